@@ -1,0 +1,94 @@
+"""Headrace: RunInference for Apache Beam, rebuilt.
+
+The names here load on first use; importing headrace loads neither Beam nor any machine-learning framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
+    from headrace.core.errors import (
+        ConfigurationError,
+        HeadraceError,
+        MissingExtraError,
+        NotYetHonouredWarning,
+        PredictionCountError,
+        RateLimitExceeded,
+        UnknownKeyError,
+        UnsupportedError,
+    )
+    from headrace.core.handler import ModelHandler
+    from headrace.core.keyed import (
+        KeyedModelHandler,
+        KeyModelMapping,
+        KeyModelPathMapping,
+        MaybeKeyedModelHandler,
+    )
+    from headrace.core.remote import RemoteModelHandler
+    from headrace.core.result import Failure, ModelMetadata, PredictionResult, Stage
+    from headrace.local.predict import predict
+
+_HOME = {
+    "BatchingConfig": "core.config",
+    "ConfigurationError": "core.errors",
+    "Failure": "core.result",
+    "HeadraceError": "core.errors",
+    "KeyModelMapping": "core.keyed",
+    "KeyModelPathMapping": "core.keyed",
+    "KeyedModelHandler": "core.keyed",
+    "MaybeKeyedModelHandler": "core.keyed",
+    "MissingExtraError": "core.errors",
+    "ModelHandler": "core.handler",
+    "ModelMetadata": "core.result",
+    "NotYetHonouredWarning": "core.errors",
+    "PlacementConfig": "core.config",
+    "PredictionCountError": "core.errors",
+    "PredictionResult": "core.result",
+    "RateLimitExceeded": "core.errors",
+    "RemoteModelHandler": "core.remote",
+    "RetryConfig": "core.config",
+    "Stage": "core.result",
+    "UnknownKeyError": "core.errors",
+    "UnsupportedError": "core.errors",
+    "predict": "local.predict",
+}
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BatchingConfig",
+    "ConfigurationError",
+    "Failure",
+    "HeadraceError",
+    "KeyModelMapping",
+    "KeyModelPathMapping",
+    "KeyedModelHandler",
+    "MaybeKeyedModelHandler",
+    "MissingExtraError",
+    "ModelHandler",
+    "ModelMetadata",
+    "NotYetHonouredWarning",
+    "PlacementConfig",
+    "PredictionCountError",
+    "PredictionResult",
+    "RateLimitExceeded",
+    "RemoteModelHandler",
+    "RetryConfig",
+    "Stage",
+    "UnknownKeyError",
+    "UnsupportedError",
+    "predict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

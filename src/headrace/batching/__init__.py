@@ -1,0 +1,1 @@
+"""When a batch leaves. Pure: no threads, and no time but what is told."""

@@ -1,0 +1,111 @@
+"""How large a batch should be: a fixed size, or the size that the model's own times call for."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Protocol
+
+from headrace.core.config import BatchingConfig
+
+
+class SizeController(Protocol):
+    """Says how large the next batch should be, and learns from those that ran."""
+
+    def target(self) -> int:
+        """Size for the next batch."""
+        ...
+
+    def observe(self, size: float, seconds: float) -> None:
+        """Takes note that the model took ``seconds`` for a batch of ``size``."""
+        ...
+
+
+class FixedSize:
+    """Every batch has the same size, so that a second run forms the same batches."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def target(self) -> int:
+        """The size."""
+        return self._size
+
+    def observe(self, size: float, seconds: float) -> None:
+        """Learns nothing."""
+
+
+class AdaptiveSize:
+    """Starts at the minimum and grows, at most twofold a step, to the size that the targets of BatchElements ask for.
+
+    With the model's time fitted as t(n) = a + b n over the last 100 batches, the size is the smallest of: n at which
+    the fixed cost a is only ``target_batch_overhead`` of t; n at which b n reaches ``target_batch_duration_secs``; and
+    n at which t reaches ``target_batch_duration_secs_including_fixed_cost``. Sizes vary around it by ``variance``, so
+    that a and b remain distinguishable. Thread-safe: the bundles of a process learn together.
+
+    Source: the documentation of ``apache_beam.BatchElements``.
+    """
+
+    _REMEMBERED = 100
+    _GROWTH = 2
+
+    def __init__(self, config: BatchingConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._seen: deque[tuple[float, float]] = deque(maxlen=self._REMEMBERED)
+        self._asked = 0
+
+    def target(self) -> int:
+        """Size for the next batch."""
+        with self._lock:
+            smallest, largest = self._config.min_batch_size, self._config.max_batch_size
+            if not self._seen:
+                return smallest
+            ceiling = self._GROWTH * max(size for size, _ in self._seen)
+            best = min(self._best(), ceiling)
+            return int(max(smallest, min(best * self._variation(), ceiling, largest)))
+
+    def observe(self, size: float, seconds: float) -> None:
+        """Takes note that the model took ``seconds`` for a batch of ``size``."""
+        with self._lock:
+            self._seen.append((size, seconds))
+
+    def _best(self) -> float:
+        config = self._config
+        fixed, each = fit_line(self._seen)
+        each = max(each, 1e-12)
+        sizes = [float(config.max_batch_size)]
+        if config.target_batch_overhead:
+            sizes.append(fixed / each * (1 / config.target_batch_overhead - 1))
+        if config.target_batch_duration_secs:
+            sizes.append(config.target_batch_duration_secs / each)
+        if config.target_batch_duration_secs_including_fixed_cost:
+            sizes.append((config.target_batch_duration_secs_including_fixed_cost - fixed) / each)
+        return max(1.0, min(sizes))
+
+    def _variation(self) -> float:
+        """A little above and a little below, in turn."""
+        self._asked += 1
+        return 1 + self._config.variance * (-0.5, 0.0, 0.5, 0.0)[self._asked % 4]
+
+
+def fit_line(points: deque[tuple[float, float]]) -> tuple[float, float]:
+    """Least squares for seconds = fixed + each * size, neither below zero.
+
+    Points of one size only cannot tell the two apart; then the fixed cost is taken for half of the time, which lets
+    the size grow until they can.
+    """
+    count = len(points)
+    mean_size = sum(size for size, _ in points) / count
+    mean_seconds = sum(seconds for _, seconds in points) / count
+    spread = sum((size - mean_size) ** 2 for size, _ in points)
+    if spread == 0:
+        return mean_seconds / 2, mean_seconds / 2 / mean_size
+    covariance = sum((size - mean_size) * (seconds - mean_seconds) for size, seconds in points)
+    each = max(0.0, covariance / spread)
+    return max(0.0, mean_seconds - each * mean_size), each
+
+
+def size_controller(config: BatchingConfig) -> SizeController:
+    """The controller that a configuration calls for."""
+    return FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config)

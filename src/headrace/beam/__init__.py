@@ -1,0 +1,36 @@
+"""RunInference on Apache Beam, with every public name of ``apache_beam.ml.inference.base``.
+
+A pipeline moves over by changing ``from apache_beam.ml.inference.base import ...`` to ``from headrace.beam import ...``.
+"""
+
+from apache_beam.ml.inference.base import load_model_status
+
+from headrace.beam.oom import OOMProtectedFn
+from headrace.beam.transform import RunInference, RunInferenceDLQ
+from headrace.core.errors import RateLimitExceeded
+from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PostProcessT, PredictionT, PreProcessT
+from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, MaybeKeyedModelHandler
+from headrace.core.remote import RemoteModelHandler
+from headrace.core.result import ModelMetadata, PredictionResult
+
+__all__ = [
+    "ExampleT",
+    "KeyModelMapping",
+    "KeyModelPathMapping",
+    "KeyT",
+    "KeyedModelHandler",
+    "MaybeKeyedModelHandler",
+    "ModelHandler",
+    "ModelMetadata",
+    "ModelT",
+    "OOMProtectedFn",
+    "PostProcessT",
+    "PreProcessT",
+    "PredictionResult",
+    "PredictionT",
+    "RateLimitExceeded",
+    "RemoteModelHandler",
+    "RunInference",
+    "RunInferenceDLQ",
+    "load_model_status",
+]

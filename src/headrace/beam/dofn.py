@@ -1,0 +1,100 @@
+"""The one ParDo: hands a bundle's elements to the runtime and its outcomes to Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.utils.windowed_value import WindowedValue
+
+from headrace.beam.metrics import BeamSink
+from headrace.core.result import Failure, Outcome, Stage
+from headrace.metrics.inference import InferenceMetrics
+from headrace.runtime.bundle import Bundle
+from headrace.runtime.observers import Everybody
+from headrace.runtime.session import InferenceSession, SessionSpec, close_session, open_session
+
+
+class InferenceDoFn(beam.DoFn):
+    """Runs a session; each outcome keeps its own element's timestamp, windows and pane.
+
+    An element's tag is its ``WindowedValue``, so that nothing is copied on the way in. An element in several windows
+    (sliding ones) is inferred once and comes out in all of them: ``WindowedValueParam``, unlike ``WindowParam``, does
+    not make Beam call ``process`` once for each window.
+    """
+
+    def __init__(self, spec: SessionSpec, namespace: str | None = None) -> None:
+        self._spec = spec
+        self._namespace = namespace
+        self._session: InferenceSession | None = None
+
+    def setup(self) -> None:
+        """Loads the model, or joins the threads of this process that already have it."""
+        self._session = open_session(self._spec)
+        self._observer = Everybody(*self._metrics())
+
+    def start_bundle(self) -> None:
+        """Begins anew; what a failed bundle left is forgotten, since the runner repeats it."""
+        assert self._session is not None
+        self._bundle = Bundle(self._session, self._observer)
+
+    def process(
+        self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam
+    ) -> Iterable[WindowedValue | beam.pvalue.TaggedOutput]:
+        """Takes one element; emits what it completes."""
+        outcomes = self._bundle.add(element, windowed)
+        if not outcomes:
+            return ()
+        outputs = map(as_output, outcomes)
+        return outputs if len(windowed.windows) == 1 else map(_unmultiplied, outputs)
+
+    def finish_bundle(self) -> Iterator[WindowedValue | beam.pvalue.TaggedOutput]:
+        """Emits the rest: a bundle never ends with its elements elsewhere."""
+        return map(as_output, self._bundle.finish())
+
+    def teardown(self) -> None:
+        """Lets go of the model."""
+        if self._session is not None:
+            close_session(self._session)
+            self._session = None
+
+    def _metrics(self) -> list[InferenceMetrics]:
+        handler = self._spec.plan.handler
+        namespace = self._namespace or handler.get_metrics_namespace()
+        if handler.override_metrics(namespace):
+            return []
+        batch_elements = self._spec.plan.batching.record_metrics and not self._spec.plan.prebatched
+        return [InferenceMetrics(BeamSink(), namespace, batch_elements=batch_elements)]
+
+
+def dead_letter_tag(stage: Stage, index: int) -> str:
+    """The output that holds the failures of one operation."""
+    return f"failed_{stage.value}_{index}"
+
+
+def as_output(outcome: Outcome) -> WindowedValue | beam.pvalue.TaggedOutput:
+    """An outcome as Beam takes it."""
+    if not isinstance(outcome, Failure):
+        return outcome.tag.with_value(outcome.value)
+    tag = dead_letter_tag(outcome.stage, outcome.index)
+    return beam.pvalue.TaggedOutput(tag, outcome.tag.with_value(outcome.record))
+
+
+class _Once(tuple):  # type: ignore[type-arg]
+    """Windows that stay as they are when multiplied.
+
+    Beam multiplies the windows of whatever ``process`` emits by the number of windows of the current input, taking it
+    for an output of that input alone; outputs of ours belong to other elements and have their windows already.
+    """
+
+    __slots__ = ()
+
+    def __mul__(self, _: Any) -> _Once:
+        return self
+
+
+def _unmultiplied(output: WindowedValue | beam.pvalue.TaggedOutput) -> WindowedValue | beam.pvalue.TaggedOutput:
+    windowed = output.value if isinstance(output, beam.pvalue.TaggedOutput) else output
+    windowed.windows = _Once(windowed.windows)
+    return output

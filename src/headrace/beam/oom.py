@@ -1,0 +1,35 @@
+"""Beam's public helper for functions that may run out of GPU memory."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class OOMProtectedFn:
+    """Calls ``func``; when CUDA runs out of memory, frees what torch has cached before the error goes on."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.func = func
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls."""
+        try:
+            return self.func(*args, **kwargs)
+        except Exception as error:
+            if "out of memory" in str(error) and "CUDA" in str(error):
+                _LOGGER.warning("CUDA ran out of memory; freeing what is cached.")
+                _free_cached_memory()
+            raise
+
+
+def _free_cached_memory() -> None:
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.cuda.empty_cache()

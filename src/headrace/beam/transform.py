@@ -1,0 +1,179 @@
+"""``RunInference``: the transform, with the names and arguments of Beam's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple
+
+import apache_beam as beam
+
+from headrace.beam.dofn import InferenceDoFn, dead_letter_tag
+from headrace.beam.threshold import check_threshold
+from headrace.core.clock import Clock
+from headrace.core.config import BatchingConfig, RetryConfig
+from headrace.core.errors import ConfigurationError, UnsupportedError
+from headrace.core.handler import ExampleT, PredictionT
+from headrace.core.result import Stage
+from headrace.runtime.prepare import Placement, Request, catching, prepare
+
+_MAIN = "predictions"
+
+
+class RunInferenceDLQ(NamedTuple):
+    """The dead letters of a RunInference, by the operation that failed.
+
+    A record is ``(element, (error type, its repr, lines of the traceback))``; ``failed_inferences`` holds a batch of
+    one element, ``[element]``, in place of the element (where elements are batches themselves: the element).
+    """
+
+    failed_inferences: beam.PCollection
+    failed_preprocessing: Sequence[beam.PCollection]
+    """One for each preprocessing function, in the order in which they run."""
+    failed_postprocessing: Sequence[beam.PCollection]
+    """One for each postprocessing function, in the order in which they run."""
+
+
+class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
+    """Runs a model over a PCollection of examples; gives the PCollection of its predictions.
+
+    Each prediction keeps its own element's timestamp, windows and pane.
+
+    Args:
+        model_handler: says how to load the model and how to run it; Headrace's or Beam's.
+        clock: an object with ``time_ns()``, with which loads and batches are measured.
+        inference_args: extra arguments for the model's call.
+        metrics_namespace: of the transform's metrics; the handler's own by default.
+        model_identifier: transforms with the same identifier share one model in each process.
+        use_model_manager: accepted; Headrace manages models either way.
+        model_manager_args: accepted, without effect.
+        placement: where the model lives: ``"process"`` (the default) or a PlacementConfig.
+        batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
+        retry: not available in this version.
+        isolate: not available in this version.
+        model_metadata_pcoll: not available in this version.
+        watch_model_pattern: not available in this version.
+        monitoring_transform: not available in this version.
+        kwargs: ``interval`` and ``stop_timestamp``, which Beam takes beside ``watch_model_pattern``.
+
+    Raises:
+        ConfigurationError: something is wrong or not available; the message says what and what to do.
+    """
+
+    def __init__(
+        self,
+        model_handler: Any,
+        clock: Clock = time,
+        inference_args: dict[str, Any] | None = None,
+        metrics_namespace: str | None = None,
+        *,
+        model_metadata_pcoll: beam.PCollection | None = None,
+        watch_model_pattern: str | None = None,
+        model_identifier: str | None = None,
+        use_model_manager: bool = False,  # noqa: ARG002 - accepted
+        model_manager_args: dict[str, Any] | None = None,  # noqa: ARG002 - accepted
+        monitoring_transform: beam.PTransform | None = None,
+        placement: Placement = None,
+        batching: BatchingConfig | None = None,
+        retry: RetryConfig | None = None,
+        isolate: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        _refuse_unknown(kwargs)
+        _refuse("model_metadata_pcoll", model_metadata_pcoll, "a model stays as it was loaded")
+        _refuse("watch_model_pattern", watch_model_pattern, "a model stays as it was loaded")
+        _refuse("monitoring_transform", monitoring_transform, "apply the transform to the predictions instead")
+        _refuse("isolate=True", isolate, "leave it out")
+        self._spec = prepare(
+            model_handler, Request(inference_args, model_identifier, placement, batching, retry, clock)
+        )
+        self._handler = model_handler
+        self._metrics_namespace = metrics_namespace
+        self._threshold: float | None = None
+        """Set once exceptions are handled."""
+
+    @classmethod
+    def from_callable(cls, model_handler_provider: Callable[..., Any], **kwargs: Any) -> RunInference[Any, Any]:
+        """A RunInference for the handler that ``model_handler_provider(**kwargs)`` returns; for other languages' SDKs."""
+        return cls(model_handler_provider(**kwargs))
+
+    def with_monitoring_transform(self, monitoring_transform: beam.PTransform) -> RunInference[ExampleT, PredictionT]:
+        """Not available in this version."""
+        _refuse("with_monitoring_transform", monitoring_transform, "apply the transform to the predictions instead")
+        return self
+
+    def with_exception_handling(
+        self,
+        *,
+        exc_class: type[Exception] | tuple[type[Exception], ...] = Exception,
+        use_subprocess: bool = False,
+        threshold: float = 1,
+        timeout: int | None = None,
+    ) -> RunInference[ExampleT, PredictionT]:
+        """Gives bad elements to dead letters instead of failing; applied, it returns (predictions, RunInferenceDLQ).
+
+        Of a batch that fails only the bad elements become dead letters: it is halved until they stand alone. After 5
+        consecutive batches without a success a batch is given up as a whole, until one succeeds.
+
+        Args:
+            exc_class: which exceptions are handled.
+            use_subprocess: not available in this version.
+            threshold: the largest share of elements that may fail in any one operation before the pipeline does.
+            timeout: not available in this version.
+        """
+        _refuse("use_subprocess=True", use_subprocess, "leave it out")
+        _refuse("timeout", timeout, "Beam's own --element_processing_timeout_minutes bounds a stuck worker")
+        self._spec = catching(self._spec, exc_class)
+        self._threshold = threshold
+        return self
+
+    def annotations(self) -> dict[str, Any]:
+        """What runners that know about models are told about this one."""
+        cls = type(self._handler)
+        return {
+            "model_handler": str(self._handler),
+            "model_handler_type": f"{cls.__module__}.{cls.__qualname__}",
+            "model_identifier": self._spec.model_identifier,
+            **super().annotations(),
+        }
+
+    def expand(self, pcoll: beam.PCollection) -> Any:
+        """One ParDo, and beside it a check of the threshold where there is one."""
+        pardo = beam.ParDo(InferenceDoFn(self._spec, self._metrics_namespace))
+        pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
+        if self._threshold is None:
+            return pcoll | "BeamML_RunInference" >> pardo
+        tags = self._tags()
+        outputs = pcoll | "BeamML_RunInference" >> pardo.with_outputs(
+            *(tag for tags_of_stage in tags.values() for tag in tags_of_stage), main=_MAIN
+        )
+        failed = {stage: [outputs[tag] for tag in tags_of_stage] for stage, tags_of_stage in tags.items()}
+        if self._threshold < 1:
+            check_threshold(pcoll, [letters for stage in Stage for letters in failed[stage]], self._threshold)
+        dead_letters = RunInferenceDLQ(
+            failed[Stage.INFERENCE][0], failed[Stage.PREPROCESSING], failed[Stage.POSTPROCESSING]
+        )
+        return outputs[_MAIN], dead_letters
+
+    def _tags(self) -> dict[Stage, list[str]]:
+        plan = self._spec.plan
+        counts = {
+            Stage.PREPROCESSING: len(plan.preprocess),
+            Stage.INFERENCE: 1,
+            Stage.POSTPROCESSING: len(plan.postprocess),
+        }
+        return {stage: [dead_letter_tag(stage, index) for index in range(n)] for stage, n in counts.items()}
+
+
+def _refuse(feature: str, given: Any, cure: str) -> None:
+    if given:
+        raise UnsupportedError(feature, cure)
+
+
+def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+    unknown = sorted(set(kwargs) - {"interval", "stop_timestamp"})
+    if unknown:
+        raise ConfigurationError(f"RunInference got unknown arguments {unknown}; see its documentation for those it has.")
+    if kwargs:
+        raise UnsupportedError(" and ".join(sorted(kwargs)), "leave it out: a model stays as it was loaded")

@@ -1,0 +1,1 @@
+"""The shared words: contract, results, errors, configuration, events. Standard library only."""

@@ -1,0 +1,153 @@
+"""How a user says what should happen: frozen dataclasses that check themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from headrace.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class BatchingConfig:
+    """When a batch leaves. Names, defaults and meanings are those of ``apache_beam.BatchElements`` 2.77.
+
+    With ``element_size_fn`` and no ``max_batch_weight``, the sizes (minimum, maximum, targets) are sums of
+    ``element_size_fn``, as in Beam; with ``max_batch_weight`` they count elements and the weight has a limit of its own.
+    """
+
+    min_batch_size: int = 1
+    """A target: the last batch of a bundle may be smaller."""
+    max_batch_size: int = 10_000
+    """Never exceeded, except by a single element that alone is larger."""
+    target_batch_overhead: float | None = 0.05
+    """Largest share of a batch's time that may be its fixed cost, 0 < share <= 1; None: no such target."""
+    target_batch_duration_secs: float | None = 10.0
+    """Longest time for a batch in seconds, its fixed cost not counted; None: no such target."""
+    target_batch_duration_secs_including_fixed_cost: float | None = None
+    max_batch_duration_secs: float | None = None
+    """Longest time in seconds that an element waits for others across bundles."""
+    max_batch_weight: int | None = None
+    """Largest sum of ``element_size_fn`` in a batch; an element heavier than this goes alone."""
+    element_size_fn: Callable[[Any], int] | None = None
+    variance: float = 0.25
+    """How far sizes are varied around the best one, relatively, so that the cost per element can be estimated."""
+    clock: Callable[[], float] | None = None
+    """Seconds; measures batches in place of the transform's clock."""
+    record_metrics: bool = True
+    """Whether to count batch sizes and times under Beam's namespace ``BatchElements``."""
+    length_fn: Callable[[Any], int] | None = None
+    bucket_boundaries: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        for problem in self._problems():
+            raise ConfigurationError(problem)
+
+    @classmethod
+    def from_kwargs(cls, kwargs: Mapping[str, Any], owner: object) -> BatchingConfig:
+        """Reads what ``owner.batch_elements_kwargs()`` returned; an option that Beam does not know is an error."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(kwargs) - known)
+        if unknown:
+            raise ConfigurationError(
+                f"{type(owner).__qualname__}.batch_elements_kwargs() returned unknown options {unknown}; "
+                f"known are {sorted(known)}."
+            )
+        return cls(**kwargs)
+
+    @property
+    def sizes_are_weights(self) -> bool:
+        """Whether sizes are sums of ``element_size_fn`` rather than counts."""
+        return self.element_size_fn is not None and self.max_batch_weight is None
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether every full batch has the same size: the reproducible mode."""
+        return self.min_batch_size == self.max_batch_size
+
+    def not_yet_honoured(self) -> list[str]:
+        """Names of options that were given but have no effect in this version."""
+        return [
+            name
+            for name in ("max_batch_duration_secs", "length_fn", "bucket_boundaries")
+            if getattr(self, name) is not None
+        ]
+
+    def _problems(self) -> list[str]:
+        checks = [
+            (self.min_batch_size >= 1, f"min_batch_size must be at least 1, not {self.min_batch_size}."),
+            (
+                self.min_batch_size <= self.max_batch_size,
+                f"Minimum ({self.min_batch_size}) must not be greater than maximum ({self.max_batch_size}) batch size.",
+            ),
+            (
+                not self.target_batch_overhead or 0 < self.target_batch_overhead <= 1,
+                f"target_batch_overhead must be between 0 and 1, not {self.target_batch_overhead}.",
+            ),
+            (
+                self.max_batch_weight is None or self.element_size_fn is not None,
+                "max_batch_weight requires element_size_fn: a function from an element to its weight.",
+            ),
+            (
+                self.max_batch_weight is None or self.max_batch_weight > 0,
+                f"max_batch_weight must be positive, not {self.max_batch_weight}.",
+            ),
+            (
+                self.bucket_boundaries is None or self.length_fn is not None,
+                "bucket_boundaries requires length_fn to be set (batch_length_fn on the handler).",
+            ),
+            (
+                self.bucket_boundaries is None or _is_ascending(self.bucket_boundaries),
+                "bucket_boundaries must be a non-empty sorted list of positive values.",
+            ),
+            (0 <= self.variance < 1, f"variance must be at least 0 and less than 1, not {self.variance}."),
+            (
+                bool(self.target_batch_overhead or self._durations()),
+                "At least one of target_batch_overhead, target_batch_duration_secs and "
+                "target_batch_duration_secs_including_fixed_cost must be positive.",
+            ),
+            (all(seconds > 0 for seconds in self._durations()), "Target batch durations must be positive."),
+        ]
+        return [message for good, message in checks if not good]
+
+    def _durations(self) -> list[float]:
+        both = (self.target_batch_duration_secs, self.target_batch_duration_secs_including_fixed_cost)
+        return [seconds for seconds in both if seconds]
+
+
+def _is_ascending(boundaries: list[int]) -> bool:
+    return bool(boundaries) and boundaries[0] > 0 and boundaries == sorted(boundaries)
+
+
+Scope = Literal["process", "machine", "auto"]
+
+
+@dataclass(frozen=True)
+class PlacementConfig:
+    """Where a model lives. This version can place it in each worker process."""
+
+    scope: Scope | None = None
+    """None: as the handler says."""
+    isolate: bool = False
+    """Whether the model runs in a process of its own, which may hang or crash without harm."""
+    linger_secs: float | None = None
+    """How long a machine's model outlives its last client, in seconds; None: by the runner."""
+
+    def __post_init__(self) -> None:
+        if self.scope not in (None, "process", "machine", "auto"):
+            raise ConfigurationError(f"placement must be 'process', 'machine' or 'auto', not {self.scope!r}.")
+
+
+@dataclass(frozen=True)
+class RetryConfig:
+    """How often a batch that failed for a passing reason is tried again; bounded twice."""
+
+    attempts: int = 3
+    """Tries in all, the first included."""
+    timeout_secs: float = 45.0
+    """No further try starts later than this after the first one, in seconds."""
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.timeout_secs <= 0:
+            raise ConfigurationError("RetryConfig needs attempts of at least 1 and a positive timeout_secs.")

@@ -1,0 +1,82 @@
+"""What can go wrong, as one tree.
+
+::
+
+    HeadraceError
+    ├── ConfigurationError (ValueError)       a bad argument, found at construction
+    │   ├── UnsupportedError                  asked for something that this version cannot do
+    │   └── MissingExtraError (ImportError)   a framework is not installed; names the extra
+    ├── PredictionCountError (ValueError)     a handler answered with too few or too many predictions
+    └── UnknownKeyError (KeyError)            a key that no KeyModelMapping names
+
+    RateLimitExceeded (RuntimeError)          Beam's name: a rate limiter refused the batch
+
+``retryable`` on a class says whether the same batch may succeed if tried again unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class HeadraceError(Exception):
+    """Base of every error that Headrace itself raises."""
+
+    retryable: ClassVar[bool] = False
+
+
+class ConfigurationError(HeadraceError, ValueError):
+    """A bad argument or combination of arguments; raised at construction, before any worker starts."""
+
+
+class UnsupportedError(ConfigurationError):
+    """A part of the vocabulary that this version of Headrace cannot do yet."""
+
+    def __init__(self, feature: str, cure: str) -> None:
+        """Names the ``feature`` that was asked for and the ``cure``: what to do instead."""
+        super().__init__(f"{feature} is not available in this version of Headrace; {cure}.")
+
+
+class MissingExtraError(ConfigurationError, ImportError):
+    """A framework that the handler needs is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        """Names the missing ``package`` and the ``extra`` of Headrace that brings it."""
+        super().__init__(f"{package} is not installed; install it with: pip install 'headrace[{extra}]'")
+
+
+class PredictionCountError(HeadraceError, ValueError):
+    """``run_inference`` did not return one prediction for each example of its batch."""
+
+    def __init__(self, handler: object, expected: int, got: int | None) -> None:
+        """``expected`` examples went in, ``got`` predictions came out (``None``: no iterable at all)."""
+        answer = "None" if got is None else f"{got} predictions"
+        super().__init__(
+            f"{type(handler).__qualname__}.run_inference was given {expected} examples and returned {answer}; "
+            "it must return one prediction for each example, in their order."
+        )
+
+
+class UnknownKeyError(HeadraceError, KeyError):
+    """An element's key belongs to no model."""
+
+    def __init__(self, key: object) -> None:
+        """Names the ``key``."""
+        super().__init__(f"key {key!r} belongs to no KeyModelMapping; add it to the keys of one of them.")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class RateLimitExceeded(RuntimeError):
+    """A rate limiter refused to let a batch of requests through."""
+
+
+class NotYetHonouredWarning(UserWarning):
+    """An option is accepted, so that pipelines move over unchanged, but has no effect in this version."""
+
+
+def as_type_name(error: BaseException | type[BaseException]) -> str:
+    """The name under which an error is reported: its class, qualified unless built in."""
+    cls = error if isinstance(error, type) else type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,186 @@
+"""The contract: what a handler's author implements, and what everybody else may ask of a handler.
+
+Names, arguments, defaults and meanings are those of ``apache_beam.ml.inference.base.ModelHandler`` 2.77, so that a
+handler written for one works with the other.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+ModelT = TypeVar("ModelT")
+ExampleT = TypeVar("ExampleT")
+PreProcessT = TypeVar("PreProcessT")
+PredictionT = TypeVar("PredictionT")
+PostProcessT = TypeVar("PostProcessT")
+KeyT = TypeVar("KeyT")
+
+_HandlerT = TypeVar("_HandlerT", bound="ModelHandler[Any, Any, Any]")
+
+
+class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
+    """Loads a model and applies it to batches of examples.
+
+    A subclass implements ``load_model`` and ``run_inference``; everything else has a useful default. A handler is
+    pickled to the workers, so it holds paths and settings; the model itself is made by ``load_model`` and may be any
+    Python object.
+
+    Args:
+        min_batch_size: a target for the number of examples in a batch; the last batch of a bundle may be smaller.
+        max_batch_size: never exceeded.
+        max_batch_duration_secs: longest time, in seconds, that an element waits for others across bundles.
+        max_batch_weight: largest sum of ``element_size_fn`` in a batch; requires ``element_size_fn``.
+        element_size_fn: the weight of an element.
+        batch_length_fn: the length of an element; elements of similar length are batched together.
+        batch_bucket_boundaries: sorted positive lengths at which buckets begin; requires ``batch_length_fn``.
+        large_model: whether the machine should hold one copy of the model for all worker processes.
+        model_copies: the exact number of copies on the machine; implies ``large_model``.
+        kwargs: ``env_vars``, a dict of environment variables set before the model is loaded.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_batch_size: int | None = None,
+        max_batch_size: int | None = None,
+        max_batch_duration_secs: int | None = None,
+        max_batch_weight: int | None = None,
+        element_size_fn: Callable[[Any], int] | None = None,
+        batch_length_fn: Callable[[Any], int] | None = None,
+        batch_bucket_boundaries: list[int] | None = None,
+        large_model: bool = False,
+        model_copies: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        options = {
+            "min_batch_size": min_batch_size,
+            "max_batch_size": max_batch_size,
+            "max_batch_duration_secs": max_batch_duration_secs,
+            "max_batch_weight": max_batch_weight,
+            "element_size_fn": element_size_fn,
+            "length_fn": batch_length_fn,
+            "bucket_boundaries": batch_bucket_boundaries,
+        }
+        self._batching_kwargs = {name: value for name, value in options.items() if value is not None}
+        self._env_vars = kwargs.get("env_vars", {})
+        self._large_model = large_model
+        self._model_copies = model_copies
+        self._share_across_processes = large_model or model_copies is not None
+
+    def load_model(self) -> ModelT:
+        """Makes the model, ready to predict. Called once per process (or machine), never at construction."""
+        raise NotImplementedError(type(self))
+
+    def run_inference(
+        self, batch: Sequence[ExampleT], model: ModelT, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionT]:
+        """Predicts.
+
+        Args:
+            batch: at least one example.
+            model: what ``load_model`` returned.
+            inference_args: extra arguments for the model's call, given to ``RunInference``.
+
+        Returns:
+            One prediction for each example, in their order; a generator will do.
+        """
+        raise NotImplementedError(type(self))
+
+    def get_num_bytes(self, batch: Sequence[ExampleT]) -> int:
+        """Bytes of data in a batch; by default the length of its pickle."""
+        buffers: list[pickle.PickleBuffer] = []
+        header = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
+        return len(header) + sum(buffer.raw().nbytes for buffer in buffers)
+
+    def get_metrics_namespace(self) -> str:
+        """Namespace of the transform's metrics."""
+        return "RunInference"
+
+    def get_resource_hints(self) -> dict[str, Any]:
+        """Beam's resource hints (``min_ram``, ``accelerator``, ...) for the transform."""
+        return {}
+
+    def batch_elements_kwargs(self) -> Mapping[str, Any]:
+        """Options of ``apache_beam.BatchElements``, plus ``max_batch_weight``."""
+        return getattr(self, "_batching_kwargs", {})
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Raises ValueError for arguments that ``run_inference`` would not accept."""
+
+    def update_model_path(self, model_path: str | None = None) -> None:
+        """Makes the next ``load_model`` load from ``model_path``; for handlers with one model."""
+
+    def update_model_paths(self, model: ModelT, model_paths: Any = None) -> None:
+        """As ``update_model_path``, for handlers that hold several models."""
+
+    def get_preprocess_fns(self) -> list[Callable[[Any], Any]]:
+        """Functions applied to each element before batching, in the order in which they run."""
+        return []
+
+    def get_postprocess_fns(self) -> list[Callable[[Any], Any]]:
+        """Functions applied to each prediction, in the order in which they run."""
+        return []
+
+    def should_skip_batching(self) -> bool:
+        """Whether each element already is a batch."""
+        return False
+
+    def set_environment_vars(self) -> None:
+        """Sets the environment variables given as ``env_vars``; called before ``load_model``."""
+        os.environ.update(getattr(self, "_env_vars", {}))
+
+    def with_preprocess_fn(
+        self, fn: Callable[[PreProcessT], ExampleT]
+    ) -> ModelHandler[PreProcessT, PredictionT, ModelT]:
+        """A copy of this handler whose elements go through ``fn`` first.
+
+        Of several functions the last one added runs first: each maps to what the handler so far accepted.
+        """
+        return _answering(self, get_preprocess_fns=[fn, *self.get_preprocess_fns()])
+
+    def with_postprocess_fn(
+        self, fn: Callable[[PredictionT], PostProcessT]
+    ) -> ModelHandler[ExampleT, PostProcessT, ModelT]:
+        """A copy of this handler whose predictions go through ``fn``; of several, the first one added runs first."""
+        return _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])
+
+    def with_no_batching(self) -> ModelHandler[Any, PredictionT, ModelT]:
+        """A copy of this handler whose elements are batches already, given to ``run_inference`` as they are.
+
+        Preprocessing functions then receive a batch. To be rid only of the batch dimension, use ``max_batch_size=1``.
+        """
+        return _answering(self, should_skip_batching=True)
+
+    def share_model_across_processes(self) -> bool:
+        """Whether one copy of the model should serve all worker processes of a machine."""
+        return getattr(self, "_share_across_processes", False)
+
+    def model_copies(self) -> int:
+        """How many copies of a model that is shared across processes the machine should hold."""
+        return getattr(self, "_model_copies", None) or 1
+
+    def override_metrics(self, metrics_namespace: str = "") -> bool:
+        """Whether the handler reports metrics itself; then ``RunInference`` reports none."""
+        return False
+
+    def should_garbage_collect_on_timeout(self) -> bool:
+        """Whether a model whose batch timed out should be dropped and loaded anew."""
+        return self.share_model_across_processes()
+
+
+def bare(handler: Any) -> Any:
+    """A copy of a handler, Headrace's or Beam's, without its preprocessing, postprocessing and ``with_no_batching``."""
+    return _answering(handler, get_preprocess_fns=[], get_postprocess_fns=[], should_skip_batching=False)
+
+
+def _answering(handler: Any, **answers: Any) -> Any:
+    """A copy of ``handler`` on which each named method, whoever defined it, gives a fixed answer."""
+    changed = copy.copy(handler)
+    for method, answer in answers.items():
+        setattr(changed, method, functools.partial(copy.copy, answer))
+    return changed

@@ -1,0 +1,270 @@
+"""Handlers for elements with keys: (key, example) in, (key, prediction) out, one model or one for each set of keys."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from headrace.core.errors import ConfigurationError, PredictionCountError, UnknownKeyError
+from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
+
+_LOGGER = logging.getLogger(__name__)
+
+# Questions that a handler around one other handler leaves to it.
+_FORWARDED = (
+    "load_model",
+    "get_metrics_namespace",
+    "get_resource_hints",
+    "batch_elements_kwargs",
+    "validate_inference_args",
+    "update_model_path",
+    "set_environment_vars",
+    "share_model_across_processes",
+    "model_copies",
+    "override_metrics",
+    "should_garbage_collect_on_timeout",
+)
+
+
+@dataclass(frozen=True)
+class KeyModelPathMapping(Generic[KeyT]):
+    """Tells a KeyedModelHandler with many models to load the model of ``keys`` from ``update_path``."""
+
+    keys: list[KeyT]
+    update_path: str
+    model_id: str = ""
+
+
+class KeyModelMapping(Generic[KeyT, ExampleT, PredictionT, ModelT]):
+    """Says that examples with any of ``keys`` go to the model of handler ``mh``."""
+
+    def __init__(self, keys: list[KeyT], mh: ModelHandler[ExampleT, PredictionT, ModelT]) -> None:
+        self.keys = keys
+        self.mh = mh
+
+
+class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, PredictionT, ModelT]):
+    """Runs a handler for examples on (key, example) pairs, giving (key, prediction) pairs.
+
+    Args:
+        unkeyed: one handler for all keys, or a list of KeyModelMapping: a handler for each set of keys. A key may
+            stand twice in one mapping, but not in two.
+        max_models_per_worker_hint: how many of the mappings' models one worker process may hold at a time;
+            None: all of them.
+
+    Raises:
+        ConfigurationError: a handler has preprocessing or postprocessing of its own (add it to this handler instead),
+            a mapping has no keys, or a key has two models.
+    """
+
+    def __init__(
+        self,
+        unkeyed: ModelHandler[ExampleT, PredictionT, ModelT] | list[KeyModelMapping[KeyT, ExampleT, PredictionT, ModelT]],
+        max_models_per_worker_hint: int | None = None,
+    ) -> None:
+        if max_models_per_worker_hint is not None and max_models_per_worker_hint < 1:
+            raise ConfigurationError(
+                f"max_models_per_worker_hint must be at least 1, not {max_models_per_worker_hint}."
+            )
+        self.max_models = max_models_per_worker_hint
+        self.cohorts: dict[Any, ModelHandler[Any, Any, Any]] = {}
+        """The handler of each mapping, under its first key; empty where one handler serves all keys."""
+        self.cohort_of: dict[Any, Any] = {}
+        """The first key of the mapping that each key belongs to."""
+        self.unkeyed: Any = None
+        """The one handler for all keys, or None."""
+        if isinstance(unkeyed, list):
+            for mapping in unkeyed:
+                self._add(mapping)
+        else:
+            _refuse_processing(unkeyed)
+            self.unkeyed = unkeyed
+            _forward(self, unkeyed)
+
+    def cohort(self, key: Any) -> Any:
+        """The first key of the mapping that ``key`` belongs to.
+
+        Raises:
+            UnknownKeyError: no mapping names ``key``.
+        """
+        try:
+            return self.cohort_of[key]
+        except (KeyError, TypeError):
+            raise UnknownKeyError(key) from None
+
+    def load_model(self) -> Any:
+        """Models that load on first use, one for each mapping (one handler for all keys: that handler's model)."""
+        return _ModelsOnDemand(self.cohorts)
+
+    def run_inference(
+        self, batch: Sequence[tuple[Any, Any]], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[tuple[Any, Any]]:
+        """Predicts for each (key, example) pair; the pairs of one model go to it together."""
+        keys = [key for key, _ in batch]
+        if self.unkeyed is not None:
+            return _pair(self.unkeyed, keys, [example for _, example in batch], model, inference_args)
+        predictions: list[Any] = [None] * len(batch)
+        for cohort, positions in _positions_by(keys, self.cohort).items():
+            handler = self.cohorts[cohort]
+            examples = [batch[position][1] for position in positions]
+            pairs = _pair(handler, [keys[i] for i in positions], examples, model[cohort], inference_args)
+            for position, pair in zip(positions, pairs, strict=True):
+                predictions[position] = pair
+        return predictions
+
+    def get_num_bytes(self, batch: Sequence[tuple[Any, Any]]) -> int:
+        """Bytes of the keys (pickled) and of the examples, as their handlers count them."""
+        keys = [key for key, _ in batch]
+        total = len(pickle.dumps(keys))
+        if self.unkeyed is not None:
+            return total + int(self.unkeyed.get_num_bytes([example for _, example in batch]))
+        for cohort, positions in _positions_by(keys, self.cohort).items():
+            total += self.cohorts[cohort].get_num_bytes([batch[position][1] for position in positions])
+        return total
+
+    def get_metrics_namespace(self) -> str:
+        """Beam's namespace for keyed models (one handler for all keys: that handler's)."""
+        return "BeamML_KeyedModels"
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Asks every handler."""
+        for handler in self.cohorts.values():
+            handler.validate_inference_args(inference_args)
+
+    def model_copies(self) -> int:
+        """Always 1 with mappings.
+
+        Raises:
+            ConfigurationError: a mapping's handler asks for several copies.
+        """
+        if any(handler.model_copies() != 1 for handler in self.cohorts.values()):
+            raise ConfigurationError(
+                "KeyedModelHandler cannot map keys to several models when one of their handlers asks for several "
+                "copies of its model; leave model_copies out of the mappings' handlers."
+            )
+        return 1
+
+    def share_model_across_processes(self) -> bool:
+        """As Beam: True with mappings (one handler for all keys: as that handler says)."""
+        return True
+
+    def should_garbage_collect_on_timeout(self) -> bool:
+        """As Beam: False with mappings."""
+        return False
+
+    def _add(self, mapping: KeyModelMapping[Any, Any, Any, Any]) -> None:
+        handler = mapping.mh
+        _refuse_processing(handler)
+        if not mapping.keys:
+            raise ConfigurationError(
+                f"Empty list maps to model handler {handler}. All model handlers must have one or more associated keys."
+            )
+        _log_ignored(handler)
+        cohort = mapping.keys[0]
+        for key in mapping.keys:
+            if self.cohort_of.setdefault(key, cohort) != cohort or cohort in self.cohorts:
+                raise ConfigurationError(
+                    f"key {key} maps to multiple model handlers. All keys must map to exactly one model handler."
+                )
+        self.cohorts[cohort] = handler
+
+
+class MaybeKeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, PredictionT, ModelT]):
+    """Runs a handler on examples or on (key, example) pairs, whichever come: a tuple is taken for a pair.
+
+    Args:
+        unkeyed: the handler for examples, whose type must not be a tuple; without pre- and postprocessing.
+    """
+
+    def __init__(self, unkeyed: ModelHandler[ExampleT, PredictionT, ModelT]) -> None:
+        _refuse_processing(unkeyed)
+        self.unkeyed = unkeyed
+        _forward(self, unkeyed, "should_skip_batching")
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[Any]:
+        """Predicts for examples, or for (key, example) pairs where the first element of the batch is a tuple."""
+        if not isinstance(batch[0], tuple):
+            return self.unkeyed.run_inference(batch, model, inference_args)
+        keys, examples = map(list, zip(*batch, strict=True))
+        return _pair(self.unkeyed, keys, examples, model, inference_args)
+
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """Bytes of the examples, and of the keys (pickled) if there are any."""
+        if not isinstance(batch[0], tuple):
+            return self.unkeyed.get_num_bytes(batch)
+        keys, examples = map(list, zip(*batch, strict=True))
+        return len(pickle.dumps(keys)) + self.unkeyed.get_num_bytes(examples)
+
+
+class _ModelsOnDemand(Mapping[Any, Any]):
+    """The model of each cohort, loaded when first asked for."""
+
+    def __init__(self, handlers: Mapping[Any, ModelHandler[Any, Any, Any]]) -> None:
+        self._handlers = handlers
+        self._loaded: dict[Any, Any] = {}
+
+    def __getitem__(self, cohort: Any) -> Any:
+        if cohort not in self._loaded:
+            self._loaded[cohort] = self._handlers[cohort].load_model()
+        return self._loaded[cohort]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+def _pair(
+    handler: ModelHandler[Any, Any, Any], keys: Sequence[Any], examples: list[Any], model: Any, args: dict[str, Any] | None
+) -> list[tuple[Any, Any]]:
+    """Predictions with their keys; as many as examples, or an error: zipping must not lose any."""
+    predictions = list(handler.run_inference(examples, model, args))
+    if len(predictions) != len(keys):
+        raise PredictionCountError(handler, len(keys), len(predictions))
+    return list(zip(keys, predictions, strict=True))
+
+
+def _positions_by(keys: Sequence[Any], group_of: Any) -> dict[Any, list[int]]:
+    positions: dict[Any, list[int]] = {}
+    for position, key in enumerate(keys):
+        positions.setdefault(group_of(key), []).append(position)
+    return positions
+
+
+def _forward(handler: Any, unkeyed: Any, *more: str) -> None:
+    """Lets ``unkeyed`` answer, for ``handler``, every question that no subclass of ours answers itself."""
+    ours = (KeyedModelHandler, MaybeKeyedModelHandler, ModelHandler)
+    for name in (*_FORWARDED, *more):
+        definer = next(cls for cls in type(handler).__mro__ if name in vars(cls))
+        if definer in ours:
+            setattr(handler, name, getattr(unkeyed, name))
+
+
+def _refuse_processing(handler: Any) -> None:
+    if list(handler.get_preprocess_fns()) or list(handler.get_postprocess_fns()):
+        raise ConfigurationError(
+            f"{type(handler).__qualname__} has preprocessing or postprocessing functions and so cannot be made keyed; "
+            "call with_preprocess_fn and with_postprocess_fn on the keyed handler around it instead."
+        )
+
+
+def _log_ignored(handler: Any) -> None:
+    ignored = {
+        "resource hints": handler.get_resource_hints(),
+        "batching options": handler.batch_elements_kwargs(),
+        "env_vars": getattr(handler, "_env_vars", {}),
+    }
+    given = {name: value for name, value in ignored.items() if value}
+    if given:
+        _LOGGER.warning(
+            "The %s of %s are ignored, since a KeyedModelHandler with mappings runs it; "
+            "override the methods of the KeyedModelHandler instead.",
+            given,
+            type(handler).__qualname__,
+        )

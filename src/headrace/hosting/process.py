@@ -1,0 +1,144 @@
+"""Models in this process: each loaded once, shared by all threads, within a limit."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class _Slot:
+    """One model's place; ``ready`` once it is loaded, ``users`` while batches run on it."""
+
+    def __init__(self) -> None:
+        self.model: Any = None
+        self.ready = False
+        self.users = 0
+
+
+class ModelStore:
+    """The models that go by one identifier in this process.
+
+    Args:
+        limit: how many models may be held at a time; None: no limit. When it is reached, the one that has been idle
+            longest makes room; where none is idle, whoever needs another waits.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        self._limit = limit
+        self._slots: OrderedDict[Any, _Slot] = OrderedDict()
+        self._changed = threading.Condition()
+
+    def __len__(self) -> int:
+        """How many models are held, those being loaded included."""
+        return len(self._slots)
+
+    @contextmanager
+    def use(self, name: Any, load: Callable[[], Any]) -> Iterator[Any]:
+        """The model called ``name``, loaded with ``load`` if it is not here; it stays while the context is open.
+
+        Different models load side by side; of one model, the first user loads and the others wait. If ``load`` raises,
+        the user that called it sees the exception and the next one tries again.
+        """
+        slot = self._enter(name, load)
+        try:
+            yield slot.model
+        finally:
+            with self._changed:
+                slot.users -= 1
+                self._changed.notify_all()
+
+    def clear(self) -> None:
+        """Forgets all models."""
+        with self._changed:
+            self._slots.clear()
+
+    def _enter(self, name: Any, load: Callable[[], Any]) -> _Slot:
+        with self._changed:
+            slot = self._slot(name)
+            slot.users += 1
+            if slot.ready:
+                return slot
+        try:
+            slot.model = load()
+        except BaseException:
+            with self._changed:
+                del self._slots[name]
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            slot.ready = True
+            self._changed.notify_all()
+        return slot
+
+    def _slot(self, name: Any) -> _Slot:
+        """The loaded slot of a model, or a new one for the caller to load; waits while another thread loads it."""
+        while True:
+            slot = self._slots.get(name)
+            if slot is None and self._has_room():
+                slot = self._slots[name] = _Slot()
+                return slot
+            if slot is not None and slot.ready:
+                self._slots.move_to_end(name)
+                return slot
+            self._changed.wait()
+
+    def _has_room(self) -> bool:
+        if self._limit is None or len(self._slots) < self._limit:
+            return True
+        idle = next((name for name, slot in self._slots.items() if slot.users == 0), None)
+        if idle is None:
+            return False
+        del self._slots[idle]
+        return True
+
+
+class _Stores:
+    """The process's stores by identifier, each kept while somebody has it open.
+
+    The one closed last keeps its models until another one is opened: an engine closes and reopens workers between
+    bundles, and a model must not be loaded again for that.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[ModelStore, int]] = {}
+        self._lingering: tuple[str, ModelStore] | None = None
+
+    def open(self, identifier: str, limit: int | None) -> ModelStore:
+        with self._lock:
+            if self._lingering is not None:
+                name, store = self._lingering
+                self._lingering = None
+                if name == identifier:
+                    self._open[name] = (store, 0)
+                else:
+                    store.clear()
+            store, users = self._open.get(identifier) or (ModelStore(limit), 0)
+            self._open[identifier] = (store, users + 1)
+            return store
+
+    def close(self, identifier: str) -> None:
+        with self._lock:
+            store, users = self._open.pop(identifier)
+            if users > 1:
+                self._open[identifier] = (store, users - 1)
+                return
+            if self._lingering is not None:
+                self._lingering[1].clear()
+            self._lingering = (identifier, store)
+
+
+_STORES = _Stores()
+
+
+def open_store(identifier: str, limit: int | None = None) -> ModelStore:
+    """The process's store of that name, made with ``limit`` if it is new; to be closed as often as opened."""
+    return _STORES.open(identifier, limit)
+
+
+def close_store(identifier: str) -> None:
+    """Ends one use of the store; the models of an unused store are dropped when another one is opened."""
+    _STORES.close(identifier)

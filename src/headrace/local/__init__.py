@@ -1,0 +1,1 @@
+"""The plain-Python adapter: the same runtime over any iterable."""

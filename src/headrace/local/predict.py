@@ -1,0 +1,89 @@
+"""Runs a handler over an iterable, without an engine: for notebooks, tests and tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from headrace.core.config import BatchingConfig, RetryConfig
+from headrace.core.errors import ConfigurationError
+from headrace.core.result import Failure, Outcome
+from headrace.runtime.bundle import Bundle
+from headrace.runtime.observers import Everybody
+from headrace.runtime.prepare import Placement, Request, catching, prepare
+from headrace.runtime.session import SessionSpec, close_session, open_session
+
+_LONGEST_QUEUE = 10_000
+"""How many outcomes may wait for an earlier element before batches are run that are not full."""
+
+
+def predict(
+    handler: Any,
+    iterable: Iterable[Any],
+    *,
+    inference_args: dict[str, Any] | None = None,
+    ordered: bool = True,
+    on_failure: Literal["raise", "yield"] = "raise",
+    placement: Placement = None,
+    batching: BatchingConfig | None = None,
+    retry: RetryConfig | None = None,
+) -> Iterator[Any]:
+    """Predicts for each element of ``iterable``, lazily, exactly as ``headrace.beam.RunInference`` would.
+
+    Args:
+        handler: a model handler, Headrace's or Beam's.
+        iterable: the elements; read only as far as the next batch needs.
+        inference_args: extra arguments for the model's call.
+        ordered: whether predictions come in the order of the elements, or as they are finished.
+        on_failure: ``"raise"``: the first exception is raised; ``"yield"``: a Failure comes in its element's place,
+            and only the bad elements of a failed batch fail.
+        placement: where the model lives.
+        batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
+        retry: how often a batch that failed for a passing reason is tried again.
+
+    Returns:
+        An iterator over predictions (and Failures). It loads the model when it is first asked for an item, and lets
+        go of it at its end or when it is closed.
+
+    Raises:
+        ConfigurationError: at once, if something is wrong with the arguments.
+    """
+    if on_failure not in ("raise", "yield"):
+        raise ConfigurationError(f"on_failure must be 'raise' or 'yield', not {on_failure!r}.")
+    request = Request(inference_args=inference_args, placement=placement, batching=batching, retry=retry)
+    spec = prepare(handler, request)
+    if on_failure == "yield":
+        spec = catching(spec, Exception)
+    outcomes = _ordered(spec, iterable) if ordered and not spec.plan.prebatched else _as_finished(spec, iterable)
+    return (outcome if isinstance(outcome, Failure) else outcome.value for outcome in outcomes)
+
+
+def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Outcome]:
+    session = open_session(spec)
+    try:
+        bundle = Bundle(session, Everybody())
+        for element in iterable:
+            yield from bundle.add(element, None)
+        yield from bundle.finish()
+    finally:
+        close_session(session)
+
+
+def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Outcome]:
+    """Each element's place is its tag; outcomes that are early wait for those before them."""
+    session = open_session(spec)
+    early: dict[int, Outcome] = {}
+    due = 0
+    try:
+        bundle = Bundle(session, Everybody())
+        for place, element in enumerate(iterable):
+            early.update((outcome.tag, outcome) for outcome in bundle.add(element, place))
+            if len(early) > _LONGEST_QUEUE and due not in early:
+                early.update((outcome.tag, outcome) for outcome in bundle.finish())
+            while due in early:
+                yield early.pop(due)
+                due += 1
+        early.update((outcome.tag, outcome) for outcome in bundle.finish())
+        yield from (early[place] for place in sorted(early))
+    finally:
+        close_session(session)

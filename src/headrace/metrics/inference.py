@@ -1,0 +1,79 @@
+"""Beam's metrics of RunInference, by Beam's names, from our events."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.core.events import BatchCompleted, BatchFailed, Event, ModelLoaded
+
+
+class Sink(Protocol):
+    """Where figures go: Beam's metrics, a table in memory, ..."""
+
+    def increment(self, namespace: str, name: str, amount: int) -> None:
+        """Adds to a counter."""
+        ...
+
+    def update(self, namespace: str, name: str, value: int) -> None:
+        """Adds a value to a distribution."""
+        ...
+
+
+class InferenceMetrics:
+    """Counts under the names that Beam's RunInference uses, in its units.
+
+    ==================================== ============ =========================================================
+    name                                 kind         value
+    ==================================== ============ =========================================================
+    num_inferences                       counter      examples that the model answered
+    failed_batches_counter               counter      batches that did not go through as a whole
+    inference_request_batch_size         distribution examples in a batch
+    inference_request_batch_byte_size    distribution bytes in a batch
+    inference_batch_latency_micro_secs   distribution microseconds in ``run_inference``, lazy results included
+    model_byte_size                      distribution bytes by which the process grew while the model loaded
+    load_model_latency_milli_secs        distribution milliseconds for ``load_model``
+    ==================================== ============ =========================================================
+
+    A model that has a name is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models.
+
+    Args:
+        sink: where the figures go.
+        namespace: of the metrics.
+        batch_elements: whether to count each batch under Beam's namespace ``BatchElements``, too.
+    """
+
+    def __init__(self, sink: Sink, namespace: str, *, batch_elements: bool = False) -> None:
+        self._sink = sink
+        self._namespace = namespace
+        self._batch_elements = batch_elements
+
+    def on_event(self, event: Event) -> None:
+        """Counts."""
+        if isinstance(event, BatchCompleted):
+            self._batch(event)
+        elif isinstance(event, BatchFailed):
+            self._increment(event.model, "failed_batches_counter", 1)
+        elif isinstance(event, ModelLoaded):
+            self._update(event.model, "load_model_latency_milli_secs", round(event.seconds * 1e3))
+            self._update(event.model, "model_byte_size", event.bytes)
+
+    def _batch(self, event: BatchCompleted) -> None:
+        self._increment(event.model, "num_inferences", event.examples)
+        self._update(event.model, "inference_request_batch_size", event.examples)
+        self._update(event.model, "inference_request_batch_byte_size", event.bytes)
+        self._update(event.model, "inference_batch_latency_micro_secs", round(event.seconds * 1e6))
+        if self._batch_elements:
+            self._sink.update("BatchElements", "batch_size", event.examples)
+            self._sink.update("BatchElements", "msec_per_batch", round(event.seconds * 1e3))
+
+    def _increment(self, model: str, name: str, amount: int) -> None:
+        for full_name in _names(model, name):
+            self._sink.increment(self._namespace, full_name, amount)
+
+    def _update(self, model: str, name: str, value: int) -> None:
+        for full_name in _names(model, name):
+            self._sink.update(self._namespace, full_name, value)
+
+
+def _names(model: str, name: str) -> list[str]:
+    return [name, f"{model}-_{name}"] if model else [name]

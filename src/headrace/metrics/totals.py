@@ -1,0 +1,54 @@
+"""Running totals in memory, for a progress line or a summary."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from headrace.core.errors import as_type_name
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Event, ModelLoaded
+
+
+@dataclass
+class Totals:
+    """An Observer that adds up; may be told by several threads."""
+
+    predictions: int = 0
+    """Examples that a model answered."""
+    batches: int = 0
+    failed_batches: int = 0
+    model_seconds: float = 0.0
+    """Time in ``run_inference``, added over threads."""
+    loads: int = 0
+    load_seconds: float = 0.0
+    model_bytes: int = 0
+    failures: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How many elements failed, by stage and error type."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def failed(self) -> int:
+        """Elements that have become dead letters."""
+        return sum(self.failures.values())
+
+    @property
+    def mean_batch_size(self) -> float:
+        """Examples a batch; 0 before the first."""
+        return self.predictions / self.batches if self.batches else 0.0
+
+    def on_event(self, event: Event) -> None:
+        """Adds up."""
+        with self._lock:
+            if isinstance(event, BatchCompleted):
+                self.predictions += event.examples
+                self.batches += 1
+                self.model_seconds += event.seconds
+            elif isinstance(event, BatchFailed):
+                self.failed_batches += 1
+            elif isinstance(event, ModelLoaded):
+                self.loads += 1
+                self.load_seconds += event.seconds
+                self.model_bytes += event.bytes
+            elif isinstance(event, ElementFailed):
+                key = (event.stage.value, as_type_name(event.error))
+                self.failures[key] = self.failures.get(key, 0) + 1

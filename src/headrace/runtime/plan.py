@@ -1,0 +1,87 @@
+"""What a handler asks for, taken apart into data: which functions, which models, which keys."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.config import BatchingConfig
+from headrace.core.handler import bare
+from headrace.core.keyed import KeyedModelHandler
+
+Handler = Any
+"""A handler, Headrace's or Beam's: known by what it can do, not by its class."""
+
+ONLY = None
+"""The name of the model where there is only one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A handler, taken apart."""
+
+    handler: Handler
+    """The handler without what is listed below."""
+    preprocess: tuple[Callable[[Any], Any], ...]
+    postprocess: tuple[Callable[[Any], Any], ...]
+    models: Mapping[Any, Handler]
+    """Who loads and runs each model, by the model's name."""
+    keyed: bool
+    """Whether elements are (key, example) pairs that the runner takes apart."""
+    routed: bool
+    """Whether the key decides on the model."""
+    prebatched: bool
+    """Whether each element is a batch, given to the model as it is."""
+    remote: bool
+    """Whether a batch is a request to somebody's endpoint, so that trying its parts again would be billed."""
+    batching: BatchingConfig
+    model_limit: int | None
+    """How many of the models one process may hold; None: all."""
+
+
+def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
+    """Takes a handler apart.
+
+    Args:
+        handler: Headrace's or Beam's.
+        batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
+
+    Raises:
+        ConfigurationError: the handler's batching options are wrong.
+    """
+    prebatched = handler.should_skip_batching()
+    inner = _adopted(bare(handler))
+    keyed = _is_plainly_keyed(inner) and not prebatched
+    routed = keyed and inner.unkeyed is None
+    models = inner.cohorts if routed else {ONLY: inner.unkeyed if keyed else inner}
+    return Plan(
+        handler=inner,
+        preprocess=tuple(handler.get_preprocess_fns()),
+        postprocess=tuple(handler.get_postprocess_fns()),
+        models=models,
+        keyed=keyed,
+        routed=routed,
+        prebatched=prebatched,
+        remote=any(hasattr(model, "create_client") and hasattr(model, "request") for model in models.values()),
+        batching=batching or BatchingConfig.from_kwargs(handler.batch_elements_kwargs(), handler),
+        model_limit=inner.max_models if routed else None,
+    )
+
+
+def _adopted(handler: Handler) -> Handler:
+    """A foreign handler as we know it: by the plug-in that is registered for the module of one of its base classes."""
+    modules = {cls.__module__ for cls in type(handler).__mro__}
+    for plug_in in importlib.metadata.entry_points(group="headrace.adopters"):
+        if plug_in.name in modules:
+            handler = plug_in.load()(handler)
+    return handler
+
+
+def _is_plainly_keyed(handler: Handler) -> bool:
+    """Whether the runner may do the keys: no subclass does something else with them."""
+    cls = type(handler)
+    return isinstance(handler, KeyedModelHandler) and all(
+        getattr(cls, method) is getattr(KeyedModelHandler, method) for method in ("run_inference", "load_model")
+    )
