@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, TypeAlias
 
 import apache_beam as beam
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.metrics import BeamSink
-from headrace.core.result import Failure, Outcome, Stage
+from headrace.core.result import Outcome, Predictions, Stage
 from headrace.metrics.inference import InferenceMetrics
 from headrace.runtime.bundle import Bundle
 from headrace.runtime.observers import Everybody
 from headrace.runtime.session import InferenceSession, SessionSpec, close_session, open_session
+
+Output: TypeAlias = WindowedValue | beam.pvalue.TaggedOutput
 
 
 class InferenceDoFn(beam.DoFn):
@@ -39,19 +42,17 @@ class InferenceDoFn(beam.DoFn):
         assert self._session is not None
         self._bundle = Bundle(self._session, self._observer)
 
-    def process(
-        self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam
-    ) -> Iterable[WindowedValue | beam.pvalue.TaggedOutput]:
+    def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterable[Output]:
         """Takes one element; emits what it completes."""
         outcomes = self._bundle.add(element, windowed)
         if not outcomes:
             return ()
-        outputs = map(as_output, outcomes)
+        outputs = chain.from_iterable(map(as_outputs, outcomes))
         return outputs if len(windowed.windows) == 1 else map(_unmultiplied, outputs)
 
-    def finish_bundle(self) -> Iterator[WindowedValue | beam.pvalue.TaggedOutput]:
+    def finish_bundle(self) -> Iterable[Output]:
         """Emits the rest: a bundle never ends with its elements elsewhere."""
-        return map(as_output, self._bundle.finish())
+        return chain.from_iterable(map(as_outputs, self._bundle.finish()))
 
     def teardown(self) -> None:
         """Lets go of the model."""
@@ -73,12 +74,12 @@ def dead_letter_tag(stage: Stage, index: int) -> str:
     return f"failed_{stage.value}_{index}"
 
 
-def as_output(outcome: Outcome) -> WindowedValue | beam.pvalue.TaggedOutput:
-    """An outcome as Beam takes it."""
-    if not isinstance(outcome, Failure):
-        return outcome.tag.with_value(outcome.value)
+def as_outputs(outcome: Outcome) -> Iterable[Output]:
+    """An outcome as Beam takes it, each value in the place of its element."""
+    if isinstance(outcome, Predictions):
+        return map(WindowedValue.with_value, outcome.tags, outcome.values)
     tag = dead_letter_tag(outcome.stage, outcome.index)
-    return beam.pvalue.TaggedOutput(tag, outcome.tag.with_value(outcome.record))
+    return (beam.pvalue.TaggedOutput(tag, outcome.tag.with_value(outcome.record)),)
 
 
 class _Once(tuple):  # type: ignore[type-arg]
@@ -94,7 +95,7 @@ class _Once(tuple):  # type: ignore[type-arg]
         return self
 
 
-def _unmultiplied(output: WindowedValue | beam.pvalue.TaggedOutput) -> WindowedValue | beam.pvalue.TaggedOutput:
+def _unmultiplied(output: Output) -> Output:
     windowed = output.value if isinstance(output, beam.pvalue.TaggedOutput) else output
     windowed.windows = _Once(windowed.windows)
     return output

@@ -1,4 +1,4 @@
-"""What comes out: Beam's PredictionResult for users, Prediction and Failure between the rooms."""
+"""What comes out: Beam's PredictionResult for users, Predictions and Failures between the rooms."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ class Stage(Enum):
     POSTPROCESSING = "postprocessing"
 
 
-class Prediction(NamedTuple):
-    """A good outcome."""
+class Predictions(NamedTuple):
+    """Good outcomes of some elements, side by side: one object for many, since an object a row would cost as much as
+    the rest of the row's way."""
 
-    tag: Any
-    """What the adapter gave with the element, untouched."""
-    value: Any
-    """The prediction, postprocessed; with its key where the elements have keys."""
+    tags: list[Any]
+    """What the adapter gave with each element, untouched."""
+    values: list[Any]
+    """The prediction for each, postprocessed; with its key where the elements have keys."""
 
 
 class Failure(NamedTuple):
@@ -71,4 +72,4 @@ class Failure(NamedTuple):
         return type(error), repr(error), traceback.format_exception(type(error), error, error.__traceback__)
 
 
-Outcome = Prediction | Failure
+Outcome = Predictions | Failure

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
 def bisect(
-    items: Sequence[ItemT], attempt: Callable[[Sequence[ItemT]], ResultT | Exception], error: Exception
-) -> Iterator[tuple[Sequence[ItemT], ResultT | Exception]]:
+    start: int, stop: int, attempt: Callable[[int, int], ResultT | Exception], error: Exception
+) -> Iterator[tuple[int, int, ResultT | Exception]]:
     """Halves a batch that failed until every bad element stands alone.
 
     Args:
-        items: the batch, at least one item.
-        attempt: runs some of the items; returns their result, or the exception that they raised.
+        start: where the batch begins.
+        stop: where it ends; it has at least one element.
+        attempt: runs the elements from one place up to another; returns their result, or the exception they raised.
         error: what the whole batch raised.
 
     Yields:
-        Consecutive parts of ``items``, which together are all of them, each with its result; a part with an exception
-        is a single item. One bad item in n costs at most 2 log2 n attempts, b bad ones O(b log n).
+        (start, stop, result) of consecutive parts, which together are the batch; a part with an exception for its
+        result is a single element. One bad element in n costs at most 2 log2 n attempts, b bad ones O(b log n).
     """
-    if len(items) == 1:
-        yield items, error
+    if stop - start == 1:
+        yield start, stop, error
         return
-    middle = len(items) // 2
-    for half in (items[:middle], items[middle:]):
-        outcome = attempt(half)
-        if isinstance(outcome, Exception):
-            yield from bisect(half, attempt, outcome)
+    middle = (start + stop) // 2
+    for begin, end in ((start, middle), (middle, stop)):
+        result = attempt(begin, end)
+        if isinstance(result, Exception):
+            yield from bisect(begin, end, attempt, result)
         else:
-            yield half, outcome
+            yield begin, end, result

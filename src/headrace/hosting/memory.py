@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ def process_bytes() -> int:
     On Linux the proportional set size (PSS): pages shared with other processes count in proportion, and unlike the
     peak resident size it falls when memory is freed. Elsewhere the peak resident size, the best that is at hand.
     """
-    gc.collect()
     if _SMAPS.exists():
         for line in _SMAPS.read_text().splitlines():
             if line.startswith("Pss:"):

@@ -54,36 +54,45 @@ def predict(
     spec = prepare(handler, request)
     if on_failure == "yield":
         spec = catching(spec, Exception)
-    outcomes = _ordered(spec, iterable) if ordered and not spec.plan.prebatched else _as_finished(spec, iterable)
-    return (outcome if isinstance(outcome, Failure) else outcome.value for outcome in outcomes)
+    return _ordered(spec, iterable) if ordered and not spec.plan.prebatched else _as_finished(spec, iterable)
 
 
-def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Outcome]:
+def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     session = open_session(spec)
     try:
         bundle = Bundle(session, Everybody())
         for element in iterable:
-            yield from bundle.add(element, None)
-        yield from bundle.finish()
+            for _, value in _tagged(bundle.add(element, None)):
+                yield value
+        for _, value in _tagged(bundle.finish()):
+            yield value
     finally:
         close_session(session)
 
 
-def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Outcome]:
-    """Each element's place is its tag; outcomes that are early wait for those before them."""
+def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
+    """Each element's place is its tag; what is early waits for what comes before it."""
     session = open_session(spec)
-    early: dict[int, Outcome] = {}
+    early: dict[int, Any] = {}
     due = 0
     try:
         bundle = Bundle(session, Everybody())
         for place, element in enumerate(iterable):
-            early.update((outcome.tag, outcome) for outcome in bundle.add(element, place))
+            early.update(_tagged(bundle.add(element, place)))
             if len(early) > _LONGEST_QUEUE and due not in early:
-                early.update((outcome.tag, outcome) for outcome in bundle.finish())
+                early.update(_tagged(bundle.finish()))
             while due in early:
                 yield early.pop(due)
                 due += 1
-        early.update((outcome.tag, outcome) for outcome in bundle.finish())
+        early.update(_tagged(bundle.finish()))
         yield from (early[place] for place in sorted(early))
     finally:
         close_session(session)
+
+
+def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            yield outcome.tag, outcome
+        else:
+            yield from zip(outcome.tags, outcome.values, strict=True)
