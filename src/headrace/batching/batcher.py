@@ -25,7 +25,7 @@ class Batcher:
     number of its elements, or their weight where ``target_is_weight``.
 
     Args:
-        target: the size at which a batch leaves; asked once for each batch, when it begins.
+        target: the size at which a batch leaves; asked once for each batch, at its first element.
         max_count: largest number of elements.
         max_weight: largest sum of weights; None: no limit.
         target_is_weight: whether ``target`` counts weight rather than elements.
@@ -52,7 +52,9 @@ class Batcher:
         """Takes an element where weights play no part; returns the batch that it completes, if it does."""
         self._tags.append(tag)
         self._elements.append(element)
-        return self.flush() if len(self._elements) >= self._full_count else None
+        if len(self._elements) < self._full_count:
+            return None
+        return self.flush() if self._is_full() else None
 
     def add_weighed(self, element: Any, tag: Any, weight: float) -> list[Batch]:
         """Takes an element of a weight; returns the batches that leave: none, one or two."""
@@ -73,6 +75,9 @@ class Batcher:
         return batch
 
     def _is_full(self) -> bool:
+        if self._full_count == 0:
+            self._target = self._ask_target()
+            self._full_count = min(self._target, self._max_count)
         size = self._weight if self._target_is_weight else len(self._elements)
         heavy = self._max_weight is not None and self._weight >= self._max_weight
         return heavy or size >= self._target or len(self._elements) >= self._max_count
@@ -81,5 +86,5 @@ class Batcher:
         self._elements: list[Any] = []
         self._tags: list[Any] = []
         self._weight: float = 0
-        self._target = self._ask_target()
-        self._full_count = min(self._target, self._max_count)
+        self._target = 0
+        self._full_count = 0  # until the first element asks for the target, by when the last batch has been timed

@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 import apache_beam as beam
+from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.metrics import BeamSink
@@ -53,6 +54,10 @@ class InferenceDoFn(beam.DoFn):
     def finish_bundle(self) -> Iterable[Output]:
         """Emits the rest: a bundle never ends with its elements elsewhere."""
         return chain.from_iterable(map(as_outputs, self._bundle.finish()))
+
+    def default_type_hints(self) -> IOTypeHints:
+        """None: the annotations here speak of windowed values, not of elements."""
+        return IOTypeHints.empty()
 
     def teardown(self) -> None:
         """Lets go of the model."""

@@ -70,8 +70,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         model_metadata_pcoll: beam.PCollection | None = None,
         watch_model_pattern: str | None = None,
         model_identifier: str | None = None,
-        use_model_manager: bool = False,  # noqa: ARG002 - accepted
-        model_manager_args: dict[str, Any] | None = None,  # noqa: ARG002 - accepted
+        use_model_manager: bool = False,
+        model_manager_args: dict[str, Any] | None = None,
         monitoring_transform: beam.PTransform | None = None,
         placement: Placement = None,
         batching: BatchingConfig | None = None,
@@ -95,7 +95,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
 
     @classmethod
     def from_callable(cls, model_handler_provider: Callable[..., Any], **kwargs: Any) -> RunInference[Any, Any]:
-        """A RunInference for the handler that ``model_handler_provider(**kwargs)`` returns; for other languages' SDKs."""
+        """For other languages' SDKs: a RunInference for the handler that ``model_handler_provider(**kwargs)`` makes."""
         return cls(model_handler_provider(**kwargs))
 
     def with_monitoring_transform(self, monitoring_transform: beam.PTransform) -> RunInference[ExampleT, PredictionT]:
@@ -174,6 +174,8 @@ def _refuse(feature: str, given: Any, cure: str) -> None:
 def _refuse_unknown(kwargs: dict[str, Any]) -> None:
     unknown = sorted(set(kwargs) - {"interval", "stop_timestamp"})
     if unknown:
-        raise ConfigurationError(f"RunInference got unknown arguments {unknown}; see its documentation for those it has.")
+        raise ConfigurationError(
+            f"RunInference got unknown arguments {unknown}; see its documentation for those it has."
+        )
     if kwargs:
         raise UnsupportedError(" and ".join(sorted(kwargs)), "leave it out: a model stays as it was loaded")

@@ -13,8 +13,8 @@ from headrace.core.errors import ConfigurationError
 class BatchingConfig:
     """When a batch leaves. Names, defaults and meanings are those of ``apache_beam.BatchElements`` 2.77.
 
-    With ``element_size_fn`` and no ``max_batch_weight``, the sizes (minimum, maximum, targets) are sums of
-    ``element_size_fn``, as in Beam; with ``max_batch_weight`` they count elements and the weight has a limit of its own.
+    With ``element_size_fn`` and no ``max_batch_weight``, sizes (minimum, maximum, targets) are sums of
+    ``element_size_fn``, as in Beam; with ``max_batch_weight``, sizes count elements and weight has its own limit.
     """
 
     min_batch_size: int = 1

@@ -27,7 +27,7 @@ def open_uri(uri: str) -> BinaryIO:
         ConfigurationError: no plug-in for URIs is installed.
     """
     if not _SCHEME.match(uri):
-        return open(uri, "rb")  # noqa: SIM115 - the caller closes it
+        return open(uri, "rb")
     return _remote_opener()(uri)
 
 

@@ -20,8 +20,6 @@ PredictionT = TypeVar("PredictionT")
 PostProcessT = TypeVar("PostProcessT")
 KeyT = TypeVar("KeyT")
 
-_HandlerT = TypeVar("_HandlerT", bound="ModelHandler[Any, Any, Any]")
-
 
 class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     """Loads a model and applies it to batches of examples.
@@ -141,20 +139,26 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
         Of several functions the last one added runs first: each maps to what the handler so far accepted.
         """
-        return _answering(self, get_preprocess_fns=[fn, *self.get_preprocess_fns()])
+        wrapped: ModelHandler[PreProcessT, PredictionT, ModelT]
+        wrapped = _answering(self, get_preprocess_fns=[fn, *self.get_preprocess_fns()])
+        return wrapped
 
     def with_postprocess_fn(
         self, fn: Callable[[PredictionT], PostProcessT]
     ) -> ModelHandler[ExampleT, PostProcessT, ModelT]:
         """A copy of this handler whose predictions go through ``fn``; of several, the first one added runs first."""
-        return _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])
+        wrapped: ModelHandler[ExampleT, PostProcessT, ModelT]
+        wrapped = _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])
+        return wrapped
 
     def with_no_batching(self) -> ModelHandler[Any, PredictionT, ModelT]:
         """A copy of this handler whose elements are batches already, given to ``run_inference`` as they are.
 
         Preprocessing functions then receive a batch. To be rid only of the batch dimension, use ``max_batch_size=1``.
         """
-        return _answering(self, should_skip_batching=True)
+        wrapped: ModelHandler[Any, PredictionT, ModelT]
+        wrapped = _answering(self, should_skip_batching=True)
+        return wrapped
 
     def share_model_across_processes(self) -> bool:
         """Whether one copy of the model should serve all worker processes of a machine."""

@@ -62,7 +62,8 @@ class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, Pre
 
     def __init__(
         self,
-        unkeyed: ModelHandler[ExampleT, PredictionT, ModelT] | list[KeyModelMapping[KeyT, ExampleT, PredictionT, ModelT]],
+        unkeyed: ModelHandler[ExampleT, PredictionT, ModelT]
+        | list[KeyModelMapping[KeyT, ExampleT, PredictionT, ModelT]],
         max_models_per_worker_hint: int | None = None,
     ) -> None:
         if max_models_per_worker_hint is not None and max_models_per_worker_hint < 1:
@@ -118,7 +119,7 @@ class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, Pre
     def get_num_bytes(self, batch: Sequence[tuple[Any, Any]]) -> int:
         """Bytes of the keys (pickled) and of the examples, as their handlers count them."""
         keys = [key for key, _ in batch]
-        total = len(pickle.dumps(keys))
+        total = len(pickle.dumps(tuple(keys)))
         if self.unkeyed is not None:
             return total + int(self.unkeyed.get_num_bytes([example for _, example in batch]))
         for cohort, positions in _positions_by(keys, self.cohort).items():
@@ -198,7 +199,7 @@ class MaybeKeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT
         if not isinstance(batch[0], tuple):
             return self.unkeyed.get_num_bytes(batch)
         keys, examples = map(list, zip(*batch, strict=True))
-        return len(pickle.dumps(keys)) + self.unkeyed.get_num_bytes(examples)
+        return len(pickle.dumps(tuple(keys))) + self.unkeyed.get_num_bytes(examples)
 
 
 class _ModelsOnDemand(Mapping[Any, Any]):
@@ -221,7 +222,11 @@ class _ModelsOnDemand(Mapping[Any, Any]):
 
 
 def _pair(
-    handler: ModelHandler[Any, Any, Any], keys: Sequence[Any], examples: list[Any], model: Any, args: dict[str, Any] | None
+    handler: ModelHandler[Any, Any, Any],
+    keys: Sequence[Any],
+    examples: list[Any],
+    model: Any,
+    args: dict[str, Any] | None,
 ) -> list[tuple[Any, Any]]:
     """Predictions with their keys; as many as examples, or an error: zipping must not lose any."""
     predictions = list(handler.run_inference(examples, model, args))

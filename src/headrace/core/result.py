@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -36,8 +38,10 @@ class Stage(Enum):
 
 
 class Predictions(NamedTuple):
-    """Good outcomes of some elements, side by side: one object for many, since an object a row would cost as much as
-    the rest of the row's way."""
+    """Good outcomes of some elements, side by side.
+
+    One object for many: an object for each row would cost as much as the rest of the row's way.
+    """
 
     tags: list[Any]
     """What the adapter gave with each element, untouched."""
@@ -45,7 +49,8 @@ class Predictions(NamedTuple):
     """The prediction for each, postprocessed; with its key where the elements have keys."""
 
 
-class Failure(NamedTuple):
+@dataclass(frozen=True)
+class Failure:
     """A bad outcome: one element that one operation could not do."""
 
     tag: Any
@@ -69,7 +74,23 @@ class Failure(NamedTuple):
     def triple(self) -> tuple[type[Exception], str, list[str]]:
         """The error as Beam's dead letters hold it: (type, repr, lines of the traceback)."""
         error = self.error
-        return type(error), repr(error), traceback.format_exception(type(error), error, error.__traceback__)
+        return (
+            _importable(type(error)),
+            repr(error),
+            traceback.format_exception(type(error), error, error.__traceback__),
+        )
+
+
+def _importable(cls: type[Exception]) -> type[Exception]:
+    """The class, or its first base that another process can import: a dead letter must survive being pickled."""
+    return next(base for base in cls.__mro__ if _found_by_name(base))
+
+
+def _found_by_name(cls: type) -> bool:
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
 
 
 Outcome = Predictions | Failure

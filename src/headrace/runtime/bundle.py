@@ -122,7 +122,8 @@ class Bundle:
         if self._plan.prebatched:
             return batch.elements[0]
         if self._plan.keyed:
-            return [element[1] for element in batch.elements]
+            _, examples = zip(*batch.elements, strict=True)
+            return list(examples)
         return batch.elements
 
     def _size(self, batch: Batch) -> float:

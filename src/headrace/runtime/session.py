@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class InferenceSession:
         self.plan = spec.plan
         self.plan.handler.set_environment_vars()
         self.sizes = {name: size_controller(self.plan.batching) for name in self.plan.models}
-        self.breakers: defaultdict[Any, CircuitBreaker] = defaultdict(CircuitBreaker)
+        self.breakers = {name: CircuitBreaker() for name in self.plan.models}
         self._store: ModelStore = open_store(spec.model_identifier, self.plan.model_limit)
         self._news: deque[Event] = deque()
         self._uncounted_bytes = False
@@ -106,10 +106,12 @@ class InferenceSession:
         """What the handler counts; a metric that cannot be had must not fail a batch."""
         try:
             return int(handler.get_num_bytes(examples))
-        except Exception:  # noqa: BLE001 - whatever a user's function raises
+        except Exception:
             if not self._uncounted_bytes:
                 self._uncounted_bytes = True
-                _LOGGER.warning("%s.get_num_bytes failed; bytes are not counted.", type(handler).__qualname__, exc_info=True)
+                _LOGGER.warning(
+                    "%s.get_num_bytes failed; bytes are not counted.", type(handler).__qualname__, exc_info=True
+                )
             return 0
 
 
