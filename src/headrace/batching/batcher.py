@@ -86,5 +86,5 @@ class Batcher:
         self._elements: list[Any] = []
         self._tags: list[Any] = []
         self._weight: float = 0
-        self._target = 0
-        self._full_count = 0  # until the first element asks for the target, by when the last batch has been timed
+        self._target: int = 0
+        self._full_count: int = 0  # until the first element asks for the target, by when the last batch has been timed

@@ -92,15 +92,15 @@ class AdaptiveSize:
 def fit_line(points: deque[tuple[float, float]]) -> tuple[float, float]:
     """Least squares for seconds = fixed + each * size, neither below zero.
 
-    Points of one size only cannot tell the two apart; then the fixed cost is taken for half of the time, which lets
-    the size grow until they can.
+    Points of one size only cannot tell the two apart; then all is taken for fixed cost, so that the next size is
+    another one.
     """
     count = len(points)
     mean_size = sum(size for size, _ in points) / count
     mean_seconds = sum(seconds for _, seconds in points) / count
     spread = sum((size - mean_size) ** 2 for size, _ in points)
     if spread == 0:
-        return mean_seconds / 2, mean_seconds / 2 / mean_size
+        return mean_seconds, 0.0
     covariance = sum((size - mean_size) * (seconds - mean_seconds) for size, seconds in points)
     each = max(0.0, covariance / spread)
     return max(0.0, mean_seconds - each * mean_size), each

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from typing import BinaryIO, cast
+from urllib.parse import unquote, urlsplit
 
 from headrace.core.errors import ConfigurationError
 
@@ -19,16 +20,18 @@ def open_uri(uri: str) -> BinaryIO:
     """Opens a file for reading bytes.
 
     Args:
-        uri: a local path, or a URI (``gs://...``, ``s3://...``, ``file://...``) of any filesystem that a plug-in in the
-            entry-point group ``headrace.filesystems`` can open; Headrace's own opens whatever Beam can.
+        uri: a local path, a ``file://`` URI, or a URI (``gs://...``, ``s3://...``) of any filesystem that a plug-in in
+            the entry-point group ``headrace.filesystems`` can open; Headrace's own opens whatever Beam can.
 
     Raises:
         OSError: the file cannot be opened.
         ConfigurationError: no plug-in for URIs is installed.
     """
-    if not _SCHEME.match(uri):
-        return open(uri, "rb")
-    return _remote_opener()(uri)
+    if uri.startswith("file://"):
+        uri = unquote(urlsplit(uri).path)
+    if _SCHEME.match(uri):
+        return _remote_opener()(uri)
+    return open(uri, "rb")
 
 
 @cache

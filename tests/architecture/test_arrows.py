@@ -1,0 +1,106 @@
+"""Who may import whom, and what importing Headrace loads."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FRAMEWORKS = {
+    "apache_beam",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "sentence_transformers",
+    "sklearn",
+    "tensorflow",
+    "torch",
+    "transformers",
+    "typer",
+}
+
+WITHOUT_FRAMEWORKS = ("core", "batching", "failures", "hosting", "metrics", "runtime", "local", "testing")
+
+LOADED_BY = """
+import importlib, json, sys
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+import headrace
+for name in headrace.__all__:
+    getattr(headrace, name)
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def test_arrows_run_one_way(root):
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([lint, "--no-logo", "--no-cache"], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("room", ["", *WITHOUT_FRAMEWORKS])
+def test_a_fresh_import_loads_no_framework(sources, room):
+    package = f"headrace.{room}" if room else "headrace"
+    modules = [name for name in sources if room and name.startswith(package)] or [package]
+    command = [sys.executable, "-c", LOADED_BY, json.dumps(modules)]
+    loaded = set(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    assert "headrace" in loaded
+    assert not loaded & FRAMEWORKS
+
+
+def test_core_imports_the_standard_library_only(sources):
+    imported = {name for module, tree in sources.items() if _is_in(module, "core") for name in _imports(tree)}
+    foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert foreign
+    assert all(_is_in(name, "core") for name in foreign), foreign
+
+
+def test_only_the_beam_room_imports_beam(sources):
+    users = {module for module, tree in sources.items() if "apache_beam" in map(_package, _imports(tree))}
+    assert "headrace.beam.transform" in users
+    assert all(_is_in(module, "beam") for module in users), users
+
+
+def test_every_handler_is_named_in_the_contract_that_keeps_handlers_apart(sources, pyproject):
+    apart = next(c for c in pyproject["tool"]["importlinter"]["contracts"] if c["type"] == "independence")
+    handlers = {module for module in sources if module.startswith("headrace.handlers.")}
+    assert set(apart["modules"]) == handlers
+
+
+@pytest.mark.parametrize("group", ["headrace.handlers", "headrace.filesystems", "headrace.adopters"])
+def test_entry_points_lead_somewhere(pyproject, group):
+    declared = pyproject["project"]["entry-points"][group]
+    installed = {plug_in.name: plug_in for plug_in in importlib.metadata.entry_points(group=group)}
+    for name, target in declared.items():
+        assert installed[name].value == target, "the installed copy is older than pyproject.toml: install it again"
+        assert callable(installed[name].load())
+
+
+def _is_in(module: str, room: str) -> bool:
+    return f"{module}.".startswith(f"headrace.{room}.")
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _imports(tree: ast.Module) -> set[str]:
+    """Every module that is imported anywhere in a file, within functions and for type checkers included."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "relative imports hide the arrows"
+            found.add(node.module)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("importlib.import_module", "__import__"):
+            found |= {a.value for a in node.args if isinstance(a, ast.Constant)}
+    return found

@@ -1,0 +1,102 @@
+"""Files stay small, documented and honest about what they switch off."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+from itertools import chain
+
+import pytest
+
+import headrace
+
+CODE = ("src", "tests", "examples", "benchmarks")
+TEXT = (*CODE, "docs")
+
+
+def _python_files(root):
+    return sorted(chain.from_iterable((root / folder).rglob("*.py") for folder in CODE))
+
+
+def _functions(tree):
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _lines(function):
+    return function.end_lineno - function.lineno + 1
+
+
+def test_every_module_says_what_it_is_for(root):
+    files = _python_files(root)
+    assert len(files) > 30
+    silent = [str(path.relative_to(root)) for path in files if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert silent == []
+
+
+def test_files_fit_in_the_head(root):
+    long = {str(path.relative_to(root)) for path in _python_files(root) if len(path.read_text().splitlines()) > 400}
+    assert long == set()
+
+
+def test_functions_are_short(sources):
+    functions = [
+        (f"{module}.{node.name}", _lines(node)) for module, tree in sources.items() for node in _functions(tree)
+    ]
+    assert [(name, lines) for name, lines in functions if lines > 60] == []
+    assert statistics.median(lines for _, lines in functions) < 10
+    assert statistics.quantiles([lines for _, lines in functions], n=10)[-1] < 30
+
+
+def test_every_rule_that_is_switched_off_has_a_reason(root):
+    text = (root / "pyproject.toml").read_text()
+    block = text.split("\nignore = [\n", 1)[1].split("\n]", 1)[0]
+    per_file = text.split("[tool.ruff.lint.per-file-ignores]\n", 1)[1].split("\n\n", 1)[0]
+    rules = [*block.splitlines(), *per_file.splitlines()]
+    assert len(rules) > 10
+    assert [rule for rule in rules if not re.search(r" # \S", rule)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "honest"),
+    [
+        ("x = 1  # noqa: ARG002 - accepted", True),
+        ("x = 1  # noqa: ARG002", False),
+        ("x = 1  # noqa", False),
+        ("x = 1  # type: ignore[type-arg]", True),
+        ("x = 1  # type: ignore", False),
+        ("x = 1", True),
+    ],
+)
+def test_what_an_honest_exception_is(line, honest):
+    assert _is_honest(line) is honest
+
+
+def test_every_exception_to_a_rule_in_the_source_is_honest(root):
+    files = sorted((root / "src").rglob("*.py"))
+    lines = [line.strip() for path in files for line in path.read_text().splitlines()]
+    assert len(lines) > 1000
+    assert [line for line in lines if not _is_honest(line)] == []
+
+
+def _is_honest(line):
+    """An exception to a lint rule names the rule and the reason, one to a type rule names the rule."""
+    if "# type: ignore" in line:
+        return bool(re.search(r"# type: ignore\[[a-z-]+(, [a-z-]+)*\]", line))
+    return "# noqa" not in line or bool(re.search(r"# noqa: [A-Z0-9]+(, [A-Z0-9]+)* - \w+", line))
+
+
+@pytest.mark.parametrize("word", ["TO" + "DO", "FIX" + "ME", "XX" + "X"])
+def test_nothing_is_left_for_later(root, word):
+    files = [path for folder in TEXT for path in (root / folder).rglob("*") if path.suffix in (".py", ".md", ".toml")]
+    files += [root / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml")]
+    assert [str(path.relative_to(root)) for path in files if re.search(rf"\b{word}\b", path.read_text())] == []
+
+
+def test_type_checkers_are_told_that_the_package_is_typed(root):
+    assert (root / "src/headrace/py.typed").exists()
+
+
+def test_the_version_is_the_same_everywhere(root, pyproject):
+    assert headrace.__version__ == pyproject["project"]["version"]
+    assert f"\n## [{headrace.__version__}] - " in (root / "CHANGELOG.md").read_text()

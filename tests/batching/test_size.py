@@ -1,0 +1,85 @@
+"""Sizes follow the model's own times, within their bounds."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import BatchingConfig
+from headrace.batching.size import AdaptiveSize, FixedSize, fit_line, size_controller
+
+
+def sizes_for(config, fixed, each, batches=60):
+    """The sizes of batches of a model that takes ``fixed + each * n`` seconds."""
+    controller = size_controller(config)
+    sizes = []
+    for _ in range(batches):
+        size = controller.target()
+        controller.observe(size, fixed + each * size)
+        sizes.append(size)
+    return sizes
+
+
+def test_equal_minimum_and_maximum_fix_the_size():
+    assert isinstance(size_controller(BatchingConfig(min_batch_size=7, max_batch_size=7)), FixedSize)
+    assert set(sizes_for(BatchingConfig(min_batch_size=7, max_batch_size=7), 1, 1)) == {7}
+
+
+def test_starts_at_the_minimum():
+    assert AdaptiveSize(BatchingConfig()).target() == 1
+    assert AdaptiveSize(BatchingConfig(min_batch_size=32)).target() == 32
+
+
+def test_grows_to_where_the_fixed_cost_is_the_share_that_was_asked_for():
+    sizes = sizes_for(BatchingConfig(target_batch_overhead=0.05), fixed=0.1, each=0.001)
+    assert sizes[-1] == pytest.approx(1900, rel=0.13)
+
+
+def test_a_duration_is_kept():
+    config = BatchingConfig(target_batch_overhead=None, target_batch_duration_secs=0.5, variance=0.0)
+    assert sizes_for(config, fixed=0.1, each=0.001)[-1] == pytest.approx(500, abs=1)
+    whole = BatchingConfig(target_batch_duration_secs_including_fixed_cost=0.5, variance=0.0)
+    assert sizes_for(whole, fixed=0.1, each=0.001)[-1] == pytest.approx(400, abs=1)
+
+
+def test_the_tightest_target_decides():
+    config = BatchingConfig(target_batch_overhead=0.05, target_batch_duration_secs=0.1, variance=0.0)
+    assert sizes_for(config, fixed=0.1, each=0.001)[-1] == pytest.approx(100, abs=1)
+
+
+@given(
+    st.integers(1, 50),
+    st.integers(0, 500),
+    st.lists(st.floats(1e-6, 10), min_size=1, max_size=150),
+    st.floats(0, 0.9),
+)
+def test_bounds_hold_whatever_the_times(smallest, more, seconds, variance):
+    config = BatchingConfig(min_batch_size=smallest, max_batch_size=smallest + more, variance=variance)
+    controller = AdaptiveSize(config)
+    largest_seen = smallest
+    for taken in seconds:
+        size = controller.target()
+        assert smallest <= size <= smallest + more
+        assert size <= 2 * largest_seen
+        largest_seen = max(largest_seen, size)
+        controller.observe(size, taken)
+
+
+def test_sizes_vary_so_that_the_costs_can_be_told_apart():
+    assert len(set(sizes_for(BatchingConfig(), fixed=0.1, each=0.001)[-8:])) > 1
+
+
+@given(st.floats(0, 5), st.floats(1e-4, 5))
+def test_the_line_is_found(fixed, each):
+    points = deque((n, fixed + each * n) for n in (1.0, 5.0, 20.0))
+    found_fixed, found_each = fit_line(points)
+    assert found_fixed == pytest.approx(fixed, abs=1e-6)
+    assert found_each == pytest.approx(each, rel=1e-6, abs=1e-9)
+
+
+def test_neither_cost_is_negative():
+    assert fit_line(deque([(1.0, 5.0), (2.0, 1.0)])) == (3.0, 0.0)
+    assert fit_line(deque([(1.0, 1.0), (2.0, 5.0)]))[0] == 0.0

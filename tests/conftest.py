@@ -1,0 +1,39 @@
+"""What every test session must leave behind: nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_HELPERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
+"""Python's own housekeepers: they end with the process that started them."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_stray_children() -> Iterator[None]:
+    """Fails the session when a process that a test started is still running at its end (where /proc tells)."""
+    yield
+    assert [command for command in _children() if not any(name in command for name in _HELPERS)] == []
+
+
+def _children() -> list[str]:
+    """The command lines of this process's children."""
+    children = [folder for folder in Path("/proc").glob("[0-9]*") if _parent(folder) == os.getpid()]
+    return [_read(folder / "cmdline").replace("\0", " ") for folder in children]
+
+
+def _parent(folder: Path) -> int | None:
+    """The parent of a process; the name before it, in brackets, may contain anything."""
+    state_and_parent = _read(folder / "stat").rpartition(")")[2].split()
+    return int(state_and_parent[1]) if state_and_parent else None
+
+
+def _read(path: Path) -> str:
+    """What a file of /proc says; nothing where its process has just ended."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

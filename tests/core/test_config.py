@@ -1,0 +1,62 @@
+"""Batching options are checked when they are given."""
+
+from __future__ import annotations
+
+import inspect
+
+import apache_beam as beam
+import pytest
+
+from headrace import BatchingConfig, ConfigurationError, PlacementConfig, RetryConfig
+
+
+def test_defaults_are_those_of_batch_elements():
+    options = inspect.signature(beam.BatchElements.__init__).parameters
+    ours = BatchingConfig()
+    for name in ("min_batch_size", "max_batch_size", "target_batch_overhead", "target_batch_duration_secs", "variance"):
+        assert getattr(ours, name) == options[name].default
+
+
+def test_every_option_of_batch_elements_is_known():
+    options = {name: None for name in inspect.signature(beam.BatchElements.__init__).parameters if name != "self"}
+    given = {name: getattr(BatchingConfig(), name) for name in options}
+    assert BatchingConfig.from_kwargs(given, owner=object()) == BatchingConfig()
+
+
+def test_unknown_option_names_the_owner_and_the_known_ones():
+    with pytest.raises(ConfigurationError, match=r"object.batch_elements_kwargs.*'sise'.*max_batch_size"):
+        BatchingConfig.from_kwargs({"sise": 3}, owner=object())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_batch_size": 0}, "at least 1"),
+        ({"min_batch_size": 9, "max_batch_size": 8}, "Minimum .9. must not be greater than maximum .8."),
+        ({"target_batch_overhead": 1.5}, "between 0 and 1"),
+        ({"target_batch_duration_secs": -1}, "must be positive"),
+        ({"target_batch_overhead": None, "target_batch_duration_secs": None}, "At least one of"),
+        ({"max_batch_weight": 5}, "requires element_size_fn"),
+        ({"max_batch_weight": 0, "element_size_fn": len}, "must be positive"),
+        ({"bucket_boundaries": [1, 2]}, "requires length_fn"),
+        ({"bucket_boundaries": [2, 1], "length_fn": len}, "sorted list of positive"),
+        ({"bucket_boundaries": [], "length_fn": len}, "non-empty"),
+        ({"variance": 1.0}, "variance"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        BatchingConfig(**options)
+
+
+def test_sizes_are_weights_only_without_a_weight_limit():
+    assert BatchingConfig(element_size_fn=len).sizes_are_weights
+    assert not BatchingConfig(element_size_fn=len, max_batch_weight=5).sizes_are_weights
+    assert not BatchingConfig().sizes_are_weights
+
+
+def test_placement_and_retry_check_themselves():
+    with pytest.raises(ConfigurationError, match="'process', 'machine' or 'auto'"):
+        PlacementConfig("moon")
+    with pytest.raises(ConfigurationError, match="attempts"):
+        RetryConfig(attempts=0)

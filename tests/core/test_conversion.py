@@ -1,0 +1,126 @@
+"""One result for each prediction, none lost; numbers out of a file's rows, or an error that names the culprit."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import PredictionResult
+from headrace.core.conversion import FLOAT32_MAX, column_numbers, parsed, to_numbers, to_results
+
+
+def test_each_example_stands_beside_its_prediction():
+    assert to_results(["a", "b"], [1, 2], "model") == [
+        PredictionResult("a", 1, "model"),
+        PredictionResult("b", 2, "model"),
+    ]
+
+
+def test_any_iterable_of_predictions_will_do():
+    assert to_results(iter("ab"), (n for n in (1, 2))) == [PredictionResult("a", 1), PredictionResult("b", 2)]
+
+
+@given(st.lists(st.integers(), max_size=5), st.lists(st.integers(), max_size=5))
+def test_there_are_as_many_results_as_predictions(batch, predictions):
+    assert [result.inference for result in to_results(batch, predictions)] == predictions
+
+
+def test_a_surplus_prediction_has_no_example():
+    assert to_results(["a"], [1, 2])[1] == PredictionResult(None, 2)
+
+
+def test_a_mapping_becomes_one_dict_for_each_example():
+    results = to_results("ab", {"logit": numpy.array([1.0, 2.0]), "label": ["x", "y"]})
+    assert [result.inference for result in results] == [{"logit": 1.0, "label": "x"}, {"logit": 2.0, "label": "y"}]
+
+
+def test_outputs_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match=r"differ in length.*'label': 1"):
+        to_results("ab", {"logit": [1, 2], "label": ["x"]})
+
+
+def test_outputs_too_short_for_the_batch_are_seen_in_the_count():
+    assert len(to_results("abc", {"logit": [1, 2], "label": ["x", "y"]})) == 2
+
+
+def test_no_predictions_at_all():
+    with pytest.raises(TypeError, match="returned None"):
+        to_results("ab", None)
+
+
+@pytest.mark.parametrize(
+    ("value", "numbers"),
+    [
+        (3, [3.0]),
+        (-2.5, [-2.5]),
+        (True, [1.0]),
+        ("3", [3.0]),
+        (" +3.50 ", [3.5]),
+        (".5", [0.5]),
+        ("5.", [5.0]),
+        ("-1e-3", [-0.001]),
+        (Decimal("1.5"), [1.5]),
+        (Fraction(1, 2), [0.5]),
+        ([1, "2", 3.0], [1.0, 2.0, 3.0]),
+        (numpy.float32(0.5), [0.5]),
+        (numpy.arange(3), [0.0, 1.0, 2.0]),
+    ],
+)
+def test_what_is_a_number(value, numbers):
+    assert column_numbers("x", value) == numbers
+
+
+WRONG = ["", "abc", "1,5", "1_000", "nan", "inf", "0x10", "\u0663", None, float("nan"), float("-inf"), 1j, b"1"]
+
+
+@pytest.mark.parametrize("value", [*WRONG, 10**400, "1" * 400, [[1]], [1, None], {"a": 1}, object()], ids=repr)
+def test_what_is_not_a_number_is_named_with_its_column(value):
+    with pytest.raises(ValueError, match=r"^column 'weight' holds .*, which is no finite number\.$"):
+        column_numbers("weight", value)
+
+
+def test_the_message_quotes_the_value_but_not_all_of_a_long_one():
+    with pytest.raises(ValueError, match="'blue'"):
+        column_numbers("x", "blue")
+    with pytest.raises(ValueError, match="holds") as caught:
+        column_numbers("x", "blue" * 1000)
+    assert len(str(caught.value)) < 200
+
+
+def test_columns_follow_each_other_in_the_rows_order():
+    assert to_numbers({"b": "1", "a": [2, 3], "c": 4.0}) == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_row_without_columns_is_refused():
+    with pytest.raises(ValueError, match="at least one column"):
+        to_numbers({})
+
+
+def test_a_number_too_large_for_the_receiver_is_refused():
+    assert to_numbers({"x": FLOAT32_MAX}, FLOAT32_MAX) == [float(numpy.finfo(numpy.float32).max)]
+    with pytest.raises(ValueError, match="column 'x' holds 1e"):
+        to_numbers({"x": 1e39}, FLOAT32_MAX)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("7", 7), ("7.0", 7.0), ("1e2", 100.0), (" 7", 7), ("7 kg", "7 kg"), ("", ""), ("nan", "nan"), (None, None)],
+)
+def test_parsing_changes_only_what_is_a_number_as_a_whole(value, expected):
+    assert parsed(value) == expected
+    assert type(parsed(value)) is type(expected)
+
+
+@given(st.text())
+def test_parsing_never_fails(text):
+    assert isinstance(parsed(text), str | int | float)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_parsing_is_pythons_own_reading(number):
+    assert parsed(repr(number)) == number

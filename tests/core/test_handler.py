@@ -1,0 +1,141 @@
+"""The contract's defaults, and how pre- and postprocessing are added to a handler."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import apache_beam.ml.inference.base as incumbent
+import cloudpickle
+import numpy as np
+import pytest
+
+from headrace import ModelHandler
+from headrace.core.handler import bare
+
+
+class Adder(ModelHandler):
+    def load_model(self):
+        return 1
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [example + model for example in batch]
+
+
+class Opinionated(Adder):
+    def get_preprocess_fns(self):
+        return [int]
+
+    def should_skip_batching(self):
+        return False
+
+
+def apply(fns, value):
+    for fn in fns:
+        value = fn(value)
+    return value
+
+
+def test_options_become_batch_elements_kwargs():
+    handler = ModelHandler(
+        min_batch_size=1,
+        max_batch_size=2,
+        max_batch_duration_secs=3,
+        max_batch_weight=4,
+        element_size_fn=len,
+        batch_length_fn=len,
+        batch_bucket_boundaries=[5],
+    )
+    assert handler.batch_elements_kwargs() == {
+        "min_batch_size": 1,
+        "max_batch_size": 2,
+        "max_batch_duration_secs": 3,
+        "max_batch_weight": 4,
+        "element_size_fn": len,
+        "length_fn": len,
+        "bucket_boundaries": [5],
+    }
+
+
+def test_sharing_options():
+    assert not ModelHandler().share_model_across_processes()
+    assert ModelHandler(large_model=True).share_model_across_processes()
+    assert ModelHandler(model_copies=2).share_model_across_processes()
+    assert ModelHandler(model_copies=2).model_copies() == 2
+    assert ModelHandler().model_copies() == 1
+
+
+def test_a_subclass_need_not_call_the_constructor():
+    class Terse(Adder):
+        def __init__(self):
+            pass
+
+    handler = Terse()
+    assert handler.batch_elements_kwargs() == {}
+    assert handler.model_copies() == 1
+    assert not handler.share_model_across_processes()
+    handler.set_environment_vars()
+
+
+def test_env_vars_are_set(monkeypatch):
+    monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "before")
+    ModelHandler(env_vars={"HEADRACE_TEST_VARIABLE": "after"}).set_environment_vars()
+    assert os.environ["HEADRACE_TEST_VARIABLE"] == "after"
+
+
+def test_abstract_methods_name_the_class():
+    for call in (lambda h: h.load_model(), lambda h: h.run_inference([], None)):
+        with pytest.raises(NotImplementedError, match="ModelHandler"):
+            call(ModelHandler())
+
+
+def test_bytes_are_those_of_a_pickle_without_copying_buffers():
+    small, large = [np.zeros(10)], [np.zeros(100_000)]
+    handler = ModelHandler()
+    assert handler.get_num_bytes(large) - handler.get_num_bytes(small) == pytest.approx(8 * 99_990, abs=20)
+    assert handler.get_num_bytes(["abc"]) == len(pickle.dumps(["abc"], protocol=5))
+
+
+def test_the_last_preprocessing_function_added_runs_first():
+    handler = Adder().with_preprocess_fn(lambda x: x * 2).with_preprocess_fn(int)
+    assert apply(handler.get_preprocess_fns(), "5") == 10
+
+
+def test_the_first_postprocessing_function_added_runs_first():
+    handler = Adder().with_postprocess_fn(lambda x: x * 2).with_postprocess_fn(str)
+    assert apply(handler.get_postprocess_fns(), 5) == "10"
+
+
+def test_the_original_is_left_alone_and_the_copy_is_of_its_class():
+    original = Adder()
+    changed = original.with_preprocess_fn(int).with_postprocess_fn(str).with_no_batching()
+    assert (original.get_preprocess_fns(), original.get_postprocess_fns()) == ([], [])
+    assert not original.should_skip_batching()
+    assert changed.should_skip_batching()
+    assert isinstance(changed, Adder)
+
+
+def test_functions_add_to_those_that_a_subclass_answers_itself():
+    handler = Opinionated().with_preprocess_fn(str.strip).with_no_batching()
+    assert handler.get_preprocess_fns() == [str.strip, int]
+    assert handler.should_skip_batching()
+
+
+def test_a_caller_cannot_change_a_handler_through_its_answer():
+    handler = Adder().with_preprocess_fn(int)
+    handler.get_preprocess_fns().clear()
+    assert handler.get_preprocess_fns() == [int]
+
+
+def test_composition_survives_pickling():
+    handler = cloudpickle.loads(cloudpickle.dumps(Adder().with_preprocess_fn(int).with_postprocess_fn(lambda x: -x)))
+    assert apply(handler.get_preprocess_fns(), "5") == 5
+    assert apply(handler.get_postprocess_fns(), 5) == -5
+
+
+@pytest.mark.parametrize("base", [Adder(), incumbent.ModelHandler()])
+def test_bare_takes_everything_off_again(base):
+    handler = bare(base.with_preprocess_fn(int).with_postprocess_fn(str).with_no_batching())
+    assert handler.get_preprocess_fns() == []
+    assert handler.get_postprocess_fns() == []
+    assert not handler.should_skip_batching()

@@ -1,0 +1,183 @@
+"""Keyed handlers, called by hand as well as asked what they are."""
+
+from __future__ import annotations
+
+import pickle
+
+import cloudpickle
+import pytest
+
+from headrace import (
+    ConfigurationError,
+    KeyedModelHandler,
+    KeyModelMapping,
+    MaybeKeyedModelHandler,
+    ModelHandler,
+    PredictionCountError,
+    UnknownKeyError,
+)
+
+
+class Adder(ModelHandler):
+    def __init__(self, amount=1, **options):
+        super().__init__(**options)
+        self.amount = amount
+
+    def load_model(self):
+        return self.amount
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [example + model for example in batch]
+
+    def get_metrics_namespace(self):
+        return "Adder"
+
+    def get_resource_hints(self):
+        return {"min_ram": "1GB"}
+
+    def get_num_bytes(self, batch):
+        return 10 * len(batch)
+
+    def validate_inference_args(self, inference_args):
+        if inference_args:
+            raise ValueError("no arguments, please")
+
+
+class Shorter(Adder):
+    def run_inference(self, batch, model, inference_args=None):
+        return list(super().run_inference(batch, model))[:-1]
+
+
+def by_key():
+    return KeyedModelHandler([KeyModelMapping(["a", "b"], Adder(10)), KeyModelMapping(["c"], Adder(20))])
+
+
+def run(handler, batch):
+    return list(handler.run_inference(batch, handler.load_model()))
+
+
+def test_one_handler_for_all_keys():
+    assert run(KeyedModelHandler(Adder()), [("x", 1), ("y", 2)]) == [("x", 2), ("y", 3)]
+
+
+def test_a_handler_for_each_set_of_keys_keeps_the_order_of_the_batch():
+    assert run(by_key(), [("c", 1), ("a", 1), ("b", 2), ("c", 2)]) == [("c", 21), ("a", 11), ("b", 12), ("c", 22)]
+
+
+def test_models_load_when_first_needed_and_once():
+    loads = []
+
+    class Counting(Adder):
+        def load_model(self):
+            loads.append(self.amount)
+            return self.amount
+
+    handler = KeyedModelHandler([KeyModelMapping([1], Counting(1)), KeyModelMapping([2], Counting(2))])
+    model = handler.load_model()
+    assert loads == []
+    for _ in range(2):
+        list(handler.run_inference([(2, 0)], model))
+    assert loads == [2]
+    assert (len(model), list(model)) == (2, [1, 2])
+
+
+def test_unknown_key_is_named():
+    with pytest.raises(UnknownKeyError, match="'d' belongs to no KeyModelMapping"):
+        run(by_key(), [("d", 1)])
+
+
+@pytest.mark.parametrize("handler", [KeyedModelHandler(Shorter()), MaybeKeyedModelHandler(Shorter())])
+def test_too_few_predictions_are_never_lost_in_pairing(handler):
+    with pytest.raises(PredictionCountError, match="given 2 examples and returned 1"):
+        run(handler, [("x", 1), ("y", 2)])
+
+
+def test_one_handler_answers_for_the_keyed_one():
+    inner = Adder(min_batch_size=3, large_model=True, model_copies=2)
+    handler = KeyedModelHandler(inner)
+    assert handler.get_metrics_namespace() == "Adder"
+    assert handler.get_resource_hints() == {"min_ram": "1GB"}
+    assert handler.batch_elements_kwargs() == {"min_batch_size": 3}
+    assert handler.share_model_across_processes()
+    assert handler.model_copies() == 2
+    with pytest.raises(ValueError, match="no arguments"):
+        handler.validate_inference_args({"a": 1})
+
+
+def test_a_subclass_of_the_keyed_handler_keeps_its_own_answers():
+    class Mine(KeyedModelHandler):
+        def get_metrics_namespace(self):
+            return "Mine"
+
+    assert Mine(Adder()).get_metrics_namespace() == "Mine"
+
+
+def test_answers_with_mappings():
+    handler = by_key()
+    assert handler.get_metrics_namespace() == "BeamML_KeyedModels"
+    assert handler.get_resource_hints() == {}
+    assert handler.batch_elements_kwargs() == {}
+    assert handler.share_model_across_processes()
+    assert handler.model_copies() == 1
+    with pytest.raises(ValueError, match="no arguments"):
+        handler.validate_inference_args({"a": 1})
+
+
+def test_several_copies_cannot_be_mapped():
+    with pytest.raises(ConfigurationError, match="model_copies"):
+        KeyedModelHandler([KeyModelMapping(["a"], Adder(model_copies=2))]).model_copies()
+
+
+def test_a_key_may_stand_twice_in_one_mapping_but_not_in_two():
+    handler = KeyedModelHandler([KeyModelMapping(["k", "k", "l"], Adder())])
+    assert run(handler, [("k", 1), ("l", 1)]) == [("k", 2), ("l", 2)]
+    for second in (["k"], ["m", "k"]):
+        with pytest.raises(ConfigurationError, match="key k maps to multiple model handlers"):
+            KeyedModelHandler([KeyModelMapping(["k", "l"], Adder()), KeyModelMapping(second, Adder())])
+
+
+def test_mappings_need_keys():
+    with pytest.raises(ConfigurationError, match="Empty list"):
+        KeyedModelHandler([KeyModelMapping([], Adder())])
+
+
+def test_a_limit_below_one_is_refused():
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        KeyedModelHandler([KeyModelMapping(["a"], Adder())], max_models_per_worker_hint=0)
+
+
+@pytest.mark.parametrize("processed", [Adder().with_preprocess_fn(int), Adder().with_postprocess_fn(int)])
+@pytest.mark.parametrize(
+    "make", [KeyedModelHandler, MaybeKeyedModelHandler, lambda mh: KeyedModelHandler([KeyModelMapping(["a"], mh)])]
+)
+def test_processing_belongs_outside(make, processed):
+    with pytest.raises(ConfigurationError, match="on the keyed handler around it"):
+        make(processed)
+
+
+def test_ignored_settings_are_logged(caplog):
+    KeyedModelHandler([KeyModelMapping(["a"], Adder(min_batch_size=2, env_vars={"A": "1"}))])
+    assert "min_batch_size" in caplog.text
+    assert "env_vars" in caplog.text
+    assert "min_ram" in caplog.text
+
+
+def test_bytes_are_those_of_keys_and_examples():
+    batch = [("a", 1), ("c", 2), ("a", 3)]
+    keys = len(pickle.dumps(("a", "c", "a")))
+    assert by_key().get_num_bytes(batch) == keys + 30
+    assert KeyedModelHandler(Adder()).get_num_bytes(batch) == keys + 30
+    assert MaybeKeyedModelHandler(Adder()).get_num_bytes(batch) == keys + 30
+    assert MaybeKeyedModelHandler(Adder()).get_num_bytes([1, 2]) == 20
+
+
+def test_maybe_keyed_takes_both():
+    handler = MaybeKeyedModelHandler(Adder())
+    assert run(handler, [1, 2]) == [2, 3]
+    assert run(handler, [("a", 1), ("b", 2)]) == [("a", 2), ("b", 3)]
+
+
+def test_keyed_handlers_survive_pickling():
+    for handler in (KeyedModelHandler(Adder()), by_key(), MaybeKeyedModelHandler(Adder())):
+        copy = cloudpickle.loads(cloudpickle.dumps(handler))
+        assert run(copy, [("a", 1)]) == run(handler, [("a", 1)])

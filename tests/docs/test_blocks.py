@@ -1,0 +1,77 @@
+"""Every Python block of the documentation runs, in its order, so that what a reader copies works."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+class Block(NamedTuple):
+    """A block of a document, and the line on which it begins."""
+
+    text: str
+    line: int
+
+
+def blocks(text: str, fence: re.Pattern[str]) -> list[Block]:
+    """The blocks between one kind of fences."""
+    return [Block(found[1], text.count("\n", 0, found.start(1))) for found in fence.finditer(text)]
+
+
+def run_blocks(path: Path, namespace: dict[str, object]) -> int:
+    """Runs a document's blocks one after the other; an error names the document's own line."""
+    found = blocks(path.read_text(), PYTHON)
+    for block in found:
+        code = compile("\n" * block.line + block.text, str(path), "exec")
+        exec(code, namespace)
+    return len(found)
+
+
+@pytest.fixture
+def namespace(monkeypatch, tmp_path):
+    """A module of its own in an empty working directory; Beam finds the classes of a document by its name."""
+    module = types.ModuleType("a_document")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)
+    return vars(module)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_python_blocks_run(path, namespace):
+    text = path.read_text()
+    assert len(re.findall(r"^```", text, re.MULTILINE)) % 2 == 0, "a fence is not closed"
+    assert run_blocks(path, namespace) == text.count("```python")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_links_within_the_project_lead_somewhere(path):
+    targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
+    missing = [target for target in targets if not (path.parent / target.partition("#")[0]).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_make_targets_exist(path):
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"demo", "test"} <= targets
+    used = set(re.findall(r"(?:^|`|\$ )make ([a-z]+)", path.read_text(), re.MULTILINE))
+    assert used <= targets
+
+
+def test_a_block_that_fails_is_found_with_its_line(tmp_path):
+    document = tmp_path / "document.md"
+    document.write_text("words\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
+    with pytest.raises(AssertionError) as caught:
+        run_blocks(document, {})
+    assert caught.traceback[-1].lineno + 1 == 8

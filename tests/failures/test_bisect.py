@@ -1,0 +1,58 @@
+"""The search for bad elements finds them all, loses none, and costs what it says."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.failures.bisect import bisect
+
+
+class Model:
+    """Fails for every part in which a bad element stands; counts its calls."""
+
+    def __init__(self, bad):
+        self.bad = bad
+        self.calls = 0
+
+    def __call__(self, start, stop):
+        self.calls += 1
+        found = sorted(n for n in self.bad if start <= n < stop)
+        return ValueError(found) if found else list(range(start, stop))
+
+
+@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
+def test_every_element_has_its_answer_in_order(case):
+    size, bad = case
+    parts = list(bisect(0, size, Model(bad), ValueError()))
+    assert [n for start, stop, _ in parts for n in range(start, stop)] == list(range(size))
+    failed = [start for start, stop, answer in parts if isinstance(answer, Exception)]
+    assert failed == sorted(bad)
+    assert all(stop - start == 1 for start, stop, answer in parts if isinstance(answer, Exception))
+    good = [n for _, _, answer in parts if not isinstance(answer, Exception) for n in answer]
+    assert good == [n for n in range(size) if n not in bad]
+
+
+@given(st.integers(2, 2000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
+def test_one_bad_element_costs_two_calls_a_level(case):
+    size, bad = case
+    model = Model({bad})
+    list(bisect(0, size, model, ValueError()))
+    assert model.calls <= 2 * math.ceil(math.log2(size))
+
+
+def test_a_single_element_is_not_tried_again():
+    model = Model({0})
+    error = ValueError("first")
+    assert list(bisect(0, 1, model, error)) == [(0, 1, error)]
+    assert model.calls == 0
+
+
+def test_a_part_that_fails_only_together_loses_nothing():
+    def fussy(start, stop):
+        return ValueError("too many") if stop - start > 2 else list(range(start, stop))
+
+    parts = list(bisect(0, 9, fussy, ValueError()))
+    assert [n for _, _, answer in parts for n in answer] == list(range(9))

@@ -1,0 +1,56 @@
+"""Events become Beam's metrics, in Beam's units."""
+
+from __future__ import annotations
+
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
+from headrace.core.result import Stage
+from headrace.metrics.inference import InferenceMetrics
+
+
+class Table:
+    def __init__(self):
+        self.counters, self.distributions = {}, {}
+
+    def increment(self, namespace, name, amount):
+        self.counters[namespace, name] = self.counters.get((namespace, name), 0) + amount
+
+    def update(self, namespace, name, value):
+        self.distributions.setdefault((namespace, name), []).append(value)
+
+
+def counted(*events, **options):
+    table = Table()
+    metrics = InferenceMetrics(table, "ns", **options)
+    for event in events:
+        metrics.on_event(event)
+    return table
+
+
+def test_batches():
+    table = counted(BatchCompleted("", 3, 24, 0.0015), BatchCompleted("", 1, 8, 0.001))
+    assert table.counters == {("ns", "num_inferences"): 4}
+    assert table.distributions == {
+        ("ns", "inference_request_batch_size"): [3, 1],
+        ("ns", "inference_request_batch_byte_size"): [24, 8],
+        ("ns", "inference_batch_latency_micro_secs"): [1500, 1000],
+    }
+
+
+def test_loads_and_failures():
+    table = counted(ModelLoaded("", 0.5, 1000), BatchFailed("", 3, ValueError()), ElementFailed(Stage.INFERENCE, ValueError()))
+    assert table.counters == {("ns", "failed_batches_counter"): 1}
+    assert table.distributions == {
+        ("ns", "load_model_latency_milli_secs"): [500],
+        ("ns", "model_byte_size"): [1000],
+    }
+
+
+def test_named_models_count_twice():
+    table = counted(BatchCompleted("k", 3, 24, 0.001))
+    assert table.counters == {("ns", "num_inferences"): 3, ("ns", "k-_num_inferences"): 3}
+
+
+def test_batch_elements_are_counted_when_asked_for():
+    table = counted(BatchCompleted("", 3, 24, 0.002), batch_elements=True)
+    assert table.distributions["BatchElements", "batch_size"] == [3]
+    assert table.distributions["BatchElements", "msec_per_batch"] == [2]

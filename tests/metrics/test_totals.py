@@ -1,0 +1,37 @@
+"""Totals add up, also when several threads tell them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
+from headrace.core.result import Stage
+from headrace.metrics.totals import Totals
+
+
+def test_adds_up():
+    totals = Totals()
+    for event in (
+        ModelLoaded("", 0.5, 100),
+        BatchCompleted("", 3, 24, 0.25),
+        BatchCompleted("", 1, 8, 0.25),
+        BatchFailed("", 2, ValueError()),
+        ElementFailed(Stage.INFERENCE, ValueError()),
+        ElementFailed(Stage.PREPROCESSING, KeyError()),
+    ):
+        totals.on_event(event)
+    assert (totals.predictions, totals.batches, totals.mean_batch_size, totals.model_seconds) == (4, 2, 2.0, 0.5)
+    assert (totals.loads, totals.load_seconds, totals.model_bytes) == (1, 0.5, 100)
+    assert (totals.failed_batches, totals.failed) == (1, 2)
+    assert totals.failures == {("inference", "ValueError"): 1, ("preprocessing", "KeyError"): 1}
+
+
+def test_no_batches_have_no_size():
+    assert Totals().mean_batch_size == 0.0
+
+
+def test_threads():
+    totals = Totals()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: totals.on_event(BatchCompleted("", 1, 1, 0.0)), range(2000)))
+    assert totals.predictions == 2000
