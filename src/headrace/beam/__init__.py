@@ -1,6 +1,6 @@
 """RunInference on Apache Beam, with every public name of ``apache_beam.ml.inference.base``.
 
-A pipeline moves over by changing ``from apache_beam.ml.inference.base import ...`` to ``from headrace.beam import ...``.
+A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` to ``from headrace.beam import``.
 """
 
 from apache_beam.ml.inference.base import load_model_status

@@ -14,26 +14,22 @@ def check_threshold(elements: beam.PCollection, dead_letters: Sequence[beam.PCol
     Raises:
         ValueError: within the pipeline, when more than ``threshold`` of them failed.
     """
-    total = _ones(elements, "CountTotal") | beam.CombineGlobally(sum).as_singleton_view()
-    earlier: list[Any] = []
+    total = elements | "CountTotal" >> _count().as_singleton_view()
     for index, letters in enumerate(dead_letters):
-        bad = _ones(letters, f"CountBad-{index}")
-        _ = (
-            bad
-            | f"SumBad-{index}" >> beam.CombineGlobally(sum).without_defaults()
-            | f"CheckThreshold-{index}" >> beam.Map(_check, threshold, total, *earlier)
-        )
-        earlier.append(bad | f"SumEarlier-{index}" >> beam.CombineGlobally(sum).as_singleton_view())
+        lost: Any = 0
+        if index:
+            earlier = dead_letters[:index] | f"Earlier-{index}" >> beam.Flatten()
+            lost = earlier | f"CountEarlier-{index}" >> _count().as_singleton_view()
+        bad = letters | f"CountBad-{index}" >> _count().without_defaults()
+        _ = bad | f"CheckThreshold-{index}" >> beam.Map(_check, threshold, total, lost)
 
 
-def _ones(elements: beam.PCollection, label: str) -> beam.PCollection:
-    return elements | label >> beam.Map(lambda _: 1)
+def _count() -> beam.CombineGlobally:
+    return beam.CombineGlobally(beam.combiners.CountCombineFn())
 
 
-def _check(
-    bad: int, threshold: float, total: int, *earlier: int, window: Any = beam.DoFn.WindowParam
-) -> None:
-    reached = total - sum(earlier)
+def _check(bad: int, threshold: float, total: int, lost: int, window: Any = beam.DoFn.WindowParam) -> None:
+    reached = total - lost
     if bad > reached * threshold:
         raise ValueError(
             f"The number of failing elements within the window {window!r} exceeded threshold: "

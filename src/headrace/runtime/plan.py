@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from headrace.core.config import BatchingConfig
@@ -73,10 +74,16 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
 def _adopted(handler: Handler) -> Handler:
     """A foreign handler as we know it: by the plug-in that is registered for the module of one of its base classes."""
     modules = {cls.__module__ for cls in type(handler).__mro__}
-    for plug_in in importlib.metadata.entry_points(group="headrace.adopters"):
+    for plug_in in _adopters():
         if plug_in.name in modules:
             handler = plug_in.load()(handler)
     return handler
+
+
+@cache
+def _adopters() -> tuple[importlib.metadata.EntryPoint, ...]:
+    """The plug-ins; looked up once, since that reads the metadata of every installed package."""
+    return tuple(importlib.metadata.entry_points(group="headrace.adopters"))
 
 
 def _is_plainly_keyed(handler: Handler) -> bool:

@@ -1,0 +1,57 @@
+"""What the tests of the Beam adapter share."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms import window
+
+
+class Run:
+    """Builds a pipeline, runs it on FnApiRunner, and reads what is in its PCollections."""
+
+    collected: dict[str, list] = {}
+
+    def __init__(self, **options):
+        self.pipeline = beam.Pipeline(runner=FnApiRunner(), options=beam.pipeline.PipelineOptions(**options))
+        self.name = str(id(self))
+        self.labels = []
+
+    def create(self, elements):
+        return self.pipeline | beam.Create(list(elements), reshuffle=False)
+
+    def collect(self, **pcolls):
+        """Runs; returns, in the order of the arguments, lists of (value, timestamp in seconds, window)."""
+        for label, pcoll in pcolls.items():
+            Run.collected[self.name + label] = []
+            _ = pcoll | f"Collect-{label}" >> beam.Map(_note, self.name + label)
+        self.result = self.pipeline.run()
+        self.result.wait_until_finish()
+        lists = [Run.collected.pop(self.name + label) for label in pcolls]
+        return lists[0] if len(lists) == 1 else lists
+
+    def values(self, **pcolls):
+        lists = self.collect(**pcolls)
+        return [v for v, _, _ in lists] if len(pcolls) == 1 else [[v for v, _, _ in one] for one in lists]
+
+    def metrics(self):
+        found = self.result.metrics().query()
+        return {
+            (m.key.metric.namespace, m.key.metric.name): m.committed for m in found["counters"] + found["distributions"]
+        }
+
+
+def _note(value, label, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam):
+    span = None if isinstance(where, window.GlobalWindow) else (float(where.start), float(where.end))
+    Run.collected[label].append((value, float(time), span))
+
+
+@pytest.fixture
+def run():
+    return Run()
+
+
+@pytest.fixture(scope="session")
+def make_run():
+    return Run

@@ -1,0 +1,135 @@
+"""Bad elements, and only they, become dead letters, in Beam's shape."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import apache_beam.ml.inference.base as incumbent
+import pytest
+
+from headrace.beam import KeyedModelHandler, ModelHandler, RunInference
+
+
+class Picky(ModelHandler):
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(example == 7 for example in batch):
+            raise ValueError("seven")
+        return [example * 10 for example in batch]
+
+
+def refuse(value):
+    def operation(given):
+        if given == value:
+            raise KeyError(given)
+        return given
+
+    return operation
+
+
+def test_every_stage_in_one_pipeline(run):
+    handler = Picky(min_batch_size=32, max_batch_size=32)
+    handler = handler.with_preprocess_fn(refuse(1)).with_preprocess_fn(int)
+    handler = handler.with_postprocess_fn(refuse(20)).with_postprocess_fn(refuse(30))
+    good, dead = run.create([*"0123456789", "x"]) | RunInference(handler).with_exception_handling()
+    assert (len(dead.failed_preprocessing), len(dead.failed_postprocessing)) == (2, 2)
+    found = run.values(
+        good=good,
+        pre0=dead.failed_preprocessing[0],
+        pre1=dead.failed_preprocessing[1],
+        inference=dead.failed_inferences,
+        post0=dead.failed_postprocessing[0],
+        post1=dead.failed_postprocessing[1],
+    )
+    assert sorted(found[0]) == [0, 40, 50, 60, 80, 90]
+    assert [(element, error[0]) for [(element, error)] in found[1:]] == [
+        ("x", ValueError),
+        (1, KeyError),
+        ([7], ValueError),
+        (20, KeyError),
+        (30, KeyError),
+    ]
+
+
+def test_a_record_has_the_incumbents_shape(make_run):
+    records = []
+    for transform, handler in ((RunInference, Picky), (incumbent.RunInference, Picky)):
+        run = make_run()
+        _, dead = run.create([7]) | transform(handler()).with_exception_handling()
+        records += run.values(dead=dead.failed_inferences)
+    (ours, (our_type, our_repr, our_lines)), (theirs, (their_type, their_repr, their_lines)) = records
+    assert ours == theirs == [7]
+    assert our_type is their_type is ValueError
+    assert our_repr.startswith("ValueError('seven")
+    assert their_repr.startswith("ValueError('seven")
+    assert isinstance(our_lines, list)
+    assert isinstance(their_lines, list)
+    assert our_lines[-1] == their_lines[-1] == "ValueError: seven\n"
+
+
+def test_one_poison_element_in_thirty_two_costs_one_dead_letter(run):
+    handler = Picky(min_batch_size=32, max_batch_size=32)
+    good, dead = run.create(range(32)) | RunInference(handler).with_exception_handling()
+    good, dead = run.values(good=good, dead=dead.failed_inferences)
+    assert len(good) == 31
+    assert [record[0] for record in dead] == [[7]]
+
+
+def test_keyed_dead_letters_hold_the_pair(run):
+    _, dead = run.create([("a", 7), ("b", 8)]) | RunInference(KeyedModelHandler(Picky())).with_exception_handling()
+    assert [record[0] for record in run.values(dead=dead.failed_inferences)] == [[("a", 7)]]
+
+
+def test_a_batch_as_an_element_is_dead_lettered_whole(run):
+    good, dead = run.create([[1, 7], [2]]) | RunInference(Picky().with_no_batching()).with_exception_handling()
+    good, dead = run.values(good=good, dead=dead.failed_inferences)
+    assert good == [20]
+    assert [record[0] for record in dead] == [[1, 7]]
+
+
+def test_other_exceptions_fail_the_pipeline(run):
+    _, dead = run.create([7]) | RunInference(Picky()).with_exception_handling(exc_class=KeyError)
+    with pytest.raises(Exception, match="seven"):
+        run.values(dead=dead.failed_inferences)
+
+
+def test_dead_letters_cross_a_shuffle_even_when_the_error_cannot_be_imported(run):
+    class Local(ValueError):
+        pass
+
+    class Raising(Picky):
+        def run_inference(self, batch, model, inference_args=None):
+            raise Local("here")
+
+    _, dead = run.create([1, 2]) | RunInference(Raising()).with_exception_handling()
+    records = run.values(dead=dead.failed_inferences | beam.Reshuffle())
+    assert [(record[1][0], "Local" in record[1][1]) for record in records] == [(ValueError, True)] * 2
+
+
+class TestThreshold:
+    def outcome(self, run, handler, elements, threshold):
+        good, _ = run.create(elements) | RunInference(handler).with_exception_handling(threshold=threshold)
+        return run.values(good=good)
+
+    def test_fewer_failures_pass(self, run):
+        assert len(self.outcome(run, Picky(), [7, *range(10, 19)], 0.1)) == 9
+
+    def test_more_fail_the_pipeline(self, run):
+        with pytest.raises(Exception, match=r"exceeded threshold: 2 / 10 = 0.2 > 0.1"):
+            self.outcome(run, Picky(), [7, 7, *range(10, 18)], 0.1)
+
+    def test_no_failures_pass_a_threshold_of_zero(self, run):
+        assert len(self.outcome(run, Picky(), range(3), 0)) == 3
+
+    def test_each_operation_is_compared_with_what_reached_it(self, run):
+        handler = Picky().with_preprocess_fn(refuse(1))
+        with pytest.raises(Exception, match=r"1 / 2 = 0.5 > 0.4"):
+            self.outcome(run, handler, [1, 7, 8], 0.4)
+
+    def test_each_window_counts_for_itself(self, run):
+        stamp = beam.Map(lambda n: beam.window.TimestampedValue(n, n))
+        pcoll = run.create([5, 6, 7, 11, 12]) | stamp | beam.WindowInto(beam.window.FixedWindows(10))
+        _ = pcoll | RunInference(Picky()).with_exception_handling(threshold=0.3)
+        with pytest.raises(Exception, match=r"1 / 3"):
+            run.pipeline.run()

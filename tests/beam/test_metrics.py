@@ -1,0 +1,114 @@
+"""Beam's metric names, with right figures."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import apache_beam.ml.inference.base as incumbent
+import pytest
+
+from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from headrace.testing import FakeClock
+
+CLOCK = FakeClock()
+
+
+class Model:
+    """Beam can only hold what can be referred to weakly."""
+
+    def __init__(self):
+        self.weights = bytearray(b"x") * (32 << 20)
+
+
+class Timed(ModelHandler):
+    """Takes half a second to load and 3 ms a batch, by a clock that the test's process holds."""
+
+    def load_model(self):
+        CLOCK.advance(0.5)
+        return Model()
+
+    def run_inference(self, batch, model, inference_args=None):
+        CLOCK.advance(0.003)
+        if any(example < 0 for example in batch):
+            raise ValueError("negative")
+        return list(batch)
+
+    def get_num_bytes(self, batch):
+        return 8 * len(batch)
+
+
+class ProcessClock:
+    """Pickles; reads the clock of the process it is in."""
+
+    def time_ns(self):
+        return CLOCK.time_ns()
+
+
+def run_transform(run, handler, elements, **options):
+    out = run.create(elements) | RunInference(handler, ProcessClock(), **options)
+    run.values(out=out)
+    return run.metrics()
+
+
+def test_figures(run):
+    found = run_transform(run, Timed(min_batch_size=2, max_batch_size=2), range(5))
+    assert found["RunInference", "num_inferences"] == 5
+    size = found["RunInference", "inference_request_batch_size"]
+    assert (size.sum, size.count, size.min, size.max) == (5, 3, 1, 2)
+    assert found["RunInference", "inference_request_batch_byte_size"].sum == 40
+    latency = found["RunInference", "inference_batch_latency_micro_secs"]
+    assert (latency.count, latency.min, latency.max) == (3, 3000, 3000)
+    load = found["RunInference", "load_model_latency_milli_secs"]
+    assert (load.count, load.sum) == (1, 500)
+    assert found["RunInference", "model_byte_size"].sum == pytest.approx(32 << 20, rel=0.2)
+    assert found["BatchElements", "batch_size"].sum == 5
+    assert found["BatchElements", "msec_per_batch"].max == 3
+    assert ("RunInference", "failed_batches_counter") not in found
+
+
+def test_names_are_the_incumbents(make_run):
+    ours = run_transform(make_run(), Timed(), range(3), metrics_namespace="ns")
+    run = make_run()
+    _ = run.create(range(3)) | incumbent.RunInference(Timed(), metrics_namespace="ns")
+    run.result = run.pipeline.run()
+    run.result.wait_until_finish()
+    assert {key for key in ours if key[0] == "ns"} == {key for key in run.metrics() if key[0] == "ns"}
+
+
+def test_failed_batches(run):
+    handler = Timed(min_batch_size=4, max_batch_size=4)
+    good, _ = run.create([1, 2, -3, 4]) | RunInference(handler, ProcessClock()).with_exception_handling()
+    run.values(good=good)
+    assert run.metrics()["RunInference", "failed_batches_counter"] == 1
+    assert run.metrics()["RunInference", "num_inferences"] == 3
+
+
+@pytest.mark.parametrize(
+    ("keyed", "mapping"),
+    [(KeyedModelHandler, KeyModelMapping), (incumbent.KeyedModelHandler, incumbent.KeyModelMapping)],
+)
+def test_models_by_key_are_counted_each_and_together(run, keyed, mapping):
+    handler = keyed([mapping(["a", "b"], Timed()), mapping(["c"], Timed())])
+    found = run_transform(run, handler, [("a", 1), ("b", 2), ("c", 3)])
+    assert found["BeamML_KeyedModels", "num_inferences"] == 3
+    assert found["BeamML_KeyedModels", "a-_num_inferences"] == 2
+    assert found["BeamML_KeyedModels", "c-_num_inferences"] == 1
+    assert found["BeamML_KeyedModels", "load_model_latency_milli_secs"].count == 2
+    assert found["BeamML_KeyedModels", "c-_load_model_latency_milli_secs"].count == 1
+
+
+def test_a_handler_may_report_itself(run):
+    class Silent(Timed):
+        def override_metrics(self, metrics_namespace=""):
+            beam.metrics.Metrics.counter(metrics_namespace, "mine")
+            return True
+
+    found = run_transform(run, Silent(), [1], metrics_namespace="ns")
+    assert not [name for namespace, name in found if namespace == "ns"]
+
+
+def test_batch_elements_metrics_can_be_switched_off(run):
+    class Quiet(Timed):
+        def batch_elements_kwargs(self):
+            return {"record_metrics": False}
+
+    assert ("BatchElements", "batch_size") not in run_transform(run, Quiet(), [1])

@@ -1,0 +1,260 @@
+"""The transform: Beam's arguments, Beam's meanings, and clear errors for what cannot be done yet."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import apache_beam as beam
+import apache_beam.ml.inference.base as incumbent
+import pytest
+
+from headrace import BatchingConfig, ConfigurationError, PlacementConfig, RetryConfig, UnsupportedError
+from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
+
+
+class Adder(ModelHandler):
+    """Adds what is given; its model is a tuple."""
+
+    def __init__(self, amount=1, **options):
+        super().__init__(**options)
+        self.amount = amount
+
+    def load_model(self):
+        return (self.amount, int(os.environ.get("HEADRACE_TEST_EXTRA", "0")))
+
+    def run_inference(self, batch, model, inference_args=None):
+        extra = (inference_args or {}).get("plus", 0)
+        return [PredictionResult(example, example + sum(model) + extra) for example in batch]
+
+
+class Theirs(incumbent.ModelHandler):
+    """Written for Beam: derived from Beam's own class, with metrics of its own."""
+
+    def load_model(self):
+        return [10]
+
+    def run_inference(self, batch, model, inference_args=None):
+        beam.metrics.Metrics.counter("theirs", "calls").inc()
+        return [incumbent.PredictionResult(example, example + model[0]) for example in batch]
+
+
+class Client:
+    calls = 0
+
+
+def inferences(results):
+    return sorted(result.inference for result in results)
+
+
+def test_predicts(run):
+    assert inferences(run.values(out=run.create([1, 2, 3]) | RunInference(Adder()))) == [2, 3, 4]
+
+
+def test_inference_args(run):
+    out = run.create([1]) | RunInference(Adder(), inference_args={"plus": 5})
+    assert inferences(run.values(out=out)) == [7]
+
+
+def test_positional_arguments_are_beams(run):
+    out = run.create([1]) | RunInference(Adder(), time, {"plus": 5}, "my_namespace")
+    assert inferences(run.values(out=out)) == [7]
+    assert ("my_namespace", "num_inferences") in run.metrics()
+
+
+def test_environment_variables(run, monkeypatch):
+    monkeypatch.setenv("HEADRACE_TEST_EXTRA", "0")
+    out = run.create([1]) | RunInference(Adder(env_vars={"HEADRACE_TEST_EXTRA": "40"}))
+    assert inferences(run.values(out=out)) == [42]
+
+
+def test_processing_several_of_each(run):
+    handler = Adder().with_preprocess_fn(lambda x: x * 2).with_preprocess_fn(int)
+    handler = handler.with_postprocess_fn(lambda result: result.inference).with_postprocess_fn(str)
+    assert sorted(run.values(out=run.create(["1", "2"]) | RunInference(handler))) == ["3", "5"]
+
+
+def test_batches_as_elements(run):
+    out = run.create([[1, 2], [3]]) | RunInference(Adder().with_no_batching())
+    assert inferences(run.values(out=out)) == [2, 3, 4]
+
+
+def test_batching_replaces_the_handlers_options(run):
+    handler = Adder(max_batch_size=1)
+    out = run.create(range(8)) | RunInference(handler, batching=BatchingConfig(min_batch_size=4, max_batch_size=4))
+    run.values(out=out)
+    assert run.metrics()["RunInference", "inference_request_batch_size"].max == 4
+
+
+@pytest.mark.parametrize("keyed", [KeyedModelHandler, incumbent.KeyedModelHandler])
+def test_keys(run, keyed):
+    out = run.create([("a", 1), ("b", 2)]) | RunInference(keyed(Adder()))
+    assert sorted((key, result.inference) for key, result in run.values(out=out)) == [("a", 2), ("b", 3)]
+
+
+@pytest.mark.parametrize(
+    ("keyed", "mapping"),
+    [(KeyedModelHandler, KeyModelMapping), (incumbent.KeyedModelHandler, incumbent.KeyModelMapping)],
+)
+def test_models_by_key_with_processing_around(run, keyed, mapping):
+    handler = keyed([mapping(["a", "b"], Adder(10)), mapping(["c"], Adder(20))], max_models_per_worker_hint=1)
+    handler = handler.with_postprocess_fn(lambda pair: (pair[0], pair[1].inference))
+    stamp = beam.Map(lambda kv: beam.window.TimestampedValue(kv, kv[1]))
+    pcoll = run.create([("c", 1), ("a", 2), ("b", 3), ("c", 4)]) | stamp
+    found = run.collect(out=pcoll | RunInference(handler))
+    assert sorted((key, value, time) for (key, value), time, _ in found) == [
+        ("a", 12, 2),
+        ("b", 13, 3),
+        ("c", 21, 1),
+        ("c", 24, 4),
+    ]
+
+
+def test_a_handler_written_for_beam_runs_unchanged_with_its_wrappers(run):
+    handler = Theirs().with_preprocess_fn(int).with_postprocess_fn(lambda result: result.inference)
+    out = run.create(["1", "2"]) | RunInference(handler)
+    assert sorted(run.values(out=out)) == [11, 12]
+    assert run.metrics()["theirs", "calls"] >= 1
+
+
+def test_a_remote_handler_written_for_beam_runs_with_beams_retries(run):
+    class Remote(incumbent.RemoteModelHandler):
+        def create_client(self):
+            return Client()
+
+        def request(self, batch, model, inference_args=None):
+            model.calls += 1
+            if model.calls == 1:
+                raise ConnectionError("try again")
+            return [example + 1 for example in batch]
+
+    remote = Remote(namespace="remote", num_retries=1, throttle_delay_secs=0)
+    assert sorted(run.values(out=run.create([1, 2]) | RunInference(remote))) == [2, 3]
+
+
+def test_billed_requests_are_not_tried_again_in_parts(run):
+    class Remote(incumbent.RemoteModelHandler):
+        def create_client(self):
+            return {}
+
+        def request(self, batch, model, inference_args=None):
+            beam.metrics.Metrics.counter("remote", "calls").inc()
+            raise ConnectionError("refused")
+
+        def batch_elements_kwargs(self):
+            return {"min_batch_size": 4, "max_batch_size": 4}
+
+    transform = RunInference(Remote(namespace="remote", num_retries=0)).with_exception_handling()
+    _, dead = run.create(range(4)) | transform
+    assert sorted(element for [element], _ in run.values(dead=dead.failed_inferences)) == [0, 1, 2, 3]
+    assert run.metrics()["remote", "calls"] == 1
+
+
+def test_from_callable(run):
+    out = run.create([1]) | RunInference.from_callable(Adder, amount=5)
+    assert inferences(run.values(out=out)) == [6]
+
+
+def test_model_manager_options_are_accepted(run):
+    out = run.create([1]) | RunInference(Adder(), use_model_manager=True, model_manager_args={"slack_percentage": 0.1})
+    assert inferences(run.values(out=out)) == [2]
+
+
+def test_one_identifier_one_model(run):
+    pcoll = run.create([1])
+    one, two = (
+        pcoll | label >> RunInference(Adder(), model_identifier="adder", metrics_namespace=label)
+        for label in ("one", "two")
+    )
+    run.values(one=one, two=two)
+    assert sum(("load_model_latency_milli_secs" in key) for key in run.metrics()) == 1
+
+
+def test_annotations():
+    told = RunInference(Adder(), model_identifier="me").annotations()
+    assert told["model_identifier"] == "me"
+    assert told["model_handler_type"] == f"{__name__}.Adder"
+    assert "Adder" in told["model_handler"]
+
+
+def test_resource_hints_reach_the_runner():
+    class Hungry(Adder):
+        def get_resource_hints(self):
+            return {"min_ram": "2KB"}
+
+    pipeline = beam.Pipeline()
+    _ = pipeline | beam.Create([1]) | RunInference(Hungry())
+    proto = pipeline.to_runner_api()
+    hints = [
+        env.resource_hints for env in proto.components.environments.values() if env.resource_hints
+    ]
+    assert any(b"2000" in dict(hint).values() for hint in hints)
+
+
+def test_predictions_suit_typed_transforms_downstream(run):
+    def inference(result: PredictionResult) -> int:
+        return result.inference
+
+    assert run.values(out=run.create([1]) | RunInference(Adder()) | beam.Map(inference)) == [2]
+
+
+def test_an_error_of_the_model_fails_the_pipeline(run):
+    with pytest.raises(Exception, match="unsupported operand"):
+        run.values(out=run.create([None]) | RunInference(Adder()))
+
+
+def test_nothing_loads_at_construction():
+    class Unloadable(Adder):
+        def load_model(self):
+            raise AssertionError
+
+    pipeline = beam.Pipeline()
+    assert pipeline | beam.Create([1]) | RunInference(Unloadable())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "feature"),
+    [
+        ({"model_metadata_pcoll": object()}, "model_metadata_pcoll"),
+        ({"watch_model_pattern": "*.pkl"}, "watch_model_pattern"),
+        ({"monitoring_transform": beam.Map(print)}, "monitoring_transform"),
+        ({"interval": 3}, "interval"),
+        ({"isolate": True}, "isolate"),
+        ({"placement": "machine"}, "placement"),
+        ({"placement": PlacementConfig(isolate=True)}, "Isolation"),
+        ({"retry": RetryConfig()}, "retry"),
+    ],
+)
+def test_what_cannot_be_done_yet_is_a_clear_error(arguments, feature):
+    with pytest.raises(UnsupportedError, match=f"{feature}.* is not available in this version of Headrace; "):
+        RunInference(Adder(), **arguments)
+
+
+def test_neither_are_these():
+    with pytest.raises(UnsupportedError, match="timeout"):
+        RunInference(Adder()).with_exception_handling(timeout=5)
+    with pytest.raises(UnsupportedError, match="use_subprocess"):
+        RunInference(Adder()).with_exception_handling(use_subprocess=True)
+    with pytest.raises(UnsupportedError, match="monitoring"):
+        RunInference(Adder()).with_monitoring_transform(beam.Map(print))
+
+
+def test_unknown_arguments_are_named():
+    with pytest.raises(ConfigurationError, match="unknown arguments .'inference_arg'"):
+        RunInference(Adder(), inference_arg={})
+
+
+def test_unknown_batching_options_fail_at_construction():
+    class Wrong(Adder):
+        def batch_elements_kwargs(self):
+            return {"batch_size": 5}
+
+    with pytest.raises(ConfigurationError, match="batch_size"):
+        RunInference(Wrong())
+
+
+def test_threads_of_a_process_share_one_load(make_run):
+    run = make_run(direct_num_workers=4, direct_running_mode="multi_threading")
+    out = run.create(range(100)) | beam.Reshuffle() | RunInference(Adder(max_batch_size=5))
+    assert inferences(run.values(out=out)) == [n + 1 for n in range(100)]
+    assert run.metrics()["RunInference", "load_model_latency_milli_secs"].count == 1

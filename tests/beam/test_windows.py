@@ -1,0 +1,92 @@
+"""Each result keeps its own element's timestamp, window and pane."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms import window
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.beam import ModelHandler, RunInference
+
+
+class Echo(ModelHandler):
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(example % 10 == 3 for example in batch):
+            raise ValueError("three")
+        return [-example for example in batch]
+
+    def get_metrics_namespace(self):
+        return "Echo"
+
+
+def stamped(elements, run, windowing=None):
+    pcoll = run.create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n))
+    return pcoll | beam.WindowInto(windowing) if windowing else pcoll
+
+
+def test_timestamps_in_the_global_window(run):
+    results = stamped([1, 2, 4, 5, 6], run) | RunInference(Echo(min_batch_size=2, max_batch_size=2))
+    assert sorted(run.collect(results=results)) == [(-n, n, None) for n in (6, 5, 4, 2, 1)]
+
+
+def test_fixed_windows_share_batches_and_keep_their_elements(run):
+    handler = Echo(min_batch_size=100, max_batch_size=100)
+    results = stamped([1, 2, 11, 12], run, window.FixedWindows(10)) | RunInference(handler)
+    assert sorted(run.collect(results=results)) == [
+        (-12, 12, (10, 20)),
+        (-11, 11, (10, 20)),
+        (-2, 2, (0, 10)),
+        (-1, 1, (0, 10)),
+    ]
+    sizes = run.metrics()["Echo", "inference_request_batch_size"]
+    assert sizes.count * sizes.max >= 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_an_element_of_several_windows_is_inferred_once_and_stands_in_each_once(run, size):
+    elements = [1, 2, 4, 5, 6, 7, 8]
+    handler = Echo(min_batch_size=size, max_batch_size=size)
+    results = stamped(elements, run, window.SlidingWindows(6, 2)) | RunInference(handler)
+    found = run.collect(results=results)
+    expected = [(-n, n, (s, s + 6)) for n in elements for s in range(n // 2 * 2 - 4, n + 1, 2)]
+    assert Counter(found) == Counter(expected)
+    assert run.metrics()["Echo", "num_inferences"] == len(elements)
+
+
+def test_counts_in_sliding_windows_are_right_downstream(run):
+    results = stamped(range(3), run, window.SlidingWindows(4, 2)) | RunInference(Echo(max_batch_size=1))
+    counts = results | beam.CombineGlobally(beam.combiners.CountCombineFn()).without_defaults()
+    assert sorted((span, n) for n, _, span in run.collect(counts=counts)) == [((-2, 2), 2), ((0, 4), 3), ((2, 6), 1)]
+
+
+def test_dead_letters_keep_them_too(run):
+    pcoll = stamped([1, 3, 13, 5], run, window.SlidingWindows(4, 2))
+    _, dead = pcoll | RunInference(Echo(min_batch_size=2, max_batch_size=2)).with_exception_handling()
+    found = [(record[0], time, span) for record, time, span in run.collect(dead=dead.failed_inferences)]
+    assert sorted(found) == [
+        ([3], 3, (0, 4)),
+        ([3], 3, (2, 6)),
+        ([13], 13, (10, 14)),
+        ([13], 13, (12, 16)),
+    ]
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.lists(st.integers(0, 30).filter(lambda n: n % 10 != 3), min_size=1, max_size=25),
+    st.integers(1, 9),
+    st.sampled_from([None, window.FixedWindows(7), window.SlidingWindows(9, 3), window.Sessions(4)]),
+)
+def test_results_stand_where_a_plain_map_would_put_them(make_run, elements, size, windowing):
+    run = make_run()
+    pcoll = stamped(elements, run, windowing)
+    handler = Echo(min_batch_size=size, max_batch_size=size)
+    ours, plain = run.collect(ours=pcoll | RunInference(handler), plain=pcoll | "Plain" >> beam.Map(lambda n: -n))
+    assert Counter(ours) == Counter(plain)

@@ -1,0 +1,26 @@
+"""Subscribers hear what happens while they are subscribed."""
+
+from __future__ import annotations
+
+from headrace.core.events import BatchFailed
+from headrace.runtime.observers import Everybody, subscribed
+
+
+class Ear:
+    def __init__(self):
+        self.heard = []
+
+    def on_event(self, event):
+        self.heard.append(event)
+
+
+def test_subscribers_and_own_observers():
+    own, subscriber = Ear(), Ear()
+    everybody = Everybody(own)
+    first, second, third = (BatchFailed("", n, ValueError()) for n in range(3))
+    everybody.on_event(first)
+    with subscribed(subscriber):
+        everybody.on_event(second)
+    everybody.on_event(third)
+    assert own.heard == [first, second, third]
+    assert subscriber.heard == [second]

@@ -1,0 +1,93 @@
+"""A handler is taken apart into data, Headrace's and Beam's alike."""
+
+from __future__ import annotations
+
+import apache_beam.ml.inference.base as incumbent
+import pytest
+
+from headrace import BatchingConfig, ConfigurationError, KeyedModelHandler, KeyModelMapping, ModelHandler
+from headrace.runtime.plan import ONLY, make_plan
+
+
+class Ours(ModelHandler):
+    pass
+
+
+class Theirs(incumbent.ModelHandler):
+    pass
+
+
+@pytest.mark.parametrize("cls", [Ours, Theirs])
+def test_processing_comes_off(cls):
+    plan = make_plan(cls().with_preprocess_fn(int).with_postprocess_fn(str).with_preprocess_fn(float))
+    assert plan.preprocess == (float, int)
+    assert plan.postprocess == (str,)
+    assert type(plan.models[ONLY]) is cls
+    assert (plan.keyed, plan.routed, plan.prebatched, plan.remote) == (False, False, False, False)
+
+
+@pytest.mark.parametrize("cls", [Ours, Theirs])
+def test_batches_as_elements(cls):
+    plan = make_plan(cls().with_no_batching())
+    assert plan.prebatched
+    assert type(plan.models[ONLY]) is cls
+
+
+@pytest.mark.parametrize(("keyed", "cls"), [(KeyedModelHandler, Ours), (incumbent.KeyedModelHandler, Theirs)])
+def test_one_handler_for_all_keys(keyed, cls):
+    plan = make_plan(keyed(cls()).with_postprocess_fn(str))
+    assert (plan.keyed, plan.routed) == (True, False)
+    assert type(plan.models[ONLY]) is cls
+
+
+@pytest.mark.parametrize(
+    ("keyed", "mapping", "cls"),
+    [
+        (KeyedModelHandler, KeyModelMapping, Ours),
+        (incumbent.KeyedModelHandler, incumbent.KeyModelMapping, Theirs),
+    ],
+)
+def test_a_handler_for_each_set_of_keys(keyed, mapping, cls):
+    handler = keyed([mapping(["a", "b"], cls()), mapping(["c"], cls())], max_models_per_worker_hint=1)
+    plan = make_plan(handler.with_preprocess_fn(str))
+    assert (plan.keyed, plan.routed, plan.model_limit) == (True, True, 1)
+    assert list(plan.models) == ["a", "c"]
+    assert plan.handler.cohort("b") == "a"
+
+
+@pytest.mark.parametrize("keyed", [KeyedModelHandler, incumbent.KeyedModelHandler])
+def test_whatever_a_subclass_does_with_keys_is_left_to_it(keyed):
+    class Mine(keyed):
+        def run_inference(self, batch, model, inference_args=None):
+            return [("mine", example) for _, example in batch]
+
+    plan = make_plan(Mine(Ours()))
+    assert not plan.keyed
+    assert type(plan.models[ONLY]) is Mine
+
+
+def test_requests_to_an_endpoint_are_known():
+    class Theirs(incumbent.RemoteModelHandler):
+        def create_client(self):
+            return None
+
+        def request(self, batch, model, inference_args=None):
+            return batch
+
+    assert make_plan(Theirs("namespace")).remote
+    assert make_plan(incumbent.KeyedModelHandler(Theirs("namespace"))).remote
+
+
+def test_batching_options_are_the_handlers_unless_replaced():
+    handler = Ours(min_batch_size=3)
+    assert make_plan(handler).batching == BatchingConfig(min_batch_size=3)
+    assert make_plan(handler, BatchingConfig(max_batch_size=5)).batching == BatchingConfig(max_batch_size=5)
+
+
+def test_unknown_batching_options_are_an_error():
+    class Wrong(ModelHandler):
+        def batch_elements_kwargs(self):
+            return {"batch_size": 3}
+
+    with pytest.raises(ConfigurationError, match=r"Wrong.batch_elements_kwargs\(\).*'batch_size'"):
+        make_plan(Wrong())
