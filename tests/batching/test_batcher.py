@@ -20,7 +20,7 @@ def cut_by_weight(batcher, elements):
     for element in elements:
         batches += batcher.add_weighed(element, f"tag {element}", element)
     rest = batcher.flush()
-    return batches + [rest] if rest.elements else batches
+    return [*batches, rest] if rest.elements else batches
 
 
 @given(weights, targets, st.integers(1, 10), st.none() | st.integers(1, 20), st.booleans())

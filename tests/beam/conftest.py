@@ -7,11 +7,11 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
 
+COLLECTED: dict[str, list] = {}
+
 
 class Run:
     """Builds a pipeline, runs it on FnApiRunner, and reads what is in its PCollections."""
-
-    collected: dict[str, list] = {}
 
     def __init__(self, **options):
         self.pipeline = beam.Pipeline(runner=FnApiRunner(), options=beam.pipeline.PipelineOptions(**options))
@@ -24,11 +24,11 @@ class Run:
     def collect(self, **pcolls):
         """Runs; returns, in the order of the arguments, lists of (value, timestamp in seconds, window)."""
         for label, pcoll in pcolls.items():
-            Run.collected[self.name + label] = []
+            COLLECTED[self.name + label] = []
             _ = pcoll | f"Collect-{label}" >> beam.Map(_note, self.name + label)
         self.result = self.pipeline.run()
         self.result.wait_until_finish()
-        lists = [Run.collected.pop(self.name + label) for label in pcolls]
+        lists = [COLLECTED.pop(self.name + label) for label in pcolls]
         return lists[0] if len(lists) == 1 else lists
 
     def values(self, **pcolls):
@@ -44,7 +44,7 @@ class Run:
 
 def _note(value, label, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam):
     span = None if isinstance(where, window.GlobalWindow) else (float(where.start), float(where.end))
-    Run.collected[label].append((value, float(time), span))
+    COLLECTED[label].append((value, float(time), span))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import pytest
 
+from headrace import ConfigurationError
 from headrace.beam import KeyedModelHandler, ModelHandler, RunInference
 
 
@@ -118,6 +119,10 @@ class TestThreshold:
     def test_more_fail_the_pipeline(self, run):
         with pytest.raises(Exception, match=r"exceeded threshold: 2 / 10 = 0.2 > 0.1"):
             self.outcome(run, Picky(), [7, 7, *range(10, 18)], 0.1)
+
+    def test_it_is_a_share(self):
+        with pytest.raises(ConfigurationError, match="from 0 to 1, not 5"):
+            RunInference(Picky()).with_exception_handling(threshold=5)
 
     def test_no_failures_pass_a_threshold_of_zero(self, run):
         assert len(self.outcome(run, Picky(), range(3), 0)) == 3

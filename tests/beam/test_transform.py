@@ -185,9 +185,7 @@ def test_resource_hints_reach_the_runner():
     pipeline = beam.Pipeline()
     _ = pipeline | beam.Create([1]) | RunInference(Hungry())
     proto = pipeline.to_runner_api()
-    hints = [
-        env.resource_hints for env in proto.components.environments.values() if env.resource_hints
-    ]
+    hints = [env.resource_hints for env in proto.components.environments.values() if env.resource_hints]
     assert any(b"2000" in dict(hint).values() for hint in hints)
 
 
@@ -240,7 +238,7 @@ def test_neither_are_these():
 
 
 def test_unknown_arguments_are_named():
-    with pytest.raises(ConfigurationError, match="unknown arguments .'inference_arg'"):
+    with pytest.raises(ConfigurationError, match=r"unknown arguments .'inference_arg'"):
         RunInference(Adder(), inference_arg={})
 
 

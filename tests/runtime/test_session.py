@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -115,8 +116,6 @@ def test_a_failed_load_leaves_nothing_open():
 
 
 def test_environment_is_set_before_the_load(monkeypatch):
-    import os
-
     monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "before")
 
     class Reading(Counting):

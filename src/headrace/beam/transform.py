@@ -124,6 +124,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         """
         _refuse("use_subprocess=True", use_subprocess, "leave it out")
         _refuse("timeout", timeout, "Beam's own --element_processing_timeout_minutes bounds a stuck worker")
+        if not 0 <= threshold <= 1:
+            raise ConfigurationError(f"threshold must be a share of the elements, from 0 to 1, not {threshold}.")
         self._spec = catching(self._spec, exc_class)
         self._threshold = threshold
         return self
