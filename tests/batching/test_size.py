@@ -81,5 +81,17 @@ def test_the_line_is_found(fixed, each):
 
 
 def test_neither_cost_is_negative():
-    assert fit_line(deque([(1.0, 5.0), (2.0, 1.0)])) == (3.0, 0.0)
+    fixed, each = fit_line(deque([(1.0, 5.0), (2.0, 1.0)]))
+    assert (fixed > 0, each) == (True, 0.0)
     assert fit_line(deque([(1.0, 1.0), (2.0, 5.0)]))[0] == 0.0
+
+
+@given(st.integers(1, 100), st.integers(0, 19))
+def test_a_few_long_pauses_do_not_shift_the_line(scale, first):
+    points = [(float(n), 0.1 + 0.001 * n) for n in range(scale, 21 * scale, scale)]
+    for place in (first, (first + 7) % 20):
+        size, seconds = points[place]
+        points[place] = (size, seconds + 5.0)
+    fixed, each = fit_line(points)
+    assert fixed == pytest.approx(0.1, rel=0.01)
+    assert each == pytest.approx(0.001, rel=0.01)

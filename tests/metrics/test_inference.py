@@ -37,7 +37,9 @@ def test_batches():
 
 
 def test_loads_and_failures():
-    table = counted(ModelLoaded("", 0.5, 1000), BatchFailed("", 3, ValueError()), ElementFailed(Stage.INFERENCE, ValueError()))
+    table = counted(
+        ModelLoaded("", 0.5, 1000), BatchFailed("", 3, ValueError()), ElementFailed(Stage.INFERENCE, ValueError())
+    )
     assert table.counters == {("ns", "failed_batches_counter"): 1}
     assert table.distributions == {
         ("ns", "load_model_latency_milli_secs"): [500],

@@ -71,9 +71,7 @@ def as_pair(result):
 def through_beam(handler, elements, batching):
     COLLECTED.clear()
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    good, dead = (
-        pipeline | beam.Create(elements) | RunInference(handler, batching=batching).with_exception_handling()
-    )
+    good, dead = pipeline | beam.Create(elements) | RunInference(handler, batching=batching).with_exception_handling()
     outputs = {"prediction": good, f"{Stage.INFERENCE.value}_0": dead.failed_inferences}
     outputs |= {f"{Stage.PREPROCESSING.value}_{n}": pc for n, pc in enumerate(dead.failed_preprocessing)}
     outputs |= {f"{Stage.POSTPROCESSING.value}_{n}": pc for n, pc in enumerate(dead.failed_postprocessing)}
@@ -95,7 +93,7 @@ def test_predict_equals_the_pipeline(name, elements, size):
     assert Counter(map(as_pair, local)) == through_beam(HANDLERS[name], elements, batching)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(["plain", "processed", "keyed", "by key"]),
     st.lists(st.integers(0, 40), max_size=40),

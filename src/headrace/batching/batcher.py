@@ -74,6 +74,13 @@ class Batcher:
         self._begin()
         return batch
 
+    def _begin(self) -> None:
+        self._elements: list[Any] = []
+        self._tags: list[Any] = []
+        self._weight: float = 0
+        self._target: int = 0
+        self._full_count: int = 0  # until the first element asks for the target, by when the last batch has been timed
+
     def _is_full(self) -> bool:
         if self._full_count == 0:
             self._target = self._ask_target()
@@ -81,10 +88,3 @@ class Batcher:
         size = self._weight if self._target_is_weight else len(self._elements)
         heavy = self._max_weight is not None and self._weight >= self._max_weight
         return heavy or size >= self._target or len(self._elements) >= self._max_count
-
-    def _begin(self) -> None:
-        self._elements: list[Any] = []
-        self._tags: list[Any] = []
-        self._weight: float = 0
-        self._target: int = 0
-        self._full_count: int = 0  # until the first element asks for the target, by when the last batch has been timed

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.core.config import BatchingConfig
+
+_ENOUGH_TO_TRIM = 10
+"""How many points a fit must have before some are left out."""
 
 
 class SizeController(Protocol):
@@ -89,19 +93,28 @@ class AdaptiveSize:
         return 1 + self._config.variance * (-0.5, 0.0, 0.5, 0.0)[self._asked % 4]
 
 
-def fit_line(points: deque[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares for seconds = fixed + each * size, neither below zero.
+def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Fits seconds = fixed + each * size, neither below zero.
 
-    Points of one size only cannot tell the two apart; then all is taken for fixed cost, so that the next size is
-    another one.
+    Weighted by 1/size, since times scatter in proportion to their length; a second fit leaves out the fifth that was
+    slowest against the first, which met a garbage collection or another process.
     """
-    count = len(points)
-    mean_size = sum(size for size, _ in points) / count
-    mean_seconds = sum(seconds for _, seconds in points) / count
-    spread = sum((size - mean_size) ** 2 for size, _ in points)
-    if spread == 0:
+    fixed, each = _least_squares(points)
+    if len(points) < _ENOUGH_TO_TRIM:
+        return fixed, each
+    usual = sorted(points, key=lambda point: point[1] / max(fixed + each * point[0], 1e-12))
+    return _least_squares(usual[: len(points) * 4 // 5])
+
+
+def _least_squares(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Points of one size only cannot tell the costs apart; then all is fixed, so that another size comes next."""
+    total = sum(1 / size for size, _ in points)
+    mean_size = len(points) / total
+    mean_seconds = sum(seconds / size for size, seconds in points) / total
+    spread = sum((size - mean_size) ** 2 / size for size, _ in points)
+    if spread <= 1e-9 * mean_size:
         return mean_seconds, 0.0
-    covariance = sum((size - mean_size) * (seconds - mean_seconds) for size, seconds in points)
+    covariance = sum((size - mean_size) * (seconds - mean_seconds) / size for size, seconds in points)
     each = max(0.0, covariance / spread)
     return max(0.0, mean_seconds - each * mean_size), each
 

@@ -23,7 +23,8 @@ Output: TypeAlias = WindowedValue | beam.pvalue.TaggedOutput
 class InferenceDoFn(beam.DoFn):
     """Runs a session; each outcome keeps its own element's timestamp, windows and pane.
 
-    An element's tag is its ``WindowedValue``, so that nothing is copied on the way in. An element in several windows
+    An element's tag is a ``WindowedValue``: its own, or that of an earlier element with the same timestamp, windows and
+    pane. Batches thus hold on to few objects, and Python's garbage collector has little to look through. An element in several windows
     (sliding ones) is inferred once and comes out in all of them: ``WindowedValueParam``, unlike ``WindowParam``, does
     not make Beam call ``process`` once for each window.
     """
@@ -42,10 +43,17 @@ class InferenceDoFn(beam.DoFn):
         """Begins anew; what a failed bundle left is forgotten, since the runner repeats it."""
         assert self._session is not None
         self._bundle = Bundle(self._session, self._observer)
+        self._micros = None
 
     def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterable[Output]:
         """Takes one element; emits what it completes."""
-        outcomes = self._bundle.add(element, windowed)
+        if (
+            windowed.timestamp_micros != self._micros
+            or (windowed.windows is not self._windows and windowed.windows != self._windows)
+            or windowed.pane_info is not self._pane
+        ):
+            self._move_to(windowed)
+        outcomes = self._bundle.add(element, self._place)
         if not outcomes:
             return ()
         outputs = chain.from_iterable(map(as_outputs, outcomes))
@@ -64,6 +72,10 @@ class InferenceDoFn(beam.DoFn):
         if self._session is not None:
             close_session(self._session)
             self._session = None
+
+    def _move_to(self, windowed: WindowedValue) -> None:
+        self._place = windowed
+        self._micros, self._windows, self._pane = windowed.timestamp_micros, windowed.windows, windowed.pane_info
 
     def _metrics(self) -> list[InferenceMetrics]:
         handler = self._spec.plan.handler
