@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import PredictionResult
-from headrace.core.conversion import FLOAT32_MAX, column_numbers, parsed, to_numbers, to_results
+from headrace.core.conversion import FLOAT32_MAX, column_numbers, parsed, single_output, to_numbers, to_results
 
 
 def test_each_example_stands_beside_its_prediction():
@@ -53,6 +53,16 @@ def test_no_predictions_at_all():
         to_results("ab", None)
 
 
+@pytest.mark.parametrize("answer", [[1, 2], {"a": [1]}, None, numpy.zeros(2)], ids=repr)
+def test_a_single_output_is_left_as_it_is(answer):
+    assert single_output(answer) is answer
+
+
+def test_a_pair_of_outputs_is_not_taken_for_two_predictions():
+    with pytest.raises(ValueError, match=r"tuple of 2 outputs; give the handler an inference_fn"):
+        single_output((numpy.zeros(2), numpy.ones(2)))
+
+
 @pytest.mark.parametrize(
     ("value", "numbers"),
     [
@@ -78,7 +88,7 @@ def test_what_is_a_number(value, numbers):
 WRONG = ["", "abc", "1,5", "1_000", "nan", "inf", "0x10", "\u0663", None, float("nan"), float("-inf"), 1j, b"1"]
 
 
-@pytest.mark.parametrize("value", [*WRONG, 10**400, "1" * 400, [[1]], [1, None], {"a": 1}, object()], ids=repr)
+@pytest.mark.parametrize("value", [*WRONG, 10**400, "1" * 400, [[1]], [1, None], {"a": 1}, print], ids=repr)
 def test_what_is_not_a_number_is_named_with_its_column(value):
     with pytest.raises(ValueError, match=r"^column 'weight' holds .*, which is no finite number\.$"):
         column_numbers("weight", value)

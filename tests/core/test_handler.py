@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from headrace import ModelHandler
+from headrace import ConfigurationError, ModelHandler
 from headrace.core.handler import bare
 
 
@@ -55,6 +55,11 @@ def test_options_become_batch_elements_kwargs():
         "length_fn": len,
         "bucket_boundaries": [5],
     }
+
+
+def test_a_misspelt_option_is_an_error():
+    with pytest.raises(ConfigurationError, match=r"ModelHandler has no arguments \['max_batchsize'\]"):
+        ModelHandler(max_batchsize=3)
 
 
 def test_sharing_options():

@@ -13,6 +13,8 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from headrace.core.errors import ConfigurationError
+
 ModelT = TypeVar("ModelT")
 ExampleT = TypeVar("ExampleT")
 PreProcessT = TypeVar("PreProcessT")
@@ -39,6 +41,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         large_model: whether the machine should hold one copy of the model for all worker processes.
         model_copies: the exact number of copies on the machine; implies ``large_model``.
         kwargs: ``env_vars``, a dict of environment variables set before the model is loaded.
+
+    Raises:
+        ConfigurationError: an argument that does not exist, which Beam would ignore.
     """
 
     def __init__(
@@ -64,6 +69,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             "length_fn": batch_length_fn,
             "bucket_boundaries": batch_bucket_boundaries,
         }
+        unknown = sorted(set(kwargs) - {"env_vars"})
+        if unknown:
+            raise ConfigurationError(f"{type(self).__qualname__} has no arguments {unknown}; is one misspelt?")
         self._batching_kwargs = {name: value for name, value in options.items() if value is not None}
         self._env_vars = kwargs.get("env_vars", {})
         self._large_model = large_model

@@ -1,0 +1,201 @@
+"""Runs scikit-learn models on numpy arrays or pandas frames; arguments as ``apache_beam.ml.inference``'s handlers."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from headrace.core.conversion import parsed, single_output, to_numbers, to_results
+from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.files import open_uri
+from headrace.core.handler import ModelHandler
+from headrace.core.result import PredictionResult
+
+try:
+    import joblib
+except ImportError as error:
+    raise MissingExtraError("joblib", "sklearn") from error
+try:
+    import numpy
+except ImportError as error:
+    raise MissingExtraError("numpy", "sklearn") from error
+try:
+    import pandas
+except ImportError as error:
+    raise MissingExtraError("pandas", "sklearn") from error
+try:
+    from sklearn.base import BaseEstimator
+except ImportError as error:
+    raise MissingExtraError("scikit-learn", "sklearn") from error
+
+__all__ = ["ModelFileType", "SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"]
+
+ArrayT = TypeVar("ArrayT")
+
+NumpyInferenceFn = Callable[[BaseEstimator, Sequence["numpy.ndarray[Any, Any]"], "dict[str, Any] | None"], Any]
+PandasInferenceFn = Callable[
+    [BaseEstimator, Sequence[pandas.DataFrame], "dict[str, Any] | None"], "tuple[Any, Iterable[pandas.DataFrame]]"
+]
+
+
+class ModelFileType(Enum):
+    """How a model was written to its file."""
+
+    PICKLE = 1
+    JOBLIB = 2
+
+
+class _SklearnModelHandler(ModelHandler[ArrayT, PredictionResult, BaseEstimator]):
+    """What the two handlers have in common: the file."""
+
+    _default_inference_fn: Callable[..., Any]
+
+    def __init__(
+        self,
+        model_uri: str | os.PathLike[str],
+        model_file_type: ModelFileType = ModelFileType.PICKLE,
+        *,
+        inference_fn: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._model_uri = os.fspath(model_uri)
+        self._model_file_type = _as_file_type(model_file_type)
+        self._inference_fn = inference_fn or self._default_inference_fn
+
+    def load_model(self) -> BaseEstimator:
+        """The model in the file."""
+        with open_uri(self._model_uri) as file:
+            return pickle.load(file) if self._model_file_type is ModelFileType.PICKLE else joblib.load(file)
+
+    def update_model_path(self, model_path: str | None = None) -> None:
+        """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
+        self._model_uri = model_path or self._model_uri
+
+    def get_metrics_namespace(self) -> str:
+        """Beam's for scikit-learn."""
+        return "BeamML_Sklearn"
+
+
+def _predict_arrays(
+    model: BaseEstimator, batch: Sequence[numpy.ndarray[Any, Any]], inference_args: dict[str, Any] | None = None
+) -> Any:
+    return single_output(model.predict(numpy.stack(batch), **(inference_args or {})))
+
+
+def _predict_frames(
+    model: BaseEstimator, batch: Sequence[pandas.DataFrame], inference_args: dict[str, Any] | None = None
+) -> tuple[Any, Sequence[pandas.DataFrame]]:
+    return single_output(model.predict(_concatenated(batch), **(inference_args or {}))), batch
+
+
+class SklearnModelHandlerNumpy(_SklearnModelHandler["numpy.ndarray[Any, Any]"]):
+    """Predicts for numpy arrays: an example is an array of any shape (usually one row of features, 1-D).
+
+    Args:
+        model_uri: path or URI of the model's file.
+        model_file_type: whether the file was written with pickle or with joblib.
+        inference_fn: ``(model, batch, inference_args)`` gives one prediction for each example of the batch, or a
+            dict of such sequences; by default the arrays are stacked and given to ``model.predict``, with
+            ``inference_args`` as its keyword arguments.
+        options: those of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: ``model_file_type`` is no ModelFileType.
+    """
+
+    _default_inference_fn = staticmethod(_predict_arrays)
+
+    def run_inference(
+        self,
+        batch: Sequence[numpy.ndarray[Any, Any]],
+        model: BaseEstimator,
+        inference_args: dict[str, Any] | None = None,
+    ) -> Iterable[PredictionResult]:
+        """Predicts for arrays of equal shape."""
+        return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
+
+    def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
+        """Bytes of the arrays' elements."""
+        return sum(array.nbytes for array in batch)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
+        """A row's columns, in their order, as a 1-D array of 64-bit floats.
+
+        Raises:
+            ValueError: a value is no finite number; names the column and the value.
+        """
+        return numpy.array(to_numbers(row))
+
+
+class SklearnModelHandlerPandas(_SklearnModelHandler[pandas.DataFrame]):
+    """Predicts for pandas frames: an example is a DataFrame with one row.
+
+    Args:
+        model_uri: path or URI of the model's file.
+        model_file_type: whether the file was written with pickle or with joblib.
+        inference_fn: ``(model, batch, inference_args)`` gives the predictions, one for each example of the batch or a
+            dict of such sequences, and the examples to put beside them; by default the frames are put together and
+            given to ``model.predict``, with ``inference_args`` as its keyword arguments.
+        options: those of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: ``model_file_type`` is no ModelFileType.
+    """
+
+    _default_inference_fn = staticmethod(_predict_frames)
+
+    def run_inference(
+        self,
+        batch: Sequence[pandas.DataFrame],
+        model: BaseEstimator,
+        inference_args: dict[str, Any] | None = None,
+    ) -> Iterable[PredictionResult]:
+        """Predicts for frames of one row.
+
+        Raises:
+            ValueError: a frame has more rows or none, or the frames differ in their columns.
+        """
+        _refuse_several_rows(batch)
+        predictions, examples = self._inference_fn(model, batch, inference_args)
+        return to_results(examples, predictions, self._model_uri)
+
+    def get_num_bytes(self, batch: Sequence[pandas.DataFrame]) -> int:
+        """Bytes of the frames, their indexes and strings included."""
+        return sum(int(frame.memory_usage(deep=True).sum()) for frame in batch)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> pandas.DataFrame:
+        """A row as a frame with the same columns; strings that as a whole are numbers become numbers."""
+        return pandas.DataFrame([{column: parsed(value) for column, value in row.items()}])
+
+
+def _as_file_type(given: Any) -> ModelFileType:
+    """By its name, so that Beam's enumeration is understood too."""
+    name: Any = getattr(given, "name", None)
+    if name not in ModelFileType.__members__:
+        raise ConfigurationError(
+            f"model_file_type must be ModelFileType.PICKLE or ModelFileType.JOBLIB, not {given!r}."
+        )
+    return ModelFileType[name]
+
+
+def _refuse_several_rows(batch: Sequence[pandas.DataFrame]) -> None:
+    for frame in batch:
+        if len(frame) != 1:
+            raise ValueError(
+                f"an example must be a DataFrame with a single row; this one's shape is {frame.shape}: "
+                "split it, one frame for each row, for example with frame.iloc[[i]]."
+            )
+
+
+def _concatenated(batch: Sequence[pandas.DataFrame]) -> pandas.DataFrame:
+    """One frame; pandas would fill a column that one of them lacks, and the model predict from what nobody gave."""
+    columns = set(batch[0].columns)
+    for frame in batch:
+        if set(frame.columns) != columns:
+            differing = sorted(map(str, columns.symmetric_difference(frame.columns)))
+            raise ValueError(f"the frames of a batch must have the same columns; these differ: {differing}.")
+    return pandas.concat(batch)

@@ -1,0 +1,50 @@
+"""For the tests of those who write handlers: a clock, fake and faulty handlers, and the suite every handler passes.
+
+``HandlerContract`` needs pytest (``pip install 'headrace[test]'``); the rest needs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.testing.clock import FakeClock
+from headrace.testing.compare import nearly_equal
+from headrace.testing.fakes import DoublingHandler, LoadCountingHandler, SlowHandler
+from headrace.testing.faults import (
+    BrokenGeneratorHandler,
+    BrokenLoadHandler,
+    MemoryHungryHandler,
+    MiscountingHandler,
+    NoneHandler,
+    PoisonHandler,
+)
+
+if TYPE_CHECKING:
+    from headrace.testing.contract import HandlerContract
+
+__all__ = [
+    "BrokenGeneratorHandler",
+    "BrokenLoadHandler",
+    "DoublingHandler",
+    "FakeClock",
+    "HandlerContract",
+    "LoadCountingHandler",
+    "MemoryHungryHandler",
+    "MiscountingHandler",
+    "NoneHandler",
+    "PoisonHandler",
+    "SlowHandler",
+    "nearly_equal",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "HandlerContract":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from headrace.testing.contract import HandlerContract  # noqa: PLC0415 - only this part needs pytest
+
+    return HandlerContract
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,46 @@
+"""Time that passes only when a test says so."""
+
+from __future__ import annotations
+
+import threading
+
+_START_NS = 1_000_000_000_000_000_000
+"""Far from zero, so that a difference is not mistaken for a moment."""
+
+
+class FakeClock:
+    """A clock for ``RunInference(clock=...)``, ``BatchingConfig(clock=clock.seconds)`` and everything that takes one.
+
+    It starts at the same moment in every test and moves only by ``advance``; threads may share it. A pickled copy is
+    another clock, which starts at the moment of its original.
+    """
+
+    def __init__(self) -> None:
+        self._now_ns = _START_NS
+        self._lock = threading.Lock()
+
+    def time_ns(self) -> int:
+        """The moment, in nanoseconds."""
+        return self._now_ns
+
+    def seconds(self) -> float:
+        """The moment, in seconds."""
+        return self._now_ns / 1e9
+
+    def advance(self, seconds: float) -> None:
+        """Lets ``seconds`` pass.
+
+        Raises:
+            ValueError: they are negative.
+        """
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards: advance({seconds}).")
+        with self._lock:
+            self._now_ns += round(seconds * 1e9)
+
+    def __getstate__(self) -> int:
+        return self._now_ns
+
+    def __setstate__(self, now_ns: int) -> None:
+        self._now_ns = now_ns
+        self._lock = threading.Lock()

@@ -1,0 +1,90 @@
+"""Handlers that work, without a framework: small, exact, and picklable without cloudpickle."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from headrace.core.handler import ModelHandler
+from headrace.core.result import PredictionResult
+from headrace.testing.clock import FakeClock
+
+Doubler = Callable[[Any], Any]
+
+_LOADS: Counter[str] = Counter()
+_LOADS_LOCK = threading.Lock()
+
+
+class DoublingHandler(ModelHandler[Any, PredictionResult, Doubler]):
+    """Predicts twice the example, whatever that means for it: ``3`` gives ``6``, ``"a"`` gives ``"aa"``.
+
+    Args:
+        options: those of ``headrace.ModelHandler``.
+    """
+
+    def load_model(self) -> Doubler:
+        """A function."""
+        return double
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """A PredictionResult for each example; ``inference_args`` are accepted and change nothing."""
+        return [PredictionResult(example, model(example)) for example in batch]
+
+
+class SlowHandler(DoublingHandler):
+    """Doubles, and lets time pass on a fake clock: a fixed time for each batch and some for each of its examples.
+
+    Args:
+        clock: the clock to advance; the one that measures batches (``RunInference(clock=...)``), or time will seem to
+            stand still.
+        fixed: seconds for a batch.
+        each: seconds for an example.
+        options: those of ``headrace.ModelHandler``.
+    """
+
+    def __init__(self, clock: FakeClock, fixed: float = 1.0, each: float = 0.1, **options: Any) -> None:
+        super().__init__(**options)
+        self._clock = clock
+        self._fixed = fixed
+        self._each = each
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Takes ``fixed + each * len(batch)`` seconds of the fake clock's."""
+        self._clock.advance(self._fixed + self._each * len(batch))
+        return super().run_inference(batch, model, inference_args)
+
+
+class LoadCountingHandler(DoublingHandler):
+    """Doubles, and counts how often its model was loaded in this process, by whichever thread or pickled copy.
+
+    Args:
+        token: handlers with the same token count together; by default every handler made counts for itself.
+        options: those of ``headrace.ModelHandler``.
+    """
+
+    def __init__(self, token: str | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._token = token or uuid.uuid4().hex
+
+    @property
+    def loads(self) -> int:
+        """How often the model was loaded."""
+        return _LOADS[self._token]
+
+    def load_model(self) -> Doubler:
+        """Counts."""
+        with _LOADS_LOCK:
+            _LOADS[self._token] += 1
+        return super().load_model()
+
+
+def double(example: Any) -> Any:
+    """The model."""
+    return example * 2

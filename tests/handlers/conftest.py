@@ -1,0 +1,60 @@
+"""What the tests of several handlers need: a fresh interpreter, and a look at Beam's arguments."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from headrace import ModelHandler
+
+WITHOUT = """
+import sys
+for package in {packages!r}:
+    sys.modules[package] = None
+try:
+    import {module}
+except ImportError as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+"""
+
+
+@pytest.fixture(scope="session")
+def said_without():
+    """What importing a module says in an interpreter that lacks some packages; an empty string if all goes well."""
+
+    def said(module, *packages):
+        command = [sys.executable, "-c", WITHOUT.format(module=module, packages=packages)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    return said
+
+
+@pytest.fixture(scope="session")
+def accepts_all_of():
+    """Asserts that a handler class takes every argument of Beam's, in the same places and with the same defaults.
+
+    What the class does not name itself it hands to ``ModelHandler``; a default function may be None here.
+    """
+
+    def check(ours, theirs, *required):
+        mine, beams = (inspect.signature(cls).parameters for cls in (ours, theirs))
+        common = inspect.signature(ModelHandler).parameters
+        for place, (name, parameter) in enumerate(beams.items()):
+            found = mine.get(name) or common[name]
+            if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+                assert list(mine)[place] == name
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD:
+                assert (name in required) is (found.default is inspect.Parameter.empty)
+            if not callable(parameter.default):
+                assert _plain(found.default) == _plain(parameter.default)
+
+    return check
+
+
+def _plain(default):
+    if isinstance(default, list | tuple):
+        return list(default)
+    return getattr(default, "name", default)

@@ -1,0 +1,258 @@
+"""ONNX models, made from scikit-learn or by hand, predict as a session does and as with Beam's handler."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import apache_beam as beam
+import numpy
+import onnx
+import onnxruntime
+import pytest
+from apache_beam.ml.inference import onnx_inference as incumbent
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+from onnx import TensorProto, helper, numpy_helper
+from skl2onnx import to_onnx
+from sklearn.linear_model import LogisticRegression
+
+from headrace import predict
+from headrace.beam import RunInference
+from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy, default_numpy_inference_fn
+from headrace.testing import HandlerContract, nearly_equal
+
+RNG = numpy.random.default_rng(7)
+FEATURES = RNG.normal(size=(40, 3)).astype(numpy.float32)
+LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
+ARRAYS = list(FEATURES[:6])
+CPU = ["CPUExecutionProvider"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def classifier_uri(folder):
+    """Two outputs: labels, and a probability for each of two classes."""
+    model = LogisticRegression().fit(FEATURES, LABELS)
+    path = folder / "classifier.onnx"
+    path.write_bytes(to_onnx(model, FEATURES[:1], options={"zipmap": False}).SerializeToString())
+    return str(path)
+
+
+WEIGHT = RNG.normal(size=(3, 2)).astype(numpy.float32)
+
+
+def scaled_product() -> onnx.ModelProto:
+    """``inputs @ WEIGHT * scale``, where the second input ``scale`` is 1 unless given."""
+    one = numpy_helper.from_array(numpy.ones(1, dtype=numpy.float32), "scale")
+    nodes = [
+        helper.make_node("MatMul", ["inputs", "weight"], ["product"]),
+        helper.make_node("Mul", ["product", "scale"], ["out"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "scaled_product",
+        [
+            helper.make_tensor_value_info("inputs", TensorProto.FLOAT, ["n", 3]),
+            helper.make_tensor_value_info("scale", TensorProto.FLOAT, [1]),
+        ],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 2])],
+        [one, numpy_helper.from_array(WEIGHT, "weight")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.fixture(scope="module")
+def product_uri(folder):
+    onnx.save(scaled_product(), folder / "product.onnx")
+    return str(folder / "product.onnx")
+
+
+def wide_batches(session, batch, inference_args=None):
+    labels, probabilities = session.run(None, {"X": numpy.stack(batch)})
+    return {"label": labels, "yes": probabilities[:, 1] * (inference_args or {}).get("factor", 1)}
+
+
+def single_thread() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return options
+
+
+class TestContract(HandlerContract):
+    bad_example = numpy.zeros(2, dtype=numpy.float32)
+
+    def handler(self, product_uri):
+        return OnnxModelHandlerNumpy(product_uri, max_batch_size=4)
+
+    def examples(self):
+        return ARRAYS
+
+    def inference_args(self):
+        return {"scale": numpy.array([2], dtype=numpy.float32)}
+
+
+class TestContractWithOptions(HandlerContract):
+    bad_example = "no array"
+
+    def handler(self, classifier_uri):
+        return OnnxModelHandlerNumpy(classifier_uri, single_thread, CPU, [{}], inference_fn=wide_batches)
+
+    def examples(self):
+        return ARRAYS
+
+
+def infer(handler, batch, inference_args=None):
+    return list(handler.run_inference(batch, handler.load_model(), inference_args))
+
+
+def inferences(results):
+    return [result.inference for result in results]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handler leaves it open
+def test_it_predicts_as_a_session_and_as_beam(product_uri):
+    session = onnxruntime.InferenceSession(product_uri, providers=CPU)
+    ours = infer(OnnxModelHandlerNumpy(product_uri), ARRAYS)
+    assert nearly_equal(inferences(ours), list(session.run(None, {"inputs": FEATURES[:6]})[0]))
+    theirs = infer(incumbent.OnnxModelHandlerNumpy(product_uri, providers=CPU), ARRAYS)
+    assert nearly_equal(inferences(ours), inferences(theirs))
+    assert nearly_equal([result.example for result in ours], [result.example for result in theirs])
+
+
+def test_results_name_the_file_that_answered(product_uri):
+    """Beam's handler gives no model_id, so that nobody can tell after an update."""
+    assert {result.model_id for result in infer(OnnxModelHandlerNumpy(product_uri), ARRAYS)} == {product_uri}
+
+
+def test_arguments_are_beams(accepts_all_of):
+    accepts_all_of(OnnxModelHandlerNumpy, incumbent.OnnxModelHandlerNumpy, "model_uri")
+
+
+def test_a_pipeline_runs_it(classifier_uri):
+    session = onnxruntime.InferenceSession(classifier_uri, providers=CPU)
+    expected = [int(label) for label in session.run(None, {"X": FEATURES[:6]})[0]]
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    handler = OnnxModelHandlerNumpy(classifier_uri, single_thread)
+    results = pipeline | beam.Create(ARRAYS) | RunInference(handler)
+    assert_that(results | beam.Map(lambda result: int(result.inference)), equal_to(expected))
+    pipeline.run()
+
+
+def test_of_several_outputs_the_first_is_the_prediction(classifier_uri):
+    assert {result.inference.shape for result in infer(OnnxModelHandlerNumpy(classifier_uri), ARRAYS)} == {()}
+
+
+def test_an_inference_fn_may_give_more(classifier_uri):
+    handler = OnnxModelHandlerNumpy(classifier_uri, inference_fn=wide_batches)
+    (first, *_) = infer(handler, ARRAYS, {"factor": 10})
+    (expected, *_) = infer(handler, ARRAYS)
+    assert first.inference.keys() == {"label", "yes"}
+    assert nearly_equal(first.inference["yes"], 10 * expected.inference["yes"])
+
+
+def test_inference_args_are_further_inputs(product_uri):
+    results = infer(OnnxModelHandlerNumpy(product_uri), ARRAYS, {"scale": numpy.array([3], dtype=numpy.float32)})
+    assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT * 3))
+
+
+def test_the_default_function_can_be_called_by_hand(product_uri):
+    session = onnxruntime.InferenceSession(product_uri, providers=CPU)
+    assert nearly_equal(default_numpy_inference_fn(session, ARRAYS), FEATURES[:6] @ WEIGHT)
+
+
+def test_by_default_it_asks_for_the_providers_that_are_here(product_uri):
+    """Asking for another one would be a warning, and so an error here."""
+    found = OnnxModelHandlerNumpy(product_uri).load_model().get_providers()
+    assert found[-1] == "CPUExecutionProvider"
+    assert ("CUDAExecutionProvider" in found) is ("CUDAExecutionProvider" in onnxruntime.get_available_providers())
+
+
+def test_providers_that_were_asked_for_are_not_changed(product_uri):
+    handler = OnnxModelHandlerNumpy(product_uri, providers=["NoSuchExecutionProvider"])
+    with pytest.warns(UserWarning, match="NoSuchExecutionProvider"):
+        handler.load_model()
+
+
+def test_provider_options_go_to_the_session(product_uri, capsys):
+    OnnxModelHandlerNumpy(product_uri, providers=CPU, provider_options=[{}]).load_model()
+    assert capsys.readouterr().out == ""
+    OnnxModelHandlerNumpy(product_uri, providers=CPU, provider_options=[{}, {}]).load_model()
+    assert "'providers' and 'provider_options' should be the same length" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [single_thread, single_thread()], ids=["made", "given"])
+def test_session_options_are_given_or_made(product_uri, options):
+    handler = OnnxModelHandlerNumpy(product_uri, options)
+    assert handler.load_model().get_session_options().intra_op_num_threads == 1
+    assert nearly_equal(inferences(predict(handler, ARRAYS)), list(FEATURES[:6] @ WEIGHT))
+
+
+def test_only_a_function_that_makes_session_options_can_go_to_workers(product_uri):
+    assert pickle.loads(pickle.dumps(OnnxModelHandlerNumpy(product_uri, single_thread))).load_model()
+    with pytest.raises(TypeError, match="SessionOptions"):
+        pickle.dumps(OnnxModelHandlerNumpy(product_uri, single_thread()))
+
+
+def test_weights_in_a_file_of_their_own_are_found(folder):
+    path = folder / "split.onnx"
+    onnx.save(scaled_product(), path, save_as_external_data=True, location="split.data", size_threshold=0)
+    assert (folder / "split.data").exists()
+    results = infer(OnnxModelHandlerNumpy(str(path)), ARRAYS)
+    assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT))
+
+
+def test_a_uri_is_opened(product_uri):
+    results = infer(OnnxModelHandlerNumpy(Path(product_uri).as_uri()), ARRAYS)
+    assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT))
+
+
+def test_another_file(product_uri, classifier_uri):
+    handler = OnnxModelHandlerNumpy(product_uri)
+    handler.update_model_path(None)
+    assert [given.name for given in handler.load_model().get_inputs()] == ["inputs"]
+    handler.update_model_path(classifier_uri)
+    assert [given.name for given in handler.load_model().get_inputs()] == ["X"]
+    assert {result.model_id for result in infer(handler, ARRAYS)} == {classifier_uri}
+
+
+def test_the_path_may_be_a_path_object(product_uri):
+    assert {result.model_id for result in infer(OnnxModelHandlerNumpy(Path(product_uri)), ARRAYS)} == {product_uri}
+
+
+def test_a_missing_file_is_named(folder):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.onnx"):
+        OnnxModelHandlerNumpy(str(folder / "nothing.onnx")).load_model()
+
+
+def test_num_bytes_are_those_of_the_data(product_uri):
+    assert OnnxModelHandlerNumpy(product_uri).get_num_bytes(ARRAYS) == 6 * 3 * 4
+
+
+def test_a_row_becomes_an_array(product_uri):
+    handler = OnnxModelHandlerNumpy(product_uri)
+    example = handler.example_from_row({"b": "1.5", "a": 2, "c": True})
+    assert (example.tolist(), example.dtype, example.shape) == ([1.5, 2.0, 1.0], numpy.float32, (3,))
+    (prediction,) = predict(handler, [example])
+    assert nearly_equal(prediction.inference, example @ WEIGHT)
+
+
+@pytest.mark.parametrize("value", ["blue", None, 1e39])
+def test_a_row_with_something_else_than_32_bit_numbers_becomes_none(product_uri, value):
+    with pytest.raises(ValueError, match="column 'x' holds"):
+        OnnxModelHandlerNumpy(product_uri).example_from_row({"x": value})
+
+
+@pytest.mark.parametrize("package", ["numpy", "onnxruntime"])
+def test_what_is_missing_is_named_with_its_cure(said_without, package):
+    assert said_without("headrace.handlers.onnx_inference", package) == (
+        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[onnx]'"
+    )
+
+
+def test_the_onnx_package_itself_is_not_needed(said_without):
+    assert said_without("headrace.handlers.onnx_inference", "onnx") == ""

@@ -1,0 +1,122 @@
+"""What goes into PyTorch models and what comes out: rows of files, bytes, batches, and memory that is let go."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy
+import pytest
+import torch
+
+from headrace import predict
+from headrace.handlers.pytorch_inference import (
+    PytorchModelHandlerKeyedTensor,
+    PytorchModelHandlerTensor,
+    default_keyed_tensor_inference_fn,
+    default_tensor_inference_fn,
+)
+
+CPU = torch.device("cpu")
+TENSOR = PytorchModelHandlerTensor("m.pt", torch.nn.Identity)
+KEYED = PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity)
+
+
+def test_num_bytes_are_those_of_the_data():
+    assert TENSOR.get_num_bytes([torch.zeros(4, 5), torch.zeros(3, dtype=torch.float64)]) == 4 * 5 * 4 + 3 * 8
+    assert KEYED.get_num_bytes([{"a": torch.zeros(4), "b": torch.zeros((), dtype=torch.int64)}]) == 4 * 4 + 8
+
+
+class Outputs(torch.nn.Module):
+    """Gives back its inputs, by name."""
+
+    def forward(self, **inputs):
+        return inputs
+
+
+def test_a_result_does_not_hold_on_to_its_batch():
+    """A view of one row, pickled on its way to the next worker, would take the memory of the whole batch along."""
+    batch = list(torch.randn(1000, 10))
+    results = default_tensor_inference_fn(batch, torch.nn.Flatten(), CPU)
+    results += default_keyed_tensor_inference_fn([{"x": row} for row in batch], Outputs(), CPU)
+    assert len(results) == 2000
+    for result in results[::500]:
+        tensor = result.inference if isinstance(result.inference, torch.Tensor) else result.inference["x"]
+        assert tensor.untyped_storage().nbytes() == 10 * 4
+        assert len(pickle.dumps(tensor)) < 2000
+
+
+def test_results_need_no_gradients():
+    (result,) = default_tensor_inference_fn([torch.zeros(3)], torch.nn.Linear(3, 2), CPU)
+    assert not result.inference.requires_grad
+
+
+def test_batches_may_be_tensors_already():
+    results = default_tensor_inference_fn(torch.ones(4, 3), torch.nn.Flatten(), CPU)
+    assert [result.inference.tolist() for result in results] == [[1.0, 1.0, 1.0]] * 4
+
+
+def test_an_answer_that_is_no_tensor_is_taken_as_it_comes():
+    class Words(torch.nn.Module):
+        def forward(self, inputs):
+            return [f"{row.sum():.0f}" for row in inputs]
+
+    results = default_tensor_inference_fn([torch.ones(3), torch.ones(3) * 2], Words(), CPU)
+    assert [result.inference for result in results] == ["3", "6"]
+
+
+class Halves(torch.nn.Module):
+    """Two outputs for the whole batch."""
+
+    def forward(self, inputs):
+        return inputs[:, :1], inputs[:, 1:]
+
+
+def test_two_outputs_are_not_the_predictions_of_a_batch_of_two():
+    with pytest.raises(ValueError, match="tuple of 2 outputs"):
+        default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Halves(), CPU)
+
+
+@pytest.mark.parametrize("other", [{"b": torch.zeros(1)}, {}, {"a": torch.zeros(1), "b": torch.zeros(1)}])
+def test_examples_of_one_batch_have_the_same_names(other):
+    with pytest.raises(ValueError, match=r"same names: \['a'\], \["):
+        default_keyed_tensor_inference_fn([{"a": torch.zeros(1)}, other], Outputs(), CPU)
+
+
+def test_paths_may_be_path_objects(tmp_path):
+    path = tmp_path / "m.pt"
+    torch.save(torch.nn.Linear(3, 2).state_dict(), path)
+    (result,) = predict(PytorchModelHandlerTensor(path, lambda: torch.nn.Linear(3, 2)), [torch.zeros(3)])
+    assert result.model_id == str(path)
+
+
+def test_a_row_becomes_a_tensor():
+    example = TENSOR.example_from_row({"b": "1.5", "a": 2, "c": [3, "4"]})
+    assert (example.tolist(), example.dtype) == ([1.5, 2.0, 3.0, 4.0], torch.float32)
+
+
+def test_a_row_becomes_tensors_by_name():
+    row = {
+        "size": "1.5",
+        "count": 2,
+        "ids": [101, 7],
+        "mask": [True, False],
+        "vector": [1, 2.5],
+        "array": numpy.ones(2),
+    }
+    example = KEYED.example_from_row(row)
+    assert list(example) == list(row)
+    assert {name: (tensor.tolist(), tensor.dtype) for name, tensor in example.items()} == {
+        "size": (1.5, torch.float32),
+        "count": (2.0, torch.float32),
+        "ids": ([101, 7], torch.int64),
+        "mask": ([1, 0], torch.int64),
+        "vector": ([1.0, 2.5], torch.float32),
+        "array": ([1.0, 1.0], torch.float32),
+    }
+
+
+@pytest.mark.parametrize("handler", [TENSOR, KEYED], ids=["tensor", "keyed"])
+@pytest.mark.parametrize("value", ["blue", "", None, "nan", 1e39, [1, "blue"], [[1]]])
+def test_a_row_with_something_else_than_32_bit_numbers_becomes_none(handler, value):
+    with pytest.raises(ValueError, match=r"column 'x' holds .*, which is no finite number"):
+        handler.example_from_row({"y": 1, "x": value})

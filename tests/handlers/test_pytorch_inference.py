@@ -1,0 +1,393 @@
+"""PyTorch models, saved as users save them, predict as they do by hand and as with Beam's handlers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import warnings
+from collections import OrderedDict
+
+import apache_beam as beam
+import pytest
+import torch
+from apache_beam.ml.inference import pytorch_inference as incumbent
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+
+from headrace import ConfigurationError, PredictionResult, predict
+from headrace.beam import RunInference
+from headrace.handlers import pytorch_inference
+from headrace.handlers.pytorch_inference import (
+    PytorchModelHandlerKeyedTensor,
+    PytorchModelHandlerTensor,
+    make_keyed_tensor_model_fn,
+    make_tensor_model_fn,
+)
+from headrace.testing import HandlerContract, nearly_equal
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.torch.jit.[a-z]+. is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning:apache_beam"),
+]
+
+BATCH = torch.randn(6, 3, generator=torch.Generator().manual_seed(7))
+TENSORS = list(BATCH)
+KEYED = [{"left": row, "right": row[0]} for row in BATCH]
+LINEAR = {"model_class": torch.nn.Linear, "model_params": {"in_features": 3, "out_features": 2}}
+HANDLERS = [PytorchModelHandlerTensor, PytorchModelHandlerKeyedTensor]
+
+
+class Scaled(torch.nn.Module):
+    """A linear layer whose result is scaled by an argument of the call; with dropout, which must be off."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, inputs: torch.Tensor, scale: float = 1.0):
+        return self.dropout(self.linear(inputs)) * scale
+
+    @torch.jit.export
+    def both(self, inputs: torch.Tensor, scale: float = 1.0):
+        result = self(inputs, scale)
+        return {"value": result, "sign": result.sign()}
+
+
+class Pair(torch.nn.Module):
+    """A vector and a number in, their product and sum out."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+
+    def forward(self, left, right, scale=1.0):
+        return self.linear(left) * right.unsqueeze(1) * scale
+
+    def both(self, left, right, scale=1.0):
+        return {"product": self(left, right, scale), "sum": left.sum(dim=1) + right}
+
+
+def save_state(model, path) -> str:
+    torch.save(model.state_dict(), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def scaled():
+    return Scaled().eval()
+
+
+@pytest.fixture(scope="module")
+def state_path(scaled, folder):
+    return save_state(scaled, folder / "scaled.pt")
+
+
+@pytest.fixture(scope="module")
+def script_path(scaled, folder):
+    path = str(folder / "scripted.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(scaled), path, _extra_files={"note": "made by a test"})
+    return path
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return Pair().eval()
+
+
+@pytest.fixture(scope="module")
+def pair_path(pair, folder):
+    return save_state(pair, folder / "pair.pt")
+
+
+class TensorContract(HandlerContract):
+    bad_example = torch.zeros(2)
+
+    def examples(self):
+        return TENSORS
+
+    def inference_args(self):
+        return {"scale": 2.0}
+
+
+class TestStateDictContract(TensorContract):
+    def handler(self, state_path):
+        return PytorchModelHandlerTensor(state_path, Scaled, max_batch_size=4)
+
+
+class TestTorchScriptContract(TensorContract):
+    def handler(self, script_path):
+        return PytorchModelHandlerTensor(torch_script_model_path=script_path)
+
+
+class TestMethodContract(TensorContract):
+    def handler(self, state_path):
+        return PytorchModelHandlerTensor(state_path, Scaled, inference_fn=make_tensor_model_fn("both"))
+
+
+class TestUnusableGpuContract(TensorContract):
+    @pytest.fixture
+    def handler(self, state_path, no_gpu):
+        return PytorchModelHandlerTensor(state_path, Scaled, device="GPU")
+
+
+class KeyedTensorContract(HandlerContract):
+    def examples(self):
+        return KEYED
+
+    def bad_example(self):
+        return {"left": torch.zeros(3)}
+
+
+class TestKeyedContract(KeyedTensorContract):
+    def handler(self, pair_path):
+        return PytorchModelHandlerKeyedTensor(pair_path, Pair)
+
+
+class TestKeyedMethodContract(KeyedTensorContract):
+    def handler(self, pair_path):
+        return PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=make_keyed_tensor_model_fn("both"))
+
+
+def infer(handler, batch, inference_args=None):
+    return list(handler.run_inference(batch, handler.load_model(), inference_args))
+
+
+def inferences(results):
+    return [result.inference for result in results]
+
+
+def test_tensors_predict_as_the_module_and_as_beam(scaled, state_path):
+    ours = infer(PytorchModelHandlerTensor(state_path, Scaled), TENSORS)
+    assert nearly_equal(torch.stack(inferences(ours)), scaled(BATCH))
+    theirs = infer(incumbent.PytorchModelHandlerTensor(state_path, Scaled), TENSORS)
+    assert nearly_equal([tuple(result) for result in ours], [tuple(result) for result in theirs])
+
+
+def test_torch_script_predicts_as_the_module_and_as_beam(scaled, script_path):
+    ours = infer(PytorchModelHandlerTensor(torch_script_model_path=script_path), TENSORS, {"scale": 3.0})
+    assert nearly_equal(torch.stack(inferences(ours)), scaled(BATCH, 3.0))
+    theirs = incumbent.PytorchModelHandlerTensor(torch_script_model_path=script_path)
+    theirs = infer(theirs, TENSORS, {"scale": 3.0})
+    assert nearly_equal([tuple(result) for result in ours], [tuple(result) for result in theirs])
+
+
+def test_keyed_tensors_predict_as_the_module_and_as_beam(pair, pair_path):
+    ours = infer(PytorchModelHandlerKeyedTensor(pair_path, Pair), KEYED, {"scale": 2.0})
+    assert nearly_equal(torch.stack(inferences(ours)), pair(BATCH, BATCH[:, 0], 2.0))
+    theirs = infer(incumbent.PytorchModelHandlerKeyedTensor(pair_path, Pair), KEYED, {"scale": 2.0})
+    assert nearly_equal([tuple(result) for result in ours], [tuple(result) for result in theirs])
+
+
+def test_methods_predict_as_with_beam(state_path, pair_path):
+    def predicted(module):
+        for_tensors, for_keyed = module.make_tensor_model_fn("both"), module.make_keyed_tensor_model_fn("both")
+        tensors = module.PytorchModelHandlerTensor(state_path, Scaled, inference_fn=for_tensors)
+        keyed = module.PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=for_keyed)
+        return [tuple(result) for result in infer(tensors, TENSORS) + infer(keyed, KEYED)]
+
+    ours = predicted(pytorch_inference)
+    assert {tuple(inference) for _, inference, _ in ours} == {("value", "sign"), ("product", "sum")}
+    assert nearly_equal(ours, predicted(incumbent))
+
+
+@pytest.mark.parametrize("handler_class", HANDLERS)
+def test_arguments_are_beams(handler_class, accepts_all_of):
+    accepts_all_of(handler_class, getattr(incumbent, handler_class.__name__))
+
+
+def test_pipelines_run_them(scaled, state_path, pair, pair_path):
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    tensors = pipeline | beam.Create(TENSORS) | RunInference(PytorchModelHandlerTensor(state_path, Scaled))
+    keyed = pipeline | "Keyed" >> beam.Create(KEYED)
+    keyed |= "RunKeyed" >> RunInference(PytorchModelHandlerKeyedTensor(pair_path, Pair))
+    for results, expected in ((tensors, scaled(BATCH)), (keyed, pair(BATCH, BATCH[:, 0]))):
+        rounded = results | f"{id(results)}" >> beam.Map(lambda r: [round(x, 3) for x in r.inference.tolist()])
+        rows = [[round(x, 3) for x in row.tolist()] for row in expected]
+        assert_that(rounded, equal_to(rows), label=f"check-{id(results)}")
+    pipeline.run()
+
+
+def test_a_function_may_make_the_model(folder):
+    linear = torch.nn.Linear(3, 2)
+    path = save_state(linear, folder / "linear.pt")
+    for arguments in (LINEAR, {"model_class": lambda: torch.nn.Linear(3, 2)}):
+        results = infer(PytorchModelHandlerTensor(path, **arguments), TENSORS)
+        assert nearly_equal(torch.stack(inferences(results)), linear(BATCH))
+
+
+def test_the_model_is_for_prediction_only(state_path):
+    model = PytorchModelHandlerTensor(state_path, Scaled).load_model()
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+class Unsafe(OrderedDict):
+    """What torch does not unpickle unless told to."""
+
+
+def test_load_model_args_go_to_torch_load(folder):
+    path = str(folder / "unsafe.pt")
+    torch.save(Unsafe(torch.nn.Linear(3, 2).state_dict()), path)
+    with pytest.raises(pickle.UnpicklingError, match="weights_only"):
+        PytorchModelHandlerTensor(path, **LINEAR).load_model()
+    assert PytorchModelHandlerTensor(path, **LINEAR, load_model_args={"weights_only": False}).load_model()
+
+
+def test_load_model_args_go_to_torch_jit_load(script_path):
+    files = {"note": ""}
+    handler = PytorchModelHandlerTensor(torch_script_model_path=script_path, load_model_args={"_extra_files": files})
+    handler.load_model()
+    assert files == {"note": b"made by a test"}
+
+
+def test_an_inference_fn_gets_what_beam_gives_it(state_path):
+    def seen(batch, model, device, inference_args, model_id):
+        return [PredictionResult(len(batch), (type(model), device, inference_args), model_id)] * len(batch)
+
+    for handler_class in HANDLERS:
+        handler = handler_class(state_path, Scaled, inference_fn=seen)
+        (result, _) = infer(handler, TENSORS[:2])
+        assert result == (2, (Scaled, torch.device("cpu"), {}), state_path)
+
+
+@pytest.mark.parametrize("handler_class", HANDLERS)
+def test_options_of_every_handler(handler_class, monkeypatch):
+    monkeypatch.setenv("HEADRACE_TEST_PYTORCH", "before")
+    handler = handler_class("m", Scaled, max_batch_size=3, large_model=True, env_vars={"HEADRACE_TEST_PYTORCH": "x"})
+    assert handler.batch_elements_kwargs() == {"max_batch_size": 3}
+    assert handler.share_model_across_processes()
+    handler.set_environment_vars()
+    assert os.environ["HEADRACE_TEST_PYTORCH"] == "x"
+
+
+@pytest.mark.parametrize("handler_class", HANDLERS)
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"state_dict_path": "m.pt"}, "state_dict_path needs model_class"),
+        ({"model_class": Scaled}, "model_class needs state_dict_path"),
+        ({"torch_script_model_path": "s.pt", "model_class": Scaled}, "model_class needs state_dict_path"),
+        (
+            {"torch_script_model_path": "s.pt", "state_dict_path": "m.pt", "model_class": Scaled},
+            "torch_script_model_path and state_dict_path exclude each other",
+        ),
+        ({}, "give state_dict_path and model_class, or torch_script_model_path"),
+    ],
+)
+def test_arguments_that_name_no_model_or_two(handler_class, arguments, complaint):
+    for kind in (ConfigurationError, RuntimeError):
+        with pytest.raises(kind, match=f"{handler_class.__name__}: {complaint}"):
+            handler_class(**arguments)
+
+
+class LoadsItself(PytorchModelHandlerTensor):
+    def load_model(self):
+        return torch.nn.Identity()
+
+
+def test_a_subclass_that_loads_in_its_own_way_needs_no_file():
+    assert nearly_equal(inferences(predict(LoadsItself(), TENSORS)), TENSORS)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu", "cuda", "", None, torch.device("cpu")])
+def test_other_devices_are_refused(device):
+    with pytest.raises(ConfigurationError, match="device must be 'CPU' or 'GPU', not"):
+        PytorchModelHandlerTensor("m.pt", Scaled, device=device)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.mark.parametrize("handler_class", HANDLERS)
+def test_without_a_gpu_the_model_goes_to_the_cpu(handler_class, folder, no_gpu, caplog):
+    path = save_state(torch.nn.Linear(3, 2), folder / "gpu.pt")
+    model = handler_class(path, **LINEAR, device="GPU").load_model()
+    assert model.weight.device.type == "cpu"
+    (record,) = caplog.records
+    assert (record.levelno, "no GPU can be used here" in record.message) == (logging.WARNING, True)
+
+
+def test_a_gpu_that_is_available_but_fails_is_none(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", fail)
+    assert pytorch_inference._cuda_is_usable() is False
+
+
+def test_a_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, caplog):
+    failures = iter([RuntimeError("CUDA out of memory")])
+
+    def make_model():
+        for failure in failures:
+            raise failure
+        return torch.nn.Linear(3, 2)
+
+    monkeypatch.setattr(pytorch_inference, "_cuda_is_usable", lambda: True)
+    path = save_state(torch.nn.Linear(3, 2), folder / "large.pt")
+    model = PytorchModelHandlerTensor(path, make_model, device="GPU").load_model()
+    assert model.weight.device.type == "cpu"
+    (record,) = caplog.records
+    assert record.message == "The model did not load onto the GPU and goes to the CPU: CUDA out of memory"
+
+
+@pytest.mark.parametrize(
+    ("model", "device"),
+    [
+        (torch.nn.Linear(3, 2, device="meta"), "meta"),
+        (torch.nn.BatchNorm1d(3, affine=False, device="meta"), "meta"),
+        (torch.nn.ReLU(), "cpu"),
+        (len, "cpu"),
+    ],
+    ids=["parameters", "buffers", "neither", "no module"],
+)
+@pytest.mark.parametrize("asked", ["CPU", "GPU"])
+def test_inference_runs_where_the_model_is(model, device, asked, no_gpu):
+    def where(batch, model, device, inference_args, model_id):
+        return [device.type] * len(batch)
+
+    handler = PytorchModelHandlerTensor("m.pt", Scaled, device=asked, inference_fn=where)
+    assert handler.run_inference(TENSORS[:1], model) == [device]
+
+
+@pytest.mark.parametrize("handler_class", HANDLERS)
+def test_another_state(handler_class, folder):
+    first, second = (save_state(torch.nn.Linear(3, 2), folder / f"{n}.pt") for n in ("first", "second"))
+    handler = handler_class(first, **LINEAR)
+    handler.update_model_path(None)
+    assert nearly_equal(handler.load_model().state_dict(), torch.load(first))
+    handler.update_model_path(second)
+    assert nearly_equal(handler.load_model().state_dict(), torch.load(second))
+
+
+def test_another_script(scaled, script_path):
+    handler = PytorchModelHandlerTensor(torch_script_model_path="old.pt")
+    handler.update_model_path(script_path)
+    handler.update_model_path(None)
+    results = infer(handler, TENSORS)
+    assert nearly_equal(torch.stack(inferences(results)), scaled(BATCH))
+    assert {result.model_id for result in results} == {script_path}
+
+
+def test_torch_missing_is_named_with_its_cure(said_without):
+    assert said_without("headrace.handlers.pytorch_inference", "torch") == (
+        "MissingExtraError: torch is not installed; install it with: pip install 'headrace[pytorch]'"
+    )
+
+
+def test_functions_that_call_a_method_pickle(state_path):
+    for make in (make_tensor_model_fn, make_keyed_tensor_model_fn):
+        copied = pickle.loads(pickle.dumps(make("both")))
+        assert copied.keywords == {"model_fn": "both"}

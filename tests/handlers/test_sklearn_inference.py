@@ -1,0 +1,304 @@
+"""scikit-learn models, saved as users save them, predict as they do by hand and as with Beam's handlers."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import warnings
+from pathlib import Path
+
+import apache_beam as beam
+import joblib
+import numpy
+import pandas
+import pytest
+from apache_beam.ml.inference import sklearn_inference as incumbent
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+from sklearn.base import BaseEstimator
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import BayesianRidge, LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+from headrace import ConfigurationError, predict
+from headrace.beam import RunInference
+from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
+from headrace.testing import HandlerContract, nearly_equal
+
+RNG = numpy.random.default_rng(7)
+FEATURES = RNG.normal(size=(40, 3))
+LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
+ARRAYS = list(FEATURES[:6])
+
+TABLE = pandas.DataFrame({"height": FEATURES[:, 0], "colour": numpy.where(LABELS, "red", "blue")})
+FRAMES = [TABLE.iloc[[i]] for i in range(6)]
+
+
+def save(model, path: Path, how=pickle) -> str:
+    with path.open("wb") as file:
+        how.dump(model, file)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def forest():
+    return RandomForestClassifier(n_estimators=5, random_state=0).fit(FEATURES, LABELS)
+
+
+@pytest.fixture(scope="module")
+def forest_uri(forest, folder):
+    return save(forest, folder / "forest.pkl")
+
+
+@pytest.fixture(scope="module")
+def table_model():
+    encoder = ColumnTransformer([("colour", OneHotEncoder(), ["colour"])], remainder="passthrough")
+    return make_pipeline(encoder, LinearRegression()).fit(TABLE, FEATURES[:, 1])
+
+
+@pytest.fixture(scope="module")
+def table_uri(table_model, folder):
+    return save(table_model, folder / "table.joblib", joblib)
+
+
+class TestNumpyContract(HandlerContract):
+    def handler(self, forest_uri):
+        return SklearnModelHandlerNumpy(forest_uri, max_batch_size=4)
+
+    def examples(self):
+        return ARRAYS
+
+    def bad_example(self):
+        return numpy.zeros(2)
+
+
+class TestNumpyContractWithJoblib(HandlerContract):
+    def handler(self, folder):
+        uri = save(LinearRegression().fit(FEATURES, FEATURES[:, :2]), folder / "linear.joblib", joblib)
+        return SklearnModelHandlerNumpy(uri, ModelFileType.JOBLIB)
+
+    def examples(self):
+        return ARRAYS
+
+    def bad_example(self):
+        return numpy.array([0.0, numpy.nan, 0.0])
+
+
+class TestPandasContract(HandlerContract):
+    def handler(self, table_uri):
+        return SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
+
+    def examples(self):
+        return FRAMES
+
+    def bad_example(self):
+        return TABLE.iloc[[0]].assign(height="tall")
+
+
+def infer(handler, batch, inference_args=None):
+    return list(handler.run_inference(batch, handler.load_model(), inference_args))
+
+
+def assert_equal_results(ours, theirs):
+    assert len(ours) == len(theirs) > 0
+    for mine, beams in zip(ours, theirs, strict=True):
+        assert nearly_equal(mine.example, beams.example)
+        assert nearly_equal(mine.inference, beams.inference)
+        assert mine.model_id == beams.model_id
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
+@pytest.mark.parametrize("how", [pickle, joblib])
+def test_numpy_predicts_as_the_model_and_as_beam(forest, folder, how):
+    uri = save(forest, folder / f"forest.{how.__name__}", how)
+    kind = "PICKLE" if how is pickle else "JOBLIB"
+    ours = infer(SklearnModelHandlerNumpy(uri, ModelFileType[kind]), ARRAYS)
+    assert [result.inference for result in ours] == list(forest.predict(FEATURES[:6]))
+    theirs = incumbent.SklearnModelHandlerNumpy(uri, incumbent.ModelFileType[kind])
+    assert_equal_results(ours, infer(theirs, ARRAYS))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
+def test_pandas_predicts_as_the_model_and_as_beam(table_model, table_uri):
+    ours = infer(SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB), FRAMES)
+    assert numpy.allclose([result.inference for result in ours], table_model.predict(TABLE[:6]))
+    theirs = incumbent.SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
+    assert_equal_results(ours, infer(theirs, FRAMES))
+
+
+@pytest.mark.parametrize("name", ["SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"])
+def test_arguments_are_beams(name, accepts_all_of):
+    accepts_all_of(globals()[name], getattr(incumbent, name), "model_uri")
+
+
+def test_a_pipeline_runs_it(forest, forest_uri):
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    results = pipeline | beam.Create(ARRAYS) | RunInference(SklearnModelHandlerNumpy(forest_uri))
+    labels = results | beam.Map(lambda result: (int(result.inference), result.model_id))
+    assert_that(labels, equal_to([(label, forest_uri) for label in forest.predict(FEATURES[:6])]))
+    pipeline.run()
+
+
+@pytest.mark.parametrize("how", [pickle, joblib])
+def test_the_file_is_closed(forest, folder, how):
+    uri = save(forest, folder / f"closed.{how.__name__}", how)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        SklearnModelHandlerNumpy(uri, ModelFileType[how.__name__.upper()]).load_model()
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
+
+
+def probabilities(model, batch, inference_args=None):
+    columns = model.predict_proba(numpy.stack(batch)).T
+    return {"no": columns[0], "yes": columns[1] * (inference_args or {}).get("scale", 1)}
+
+
+def test_numpy_takes_an_inference_fn(forest, forest_uri):
+    handler = SklearnModelHandlerNumpy(forest_uri, inference_fn=probabilities)
+    expected = [{"no": no, "yes": 10 * yes} for no, yes in forest.predict_proba(FEATURES[:6])]
+    results = infer(handler, ARRAYS, {"scale": 10})
+    assert nearly_equal([result.inference for result in results], expected)
+
+
+def summed(model, batch, inference_args=None):
+    sums = [frame["height"].item() + inference_args["more"] for frame in batch]
+    return sums, [frame.index.item() for frame in batch]
+
+
+def test_pandas_takes_an_inference_fn_that_also_gives_the_examples(table_uri):
+    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB, inference_fn=summed)
+    results = infer(handler, FRAMES, {"more": 1})
+    assert [result.example for result in results] == [0, 1, 2, 3, 4, 5]
+    assert nearly_equal([result.inference for result in results], list(TABLE["height"][:6] + 1))
+
+
+class Scaled(BaseEstimator):
+    """Sums its features, times a factor of the call."""
+
+    def predict(self, inputs, factor=1):
+        return numpy.asarray(inputs, dtype=float).sum(axis=1) * factor
+
+
+def test_inference_args_go_to_predict(folder):
+    uri = save(Scaled(), folder / "scaled.pkl")
+    (array,) = infer(SklearnModelHandlerNumpy(uri), [numpy.array([1.0, 2.0])], {"factor": 10})
+    (frame,) = infer(SklearnModelHandlerPandas(uri), [pandas.DataFrame({"a": [1], "b": [2]})], {"factor": 10})
+    assert array.inference == frame.inference == 30
+
+
+@pytest.mark.parametrize("handler_class", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
+def test_two_outputs_are_not_the_predictions_of_a_batch_of_two(handler_class, folder):
+    uri = save(BayesianRidge().fit(FEATURES, FEATURES[:, 0]), folder / "bayes.pkl")
+    batch = ARRAYS[:2] if handler_class is SklearnModelHandlerNumpy else [pandas.DataFrame([row]) for row in ARRAYS[:2]]
+    assert len(infer(handler_class(uri), batch)) == 2
+    with pytest.raises(ValueError, match="tuple of 2 outputs"):
+        infer(handler_class(uri), batch, {"return_std": True})
+
+
+def test_the_path_may_be_a_path_object(forest_uri):
+    (result, *_) = infer(SklearnModelHandlerNumpy(Path(forest_uri)), ARRAYS)
+    assert result.model_id == forest_uri
+
+
+@pytest.mark.parametrize("handler_class", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
+def test_another_file(handler_class, folder):
+    first, second = (save({"model": n}, folder / f"model-{n}.pkl") for n in (1, 2))
+    handler = handler_class(first)
+    handler.update_model_path(None)
+    assert handler.load_model() == {"model": 1}
+    handler.update_model_path(second)
+    assert handler.load_model() == {"model": 2}
+
+
+def test_results_name_the_file_that_answered(forest_uri, folder):
+    handler = SklearnModelHandlerNumpy(forest_uri)
+    handler.update_model_path(save(Scaled(), folder / "update.pkl"))
+    assert {result.model_id for result in infer(handler, ARRAYS)} == {str(folder / "update.pkl")}
+
+
+@pytest.mark.parametrize("handler_class", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
+def test_options_of_every_handler(handler_class, monkeypatch):
+    monkeypatch.setenv("HEADRACE_TEST_SKLEARN", "before")
+    handler = handler_class(
+        "m", min_batch_size=2, max_batch_size=3, model_copies=2, env_vars={"HEADRACE_TEST_SKLEARN": "x"}
+    )
+    assert handler.batch_elements_kwargs() == {"min_batch_size": 2, "max_batch_size": 3}
+    assert (handler.share_model_across_processes(), handler.model_copies()) == (True, 2)
+    handler.set_environment_vars()
+    assert os.environ["HEADRACE_TEST_SKLEARN"] == "x"
+
+
+def test_beams_file_type_is_understood(table_uri, table_model):
+    handler = SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
+    assert type(handler.load_model()) is type(table_model)
+
+
+@pytest.mark.parametrize("wrong", ["pickle", 1, None])
+def test_any_other_file_type_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match=r"ModelFileType\.PICKLE or ModelFileType\.JOBLIB, not"):
+        SklearnModelHandlerNumpy("model.pkl", wrong)
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_frame_must_have_one_row(table_uri, rows):
+    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
+    with pytest.raises(ValueError, match=rf"single row.*\({rows}, 2\)"):
+        infer(handler, [FRAMES[0], TABLE.iloc[:rows]])
+
+
+def test_a_frame_that_lacks_a_column_is_no_frame_with_a_missing_value(table_uri):
+    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
+    with pytest.raises(ValueError, match=r"same columns; these differ: \['height'\]"):
+        infer(handler, [FRAMES[0], FRAMES[1][["colour"]]])
+
+
+def test_the_order_of_columns_does_not_matter(table_model, table_uri):
+    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
+    results = infer(handler, [FRAMES[0], FRAMES[1][["colour", "height"]]])
+    assert numpy.allclose([result.inference for result in results], table_model.predict(TABLE[:2]))
+
+
+def test_num_bytes_are_those_of_the_data(forest_uri):
+    assert SklearnModelHandlerNumpy(forest_uri).get_num_bytes(ARRAYS) == 6 * 3 * 8
+    words = [pandas.DataFrame({"word": pandas.Series([text], dtype=object)}) for text in ("", "x" * 1000)]
+    handler = SklearnModelHandlerPandas(forest_uri)
+    assert handler.get_num_bytes(words[1:]) - handler.get_num_bytes(words[:1]) == 1000
+
+
+def test_a_row_becomes_an_array(forest_uri):
+    example = SklearnModelHandlerNumpy(forest_uri).example_from_row({"b": "1.5", "a": 2, "c": True})
+    assert (example.tolist(), example.dtype, example.shape) == ([1.5, 2.0, 1.0], numpy.float64, (3,))
+
+
+@pytest.mark.parametrize("value", ["blue", "", None, "nan", float("inf")])
+def test_a_row_with_something_else_than_numbers_becomes_none(forest_uri, value):
+    with pytest.raises(ValueError, match=f"column 'colour' holds {value!r}, which is no finite number"):
+        SklearnModelHandlerNumpy(forest_uri).example_from_row({"height": 1, "colour": value})
+
+
+def test_a_row_becomes_a_frame(table_uri, table_model):
+    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
+    example = handler.example_from_row({"colour": "red", "height": " 0.5", "age": "7"})
+    expected = pandas.DataFrame({"colour": ["red"], "height": [0.5], "age": [7]})
+    pandas.testing.assert_frame_equal(example, expected)
+    (prediction,) = predict(handler, [handler.example_from_row({"height": "0.5", "colour": "red"})])
+    assert numpy.allclose(prediction.inference, table_model.predict(expected[["height", "colour"]]))
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("joblib", "joblib"), ("numpy", "numpy"), ("pandas", "pandas"), ("sklearn", "scikit-learn")],
+)
+def test_what_is_missing_is_named_with_its_cure(said_without, package, name):
+    assert said_without("headrace.handlers.sklearn_inference", package) == (
+        f"MissingExtraError: {name} is not installed; install it with: pip install 'headrace[sklearn]'"
+    )

@@ -1,0 +1,116 @@
+"""Nearly equal: the same structure and, within a tolerance, the same numbers."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy
+import pandas
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import PredictionResult
+from headrace.testing import nearly_equal
+
+SAME = [
+    (1.0, 1.0 + 1e-6),
+    (0.0, 1e-9),
+    (1, 1.0),
+    (True, numpy.bool_(True)),
+    (math.nan, math.nan),
+    (math.inf, math.inf),
+    (1 + 1j, 1 + 1.000001j),
+    ("a", "a"),
+    (None, None),
+    ([1.0, [2.0]], [1.0, [2.000001]]),
+    ((1, "a"), (1, "a")),
+    ({"x": [0.1]}, {"x": [0.1000001]}),
+    ({1, 2}, {2, 1}),
+    (numpy.array([1.0, numpy.nan]), numpy.array([1.0000001, numpy.nan])),
+    (numpy.float32(0.1), 0.1),
+    (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.000001], requires_grad=True)),
+    (torch.tensor([1.0]), numpy.array([1.0])),
+    (torch.tensor([0.5], dtype=torch.bfloat16), torch.tensor([0.5])),
+    (pandas.DataFrame({"a": [1.0], "b": ["x"]}), pandas.DataFrame({"a": [1.0], "b": ["x"]})),
+    (pandas.Series([1.0]), pandas.Series([1.0])),
+    (PredictionResult("a", numpy.array([1.0])), PredictionResult("a", numpy.array([1.0]))),
+    (SimpleNamespace(x=1), SimpleNamespace(x=1)),
+]
+
+DIFFERENT = [
+    (1.0, 1.1),
+    (0.0, 0.1),
+    (100_000, 100_001),
+    (math.nan, 1.0),
+    (math.inf, -math.inf),
+    (1j, 2j),
+    ("a", "b"),
+    ("1", 1),
+    (None, 0),
+    ([1], (1,)),
+    ([1, 2], [1]),
+    ({"x": 1}, {"y": 1}),
+    ({"x": 1}, {"x": 2}),
+    ({1}, {2}),
+    (numpy.array([1.0]), [1.0]),
+    (numpy.array([1.0]), numpy.array([[1.0]])),
+    (numpy.zeros((0, 2)), numpy.zeros((0, 3))),
+    (numpy.array([100_000]), numpy.array([100_001])),
+    (torch.tensor([1.0]), torch.tensor([1.1])),
+    (pandas.DataFrame({"a": [1.0]}), pandas.DataFrame({"b": [1.0]})),
+    (pandas.DataFrame({"a": [1.0]}), pandas.DataFrame({"a": [2.0]})),
+    (PredictionResult("a", 1.0), PredictionResult("a", 2.0)),
+    (SimpleNamespace(x=1), SimpleNamespace(x=2)),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), SAME)
+def test_the_same(a, b):
+    assert nearly_equal(a, b)
+    assert nearly_equal(b, a)
+
+
+@pytest.mark.parametrize(("a", "b"), DIFFERENT)
+def test_different(a, b):
+    assert not nearly_equal(a, b)
+    assert not nearly_equal(b, a)
+
+
+class Plain:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_plain_objects_are_their_attributes():
+    assert nearly_equal(Plain([1.0]), Plain([1.0000001]))
+    assert not nearly_equal(Plain([1.0]), Plain([2.0]))
+
+
+def test_no_tolerance_is_equality():
+    assert not nearly_equal(1.0, 1.0 + 1e-12, relative=0, absolute=0)
+    assert nearly_equal([1.0], [1.0], relative=0, absolute=0)
+
+
+def test_tolerances_are_the_callers():
+    assert nearly_equal(1.0, 1.4, relative=0.5)
+    assert nearly_equal({"x": 0.0}, {"x": 0.4}, absolute=0.5)
+
+
+nested = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(nested)
+def test_everything_equals_itself(value):
+    assert nearly_equal(value, value, relative=0, absolute=0)
+
+
+@given(st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=4))
+def test_arrays_are_their_numbers(numbers):
+    assert nearly_equal(numpy.array(numbers), torch.tensor(numbers, dtype=torch.float64))

@@ -1,0 +1,380 @@
+"""The contract fails a handler for what is wrong with it, and for nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace import ModelHandler
+from headrace.testing import (
+    BrokenGeneratorHandler,
+    BrokenLoadHandler,
+    DoublingHandler,
+    HandlerContract,
+    MemoryHungryHandler,
+    MiscountingHandler,
+    NoneHandler,
+    PoisonHandler,
+)
+
+TESTS = [name for name in dir(HandlerContract) if name.startswith("test_")]
+EXAMPLES = [[1], [2], [3], [4]]
+BAD = None
+"""What cannot be doubled."""
+
+
+class LoadsEarly(DoublingHandler):
+    def __init__(self):
+        super().__init__()
+        self.load_model()
+
+
+class HoldsALock(DoublingHandler):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class KeepsItsModel(DoublingHandler):
+    def load_model(self):
+        self.model = threading.Lock()
+        return super().load_model()
+
+
+class NeedsItsOwnLoad(DoublingHandler):
+    loaded = False
+
+    def load_model(self):
+        self.loaded = True
+        return super().load_model()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return super().run_inference(batch if self.loaded else [], model)
+
+
+class LosesTheLast(DoublingHandler):
+    """Only of batches of three."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return list(super().run_inference(batch, model))[: 2 if len(batch) == 3 else None]
+
+
+class WrongExamples(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        return [result._replace(example=0) for result in super().run_inference(batch, model)]
+
+
+class LooksAtTheBatch(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        return [result._replace(inference=len(batch)) for result in super().run_inference(batch, model)]
+
+
+class LooksAtTheFirst(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        return [
+            result._replace(inference=(batch[0], i)) for i, result in enumerate(super().run_inference(batch, model))
+        ]
+
+
+class ChangesExamples(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        results = [result._replace(example=list(result.example)) for result in super().run_inference(batch, model)]
+        for example in batch:
+            example.clear()
+        return results
+
+
+class ChangesTheBatch(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        results = super().run_inference(list(batch), model)
+        batch.clear()
+        return results
+
+
+class ChangesItsArguments(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        inference_args.clear()
+        return super().run_inference(batch, model)
+
+
+class NeverTheSame(DoublingHandler):
+    def __init__(self):
+        super().__init__()
+        self.counter = itertools.count()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [result._replace(inference=next(self.counter)) for result in super().run_inference(batch, model)]
+
+
+class OneThreadOnly(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        assert threading.current_thread() is threading.main_thread()
+        return super().run_inference(batch, model)
+
+
+class CountsNoBytes(DoublingHandler):
+    def get_num_bytes(self, batch):
+        return 0
+
+
+class CountsOneExample(DoublingHandler):
+    def get_num_bytes(self, batch):
+        return 8
+
+
+class CountsHalfBytes(DoublingHandler):
+    def get_num_bytes(self, batch):
+        return len(batch) / 2
+
+
+class MisspellsAnOption(DoublingHandler):
+    def batch_elements_kwargs(self):
+        return {"max_batchsize": 3}
+
+
+class HasNoNamespace(DoublingHandler):
+    def get_metrics_namespace(self):
+        return ""
+
+
+class HintsAreAList(DoublingHandler):
+    def get_resource_hints(self):
+        return ["min_ram"]
+
+
+class RefusesItsArguments(DoublingHandler):
+    def validate_inference_args(self, inference_args):
+        raise ValueError(inference_args)
+
+
+class ForgetsFunctions(DoublingHandler):
+    def with_postprocess_fn(self, fn):
+        return self
+
+
+class AlwaysBatches(DoublingHandler):
+    def with_no_batching(self):
+        return self
+
+
+class AddsFunctionsToItself(DoublingHandler):
+    def with_preprocess_fn(self, fn):
+        self.get_preprocess_fns = lambda: [fn]
+        return self
+
+
+class HidesBadExamples(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        return super().run_inference([example or [] for example in batch], model)
+
+
+class IgnoresTheEnvironment(DoublingHandler):
+    def set_environment_vars(self):
+        pass
+
+
+RUNS = {
+    "test_a_bad_example_fails_alone",
+    "test_batched_equals_one_by_one",
+    "test_copies_share_a_model",
+    "test_elements_that_are_batches",
+    "test_env_vars_are_set_before_loading",
+    "test_functions_before_and_after",
+    "test_inputs_stay_as_they_are",
+    "test_keys_are_kept",
+    "test_one_prediction_for_each_example",
+    "test_pickles",
+    "test_pickles_after_loading",
+    "test_predict_equals_calling_it",
+    "test_predictions_follow_the_order_of_the_batch",
+    "test_same_batch_same_predictions",
+    "test_threads_share_the_model",
+}
+"""Those that run the model."""
+
+USES_PREDICT = {
+    "test_a_bad_example_fails_alone",
+    "test_elements_that_are_batches",
+    "test_env_vars_are_set_before_loading",
+    "test_functions_before_and_after",
+    "test_keys_are_kept",
+    "test_predict_equals_calling_it",
+}
+
+BAD_HANDLERS: list[tuple[Any, set[str]]] = [
+    (DoublingHandler, set()),
+    (LoadsEarly, {"test_construction_loads_nothing"}),
+    (HoldsALock, {"test_pickles", "test_pickles_after_loading", "test_copies_share_a_model"}),
+    (KeepsItsModel, {"test_pickles_after_loading"}),
+    (WrongExamples, {"test_one_prediction_for_each_example"}),
+    (OneThreadOnly, {"test_threads_share_the_model"}),
+    (CountsNoBytes, {"test_num_bytes_grows_with_the_batch"}),
+    (CountsOneExample, {"test_num_bytes_grows_with_the_batch"}),
+    (CountsHalfBytes, {"test_num_bytes_grows_with_the_batch"}),
+    (MisspellsAnOption, {"test_batching_options_are_known"} | USES_PREDICT - {"test_a_bad_example_fails_alone"}),
+    (HasNoNamespace, {"test_metrics_namespace_is_a_name"}),
+    (HintsAreAList, {"test_resource_hints_are_a_dict"}),
+    (RefusesItsArguments, USES_PREDICT),
+    (ForgetsFunctions, {"test_functions_before_and_after"}),
+    (AlwaysBatches, {"test_elements_that_are_batches"}),
+    (HidesBadExamples, {"test_a_bad_example_fails_alone"}),
+    (IgnoresTheEnvironment, {"test_env_vars_are_set_before_loading"}),
+    (BrokenLoadHandler, RUNS),
+]
+
+AT_LEAST: list[tuple[Any, set[str]]] = [
+    (LooksAtTheBatch, {"test_batched_equals_one_by_one", "test_a_bad_example_fails_alone"}),
+    (LosesTheLast, {"test_one_prediction_for_each_example", "test_batched_equals_one_by_one"}),
+    (NeedsItsOwnLoad, {"test_copies_share_a_model"}),
+    (LooksAtTheFirst, {"test_predictions_follow_the_order_of_the_batch", "test_batched_equals_one_by_one"}),
+    (ChangesExamples, {"test_inputs_stay_as_they_are"}),
+    (ChangesTheBatch, {"test_inputs_stay_as_they_are"}),
+    (ChangesItsArguments, {"test_inputs_stay_as_they_are"}),
+    (NeverTheSame, {"test_same_batch_same_predictions", "test_predict_equals_calling_it"}),
+    (AddsFunctionsToItself, {"test_functions_before_and_after"}),
+    (NoneHandler, RUNS),
+    (BrokenGeneratorHandler, RUNS - {"test_env_vars_are_set_before_loading"}),
+    (lambda: MiscountingHandler(-1), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
+    (lambda: MiscountingHandler(1), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
+    (lambda: MemoryHungryHandler(2), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
+    (lambda: PoisonHandler([2]), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
+]
+
+
+@pytest.mark.parametrize(("make", "wrong"), BAD_HANDLERS)
+def test_a_handler_fails_for_what_is_wrong_with_it(make, wrong):
+    assert failing(HandlerContract(), make) == wrong
+
+
+@pytest.mark.parametrize(("make", "wrong"), AT_LEAST)
+def test_a_handler_fails_at_least_for_what_is_wrong_with_it(make, wrong):
+    assert failing(HandlerContract(), make) >= wrong
+
+
+def test_too_few_examples():
+    assert failing(HandlerContract(), DoublingHandler, EXAMPLES[:3]) == {"test_four_examples_or_more"}
+
+
+def test_a_suite_may_say_what_equal_means():
+    class Loose(HandlerContract):
+        def equal(self, a, b):
+            return a.example == b.example
+
+    assert failing(Loose(), LooksAtTheBatch) == set()
+
+
+SUITE = """
+import pytest
+from headrace.testing import *
+
+MODULE_HANDLER = DoublingHandler()
+
+class TestMine(HandlerContract):
+    {given}
+"""
+
+MINE = {
+    "attributes": "handler = MODULE_HANDLER; examples = [1, 2, 3, 4]; inference_args = {}; bad_example = None",
+    "methods": """
+    def handler(self, tmp_path):
+        assert tmp_path.exists()
+        return DoublingHandler()
+    def examples(self): return [1, 2, 3, 4]
+    def bad_example(self, handler): return handler
+    """,
+    "fixtures": """
+    @pytest.fixture
+    def handler(self): return DoublingHandler()
+    @pytest.fixture(params=[[1, 2, 3, 4]])
+    def examples(self, request): return request.param
+    bad_example = None
+    """,
+    "no_bad_example": "handler = MODULE_HANDLER; examples = [1, 2, 3, 4]",
+    "no_examples": "handler = MODULE_HANDLER",
+    "wrong": "handler = MiscountingHandler(-1); examples = [1, 2, 3, 4]",
+}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """What pytest says of each suite, run as a stranger runs his own."""
+    folder = tmp_path_factory.mktemp("mine")
+    for name, given in MINE.items():
+        (folder / f"test_{name}.py").write_text(SUITE.format(given=given))
+    command = [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", str(folder)]
+    output = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder).stdout
+    return {name: [line for line in output.splitlines() if f"test_{name}.py" in line] for name in MINE} | {"": output}
+
+
+def count(lines, outcome):
+    return sum(line.startswith(outcome) for line in lines)
+
+
+@pytest.mark.parametrize("name", ["attributes", "methods", "fixtures"])
+def test_a_suite_gives_attributes_methods_or_fixtures(reports, name):
+    assert count(reports[name], "PASSED") == len(TESTS)
+    assert [line for line in reports[name] if line.startswith(("FAILED", "ERROR", "SKIPPED"))] == []
+
+
+def test_without_a_bad_example_one_test_is_skipped(reports):
+    assert count(reports["no_bad_example"], "PASSED") == len(TESTS) - 1
+    assert "the subclass gives no bad_example" in reports[""]
+
+
+def test_what_is_not_given_is_named(reports):
+    assert count(reports["no_examples"], "ERROR") > 10
+    assert "TestMine must define 'examples'; see headrace.testing.HandlerContract." in reports[""]
+
+
+def test_a_failure_says_what_is_wrong(reports):
+    assert count(reports["wrong"], "FAILED") > 5
+    assert "0 predictions for 1 examples" in reports[""]
+
+
+def failing(suite: HandlerContract, make: Any, examples: list[Any] = EXAMPLES) -> set[str]:
+    """The names of the tests that fail for the handler that ``make`` gives."""
+    return {name for name in TESTS if not _passes(getattr(suite, name), make, examples)}
+
+
+def _passes(test: Any, make: Any, examples: list[Any]) -> bool:
+    wanted = inspect.signature(test).parameters
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        try:
+            test(**dict(_fixtures(make, examples, wanted, monkeypatch)))
+        except Exception:
+            return False
+    return True
+
+
+def _fixtures(make: Any, examples: list[Any], wanted: Any, monkeypatch: Any) -> Iterator[tuple[str, Any]]:
+    handler: ModelHandler = make()
+    given = {
+        "handler": lambda: handler,
+        "model": handler.load_model,
+        "examples": lambda: [list(example) for example in examples],
+        "bad_example": lambda: BAD,
+        "inference_args": lambda: {"an": "argument"},
+        "monkeypatch": lambda: monkeypatch,
+        "request": lambda: SimpleNamespace(getfixturevalue=lambda _: make()),
+    }
+    return ((name, given[name]()) for name in wanted)
+
+
+def test_the_documented_suite_runs_as_it_stands(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert any("HandlerContract" in block for block in blocks)
+    (tmp_path / "test_words.py").write_text("\n".join(blocks))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert f"{len(TESTS)} passed" in done.stdout, done.stdout
