@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
 
 import pytest
 from hypothesis import given
@@ -74,24 +74,48 @@ def test_sizes_vary_so_that_the_costs_can_be_told_apart():
 
 @given(st.floats(0, 5), st.floats(1e-4, 5))
 def test_the_line_is_found(fixed, each):
-    points = deque((n, fixed + each * n) for n in (1.0, 5.0, 20.0))
-    found_fixed, found_each = fit_line(points)
+    found_fixed, found_each = fit_line([(n, fixed + each * n) for n in (1.0, 5.0, 20.0)])
     assert found_fixed == pytest.approx(fixed, abs=1e-6)
     assert found_each == pytest.approx(each, rel=1e-6, abs=1e-9)
 
 
 def test_neither_cost_is_negative():
-    fixed, each = fit_line(deque([(1.0, 5.0), (2.0, 1.0)]))
-    assert (fixed > 0, each) == (True, 0.0)
-    assert fit_line(deque([(1.0, 1.0), (2.0, 5.0)]))[0] == 0.0
+    assert fit_line([(1.0, 5.0), (2.0, 1.0)]) == (3.0, 0.0)
+    assert fit_line([(1.0, 1.0), (2.0, 5.0)]) == (0.0, 4.0)
 
 
-@given(st.integers(1, 100), st.integers(0, 19))
-def test_a_few_long_pauses_do_not_shift_the_line(scale, first):
-    points = [(float(n), 0.1 + 0.001 * n) for n in range(scale, 21 * scale, scale)]
-    for place in (first, (first + 7) % 20):
-        size, seconds = points[place]
-        points[place] = (size, seconds + 5.0)
+def test_a_single_size_is_all_fixed_cost_so_that_another_comes_next():
+    assert fit_line([(4.0, 0.5)]) == (0.5, 0.0)
+
+
+@given(st.sets(st.integers(0, 9), max_size=2))
+def test_a_few_long_pauses_do_not_shift_the_line(paused):
+    points = [(float(2**n), 0.1 + 0.001 * 2**n + 5.0 * (n in paused)) for n in range(10)]
     fixed, each = fit_line(points)
     assert fixed == pytest.approx(0.1, rel=0.01)
     assert each == pytest.approx(0.001, rel=0.01)
+
+
+@given(st.integers(3, 39))
+def test_one_pause_does_not_make_batches_small(pause):
+    controller = AdaptiveSize(BatchingConfig())
+    sizes = []
+    for number in range(40):
+        sizes.append(controller.target())
+        controller.observe(sizes[-1], 1e-4 + 5e-7 * sizes[-1] + 0.008 * (number == pause))
+    assert all(after >= before // 2 for before, after in itertools.pairwise(sizes))
+    assert sizes[-1] == pytest.approx(3800, rel=0.2)
+
+
+def test_a_slow_first_call_is_forgotten():
+    controller = AdaptiveSize(BatchingConfig())
+    for number in range(40):
+        size = controller.target()
+        controller.observe(size, 1e-4 + 5e-7 * size + 3.0 * (number == 0))
+    assert controller.target() == pytest.approx(3800, rel=0.2)
+
+
+def test_weightless_batches_tell_nothing():
+    controller = AdaptiveSize(BatchingConfig(element_size_fn=len))
+    controller.observe(0, 1.0)
+    assert controller.target() == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
-from apache_beam.testing.test_stream import TestStream
+from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 
@@ -30,7 +30,7 @@ def test_a_stream_keeps_its_windows():
     options = PipelineOptions()
     options.view_as(StandardOptions).streaming = True
     stream = (
-        TestStream()
+        test_stream.TestStream()
         .advance_watermark_to(0)
         .add_elements([window.TimestampedValue(n, n) for n in (1, 2)])
         .advance_watermark_to(10)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from itertools import combinations
+from statistics import median, median_low
 from typing import Protocol
 
 from headrace.core.config import BatchingConfig
-
-_ENOUGH_TO_TRIM = 10
-"""How many points a fit must have before some are left out."""
 
 
 class SizeController(Protocol):
@@ -40,23 +39,28 @@ class FixedSize:
 
 
 class AdaptiveSize:
-    """Starts at the minimum and grows, at most twofold a step, to the size that the targets of BatchElements ask for.
+    """Starts at the minimum and goes, at most twofold a step, to the size that the targets of BatchElements ask for.
 
-    With the model's time fitted as t(n) = a + b n over the last 100 batches, the size is the smallest of: n at which
-    the fixed cost a is only ``target_batch_overhead`` of t; n at which b n reaches ``target_batch_duration_secs``; and
-    n at which t reaches ``target_batch_duration_secs_including_fixed_cost``. Sizes vary around it by ``variance``, so
-    that a and b remain distinguishable. Thread-safe: the bundles of a process learn together.
+    With the model's time fitted as t(n) = a + b n, the size is the smallest of: n at which the fixed cost a is only
+    ``target_batch_overhead`` of t; n at which b n reaches ``target_batch_duration_secs``; and n at which t reaches
+    ``target_batch_duration_secs_including_fixed_cost``. Sizes vary around it by ``variance``, so that a and b remain
+    distinguishable. Thread-safe: the bundles of a process learn together.
+
+    What is remembered is the last few batches of each power of two, so that small batches, which tell a, are not
+    forgotten among the many large ones.
 
     Source: the documentation of ``apache_beam.BatchElements``.
     """
 
-    _REMEMBERED = 100
-    _GROWTH = 2
+    _REMEMBERED = 9
+    _STEP = 2
 
     def __init__(self, config: BatchingConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._seen: deque[tuple[float, float]] = deque(maxlen=self._REMEMBERED)
+        self._seen: dict[int, deque[tuple[float, float]]] = {}
+        self._largest_seen = 0.0
+        self._last = config.min_batch_size
         self._asked = 0
 
     def target(self) -> int:
@@ -65,18 +69,22 @@ class AdaptiveSize:
             smallest, largest = self._config.min_batch_size, self._config.max_batch_size
             if not self._seen:
                 return smallest
-            ceiling = self._GROWTH * max(size for size, _ in self._seen)
-            best = min(self._best(), ceiling)
-            return int(max(smallest, min(best * self._variation(), ceiling, largest)))
+            ceiling = min(self._STEP * self._largest_seen, largest)
+            best = max(self._best() * self._variation(), self._last / self._STEP)
+            self._last = int(max(smallest, min(best, ceiling)))
+            return self._last
 
     def observe(self, size: float, seconds: float) -> None:
-        """Takes note that the model took ``seconds`` for a batch of ``size``."""
+        """Takes note that the model took ``seconds`` for a batch of ``size``; batches without weight tell nothing."""
+        if size < 1:
+            return
         with self._lock:
-            self._seen.append((size, seconds))
+            self._seen.setdefault(int(size).bit_length(), deque(maxlen=self._REMEMBERED)).append((size, seconds))
+            self._largest_seen = max(self._largest_seen, size)
 
     def _best(self) -> float:
         config = self._config
-        fixed, each = fit_line(self._seen)
+        fixed, each = fit_line([_typical(batches) for batches in self._seen.values()])
         each = max(each, 1e-12)
         sizes = [float(config.max_batch_size)]
         if config.target_batch_overhead:
@@ -94,29 +102,20 @@ class AdaptiveSize:
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Fits seconds = fixed + each * size, neither below zero.
+    """Fits seconds = fixed + each * size, neither below zero, undisturbed by a few points that are far too high.
 
-    Weighted by 1/size, since times scatter in proportion to their length; a second fit leaves out the fifth that was
-    slowest against the first, which met a garbage collection or another process.
+    The slope is the median of the slopes between any two points (Theil, 1950; Sen, 1968): a batch that met a garbage
+    collection, or a model's slow first call, does not move it. A single point cannot tell the costs apart; then all is
+    fixed, so that another size comes next.
     """
-    fixed, each = _least_squares(points)
-    if len(points) < _ENOUGH_TO_TRIM:
-        return fixed, each
-    usual = sorted(points, key=lambda point: point[1] / max(fixed + each * point[0], 1e-12))
-    return _least_squares(usual[: len(points) * 4 // 5])
+    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2]
+    each = max(0.0, median_low(slopes)) if slopes else 0.0
+    return max(0.0, median(seconds - each * size for size, seconds in points)), each
 
 
-def _least_squares(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Points of one size only cannot tell the costs apart; then all is fixed, so that another size comes next."""
-    total = sum(1 / size for size, _ in points)
-    mean_size = len(points) / total
-    mean_seconds = sum(seconds / size for size, seconds in points) / total
-    spread = sum((size - mean_size) ** 2 / size for size, _ in points)
-    if spread <= 1e-9 * mean_size:
-        return mean_seconds, 0.0
-    covariance = sum((size - mean_size) * (seconds - mean_seconds) / size for size, seconds in points)
-    each = max(0.0, covariance / spread)
-    return max(0.0, mean_seconds - each * mean_size), each
+def _typical(batches: deque[tuple[float, float]]) -> tuple[float, float]:
+    """Of batches of similar size, the one whose time for an element is in the middle."""
+    return sorted(batches, key=lambda batch: batch[1] / batch[0])[(len(batches) - 1) // 2]
 
 
 def size_controller(config: BatchingConfig) -> SizeController:

@@ -3,7 +3,9 @@
 A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` to ``from headrace.beam import``.
 """
 
-from apache_beam.ml.inference.base import load_model_status
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from headrace.beam.oom import OOMProtectedFn
 from headrace.beam.transform import RunInference, RunInferenceDLQ
@@ -12,6 +14,9 @@ from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PostProc
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, MaybeKeyedModelHandler
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.result import ModelMetadata, PredictionResult
+
+if TYPE_CHECKING:
+    from apache_beam.ml.inference.base import load_model_status
 
 __all__ = [
     "ExampleT",
@@ -34,3 +39,12 @@ __all__ = [
     "RunInferenceDLQ",
     "load_model_status",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads ``load_model_status`` on first use: Headrace does not need it, and Beam's module imports torch."""
+    if name != "load_model_status":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from apache_beam.ml.inference.base import load_model_status  # noqa: PLC0415 - takes seconds
+
+    return load_model_status

@@ -24,9 +24,10 @@ class InferenceDoFn(beam.DoFn):
     """Runs a session; each outcome keeps its own element's timestamp, windows and pane.
 
     An element's tag is a ``WindowedValue``: its own, or that of an earlier element with the same timestamp, windows and
-    pane. Batches thus hold on to few objects, and Python's garbage collector has little to look through. An element in several windows
-    (sliding ones) is inferred once and comes out in all of them: ``WindowedValueParam``, unlike ``WindowParam``, does
-    not make Beam call ``process`` once for each window.
+    pane, so that batches hold on to few objects and the garbage collector has little to look through.
+
+    An element in several windows (sliding ones) is inferred once and comes out in all of them: ``WindowedValueParam``,
+    unlike ``WindowParam``, does not make Beam call ``process`` once for each window.
     """
 
     def __init__(self, spec: SessionSpec, namespace: str | None = None) -> None:

@@ -1,0 +1,93 @@
+"""Results as Markdown for people and JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from measure import BEAM, HEADRACE, NO_OP, Comparison
+
+Row = Mapping[str, str]
+
+
+def render_comparisons(title: str, comparisons: Sequence[Comparison], machine: Row) -> str:
+    """The page of a workload that is timed."""
+    ratios = _table([_ratio_row(comparison) for comparison in comparisons])
+    times = _table([_time_row(comparison, side) for comparison in comparisons for side in (HEADRACE, BEAM, NO_OP)])
+    below = (
+        "Headrace's time divided by Beam's: below 1 Headrace is faster. All predictions were compared; they are equal."
+    )
+    return "\n\n".join([f"# {title}", below, ratios, "Seconds for one run of the pipeline:", times, _machine(machine)])
+
+
+def render_facts(title: str, facts: Sequence[Row], machine: Row) -> str:
+    """The page of a workload that states facts."""
+    return "\n\n".join([f"# {title}", _table(facts), _machine(machine)])
+
+
+def as_data(title: str, comparisons: Sequence[Comparison], machine: Row) -> dict[str, Any]:
+    """The same with every single run."""
+    return {
+        "title": title,
+        "machine": dict(machine),
+        "cases": [
+            {
+                "name": one.case.name,
+                "rows": one.case.rows,
+                "tolerance": one.case.tolerance,
+                "ratio_of_medians": one.ratio_of_medians,
+                "median_of_ratios": one.median_of_ratios,
+                "ratio_of_cpu_medians": one.ratio_of_cpu_medians,
+                "runs": {side: [asdict(run) for run in runs] for side, runs in one.runs.items()},
+            }
+            for one in comparisons
+        ],
+    }
+
+
+def write(folder: Path, name: str, page: str, data: Mapping[str, Any]) -> None:
+    """Writes ``<name>.md`` and ``<name>.json``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(page + "\n", encoding="utf-8")
+    (folder / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def _ratio_row(comparison: Comparison) -> Row:
+    return {
+        "case": comparison.case.name,
+        "rows": f"{comparison.case.rows:,}",
+        "ratio of medians": f"{comparison.ratio_of_medians:.3f}",
+        "median of pairwise ratios": f"{comparison.median_of_ratios:.3f}",
+        "ratio of CPU medians": f"{comparison.ratio_of_cpu_medians:.3f}",
+    }
+
+
+def _time_row(comparison: Comparison, side: str) -> Row:
+    seconds = comparison.seconds(side)
+    median = statistics.median(seconds)
+    return {
+        "case": comparison.case.name,
+        "transform": side,
+        "runs": str(len(seconds)),
+        "batches": "" if side == NO_OP else f"{statistics.median(run.batches for run in comparison.runs[side]):,.0f}",
+        "median": f"{median:.3f}",
+        "min": f"{min(seconds):.3f}",
+        "max": f"{max(seconds):.3f}",
+        "spread": f"{(max(seconds) - min(seconds)) / median:.0%}",
+        "CPU median": f"{statistics.median(comparison.cpu_seconds(side)):.3f}",
+        "µs a row above no-op": "" if side == NO_OP else f"{comparison.microseconds_a_row(side):.2f}",
+    }
+
+
+def _machine(machine: Row) -> str:
+    return "\n".join(f"- {name}: {value}" for name, value in machine.items())
+
+
+def _table(rows: Sequence[Row]) -> str:
+    columns = list(rows[0])
+    lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

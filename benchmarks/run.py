@@ -1,0 +1,75 @@
+"""Compares Headrace's RunInference with Beam's own: ``python benchmarks/run.py``; see README.md beside this file."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import machine
+import report
+from measure import compare
+
+WORKLOADS = ("tiny", "transformer", "docstrings", "timestamps", "imports")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs workloads, prints their pages and writes them."""
+    options = _parse(argv)
+    logging.getLogger().setLevel(logging.ERROR)  # Beam has much to say about each pipeline
+    _limit_threads(options.threads)
+    for name in options.only:
+        page, data = _run(name, options)
+        print(page, end="\n\n", flush=True)
+        if options.out:
+            report.write(options.out, name, page, data)
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=WORKLOADS, help="which workloads; all")
+    parser.add_argument("--repeats", type=int, help="runs of each side that count; 7, or 2 with --quick")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works; measures nothing")
+    parser.add_argument("--threads", type=int, help="threads of PyTorch, for both sides; one for each core")
+    parser.add_argument("--out", type=Path, help="folder to write to; results beside this file, none with --quick")
+    options = parser.parse_args(argv)
+    options.repeats = options.repeats or (2 if options.quick else 7)
+    options.out = options.out or (None if options.quick else Path(__file__).parent / "results")
+    return options
+
+
+def _run(name: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    surroundings = machine.describe()
+    workload = importlib.import_module(f"workloads.{name}")
+    with tempfile.TemporaryDirectory() as folder:
+        if hasattr(workload, "facts"):
+            facts = list(workload.facts(Path(folder), quick=options.quick))
+            page = report.render_facts(workload.TITLE, facts, surroundings)
+            return page, {"title": workload.TITLE, "machine": surroundings, "facts": facts}
+        cases = workload.cases(Path(folder), quick=options.quick)
+        comparisons = [compare(case, options.repeats, _tell) for case in cases]
+    title = f"{workload.TITLE}{' (quick: a fraction of it)' if options.quick else ''}"
+    return (
+        report.render_comparisons(title, comparisons, surroundings),
+        report.as_data(title, comparisons, surroundings),
+    )
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _limit_threads(threads: int | None) -> None:
+    if threads:
+        import torch  # noqa: PLC0415 - only where it is asked for
+
+        torch.set_num_threads(threads)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is run: each module one workload."""

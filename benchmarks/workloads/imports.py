@@ -1,0 +1,43 @@
+"""What an import costs, each in a fresh process: every worker and every submission pays it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+TITLE = "Importing, in a fresh process"
+
+_MODULES = ("headrace", "apache_beam", "headrace.beam", "apache_beam.ml.inference.base")
+
+_PROBE = """
+import importlib, json, sys, time
+started = time.perf_counter()
+importlib.import_module(sys.argv[1])
+seconds = time.perf_counter() - started
+from headrace.hosting.memory import process_bytes
+print(json.dumps({"seconds": seconds, "bytes": process_bytes(), "torch": "torch" in sys.modules}))
+"""
+
+
+def facts(_: Path, *, quick: bool) -> Iterator[dict[str, str]]:
+    """One row for each module; the modules take turns."""
+    rounds = [{module: _probe(module) for module in _MODULES} for _ in range(1 if quick else 5)]
+    for module in _MODULES:
+        probes = [one[module] for one in rounds]
+        yield {
+            "import": module,
+            "median s": f"{statistics.median(probe['seconds'] for probe in probes):.2f}",
+            "memory MB": f"{statistics.median(probe['bytes'] for probe in probes) / 1e6:.0f}",
+            "imports torch": "yes" if probes[0]["torch"] else "no",
+        }
+
+
+def _probe(module: str) -> dict[str, Any]:
+    command = [sys.executable, "-c", _PROBE, module]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(answer.stdout.splitlines()[-1])

@@ -1,0 +1,54 @@
+"""A model so small that the way of a row through the transform is nearly all there is to measure."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.ml.inference.base import RunInference as BeamRunInference
+from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy as BeamHandler
+from measure import Case
+from sklearn.linear_model import LogisticRegression
+
+from headrace.beam import RunInference
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+
+TITLE = "200,000 rows of 20 float64 through a logistic regression (scikit-learn)"
+
+_COLUMNS = 20
+_CHUNKS = 20
+
+_BATCHING: dict[str, dict[str, Any]] = {
+    "adaptive batches": {},
+    "batches of 1,000": {"min_batch_size": 1000, "max_batch_size": 1000},
+    "batches of 100": {"min_batch_size": 100, "max_batch_size": 100},
+}
+
+
+def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
+    """One for each way of batching; predictions are labels and must be equal exactly."""
+    rows = 2_000 if quick else 200_000
+    model = folder / "logistic_regression.pickle"
+    model.write_bytes(pickle.dumps(_trained()))
+    for name, batching in _BATCHING.items():
+        yield Case(
+            name=name,
+            rows=rows,
+            source=lambda: beam.Create(range(_CHUNKS)) | beam.FlatMap(make_rows, rows // _CHUNKS),
+            headrace=lambda options=batching: RunInference(SklearnModelHandlerNumpy(str(model), **options)),
+            beam=lambda options=batching: BeamRunInference(BeamHandler(str(model), **options)),
+        )
+
+
+def make_rows(chunk: int, count: int) -> Iterator[np.ndarray]:
+    """The rows of one chunk, the same in every run."""
+    return iter(np.random.default_rng(chunk).standard_normal((count, _COLUMNS)))
+
+
+def _trained() -> LogisticRegression:
+    rows = np.random.default_rng(12345).standard_normal((2_000, _COLUMNS))
+    return LogisticRegression().fit(rows, rows[:, :5].sum(axis=1) > 0)

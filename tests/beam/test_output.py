@@ -1,0 +1,185 @@
+"""Records become lines of JSON, lines become parts, and parts become two files at once or none."""
+
+import datetime
+import decimal
+import gzip
+import json
+import os
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+
+from headrace.beam.output import Output, Part, PartWriter, as_line, write_manifest
+from headrace.core.errors import ConfigurationError
+
+
+class Strange:
+    def __str__(self):
+        return "strange"
+
+
+def through_json(value):
+    line = as_line({"value": value})
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    return json.loads(line)["value"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (float("nan"), None),
+        ([1.5, float("inf"), {"x": -float("inf")}], [1.5, None, {"x": None}]),
+        (np.float64("nan"), None),
+        (np.array([[1.0, np.nan], [2.0, 3.0]]), [[1.0, None], [2.0, 3.0]]),
+        (np.array([1, 2]), [1, 2]),
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (np.bool_(True), True),
+        (np.datetime64("2024-05-06"), "2024-05-06"),
+        (torch.tensor([1, 2]), [1, 2]),
+        (torch.tensor(0.5, requires_grad=True), 0.5),
+        (b"\x00\xff", "AP8="),
+        ((1, (2,)), [1, [2]]),
+        ({1, 1}, [1]),
+        (datetime.datetime(2024, 5, 6, 7, tzinfo=datetime.timezone.utc), "2024-05-06T07:00:00+00:00"),
+        (decimal.Decimal("1.10"), "1.10"),
+        (Strange(), "strange"),
+        (np.ndarray, "<class 'numpy.ndarray'>"),
+        ({(1, 2): 3, None: 4, 5: np.nan}, {"(1, 2)": 3, "None": 4, "5": None}),
+        ("line\nends and \u2028 and ü", "line\nends and \u2028 and ü"),
+        ("lone \ud800 surrogate", "lone \ud800 surrogate"),
+        (None, None),
+    ],
+    ids=repr,
+)
+def test_every_value_has_a_form_in_json(value, expected):
+    assert through_json(value) == expected
+
+
+def test_text_stays_readable():
+    assert as_line({"ä": "ö"}) == '{"ä": "ö"}\n'.encode()
+
+
+def test_a_part_counts_what_its_lines_are(tmp_path):
+    part = PartWriter(str(tmp_path), predictions=False)
+    for n, what in enumerate(["x", "y", "x"]):
+        part.write({"n": n}, what)
+    finished = part.finish()
+    assert finished.counts == {"x": 2, "y": 1}
+    assert not finished.predictions
+    with open(finished.path) as file:
+        assert [json.loads(line)["n"] for line in file] == [0, 1, 2]
+
+
+def test_a_part_without_lines_is_no_file(tmp_path):
+    assert PartWriter(str(tmp_path), predictions=True).finish() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_part_does_not_wait_in_memory(tmp_path):
+    part = PartWriter(str(tmp_path), predictions=True)
+    for _ in range(30):
+        part.write({"text": "x" * 100_000}, "predictions")
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size > 1_000_000
+    part.finish()
+    assert len(file.read_bytes().splitlines()) == 30
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes parts of predictions and of dead letters, and their manifest."""
+
+    def to(name, predictions, letters=()):
+        output = Output(str(tmp_path / "out" / name))
+        output.prepare()
+        parts = [_part(output, rows, True) for rows in predictions] + [_part(output, rows, False) for rows in letters]
+        write_manifest(output.manifest, [json.dumps(part) for part in parts])
+        return output
+
+    def _part(output, rows, good):
+        part = PartWriter(output.folder, predictions=good)
+        for row in rows:
+            part.write(row, "what")
+        return part.finish()
+
+    return to
+
+
+def lines(path, opener=open):
+    with opener(path) as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.mark.parametrize("parts", [[], [[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}, {"n": 2}]]])
+def test_parts_become_two_files_and_nothing_else(written, parts):
+    output = written("a.jsonl", parts, [[{"bad": 1}]])
+    published = output.publish()
+    output.clean()
+    assert lines(output.path) == [row for rows in parts for row in rows]
+    assert lines(output.dead_letters) == [{"bad": 1}]
+    assert sorted(os.listdir(os.path.dirname(output.path))) == ["a.dead-letters.jsonl", "a.jsonl"]
+    assert all(isinstance(part, Part) for part in published)
+    assert len(published) == len(parts) + 1
+
+
+def test_without_dead_letters_their_file_is_empty_whatever_was_there(written):
+    output = written("a.jsonl", [[{"n": 0}]])
+    for path in (output.path, output.dead_letters):
+        with open(path, "w") as file:
+            file.write("old")
+    output.publish()
+    assert lines(output.dead_letters) == []
+    assert lines(output.path) == [{"n": 0}]
+
+
+@pytest.mark.parametrize("parts", [[[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}]]])
+def test_compressed_output(written, parts):
+    output = written("a.jsonl.gz", parts)
+    output.publish()
+    assert lines(output.path, gzip.open) == [{"n": 0}, {"n": 1}]
+
+
+def test_parquet_output(written):
+    output = written("a.parquet", [[{"n": 0, "x": "a"}], [{"n": 1.5, "y": [1]}]])
+    output.publish()
+    assert pyarrow.parquet.read_table(output.path).to_pylist() == [
+        {"n": 0.0, "x": "a", "y": None},
+        {"n": 1.5, "x": None, "y": [1]},
+    ]
+
+
+def test_parquet_output_without_rows(written):
+    output = written("a.parquet", [])
+    output.publish()
+    assert pyarrow.parquet.read_table(output.path).num_rows == 0
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_check_that_fails_leaves_what_was_there(written, name):
+    output = written(name, [[{"n": 0}], [{"n": 1}]])
+    with open(output.path, "w") as file:
+        file.write("old")
+
+    def check():
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        output.publish(check)
+    output.clean()
+    output.clean()
+    assert os.listdir(os.path.dirname(output.path)) == [name]
+    with open(output.path) as file:
+        assert file.read() == "old"
+
+
+def test_outputs_that_cannot_be_written(tmp_path):
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="must be a file"):
+        Output(str(tmp_path / "folder.jsonl")).prepare()
+    with pytest.raises(ConfigurationError, match="cannot write"):
+        Output(str(tmp_path / "file" / "a.jsonl")).prepare()

@@ -1,0 +1,28 @@
+"""Every workload makes the rows that it says, the same in every run, and both sides predict the same for them."""
+
+import pytest
+
+
+@pytest.mark.parametrize("name", ["tiny", "transformer", "docstrings"])
+def test_both_sides_agree(benchmark_module, tmp_path, name):
+    measure = benchmark_module("measure")
+    cases = list(benchmark_module(f"workloads.{name}").cases(tmp_path, quick=True))
+
+    assert "adaptive batches" in [case.name for case in cases]
+    measure.check_equal(cases[-1])
+
+
+def test_docstrings_are_a_fixed_sample_without_duplicates(benchmark_module):
+    find = benchmark_module("workloads.docstrings").find_docstrings
+    first, again = ([text for text, _ in zip(find(), range(50), strict=False)] for _ in range(2))
+
+    assert first == again
+    assert len(set(first)) == 50
+
+
+def test_rows_are_the_same_in_every_run(benchmark_module):
+    for name in ("tiny", "transformer"):
+        make_rows = benchmark_module(f"workloads.{name}").make_rows
+        first, again, other = (list(make_rows(chunk, 3)) for chunk in (0, 0, 1))
+        assert all((one == two).all() for one, two in zip(first, again, strict=True))
+        assert not any((one == two).all() for one, two in zip(first, other, strict=True))

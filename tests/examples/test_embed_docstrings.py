@@ -1,0 +1,51 @@
+"""The search finds docstrings by what they mean, with the real model."""
+
+import pytest
+from apache_beam.testing.util import assert_that
+
+CORPUS = [
+    ("csv", "reader: Return an iterator over lines of a comma-separated file."),
+    ("zipfile", "ZipFile: Open an archive with compressed members."),
+    ("statistics", "mean: Return the sample arithmetic mean of data."),
+]
+
+
+def test_the_nearest_docstring_comes_first(example, new_pipeline):
+    search = example("embed_docstrings")
+    handler = search.SentenceEmbedder()
+    question = search.embed(handler, "what is the average of these numbers")
+
+    def check(found):
+        (hits,) = found
+        assert hits[0].where == "statistics"
+        assert hits[0].score > 0.3 > hits[1].score
+        assert len(hits) == 2
+
+    with new_pipeline() as pipeline:
+        assert_that(search.build(pipeline, handler, CORPUS, question, top=2), check)
+
+
+def test_it_prints_what_it_finds(example, capsys):
+    example("embed_docstrings").main(
+        ["how do I take the mean of numbers", "--package", "statistics", "--package", "csv", "--top", "3"]
+    )
+
+    searching, *hits = capsys.readouterr().out.splitlines()
+    assert searching.startswith("searching ")
+    assert len(hits) == 3
+    assert "statistics.mean: Return the sample arithmetic mean of data." in hits[0]
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_packages_take_turns_up_to_the_limit(example, limit):
+    found = example("embed_docstrings").find_docstrings(["csv", "statistics", "no_such_package"], limit)
+
+    assert len(found) == len({text for _, text in found}) == limit
+    assert {where.split(":")[0] for where, _ in found} == {"csv", "statistics"} if limit > 1 else {"csv"}
+
+
+def test_private_names_are_not_searched(example):
+    found = example("embed_docstrings").find_docstrings(["json"], 1000)
+
+    assert any(text.startswith("loads: ") for _, text in found)
+    assert not any(text.startswith("_") for _, text in found)

@@ -1,0 +1,44 @@
+"""Each key of the keyed example gets the predictions of its own model."""
+
+import pickle
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from apache_beam.testing.util import assert_that, equal_to
+
+
+def test_every_key_is_answered_by_its_own_model(example, new_pipeline, tmp_path):
+    keyed = example("keyed_models")
+    models = keyed.train(tmp_path)
+
+    with new_pipeline() as pipeline:
+        assert_that(keyed.build(pipeline, models, 10), equal_to(list(_by_hand(keyed, models, 10).items())))
+
+
+def test_a_key_may_stand_twice_in_one_mapping(example, tmp_path):
+    keyed = example("keyed_models")
+    handler = keyed.make_handler(keyed.train(tmp_path))
+
+    assert handler.cohort("clinic") == handler.cohort("practice")
+    assert handler.max_models == 2
+
+
+def test_it_prints_counts_for_every_key(example, capsys):
+    keyed = example("keyed_models")
+    keyed.main([])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split(":")[0] for line in lines} == set(keyed.KEYS)
+    counts = {key: [int(line.split()[1]) for line in lines if line.startswith(f"{key}: ")] for key in keyed.KEYS}
+    assert all(sum(numbers) == 60 for numbers in counts.values())
+
+
+def _by_hand(keyed, models, count):
+    named = Counter()
+    for key, data in keyed.KEYS.items():
+        model = pickle.loads(Path(models[data]).read_bytes())
+        rows = np.stack([row for _, row in keyed.rows_of(key, count)])
+        names = keyed.DATA[data]().target_names[model.predict(rows)]
+        named.update((key, str(name)) for name in names)
+    return named
