@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -205,3 +206,21 @@ def test_models_by_key_load_when_needed_and_never_more_than_the_limit():
             assert len(session._store) <= 2
     assert {key: len(times) for key, times in loads.items()} == {"a": 1, "b": 2, "c": 1}
     close_session(session)
+
+
+def test_the_heap_is_frozen_while_any_session_is_open_and_models_are_not_in_it():
+    class Cyclic(Counting):
+        def load_model(self):
+            model = []
+            model.append(model)
+            return model
+
+    one, two = opened(Cyclic([])), opened(Cyclic([]))
+    frozen = gc.get_freeze_count()
+    assert frozen > 0
+    close_session(one)
+    assert gc.get_freeze_count() == frozen
+    with two.model(ONLY) as model:
+        assert any(model is tracked for tracked in gc.get_objects())
+    close_session(two)
+    assert gc.get_freeze_count() == 0

@@ -15,7 +15,7 @@ from headrace.core.clock import Clock
 from headrace.core.errors import PredictionCountError
 from headrace.core.events import BatchCompleted, Event, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
-from headrace.hosting.memory import process_bytes
+from headrace.hosting.memory import FrozenHeap, process_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
 from headrace.runtime.plan import ONLY, Plan
 
@@ -121,9 +121,12 @@ class _Sessions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[InferenceSession, int]] = {}
+        self._heap = FrozenHeap()
 
     def open(self, spec: SessionSpec) -> InferenceSession:
         with self._lock:
+            if not self._open:
+                self._heap.hold()  # before any model loads: models come and go
             session, users = self._open.get(spec.transform) or (InferenceSession(spec), 0)
             self._open[spec.transform] = (session, users + 1)
         try:
@@ -140,6 +143,8 @@ class _Sessions:
                 self._open[session.spec.transform] = (session, users - 1)
             else:
                 session.close()
+            if not self._open:
+                self._heap.release()
 
 
 _SESSIONS = _Sessions()
