@@ -1,4 +1,4 @@
-"""What every test session must leave behind: nothing."""
+"""What holds for every test session: no deadlines, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("headrace", deadline=None)  # how long an example takes is the machine's affair
+settings.load_profile("headrace")
 
 _HELPERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
 """Python's own housekeepers: they end with the process that started them."""

@@ -3,6 +3,8 @@
 import bz2
 import gzip
 import json
+import lzma
+import zlib
 
 import pyarrow
 import pyarrow.parquet
@@ -116,10 +118,21 @@ def test_lines_longer_than_a_chunk(write):
     assert [(row["n"], len(row["text"])) for row in rows_of("a.jsonl")] == [(n, len(text)) for n in range(3)]
 
 
-@pytest.mark.parametrize(("extension", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress)])
+@pytest.mark.parametrize(
+    ("extension", "compress"),
+    [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("deflate", zlib.compress)],
+)
 def test_compressed_files(write, extension, compress):
     write(f"a.csv.{extension}", compress(b"a,b\n" + b"1,x\n" * 1000))
     assert rows_of(f"a.csv.{extension}") == [{"a": 1, "b": "x"}] * 1000
+
+
+@pytest.mark.parametrize(("extension", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress)])
+def test_a_compressed_file_that_breaks_off_is_no_shorter_file(write, extension, compress):
+    whole = compress("".join(f"{n}\n" for n in range(300_000)).encode())
+    path = write(f"a.csv.{extension}", whole[: len(whole) // 2])
+    with pytest.raises(EOFError):
+        list(read_rows(Source(path, "csv"), {}))
 
 
 def test_csv_fields_with_quotes_line_ends_and_a_byte_order_mark(write):

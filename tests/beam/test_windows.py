@@ -78,7 +78,7 @@ def test_dead_letters_keep_them_too(run):
     ]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     st.lists(st.integers(0, 30).filter(lambda n: n % 10 != 3), min_size=1, max_size=25),
     st.integers(1, 9),

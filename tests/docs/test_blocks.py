@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -40,28 +40,28 @@ def run_blocks(path: Path, namespace: dict[str, object]) -> int:
 
 @pytest.fixture
 def namespace(monkeypatch, tmp_path):
-    """A module of its own in an empty working directory; Beam finds the classes of a document by its name."""
-    module = types.ModuleType("a_document")
+    """What a script has: the module ``__main__``, which Beam sends to workers by value, and a working directory."""
+    module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
     return vars(module)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_python_blocks_run(path, namespace):
     text = path.read_text()
     assert len(re.findall(r"^```", text, re.MULTILINE)) % 2 == 0, "a fence is not closed"
     assert run_blocks(path, namespace) == text.count("```python")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_within_the_project_lead_somewhere(path):
     targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
     missing = [target for target in targets if not (path.parent / target.partition("#")[0]).exists()]
     assert missing == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_make_targets_exist(path):
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"demo", "test"} <= targets

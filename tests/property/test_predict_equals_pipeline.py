@@ -85,7 +85,7 @@ def collect(value, label):
     COLLECTED.append((label, repr(value), "") if label == "prediction" else (label, repr(value[0]), value[1][1]))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.sampled_from(sorted(HANDLERS)), st.lists(st.integers(0, 40), max_size=15), st.integers(1, 6))
 def test_predict_equals_the_pipeline(name, elements, size):
     batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
@@ -93,7 +93,7 @@ def test_predict_equals_the_pipeline(name, elements, size):
     assert Counter(map(as_pair, local)) == through_beam(HANDLERS[name], elements, batching)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(["plain", "processed", "keyed", "by key"]),
     st.lists(st.integers(0, 40), max_size=40),
