@@ -16,6 +16,13 @@ _HELPERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
 """Python's own housekeepers: they end with the process that started them."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuses names that differ from process to process, with which tests cannot be shared out among workers."""
+    for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid} has a memory address in its name; give that parameter an id.")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_stray_children() -> Iterator[None]:
     """Fails the session when a process that a test started is still running at its end (where /proc tells)."""

@@ -50,10 +50,29 @@ def test_arrows_run_one_way(root):
 def test_a_fresh_import_loads_no_framework(sources, room):
     package = f"headrace.{room}" if room else "headrace"
     modules = [name for name in sources if room and name.startswith(package)] or [package]
-    command = [sys.executable, "-c", LOADED_BY, json.dumps(modules)]
-    loaded = set(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    loaded = _loaded_by(modules)
     assert "headrace" in loaded
     assert not loaded & FRAMEWORKS
+
+
+def test_a_fresh_import_of_the_beam_door_loads_no_model_framework():
+    loaded = _loaded_by(["headrace.beam"])
+    assert "apache_beam" in loaded
+    assert not loaded & {
+        "onnx",
+        "onnxruntime",
+        "sentence_transformers",
+        "sklearn",
+        "tensorflow",
+        "torch",
+        "transformers",
+    }
+
+
+def test_a_fresh_import_of_the_command_line_does_not_wait_for_beam():
+    loaded = _loaded_by(["headrace.cli.main"])
+    assert "typer" in loaded
+    assert not loaded & {"apache_beam", "numpy", "torch"}
 
 
 def test_core_imports_the_standard_library_only(sources):
@@ -82,6 +101,12 @@ def test_entry_points_lead_somewhere(pyproject, group):
     for name, target in declared.items():
         assert installed[name].value == target, "the installed copy is older than pyproject.toml: install it again"
         assert callable(installed[name].load())
+
+
+def _loaded_by(modules: list[str]) -> set[str]:
+    """The packages that a fresh process has loaded after it imported some modules."""
+    command = [sys.executable, "-c", LOADED_BY, json.dumps(modules)]
+    return set(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
 
 
 def _is_in(module: str, room: str) -> bool:

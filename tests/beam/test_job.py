@@ -96,9 +96,8 @@ def test_several_workers_lose_nothing(make, lines):
     options = ("--direct_num_workers=2", "--direct_running_mode=multi_threading")
     report = Run(make(*([n * 10, n * 10 + 1] for n in range(5)), options=options)).execute()
     assert Counter(line["n"] for line in lines("out.jsonl")) == Counter(n * 10 for n in range(5))
-    assert Counter(line["row"]["n"] for line in lines("out.dead-letters.jsonl")) == Counter(
-        n * 10 + 1 for n in range(5)
-    )
+    dead = Counter(letter["row"]["n"] for letter in lines("out.dead-letters.jsonl"))
+    assert dead == Counter(n * 10 + 1 for n in range(5))
     assert report.rows == 10
 
 

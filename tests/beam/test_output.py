@@ -16,7 +16,7 @@ from headrace.core.errors import ConfigurationError
 
 
 class Strange:
-    def __str__(self):
+    def __repr__(self):
         return "strange"
 
 

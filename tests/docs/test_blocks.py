@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from typer.main import get_command
+
+from headrace.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")])
+FILES = sorted(
+    file for pattern in ("*.md", "docs/*.md", "examples/**/*.md", "benchmarks/**/*.md") for file in ROOT.glob(pattern)
+)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^(?:\$ )?headrace ((?:.*\\\n)*.*)$", re.MULTILINE)
+BEAM_OPTIONS = {f"--{name}" for name in PipelineOptions([]).get_all_options()}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -67,6 +74,21 @@ def test_make_targets_exist(path):
     assert {"demo", "test"} <= targets
     used = set(re.findall(r"(?:^|`|\$ )make ([a-z]+)", path.read_text(), re.MULTILINE))
     assert used <= targets
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_and_their_options_exist(path):
+    known = get_command(app).commands
+    for command in COMMAND.findall(path.read_text()):
+        name, *words = command.replace("\\\n", "").split()
+        ours = {option for parameter in known[name].params for option in parameter.opts}
+        used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
+        assert used <= ours | BEAM_OPTIONS
+
+
+def test_commands_are_found():
+    assert len(COMMAND.findall((ROOT / "README.md").read_text())) == 1
+    assert "--output" in COMMAND.findall((ROOT / "README.md").read_text())[0]
 
 
 def test_a_block_that_fails_is_found_with_its_line(tmp_path):

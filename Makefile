@@ -1,0 +1,61 @@
+# Everything that a newcomer or a contributor runs. Needs Python 3.10 or newer, make, and a way to PyPI; all that is
+# installed goes into .venv. Another Python: make PYTHON=python3.12 demo (after make clean).
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/uv pip install --python $(BIN)/python
+
+# Whole files to a worker: two workers on two cores are as fast as more, and each framework is imported by one of them.
+PYTEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo embed benchmark test lint types architecture check clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.sklearn ## the main job: a model over a CSV file, its predictions and a report, in demo/
+	$(BIN)/python examples/digits/prepare.py demo
+	$(BIN)/headrace run demo/digits.csv --handler sklearn-numpy --model demo/model.pkl --columns 'pixel_*' \
+	    --output demo/predictions.jsonl
+	$(BIN)/python examples/digits/report.py demo
+
+embed: $(VENV)/.embeddings ## the second example: documentation strings to embeddings, with PyTorch (a large download)
+	$(BIN)/python examples/embed_docstrings.py
+
+benchmark: $(VENV)/.dev ## Headrace beside Beam's own RunInference
+	$(BIN)/python benchmarks/run.py
+
+test: $(VENV)/.dev ## the whole test suite
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+lint: $(VENV)/.dev ## ruff: rules and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.dev ## mypy, strict
+	$(BIN)/mypy
+
+architecture: $(VENV)/.dev ## who may import whom, what is public, how large files are
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest tests/architecture
+
+check: lint types architecture test ## all that CI looks at
+
+clean: ## remove the environment, the demo's files and all caches
+	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp says that an extra is installed; it is out of date when pyproject.toml has changed.
+$(VENV)/.uv:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Headrace needs Python 3.10 or newer, and " \
+	    + sys.executable + " is older; name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@touch $@
+
+$(VENV)/.%: pyproject.toml | $(VENV)/.uv
+	$(INSTALL) --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,239 @@
+"""The output of a pipeline: lines of JSON, in parts that become files only when all of them are there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from headrace.beam.files import absolute, dead_letters_path, lines, output_format
+from headrace.core.errors import ConfigurationError
+
+_CHUNK_BYTES = 1 << 20
+_CHUNK_ROWS = 10_000
+
+
+class Part(NamedTuple):
+    """A finished part of the output, written by one bundle."""
+
+    predictions: bool
+    """Whether it holds predictions; else dead letters."""
+    path: str
+    counts: dict[str, int]
+    """How many lines, by what they are: the error type of dead letters."""
+
+
+class PartWriter:
+    """Writes lines into one part, a file that is made for the first of them.
+
+    Args:
+        folder: for parts.
+        predictions: whether the lines are predictions; else dead letters.
+    """
+
+    def __init__(self, folder: str, *, predictions: bool) -> None:
+        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}.part"))
+        self._predictions = predictions
+        self._counts: dict[str, int] = {}
+        self._file: BinaryIO | None = None
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    def write(self, record: Mapping[str, Any], what: str) -> None:
+        """Writes a line; ``what`` it is counted as."""
+        line = as_line(record)
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+        self._counts[what] = self._counts.get(what, 0) + 1
+        if self._waiting_bytes > _CHUNK_BYTES:
+            self._flush()
+
+    def finish(self) -> Part | None:
+        """Closes the part; None where nothing was written."""
+        if self._waiting:
+            self._flush()
+        if self._file is None:
+            return None
+        self._file.close()
+        return Part(self._predictions, self._path, self._counts)
+
+    def _flush(self) -> None:
+        """Many lines at once: a write of few bytes costs more than the making of its line."""
+        if self._file is None:
+            self._file = _create(self._path)
+        self._file.write(b"".join(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+
+
+class Output:
+    """Two files that appear together at the end: predictions, and dead letters beside them.
+
+    Args:
+        path: of the predictions; its extension says whether they are lines of JSON or Parquet.
+
+    Raises:
+        ConfigurationError: the extension says neither.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.format = output_format(path)
+        self.path = absolute(path)
+        self.dead_letters = dead_letters_path(self.path)
+        folder, name = FileSystems.split(self.path)
+        self.folder = str(FileSystems.join(folder, f".{name}.headrace-{uuid.uuid4().hex[:12]}"))
+        """For parts, beside the output, so that a finished file only has to be renamed."""
+
+    @property
+    def manifest(self) -> str:
+        """The file that lists the parts of the bundles that succeeded."""
+        return str(FileSystems.join(self.folder, "manifest.json"))
+
+    def prepare(self) -> None:
+        """Makes the folder for parts.
+
+        Raises:
+            ConfigurationError: the output cannot be written there.
+        """
+        if os.path.isdir(self.path):
+            raise ConfigurationError(f"--output must be a file, and {self.path} is a folder.")
+        try:
+            FileSystems.mkdirs(self.folder)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {self.path}: {error}") from error
+
+    def publish(self, check: Callable[[], None] = lambda: None) -> list[Part]:
+        """Joins the parts and puts the files in their places, dead letters first; returns the parts.
+
+        Args:
+            check: called again and again until the files are moved; whatever it raises ends the work.
+        """
+        with FileSystems.open(self.manifest) as file:
+            parts = [Part(*json.loads(part)) for part in json.load(file)]
+        bad = _joined(self._scratch(self.dead_letters), [part.path for part in parts if not part.predictions], check)
+        good_paths = [part.path for part in parts if part.predictions]
+        if self.format == "parquet":
+            good = _joined_as_parquet(self._scratch(self.path), good_paths, check)
+        else:
+            good = _joined(self._scratch(self.path), good_paths, check)
+        check()
+        _move(bad, self.dead_letters)
+        _move(good, self.path)
+        return parts
+
+    def clean(self) -> None:
+        """Removes the parts, if there are any."""
+        try:
+            if FileSystems.exists(self.folder):
+                FileSystems.delete([self.folder])
+        except BeamIOError:
+            if FileSystems.exists(self.folder):  # else somebody else removed it at the same time
+                raise
+
+    def _scratch(self, path: str) -> str:
+        return str(FileSystems.join(self.folder, FileSystems.split(path)[1]))
+
+
+def write_manifest(path: str, parts: list[str]) -> None:
+    """Lists the parts that make up the output, each as JSON."""
+    with _create(path) as file:
+        file.write(json.dumps(parts).encode())
+
+
+def as_line(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of JSON: NaN and infinities as null, bytes as base64, arrays as lists, the unknown as text."""
+    try:
+        text = _encode(record)
+    except (ValueError, TypeError):
+        text = _encode(_plain(record))
+    # A lone surrogate, which UTF-8 does not have, becomes \udXXX: the escape that JSON has for it.
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _known(value: Any) -> Any:
+    """Something that JSON does not know as something that it does."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    for method in ("tolist", "item", "isoformat"):  # arrays and tensors, their scalars, dates
+        if callable(getattr(value, method, None)) and not isinstance(value, type):
+            return getattr(value, method)()
+    return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_known).encode
+
+
+def _plain(value: Any) -> Any:
+    """The slow way, for values that hold what even ``default`` of JSONEncoder is not asked about."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str | int) else str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return _plain(_known(value))
+
+
+def _create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> BinaryIO:
+    file: BinaryIO = FileSystems.create(path, compression_type=compression)
+    return file
+
+
+def _joined(path: str, parts: list[str], check: Callable[[], None]) -> str:
+    """One file of the parts; a single part is that file already."""
+    compression = CompressionTypes.detect_compression_type(path)
+    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED:
+        return parts[0]
+    with _create(path, compression) as file:
+        for part in parts:
+            check()
+            with FileSystems.open(part) as source:
+                shutil.copyfileobj(source, file, _CHUNK_BYTES)
+    return path
+
+
+def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None]) -> str:
+    """One Parquet file of the parts, which are read twice: a column's type is known only when all rows were seen."""
+    from headrace.beam.parquet import Columns, write_table  # noqa: PLC0415 - pyarrow only where it is asked for
+
+    columns = Columns()
+    for rows in _chunks(parts):
+        check()
+        columns.see(rows)
+    with _create(path) as file:
+        write_table(file, columns, _chunks(parts), check)
+    return path
+
+
+def _chunks(parts: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
+    """The parts' rows, not more at a time than memory takes lightly."""
+    for part in parts:
+        rows, size = [], 0
+        with FileSystems.open(part) as file:
+            for line in lines(file):
+                rows.append(json.loads(line))
+                size += len(line)
+                if size > _CHUNK_BYTES * 8 or len(rows) == _CHUNK_ROWS:
+                    yield rows
+                    rows, size = [], 0
+        if rows:
+            yield rows
+
+
+def _move(source: str, destination: str) -> None:
+    try:
+        FileSystems.rename([source], [destination])
+    except BeamIOError:
+        if "://" not in destination or not FileSystems.exists(destination):
+            raise
+        FileSystems.delete([destination])  # filesystems that do not rename onto a file
+        FileSystems.rename([source], [destination])

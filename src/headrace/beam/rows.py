@@ -1,0 +1,182 @@
+"""A handler for examples, made to run over rows: the row travels with the example and comes out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.beam.files import BrokenLine, Row
+from headrace.core.config import BatchingConfig
+from headrace.core.errors import ConfigurationError
+from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
+from headrace.runtime.plan import make_plan
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What of a row the handler is fed."""
+
+    columns: tuple[str, ...] | None = None
+    """Those that were chosen; None: all."""
+    all_columns: tuple[str, ...] = ()
+    """In the order in which a handler that makes its own examples gets them, where none were chosen."""
+    key: str | None = None
+    """The column of the key, for a keyed handler."""
+
+
+def over_rows(handler: Any, examples: Examples) -> KeyedModelHandler[Any, Any, Any, Any]:
+    """A handler with rows for its elements and (row, prediction) for its predictions.
+
+    Making the example is the first preprocessing function; those of ``handler`` follow. They get what the handler's
+    ``example_from_row`` would get: a dict of the columns, or the bare value if exactly one column was chosen.
+
+    Raises:
+        ConfigurationError: it is no handler, or none that rows can be given to.
+    """
+    _refuse_unfit(handler)
+    plan = make_plan(handler)
+    keyed = isinstance(plan.handler, KeyedModelHandler)
+    _refuse_wrong_key(plan.handler, examples.key, keyed=keyed)
+    first_model = next(iter(plan.models.values()))
+    from_row = None if plan.preprocess else getattr(first_model, "example_from_row", None)
+    before = [_ExampleOfRow(examples, from_row), *map(_OnValue, plan.preprocess)]
+    after: list[Callable[[Any], Any]] = [_OnValue(function) for function in plan.postprocess]
+    if keyed:
+        before.append(_key_to_row)
+        after = [_key_to_value, *after, _without_key] if after else after
+    rows: Any = _by_column(plan.handler) if keyed else KeyedModelHandler(plan.handler)
+    for function in reversed(before):
+        rows = rows.with_preprocess_fn(function)
+    for function in after:
+        rows = rows.with_postprocess_fn(function)
+    return rows  # type: ignore[no-any-return]
+
+
+def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
+    """What ``handler`` asks for, with ``sizes`` in place of its own; functions of an example see the example only."""
+    plan = make_plan(handler)
+    functions = {name: getattr(plan.batching, name) for name in ("element_size_fn", "length_fn")}
+    shift = _OfKeyedExample if isinstance(plan.handler, KeyedModelHandler) else _OfExample
+    changes: dict[str, Any] = {name: shift(function) for name, function in functions.items() if function is not None}
+    changes.update(sizes)
+    return replace(plan.batching, **changes)
+
+
+def row_of(element: Any) -> Row | BrokenLine:
+    """The row at the heart of a dead letter's element, which is a row, or a pair or batch that begins with one."""
+    while not isinstance(element, dict | BrokenLine):
+        element = element[0]
+    return element
+
+
+class _ExampleOfRow:
+    """Row -> (row, example), or (row, (key, example)) for a keyed handler."""
+
+    def __init__(self, examples: Examples, from_row: Callable[[Mapping[str, Any]], Any] | None) -> None:
+        self._columns = examples.columns
+        if self._columns is None and from_row:
+            self._columns = examples.all_columns
+        self._bare = from_row is None and len(examples.columns or ()) == 1
+        self._from_row = from_row
+        self._key = examples.key
+
+    def __call__(self, row: Row | BrokenLine) -> tuple[Row, Any]:
+        if isinstance(row, BrokenLine):
+            raise row.error
+        try:
+            example = self._chosen(row)
+            key = None if self._key is None else row[self._key]
+        except KeyError as error:
+            raise LookupError(f"the row has no column {error}") from None
+        if self._from_row:
+            example = self._from_row(example)
+        return (row, example) if self._key is None else (row, (key, example))
+
+    def _chosen(self, row: Row) -> Any:
+        if self._columns is None:
+            return row
+        return row[self._columns[0]] if self._bare else {name: row[name] for name in self._columns}
+
+
+class _OnValue:
+    """A function of a value, as one of (row, value)."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        return pair[0], self._function(pair[1])
+
+
+class _OfExample:
+    """A function of an example, as one of (row, example)."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, pair: tuple[Any, Any]) -> Any:
+        return self._function(pair[1])
+
+
+class _OfKeyedExample(_OfExample):
+    """A function of (key, example), as one of ((row, key), example)."""
+
+    def __call__(self, pair: tuple[Any, Any]) -> Any:
+        return self._function((pair[0][1], pair[1]))
+
+
+class _ByColumn(KeyedModelHandler[Any, Any, Any, Any]):
+    """A KeyedModelHandler whose keys are (row, key)."""
+
+    def cohort(self, key: Any) -> Any:
+        return super().cohort(key[1])
+
+
+def _by_column(handler: KeyedModelHandler[Any, Any, Any, Any]) -> KeyedModelHandler[Any, Any, Any, Any]:
+    if handler.unkeyed is not None:
+        return KeyedModelHandler(handler.unkeyed)
+    keys_of: dict[Any, list[Any]] = {}
+    for key, cohort in handler.cohort_of.items():
+        keys_of.setdefault(cohort, []).append(key)
+    mappings = [KeyModelMapping(keys_of[cohort], model) for cohort, model in handler.cohorts.items()]
+    return _ByColumn(mappings, handler.max_models)
+
+
+def _key_to_row(pair: tuple[Any, tuple[Any, Any]]) -> tuple[tuple[Any, Any], Any]:
+    row, (key, example) = pair
+    return (row, key), example
+
+
+def _key_to_value(pair: tuple[tuple[Any, Any], Any]) -> tuple[Any, tuple[Any, Any]]:
+    (row, key), prediction = pair
+    return row, (key, prediction)
+
+
+def _without_key(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Postprocessing functions that leave (key, prediction) pairs leave the key, too, which is in the row already."""
+    row, value = pair
+    return (row, value[1]) if type(value) is tuple and len(value) == 2 else pair
+
+
+def _refuse_unfit(handler: Any) -> None:
+    methods: Sequence[str] = ("load_model", "run_inference", "get_preprocess_fns", "batch_elements_kwargs")
+    if isinstance(handler, type) or not all(hasattr(handler, method) for method in methods):
+        raise ConfigurationError(
+            f"the factory made {handler!r}, which is no model handler; derive it from headrace.ModelHandler."
+        )
+    if handler.should_skip_batching():
+        raise ConfigurationError(
+            f"{type(handler).__qualname__} takes batches for its elements (with_no_batching), but rows come one by "
+            "one; leave with_no_batching out, and set --max-batch-size 1 if the model takes one example at a time."
+        )
+
+
+def _refuse_wrong_key(handler: Any, key: str | None, *, keyed: bool) -> None:
+    name = type(handler).__qualname__
+    if keyed and key is None:
+        raise ConfigurationError(f"{name} takes keys; name their column with --key.")
+    if not keyed and key is not None:
+        raise ConfigurationError(f"{name} takes no keys; leave --key out.")
+    if keyed and type(handler) is not KeyedModelHandler:
+        raise ConfigurationError(f"{name} changes KeyedModelHandler, which rows cannot be given to; run it in Python.")

@@ -1,0 +1,144 @@
+"""Finds the handler that a command line names, and makes it."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import importlib.metadata
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from headrace.core.errors import ConfigurationError, as_type_name
+
+_GROUP = "headrace.handlers"
+
+
+def make_handler(name: str, arguments: dict[str, Any], model: str | None = None) -> Any:
+    """The handler that a factory makes.
+
+    Args:
+        name: of an entry point, or ``package.module:factory``.
+        arguments: for the factory, by name.
+        model: stands for the first parameter of the factory.
+
+    Raises:
+        ConfigurationError: it cannot be found or made; the message says why and lists what there is.
+    """
+    factory = _find(name)
+    parameters = _parameters(factory)
+    if model is not None:
+        arguments = {**arguments, **_first_argument(name, parameters, model, arguments)}
+    arguments = {key: _as_member(parameters.get(key), value) for key, value in arguments.items()}
+    _check(name, factory, arguments)
+    try:
+        return factory(**arguments)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{name} cannot be made: {as_type_name(error)}: {error}") from error
+
+
+def parse_arguments(option: str, pairs: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` pairs; a value is JSON if it parses as such, else text.
+
+    Raises:
+        ConfigurationError: one has no ``=``, or a key stands twice.
+    """
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise ConfigurationError(f"{option} takes key=value, not {pair!r}.")
+        if key in arguments:
+            raise ConfigurationError(f"{option} {key} is given twice.")
+        arguments[key] = _parse(value)
+    return arguments
+
+
+def handler_names() -> list[str]:
+    """The names of the installed handlers."""
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=_GROUP)})
+
+
+def _find(name: str) -> Callable[..., Any]:
+    if ":" in name:
+        factory = _import(*name.split(":", 1))
+    else:
+        entries = [entry for entry in importlib.metadata.entry_points(group=_GROUP) if entry.name == name]
+        if not entries:
+            raise ConfigurationError(
+                f"there is no handler {name!r}; there are {', '.join(handler_names())}, and your own: "
+                "package.module:factory."
+            )
+        factory = _import(*entries[0].value.split(":", 1))
+    if not callable(factory):
+        raise ConfigurationError(f"{name} is not callable; name a class, or a function that makes a handler.")
+    return factory  # type: ignore[no-any-return]
+
+
+def _import(module_name: str, attribute: str) -> Any:
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"cannot import {module_name}: {as_type_name(error)}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigurationError(f"{module_name} has no {attribute!r}.")
+        found = getattr(found, part)
+    return found
+
+
+def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # some callables of C have no signature
+        return {}
+
+
+def _first_argument(
+    name: str, parameters: dict[str, inspect.Parameter], model: str, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    first = next(iter(parameters.values()), None)
+    if first is None or first.kind in (first.VAR_POSITIONAL, first.VAR_KEYWORD, first.POSITIONAL_ONLY):
+        raise ConfigurationError(f"{name} has no first parameter for --model; leave --model out.")
+    if first.name in arguments:
+        raise ConfigurationError(f"--model and --handler-arg {first.name} are the same; give one of them.")
+    return {first.name: model}
+
+
+def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:
+    """A text as the member of that name, where the parameter's default shows that it takes an enumeration."""
+    default = parameter.default if parameter is not None else None
+    if not isinstance(default, enum.Enum) or not isinstance(value, str) or isinstance(default, str):
+        return value
+    members = {member.name.lower(): member for member in type(default)}
+    if value.lower() not in members:
+        raise ConfigurationError(f"{parameter} takes {', '.join(members)}, not {value!r}.")
+    return members[value.lower()]
+
+
+def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Names a missing or unknown argument before the factory fails on it."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise ConfigurationError(f"{name}: {error}; it takes {signature} (--handler-arg key=value).") from None
+
+
+def _parse(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

@@ -1,0 +1,104 @@
+"""The entry point ``headrace``: its commands and their options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from headrace import __version__
+from headrace.cli import options
+from headrace.cli.errors import report_error
+from headrace.cli.run import INTERRUPTED, MISUSED, Words, execute
+
+_RUN = "\n\n".join(
+    (
+        "Predict for every row of JSONL, CSV or Parquet files.",
+        "Each row comes out once: with its prediction in OUT or, if something fails for it, with the error in the dead "
+        "letters beside OUT (predictions.jsonl: predictions.dead-letters.jsonl). Both files appear at the end, when "
+        "everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT stays as it was.",
+        "Every other option is taken for one of Apache Beam's, for example --direct_num_workers=4.",
+        "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 130 interrupted.",
+    )
+)
+
+app = typer.Typer(
+    name="headrace",
+    help="Headrace: run models over files, and lose no row.",
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def headrace(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Headrace: run models over files, and lose no row."""
+    if version:
+        typer.echo(f"headrace {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(help=_RUN, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(  # noqa: PLR0917 - typer passes them by name
+    inputs: options.Inputs,
+    handler: options.Handler,
+    output: options.Output,
+    model: options.Model = None,
+    handler_arg: options.HandlerArg = None,
+    inference_arg: options.InferenceArg = None,
+    columns: options.Columns = None,
+    keep: options.Keep = None,
+    key: options.Key = None,
+    text_columns: options.TextColumns = None,
+    file_format: options.Format = None,
+    delimiter: options.Delimiter = None,
+    min_batch_size: options.MinBatchSize = None,
+    max_batch_size: options.MaxBatchSize = None,
+    runner: options.Runner = None,
+    no_progress: options.NoProgress = False,
+    verbose: options.Verbose = False,
+) -> int:
+    """Predicts for every row of some files."""
+    return execute(
+        Words(
+            arguments=inputs,
+            handler=handler,
+            output=output,
+            model=model,
+            handler_args=handler_arg or (),
+            inference_args=inference_arg or (),
+            columns=columns,
+            keep=keep,
+            key=key,
+            text_columns=text_columns,
+            file_format=file_format.value if file_format else None,
+            delimiter=delimiter,
+            min_batch_size=min_batch_size,
+            max_batch_size=max_batch_size,
+            runner=runner,
+            progress=not no_progress,
+            verbose=verbose,
+        )
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line (by default the process's own) and returns the exit code."""
+    try:
+        code = app(None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:
+        # typer's errors of usage: its own classes or click's, by its version; alike in what they can do.
+        if not hasattr(error, "format_message"):
+            raise
+        report_error(Console(stderr=True), error.format_message())
+        return MISUSED
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,135 @@
+"""The options of ``headrace run``, in the groups in which its help shows them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+_INPUT, _MODEL, _OUTPUT, _RUN = "Input", "Model", "Output", "Running"
+
+
+class FileFormat(str, Enum):
+    """What files of rows can be."""
+
+    jsonl = "jsonl"
+    csv = "csv"
+    parquet = "parquet"
+
+
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="INPUT", help="Files or globs ('data/*.jsonl'): local, or of any filesystem of Beam."),
+]
+Handler = Annotated[
+    str,
+    typer.Option(
+        "--handler",
+        metavar="NAME",
+        rich_help_panel=_MODEL,
+        help="An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable.",
+    ),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="URI", rich_help_panel=_MODEL, help="The first parameter of the handler: where its model is."
+    ),
+]
+HandlerArg = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--handler-arg",
+        metavar="KEY=VALUE",
+        rich_help_panel=_MODEL,
+        help="A parameter of the handler, as JSON or text. Repeatable.",
+    ),
+]
+InferenceArg = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--inference-arg",
+        metavar="KEY=VALUE",
+        rich_help_panel=_MODEL,
+        help="An argument of the model's call, as JSON or text. Repeatable.",
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="COLUMN",
+        rich_help_panel=_MODEL,
+        help="The column of the key, for a handler of keyed examples.",
+    ),
+]
+MinBatchSize = Annotated[
+    int | None,
+    typer.Option("--min-batch-size", rich_help_panel=_MODEL, help="Rows a batch at least, but for the last one."),
+]
+MaxBatchSize = Annotated[
+    int | None, typer.Option("--max-batch-size", rich_help_panel=_MODEL, help="Rows a batch at most.")
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        metavar="A,B,'C*'",
+        rich_help_panel=_INPUT,
+        help="The columns that the model sees: names or globs. All by default.",
+    ),
+]
+Format = Annotated[
+    FileFormat | None,
+    typer.Option("--format", rich_help_panel=_INPUT, help="Of the inputs; their extensions tell by default."),
+]
+Delimiter = Annotated[
+    str | None,
+    typer.Option(
+        "--delimiter",
+        metavar="CHARACTER",
+        rich_help_panel=_INPUT,
+        help="Of CSV files; a comma by default, a tab for .tsv.",
+    ),
+]
+TextColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text-columns",
+        metavar="A,B,'C*'",
+        rich_help_panel=_INPUT,
+        help="Columns of CSV files that stay text though they look like numbers.",
+    ),
+]
+Output = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        metavar="OUT",
+        rich_help_panel=_OUTPUT,
+        help="The file for the predictions: .jsonl, .jsonl.gz or .parquet.",
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="A,B,'C*'",
+        rich_help_panel=_OUTPUT,
+        help="The columns that stand beside the prediction: names or globs. All by default; '' for none.",
+    ),
+]
+Runner = Annotated[
+    str | None,
+    typer.Option(
+        "--runner",
+        metavar="NAME",
+        rich_help_panel=_RUN,
+        help="Beam's runner. By default FnApiRunner, in this process.",
+    ),
+]
+NoProgress = Annotated[bool, typer.Option("--no-progress", rich_help_panel=_RUN, help="Show only the summary.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", rich_help_panel=_RUN, help="Show Beam's log, and the traceback of a failure.")
+]

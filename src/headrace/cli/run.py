@@ -1,0 +1,210 @@
+"""``headrace run``: from the command line's words to a job, and the job run with a display."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from headrace.cli.columns import choose
+from headrace.cli.errors import orderly, report_error
+from headrace.cli.handlers import make_handler, parse_arguments
+from headrace.cli.progress import wait
+from headrace.cli.summary import show, summary
+from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.metrics.totals import Totals
+from headrace.runtime.observers import subscribed
+
+FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+
+_RESERVED = ("prediction", "model_id")
+_GRACE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Words:
+    """The command line, as it was typed."""
+
+    arguments: Sequence[str]
+    """Inputs, mixed with options that are not ours."""
+    handler: str
+    output: str
+    model: str | None = None
+    handler_args: Sequence[str] = ()
+    inference_args: Sequence[str] = ()
+    columns: Sequence[str] | None = None
+    keep: Sequence[str] | None = None
+    key: str | None = None
+    text_columns: Sequence[str] | None = None
+    file_format: str | None = None
+    delimiter: str | None = None
+    min_batch_size: int | None = None
+    max_batch_size: int | None = None
+    runner: str | None = None
+    progress: bool = True
+    verbose: bool = False
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+def execute(words: Words) -> int:
+    """Runs; returns the exit code."""
+    errors, out = Console(stderr=True), Console()
+    with orderly(errors, verbose=words.verbose):
+        busy = errors.status("starting") if words.progress and errors.is_terminal else nullcontext()
+        try:
+            with busy:
+                run = _prepare(words)
+        except Exception as error:  # whatever is found before the pipeline starts is the user's to correct
+            own_words = isinstance(error, ValueError) and str(error)
+            message = str(error) if own_words else f"{as_type_name(error)}: {error}"
+            return _fail(errors, MISUSED, message, error, verbose=words.verbose)
+        return _run(run, words, errors, out)
+
+
+def _prepare(words: Words) -> Any:
+    from headrace.beam import files, job  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
+    from headrace.beam.rows import Examples  # noqa: PLC0415 - as above
+
+    inputs = job.refuse_unknown_options(words.arguments)
+    if not inputs:
+        raise ConfigurationError("no INPUT is given; name at least one file or glob.")
+    handler = make_handler(words.handler, parse_arguments("--handler-arg", words.handler_args), words.model)
+    sources = files.match(inputs, words.file_format, words.delimiter)
+    head = files.peek(sources)
+    text = choose("--text-columns", words.text_columns, head.columns) or ()
+    key = choose("--key", [words.key] if words.key else None, head.columns)
+    keep = choose("--keep", words.keep, head.columns)
+    _refuse_reserved(head.columns if keep is None else keep)
+    sizes = {"min_batch_size": words.min_batch_size, "max_batch_size": words.max_batch_size}
+    return job.Run(
+        job.Job(
+            handler=handler,
+            sources=sources,
+            output=words.output,
+            examples=Examples(choose("--columns", words.columns, head.columns), head.columns, key[0] if key else None),
+            numbers={name: kind for name, kind in head.numbers.items() if name not in text},
+            keep=keep,
+            inference_args=parse_arguments("--inference-arg", words.inference_args) or None,
+            batch_sizes={name: size for name, size in sizes.items() if size is not None},
+            runner=words.runner or job.DEFAULT_RUNNER,
+            options=tuple(words.arguments) if len(inputs) < len(words.arguments) else (),
+        )
+    )
+
+
+def _refuse_reserved(columns: Sequence[str]) -> None:
+    for name in _RESERVED:
+        if name in columns:
+            raise ConfigurationError(
+                f"the input has a column {name!r}, where the prediction goes; name the columns to keep with --keep."
+            )
+
+
+def _run(run: Any, words: Words, errors: Console, out: Console) -> int:
+    totals, worker = Totals(), _Worker(run)
+    started = time.monotonic()
+    try:
+        with subscribed(totals), _terminable(), _frozen():
+            worker.start()
+            wait(worker.done, totals, errors, show=words.progress)
+    except KeyboardInterrupt as interrupt:
+        _stop(run, worker)
+        report_error(errors, f"interrupted; {'nothing' if worker.report is None else 'everything'} was written.")
+        code = TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+        return code if worker.done.is_set() else _leave(code)
+    if worker.error is not None:
+        from headrace.beam.job import describe  # noqa: PLC0415 - as above
+
+        message = f"the pipeline failed: {describe(worker.error)}"
+        return _fail(errors, FAILED, message, worker.error, verbose=words.verbose)
+    figures = totals if totals.batches else worker.report.totals
+    lines = summary(worker.report, figures, time.monotonic() - started)
+    if worker.report.rows and not worker.report.predictions:
+        report_error(errors, "every row failed; the dead letters say why.", "warning")
+    show(out, lines, {"written": run.output.path, "dead letters in": run.output.dead_letters})
+    return 0
+
+
+class _Worker(threading.Thread):
+    """Runs the pipeline, so that the main thread can draw and be interrupted.
+
+    Its end is an event: a ``Thread.join`` that an interrupt ends takes the thread for ended, too.
+    """
+
+    def __init__(self, run: Any) -> None:
+        super().__init__(name="headrace-run", daemon=True)
+        self._run = run
+        self.done = threading.Event()
+        self.report: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Runs it and keeps what came of it."""
+        try:
+            self.report = self._run.execute()
+        except BaseException as error:  # the main thread reports it
+            self.error = error
+        finally:
+            self.done.set()
+
+
+def _stop(run: Any, worker: _Worker) -> None:
+    """Ends the run; one that is stuck in a model is left behind, after its parts are removed."""
+    run.cancel()
+    worker.done.wait(_GRACE_SECONDS)
+    run.output.clean()
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process without waiting for threads that do not end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """Spares the garbage collector what imports have made, hundreds of thousands of objects: a quarter of the time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Lets SIGTERM end the run as an interrupt would."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(*_: Any) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _fail(console: Console, code: int, message: str, error: BaseException, *, verbose: bool) -> int:
+    if verbose:
+        traceback.print_exception(error)
+    report_error(console, message)
+    return code

@@ -1,0 +1,67 @@
+"""What is said at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+from headrace.metrics.totals import Totals
+
+Line = tuple[str, str]
+
+
+class Counted(Protocol):
+    """What a run counted."""
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        ...
+
+    @property
+    def predictions(self) -> int:
+        """Rows in the output."""
+        ...
+
+    @property
+    def dead_letters(self) -> Mapping[tuple[str, str], int]:
+        """By stage and error type."""
+        ...
+
+
+def summary(counted: Counted, totals: Totals, seconds: float) -> list[Line]:
+    """The lines of the summary: a name and a figure each."""
+    return [
+        ("rows", f"{counted.rows:,}"),
+        ("predictions", f"{counted.predictions:,}"),
+        ("dead letters", f"{sum(counted.dead_letters.values()):,}"),
+        *_by_cause(counted.dead_letters),
+        ("seconds", f"{seconds:.2f}"),
+        ("rows/s", f"{counted.rows / seconds if seconds else 0:,.0f}"),
+        ("batches", f"{totals.batches:,}"),
+        ("mean batch size", f"{totals.mean_batch_size:.1f}"),
+        ("model load seconds", f"{totals.load_seconds:.2f}"),
+        ("model bytes", f"{totals.model_bytes:,}"),
+    ]
+
+
+def show(console: Console, lines: Sequence[Line], files: Mapping[str, str]) -> None:
+    """Prints the summary: a table on a terminal, plain lines elsewhere; and where the files are."""
+    if console.is_terminal:
+        table = Table(show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
+    width = 2 + max(len(name) for name, _ in [*lines, *files.items()])
+    for name, value in [*([] if console.is_terminal else lines), *files.items()]:
+        console.print(f"{name:<{width}}{value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _by_cause(dead_letters: Mapping[tuple[str, str], int]) -> Iterator[Line]:
+    for (stage, error_type), count in sorted(dead_letters.items()):
+        yield f"  {stage} {error_type}", f"{count:,}"

@@ -1,0 +1,209 @@
+"""A command line in this process or in one of its own, over files in a folder of the test's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from headrace.cli.main import main
+
+HANDLERS = '''
+"""Handlers of a user's own."""
+
+import threading
+
+import numpy
+
+import headrace
+
+
+class Add(headrace.ModelHandler):
+    """Adds a row's numbers and ``plus``, times the inference argument ``times``."""
+
+    def __init__(self, plus=0, **options):
+        super().__init__(**options)
+        self.plus = plus
+
+    def load_model(self):
+        return sum
+
+    def run_inference(self, batch, model, inference_args=None):
+        times = (inference_args or {}).get("times", 1)
+        return [(model(example.values()) + self.plus) * times for example in batch]
+
+    def validate_inference_args(self, inference_args):
+        if set(inference_args or {}) - {"times"}:
+            raise ValueError("Add takes no inference argument but times")
+
+
+class Vectors(Add):
+    """Makes its own examples."""
+
+    def example_from_row(self, row):
+        return numpy.array([float(value) for value in row.values()])
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [headrace.PredictionResult(x, {"twice": x * 2, "size": len(batch)}, "v1") for x in batch]
+
+
+class Broken(Add):
+    def load_model(self):
+        raise OSError("no such weights:\\nw.pkl")
+
+
+class Slow(Add):
+    """Never ready."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        print("at work", flush=True)
+        threading.Event().wait()
+
+
+class Unpicklable(Add):
+    def __init__(self):
+        super().__init__()
+        self.rows = (row for row in ())
+
+
+def adorned():
+    """With functions before and after."""
+    return Add().with_preprocess_fn(lambda row: {"a": row["a"] * 10}).with_postprocess_fn(lambda sum: f"<{sum}>")
+
+
+def bare():
+    """Takes the value of one column."""
+    return Add().with_preprocess_fn(lambda value: {"value": value})
+
+
+def keyed():
+    return headrace.KeyedModelHandler(
+        [headrace.KeyModelMapping(["x"], Add(100)), headrace.KeyModelMapping(["y"], Add(200))]
+    )
+
+
+def size(**options):
+    """Predicts the size of its batch."""
+    class Size(headrace.ModelHandler):
+        def load_model(self):
+            return len
+
+        def run_inference(self, batch, model, inference_args=None):
+            return [model(batch)] * len(batch)
+
+    return Size(**options)
+
+
+def late(model_uri):
+    return Add().with_postprocess_fn(lambda sum: model_uri)
+
+
+def warns():
+    return Add(max_batch_duration_secs=1)
+
+
+def fails():
+    raise RuntimeError("no\\nluck")
+
+
+NOTHING = None
+'''
+
+
+class Result(NamedTuple):
+    """What a command line did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line that it complained with."""
+        (line,) = self.err.splitlines()
+        assert line.startswith("error: ")
+        return line.removeprefix("error: ")
+
+    @property
+    def summary(self) -> dict[str, str]:
+        """The summary's lines."""
+        return {line[:40].rsplit("  ", 1)[0].strip(): line.split("  ")[-1].strip() for line in self.out.splitlines()}
+
+
+class Folder:
+    """The folder of the files, and the current one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, name: str, content: str | list[dict]) -> None:
+        """Text, or rows in the format that the name tells."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".parquet"):
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(content), path)
+        else:
+            path.write_text(content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content))
+
+    def rows(self, name: str) -> list[dict]:
+        """The rows of a JSONL or Parquet file."""
+        if name.endswith(".parquet"):
+            return pyarrow.parquet.read_table(self.path / name).to_pylist()
+        return [json.loads(line) for line in (self.path / name).read_text().splitlines()]
+
+    def names(self) -> list[str]:
+        """The files there are, hidden ones too."""
+        return sorted(str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return Folder(tmp_path)
+
+
+@pytest.fixture
+def handlers(tmp_path_factory, monkeypatch):
+    """The name of a module of handlers, of this test only, importable here and in processes started from here."""
+    path = tmp_path_factory.mktemp("code")
+    name = f"handlers_{path.name}_{os.getpid()}"
+    (path / f"{name}.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(str(path))
+    monkeypatch.setenv("PYTHONPATH", str(path), prepend=os.pathsep)
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def headrace(capsys):
+    """Runs a command line in this process."""
+
+    def call(*arguments):
+        code = main(list(map(str, arguments)))
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def command(folder):
+    """A command line as a process of its own, in the folder; its ``environment`` adds to this one's."""
+
+    def start(*arguments, **environment):
+        return subprocess.Popen(
+            [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *arguments],
+            cwd=folder.path,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start

@@ -1,0 +1,37 @@
+"""Names and globs mean columns; one that means none is an error that lists what there is."""
+
+import pytest
+
+from headrace.cli.columns import choose
+from headrace.core.errors import ConfigurationError
+
+COLUMNS = ("id", "pixel_1", "pixel_0", "label", "x[1]")
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        (None, None),
+        ([""], ()),
+        (["label,id"], ("label", "id")),
+        (["pixel_*"], ("pixel_1", "pixel_0")),
+        (["label", " pixel_? , id,label"], ("label", "pixel_1", "pixel_0", "id")),
+        (["x[1]"], ("x[1]",)),
+        (["*"], COLUMNS),
+    ],
+)
+def test_names_in_the_order_given_and_globs_in_the_order_of_the_file(asked, chosen):
+    assert choose("--columns", asked, COLUMNS) == chosen
+
+
+def test_without_rows_names_are_believed():
+    assert choose("--columns", ["a,b*"], ()) == ("a", "b*")
+
+
+@pytest.mark.parametrize("name", ["ID", "pixels_*", "x[2]"])
+def test_a_name_that_means_no_column(name):
+    with pytest.raises(ConfigurationError) as caught:
+        choose("--keep", [f"id,{name}"], COLUMNS)
+    assert str(caught.value) == (
+        f"--keep: there is no column {name!r}; the columns are id, pixel_1, pixel_0, label, x[1]."
+    )

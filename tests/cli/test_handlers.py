@@ -1,0 +1,123 @@
+"""Handlers are found by name or path and made from text; what is wrong is said with what would be right."""
+
+import enum
+import sys
+import types
+
+import pytest
+
+from headrace.cli.handlers import handler_names, make_handler, parse_arguments
+from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+
+
+class Kind(enum.Enum):
+    PICKLE = 1
+    JOBLIB = 2
+
+
+def make(path, kind=Kind.PICKLE, *, size=1, **options):
+    return path, kind, size, options
+
+
+def make_without_parameters():
+    return "made"
+
+
+def fail_for_want_of_torch():
+    raise MissingExtraError("torch", "pytorch")
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module with factories, by its name."""
+    found = types.ModuleType("factories_of_a_test")
+    found.make = make
+    found.plain = make_without_parameters
+    found.missing = fail_for_want_of_torch
+    found.inner = types.SimpleNamespace(make=make_without_parameters)
+    found.nothing = None
+    monkeypatch.setitem(sys.modules, found.__name__, found)
+    return found.__name__
+
+
+def error_of(*arguments, **options):
+    with pytest.raises(ConfigurationError) as caught:
+        make_handler(*arguments, **options)
+    return str(caught.value)
+
+
+def test_an_installed_handler_by_its_name():
+    handler = make_handler("sklearn-numpy", {"model_file_type": "JOBLIB", "max_batch_size": 7}, model="m.pkl")
+    assert type(handler) is SklearnModelHandlerNumpy
+    assert handler.batch_elements_kwargs() == {"max_batch_size": 7}
+
+
+def test_a_factory_by_its_path(module):
+    assert make_handler(f"{module}:plain", {}) == make_handler(f"{module}:inner.make", {}) == "made"
+
+
+def test_the_model_is_the_first_parameter(module):
+    assert make_handler(f"{module}:make", {"size": 2, "other": 3}, model="m") == ("m", Kind.PICKLE, 2, {"other": 3})
+
+
+def test_a_member_of_an_enumeration_by_its_name(module):
+    assert make_handler(f"{module}:make", {"path": "p", "kind": "joblib"})[1] is Kind.JOBLIB
+    assert "takes pickle, joblib, not 'zip'" in error_of(f"{module}:make", {"path": "p", "kind": "zip"})
+
+
+def test_unknown_names_are_answered_with_the_known_ones():
+    assert {"sklearn-numpy", "sklearn-pandas", "pytorch-tensor", "onnx-numpy"} <= set(handler_names())
+    message = error_of("sklearn", {})
+    assert message.startswith("there is no handler 'sklearn'; there are ")
+    assert ", ".join(handler_names()) in message
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module_at_all:x", "cannot import no_such_module_at_all: ModuleNotFoundError"),
+        ("{}:absent", "factories_of_a_test has no 'absent'."),
+        ("{}:inner.absent", "factories_of_a_test has no 'inner.absent'."),
+        ("{}:nothing", "is not callable"),
+        ("{}:make", "missing a required argument: 'path'; it takes (path, kind="),
+        ("{}:missing", "torch is not installed; install it with: pip install 'headrace[pytorch]'"),
+    ],
+)
+def test_what_cannot_be_made(module, name, message):
+    assert message in error_of(name.format(module), {})
+
+
+def test_arguments_that_a_factory_does_not_take(module):
+    assert "got an unexpected keyword argument 'x'" in error_of(f"{module}:plain", {"x": 1})
+    assert "has no first parameter for --model" in error_of(f"{module}:plain", {}, model="m")
+    assert "--model and --handler-arg path are the same" in error_of(f"{module}:make", {"path": "p"}, model="m")
+
+
+def test_a_module_that_fails(tmp_path, monkeypatch):
+    (tmp_path / "factories_that_fail.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert "cannot import factories_that_fail: ZeroDivisionError" in error_of("factories_that_fail:x", {})
+
+
+def test_values_are_json_or_text():
+    pairs = ["a=1", "b=text", "c=[1, null]", 'd="1"', "e=x=y", "f=", "g=true"]
+    assert parse_arguments("--handler-arg", pairs) == {
+        "a": 1,
+        "b": "text",
+        "c": [1, None],
+        "d": "1",
+        "e": "x=y",
+        "f": "",
+        "g": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [(["a"], "takes key=value, not 'a'"), (["=1"], "takes key=value"), (["a=1", "a=2"], "--x a is given twice")],
+)
+def test_pairs_that_are_none(pairs, message):
+    with pytest.raises(ConfigurationError, match=message):
+        parse_arguments("--x", pairs)

@@ -1,0 +1,58 @@
+"""The entry point, its help, and the copy of the help in the documentation."""
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+import pytest
+
+import headrace as package
+
+GUIDE = Path(__file__).parents[2] / "docs" / "command-line.md"
+WIDTH = "100"
+DRAWN = re.compile(r"Usage:.*|[─│╭╮╰╯*]|<[^>]*>|\[[a-z|]+\]|\bINTEGER\b|\bINPUT\S*")
+"""What typer draws around the words of the help; it changes with its version."""
+
+
+def words(text):
+    return DRAWN.sub(" ", text).split()
+
+
+def test_the_entry_point_is_installed():
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="headrace")
+    assert script.value == "headrace.cli.main:main"
+
+
+def test_the_version(headrace):
+    assert headrace("--version") == (0, f"headrace {package.__version__}\n", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_the_help_names_the_commands(headrace, arguments):
+    result = headrace(*arguments)
+    assert (result.code, result.err) == (0, "")
+    assert "run" in words(result.out)
+
+
+def test_an_unknown_command(headrace):
+    result = headrace("walk")
+    assert (result.code, result.out) == (2, "")
+    assert "No such command 'walk'" in result.error
+
+
+def test_the_help_in_the_guide_is_the_help(command):
+    process = command("run", "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH, NO_COLOR="1")
+    help_text, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    (block,) = re.findall(
+        r"^```console\n\$ headrace run --help\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert words(block) == words(help_text)
+
+
+def test_every_option_is_explained_in_the_guide(command):
+    help_text, _ = command("run", "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH).communicate()
+    options = set(re.findall(r"(--[a-z-]+) ", help_text)) - {"--help"}
+    assert len(options) > 15
+    explained = GUIDE.read_text().partition("$ headrace run --help")[0]
+    assert {option for option in options if f"`{option}" not in explained} == set()

@@ -1,0 +1,172 @@
+"""``headrace run`` from files to files, in every format, with every kind of handler."""
+
+import gzip
+
+import pytest
+
+ROWS = [{"a": n, "b": 10 * n, "name": f"row {n}"} for n in range(5)]
+CSV = "a,b,name\n" + "".join(f"{row['a']},{row['b']},{row['name']}\n" for row in ROWS)
+
+SIZE_2 = ("--min-batch-size", 2, "--max-batch-size", 2)
+
+
+@pytest.fixture
+def run(headrace, handlers):
+    """Runs with one of the test's own handlers."""
+    return lambda handler, *arguments: headrace("run", "--handler", f"{handlers}:{handler}", *arguments)
+
+
+@pytest.mark.parametrize(("name", "content"), [("in.jsonl", ROWS), ("in.csv", CSV), ("in.parquet", ROWS)])
+@pytest.mark.parametrize("output", ["out/p.jsonl", "out/p.parquet"])
+def test_every_format_in_and_out(folder, run, name, content, output):
+    folder.write(name, content)
+    result = run("Add", name, "--columns", "a,b", "--output", output)
+    assert (result.code, result.err) == (0, "")
+    assert folder.rows(output) == [{**row, "prediction": 11 * row["a"]} for row in ROWS]
+    assert folder.names() == sorted([name, output, "out/p.dead-letters.jsonl"])
+
+
+def test_the_summary(folder, run):
+    folder.write("in.csv", CSV + "x,1,text\n1,2\n")
+    result = run("Add", "in.csv", "--columns", "a,b", "--output", "p.jsonl", *SIZE_2)
+    assert result.code == 0
+    assert list(result.summary)[:6] == [
+        "rows",
+        "predictions",
+        "dead letters",
+        "inference TypeError",
+        "reading ValueError",
+        "seconds",
+    ]
+    figures = {name: result.summary[name] for name in ("rows", "predictions", "dead letters", "batches")}
+    assert figures == {"rows": "7", "predictions": "5", "dead letters": "2", "batches": "3"}
+    assert result.summary["mean batch size"] == "1.7"
+    assert {"rows/s", "model load seconds", "model bytes"} <= set(result.summary)
+    assert result.summary["written"] == str(folder.path / "p.jsonl")
+
+
+def test_several_inputs_and_globs(folder, run):
+    folder.write("data/b.csv", "a\n3\n")
+    folder.write("data/a.csv", "a\n1\n2\n")
+    folder.write("more.jsonl", [{"a": 4}])
+    assert run("Add", "data/*.csv", "more.jsonl", "--output", "p.jsonl").code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2, 3, 4]
+
+
+def test_the_format_and_the_delimiter_can_be_said(folder, run):
+    folder.write("in.txt", "a;b\n1;2\n")
+    assert run("Add", "in.txt", "--format", "csv", "--delimiter", ";", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"a": 1, "b": 2, "prediction": 3}]
+
+
+def test_columns_by_glob_and_what_is_kept(folder, run):
+    folder.write("in.jsonl", [{"x_2": 1, "id": 7, "x_1": 2, "y": 100}])
+    assert run("Add", "in.jsonl", "--columns", "x_*", "--keep", "id", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"id": 7, "prediction": 3}]
+    assert run("Add", "in.jsonl", "--columns", "y", "--columns", "x_1", "--keep", "", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"prediction": 102}]
+
+
+def test_text_columns_stay_text(folder, run):
+    folder.write("in.csv", "a,phone\n1,4412\n")
+    assert run("bare", "in.csv", "--columns", "a", "--text-columns", "phone", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"a": 1, "phone": "4412", "prediction": 1}]
+
+
+def test_one_column_is_a_bare_value(folder, run):
+    folder.write("in.jsonl", ROWS)
+    assert run("bare", "in.jsonl", "--columns", "b", "--keep", "a", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"a": n, "prediction": 10 * n} for n in range(5)]
+
+
+def test_a_handler_that_makes_its_own_examples(folder, run):
+    folder.write("in.jsonl", [{"a": 1, "b": "2.5"}, {"a": "smudge", "b": 0}, {"b": 3}])
+    assert run("Vectors", "in.jsonl", "--columns", "b,a", "--output", "p.jsonl").code == 0
+    (row,) = folder.rows("p.jsonl")
+    assert row == {"a": 1, "b": "2.5", "prediction": {"twice": [5.0, 2.0], "size": 1}, "model_id": "v1"}
+    smudged, lacking = folder.rows("p.dead-letters.jsonl")
+    assert smudged["row"] == {"a": "smudge", "b": 0}
+    assert (smudged["stage"], smudged["operation"], smudged["error_type"]) == ("preprocessing", 0, "ValueError")
+    assert smudged["message"] == "could not convert string to float: 'smudge'"
+    assert smudged["traceback"].startswith("Traceback")
+    assert (lacking["row"], lacking["message"]) == ({"b": 3}, "the row has no column 'a'")
+
+
+def test_functions_before_and_after(folder, run):
+    folder.write("in.jsonl", [{"a": 1}, {"b": 2}, {"a": 3}])
+    assert run("adorned", "in.jsonl", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"a": 1, "prediction": "<10>"}, {"a": 3, "prediction": "<30>"}]
+    (letter,) = folder.rows("p.dead-letters.jsonl")
+    assert (letter["row"], letter["stage"], letter["operation"]) == ({"b": 2}, "preprocessing", 1)
+    assert letter["error_type"] == "KeyError"
+
+
+def test_keyed_models(folder, run):
+    folder.write("in.csv", "key,a,b\nx,1,0\ny,2,0\nz,3,0\n")
+    assert run("keyed", "in.csv", "--columns", "a,b", "--keep", "a", "--key", "key", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 101}, {"a": 2, "prediction": 202}]
+    (letter,) = folder.rows("p.dead-letters.jsonl")
+    assert (letter["row"], letter["stage"]) == ({"key": "z", "a": 3, "b": 0}, "inference")
+
+
+def test_arguments_of_the_handler_and_of_the_model(folder, run):
+    folder.write("in.jsonl", [{"a": 1}])
+    assert run("Add", "in.jsonl", "--handler-arg", "plus=0.5", "--inference-arg", "times=4", "--output", "p.jsonl")
+    assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 6.0}]
+    assert run("late", "in.jsonl", "--model", "here/it.is", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == [{"a": 1, "prediction": "here/it.is"}]
+
+
+def test_batch_sizes(folder, run):
+    folder.write("in.jsonl", [{"a": n} for n in range(7)])
+    run("size", "in.jsonl", "--min-batch-size", 3, "--max-batch-size", 3, "--output", "p.jsonl")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 3, 3, 3, 3, 3, 1]
+    run("size", "in.jsonl", "--handler-arg", "min_batch_size=2", "--max-batch-size", 2, "--output", "p.jsonl")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [2, 2, 2, 2, 2, 2, 1]
+
+
+def test_options_of_beam_go_to_beam(folder, run):
+    for n in range(4):
+        folder.write(f"in{n}.jsonl", [{"a": n}])
+    workers = ("--direct_num_workers", "2", "--direct_running_mode=multi_threading")
+    result = run("Add", "in0.jsonl", *workers, "in1.jsonl", "--output", "p.jsonl", "in[23].jsonl")
+    assert result.code == 0
+    assert sorted(row["prediction"] for row in folder.rows("p.jsonl")) == [0, 1, 2, 3]
+
+
+def test_another_runner_by_its_name(folder, run):
+    folder.write("in.jsonl", [{"a": 1}, {"a": "x"}])
+    result = run("Add", "in.jsonl", "--runner", "BundleBasedDirectRunner", "--output", "p.jsonl")
+    assert result.code == 0
+    assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 1}]
+    assert result.summary["dead letters"] == "1"
+    assert result.summary["batches"] == "1"
+
+
+def test_compressed_files(folder, run):
+    (folder.path / "in.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
+    assert run("Add", "in.jsonl.gz", "--output", "p.jsonl.gz").code == 0
+    assert gzip.decompress((folder.path / "p.jsonl.gz").read_bytes()) == b'{"a": 1, "prediction": 1}\n'
+
+
+def test_no_rows(folder, run):
+    folder.write("in.jsonl", "")
+    folder.write("p.dead-letters.jsonl", "old")
+    assert run("Add", "in.jsonl", "--columns", "a", "--output", "p.jsonl").code == 0
+    assert folder.rows("p.jsonl") == folder.rows("p.dead-letters.jsonl") == []
+
+
+def test_every_row_failing_is_worth_a_warning(folder, run):
+    folder.write("in.jsonl", [{"a": "x"}])
+    result = run("Add", "in.jsonl", "--output", "p.jsonl")
+    assert (result.code, result.err) == (0, "warning: every row failed; the dead letters say why.\n")
+
+
+@pytest.mark.filterwarnings("default::headrace.NotYetHonouredWarning")
+def test_a_warning_is_short(folder, run):
+    folder.write("in.jsonl", [{"a": 1}])
+    result = run("warns", "in.jsonl", "--output", "p.jsonl")
+    assert result.code == 0
+    (line,) = result.err.splitlines()
+    assert line.startswith("NotYetHonouredWarning: ")
+    assert "max_batch_duration_secs" in line

@@ -1,0 +1,144 @@
+"""Whatever is wrong is said in one line, with the exit code that fits, and leaves the output as it was."""
+
+import pytest
+
+ROWS = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+
+
+@pytest.fixture
+def old(folder):
+    """Inputs, and an output of an earlier run that must survive."""
+    folder.write("in.jsonl", ROWS)
+    folder.write("in.csv", "a,b\n1,2\n")
+    folder.write("broken.jsonl", '{"a": 1\n')
+    folder.write("twice.csv", "a,a\n1,2\n")
+    folder.write("prediction.jsonl", [{"a": 1, "prediction": 2}])
+    folder.write("p.jsonl", "old\n")
+    folder.write("p.parquet.txt", "")
+    before = folder.names()
+    yield folder
+    assert folder.names() == before
+    assert (folder.path / "p.jsonl").read_text() == "old\n"
+
+
+@pytest.fixture
+def mistaken(old, handlers, headrace):
+    """Runs Add over in.jsonl into p.jsonl, but for the arguments given; the error of a misuse."""
+
+    def call(*arguments, inputs=("in.jsonl",), handler="{}:Add", output="p.jsonl"):
+        options = ("--handler", handler.format(handlers), "--output", output)
+        result = headrace("run", *inputs, *options, *arguments)
+        assert (result.code, result.out) == (2, "")
+        return result.error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error"),
+    [
+        (["absent.csv"], "there is no file 'absent.csv'."),
+        (["in.jsonl", "absent*.csv"], "no file matches 'absent*.csv'."),
+        (["."], ". is a folder; name its files, for example './*.jsonl'."),
+        (["p.parquet.txt"], "tells no format; add --format jsonl, csv or parquet."),
+        (["broken.jsonl"], "line 1: Expecting ',' delimiter"),
+        (["twice.csv"], "the header has 'a' twice"),
+        (["gs://bucket/a.csv"], "pip install apache-beam[gcp]"),
+        (["prediction.jsonl"], "the input has a column 'prediction', where the prediction goes"),
+        (["--streaming"], "no INPUT is given"),
+    ],
+)
+def test_inputs(mistaken, inputs, error):
+    assert error in mistaken(inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    ("handler", "error"),
+    [
+        ("sklearn", "there is no handler 'sklearn'; there are onnx-numpy, "),
+        ("absent:Add", "cannot import absent: ModuleNotFoundError: No module named 'absent'"),
+        ("{}:Absent", "has no 'Absent'."),
+        ("{}:NOTHING", "is not callable"),
+        ("{}:fails", "fails cannot be made: RuntimeError: no luck"),
+        ("{}:late", "missing a required argument: 'model_uri'"),
+        ("builtins:dict", "the factory made {{}}, which is no model handler"),
+        ("{}:Unpicklable", "cannot pickle 'generator' object"),
+        ("{}:keyed", "KeyedModelHandler takes keys; name their column with --key."),
+    ],
+)
+def test_handlers(mistaken, handler, error):
+    assert error.format() in mistaken(handler=handler)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--columns", "a,c"], "--columns: there is no column 'c'; the columns are a, b."),
+        (["--keep", "c*"], "--keep: there is no column 'c*'; the columns are a, b."),
+        (["--text-columns", "c"], "--text-columns: there is no column 'c'"),
+        (["--key", "c"], "--key: there is no column 'c'"),
+        (["--key", "a"], "Add takes no keys; leave --key out."),
+        (["--handler-arg", "plus"], "--handler-arg takes key=value, not 'plus'."),
+        (["--handler-arg", "plus=1", "--model", "x"], "--model and --handler-arg plus are the same"),
+        (["--inference-arg", "x=1"], "Add takes no inference argument but times"),
+        (["--inference-arg", "times=1", "--inference-arg", "times=2"], "--inference-arg times is given twice."),
+        (["--max-batch-size", "0"], "Minimum (1) must not be greater than maximum (0) batch size."),
+        (["--max-batch-size", "many"], "Invalid value for '--max-batch-size'"),
+        (["--format", "xml"], "Invalid value for '--format'"),
+        (["--delimiter", ";;", "in.csv"], "delimiter"),
+        (["--colums", "a"], "neither headrace run nor Beam has an option --colums."),
+        (["--direct_num_workers=x"], "invalid int value: 'x'."),
+        (["--runner", "NoRunner"], "Unexpected pipeline runner: NoRunner."),
+    ],
+)
+def test_options(mistaken, arguments, error):
+    assert error in mistaken(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("output", "error"),
+    [
+        ("p.csv", "--output must end in .jsonl (or .jsonl.gz) or .parquet, not 'p.csv'."),
+        ("in.jsonl", "in.jsonl is among the inputs and would be overwritten; choose another --output."),
+        ("in.csv/p.jsonl", "cannot write "),
+        ("gs://bucket/p.jsonl", "pip install apache-beam[gcp]"),
+    ],
+)
+def test_outputs(mistaken, output, error):
+    assert error in mistaken(output=output)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ([], "Missing argument 'INPUT'."),
+        (["in.jsonl", "--output", "p.jsonl"], "Missing option '--handler'."),
+        (["in.jsonl", "--handler", "x"], "Missing option '--output'."),
+        (["in.jsonl", "--handler"], "Option '--handler' requires an argument."),
+    ],
+)
+def test_what_is_missing(old, headrace, arguments, error):
+    result = headrace("run", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert error in result.error
+
+
+@pytest.mark.parametrize("output", ["p.jsonl", "p.parquet"])
+def test_a_pipeline_that_fails(old, headrace, handlers, output):
+    result = headrace("run", "in.jsonl", "--handler", f"{handlers}:Broken", "--output", output)
+    assert (result.code, result.out) == (1, "")
+    assert result.error == "the pipeline failed: OSError: no such weights: w.pkl"
+
+
+def test_a_file_that_fails_in_the_middle(old, headrace, handlers):
+    result = headrace("run", "in.csv", "twice.csv", "--handler", f"{handlers}:Add", "--output", "p.jsonl")
+    assert (result.code, result.out) == (1, "")
+    assert result.error.endswith("twice.csv as csv: the header has 'a' twice")
+
+
+@pytest.mark.parametrize(("handler", "code"), [("Broken", 1), ("fails", 2)])
+def test_verbose_shows_the_traceback(old, headrace, handlers, handler, code):
+    result = headrace("run", "in.jsonl", "--handler", f"{handlers}:{handler}", "--output", "p.jsonl", "--verbose")
+    assert result.code == code
+    assert "Traceback (most recent call last):" in result.err
+    assert result.err.splitlines()[-1].startswith("error: ")

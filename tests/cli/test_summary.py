@@ -1,0 +1,52 @@
+"""The summary says what came of a run."""
+
+import io
+from types import SimpleNamespace
+
+from rich.console import Console
+
+from headrace.cli.summary import show, summary
+from headrace.metrics.totals import Totals
+
+COUNTED = SimpleNamespace(
+    rows=2000, predictions=1998, dead_letters={("reading", "ValueError"): 1, ("inference", "KeyError"): 1}
+)
+TOTALS = Totals(predictions=1999, batches=4, load_seconds=0.5, model_bytes=12_345_678)
+LINES = [
+    ("rows", "2,000"),
+    ("predictions", "1,998"),
+    ("dead letters", "2"),
+    ("  inference KeyError", "1"),
+    ("  reading ValueError", "1"),
+    ("seconds", "4.00"),
+    ("rows/s", "500"),
+    ("batches", "4"),
+    ("mean batch size", "499.8"),
+    ("model load seconds", "0.50"),
+    ("model bytes", "12,345,678"),
+]
+
+
+def shown(**options):
+    screen = io.StringIO()
+    show(Console(file=screen, width=60, **options), LINES, {"written": "/a/[bold]" + "long" * 30 + ".jsonl"})
+    return screen.getvalue()
+
+
+def test_the_lines():
+    assert summary(COUNTED, TOTALS, 4.0) == LINES
+    assert ("rows/s", "0") in summary(COUNTED, TOTALS, 0.0)
+
+
+def test_elsewhere_than_on_a_terminal_it_is_plain():
+    text = shown()
+    assert text.isascii()
+    assert set(text) - set(map(chr, range(32, 127))) == {"\n"}
+    assert "dead letters          2\n  inference KeyError  1\n" in text
+    assert text.endswith("written               /a/[bold]" + "long" * 30 + ".jsonl\n")
+
+
+def test_on_a_terminal_it_is_a_table():
+    text = shown(force_terminal=True)
+    assert "│ mean batch size" in text
+    assert text.endswith("/a/[bold]" + "long" * 30 + ".jsonl\n")
