@@ -42,7 +42,7 @@ architecture: $(VENV)/.dev ## who may import whom, what is public, how large fil
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest tests/architecture
 
-check: lint types architecture test ## all that CI looks at
+check: lint types architecture test ## all that CI looks at, but for the demo
 
 clean: ## remove the environment, the demo's files and all caches
 	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

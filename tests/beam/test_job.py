@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.beam.files import match, peek
-from headrace.beam.job import CancelledError, Job, Run, describe, refuse_unknown_options
+from headrace.beam.job import CancelledError, Job, Run, describe, take_options
 from headrace.beam.rows import Examples
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
@@ -184,7 +184,7 @@ def test_what_is_wrong_is_said_at_construction(make):
 
 def test_options_of_beam_are_told_from_files():
     arguments = ["a.csv", "--direct_num_workers", "2", "b.csv", "--streaming", "c.csv", "--job_name=x"]
-    assert refuse_unknown_options(arguments) == ("a.csv", "b.csv", "c.csv")
+    assert take_options(arguments) == ("a.csv", "b.csv", "c.csv")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_options_of_beam_are_told_from_files():
 )
 def test_options_that_beam_does_not_know(arguments, message):
     with pytest.raises(ConfigurationError) as caught:
-        refuse_unknown_options(arguments)
+        take_options(arguments)
     assert message in str(caught.value)
 
 

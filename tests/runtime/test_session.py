@@ -216,10 +216,9 @@ def test_the_heap_is_frozen_while_any_session_is_open_and_models_are_not_in_it()
             return model
 
     one, two = opened(Cyclic([])), opened(Cyclic([]))
-    frozen = gc.get_freeze_count()
-    assert frozen > 0
+    assert gc.get_freeze_count() > 0
     close_session(one)
-    assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() > 0
     with two.model(ONLY) as model:
         assert any(model is tracked for tracked in gc.get_objects())
     close_session(two)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
@@ -127,8 +128,8 @@ def refuse_if_cancelled(folder: str) -> None:
         raise CancelledError("cancelled")
 
 
-def refuse_unknown_options(arguments: Sequence[str]) -> tuple[str, ...]:
-    """What of the arguments belongs to none of Beam's options: names of files.
+def take_options(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Gives Beam's filesystems their options; returns what belongs to none of Beam's options: names of files.
 
     Raises:
         ConfigurationError: an option that Beam does not know, or a value that it does not take.
@@ -141,6 +142,7 @@ def refuse_unknown_options(arguments: Sequence[str]) -> tuple[str, ...]:
     for argument in rest:
         if argument.startswith("-") and argument != "-":
             raise ConfigurationError(f"neither headrace run nor Beam has an option {argument.partition('=')[0]}.")
+    FileSystems.set_options(PipelineOptions(list(arguments)))
     return tuple(rest)
 
 

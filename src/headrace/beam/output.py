@@ -9,6 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
@@ -130,12 +131,12 @@ class Output:
 
     def clean(self) -> None:
         """Removes the parts, if there are any."""
-        try:
+        with suppress(BeamIOError):  # what is not there any more, since somebody else removes it at the same time
+            if "://" in self.folder:  # where folders may be no more than a part of names
+                found = FileSystems.match([str(FileSystems.join(self.folder, "*"))])[0].metadata_list
+                FileSystems.delete([file.path for file in found])
             if FileSystems.exists(self.folder):
                 FileSystems.delete([self.folder])
-        except BeamIOError:
-            if FileSystems.exists(self.folder):  # else somebody else removed it at the same time
-                raise
 
     def _scratch(self, path: str) -> str:
         return str(FileSystems.join(self.folder, FileSystems.split(path)[1]))

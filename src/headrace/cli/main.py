@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line (by default the process's own) and returns the exit code."""
     try:
         code = app(None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:
         # typer's errors of usage: its own classes or click's, by its version; alike in what they can do.

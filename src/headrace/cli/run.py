@@ -78,7 +78,7 @@ def _prepare(words: Words) -> Any:
     from headrace.beam import files, job  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
     from headrace.beam.rows import Examples  # noqa: PLC0415 - as above
 
-    inputs = job.refuse_unknown_options(words.arguments)
+    inputs = job.take_options(words.arguments)
     if not inputs:
         raise ConfigurationError("no INPUT is given; name at least one file or glob.")
     handler = make_handler(words.handler, parse_arguments("--handler-arg", words.handler_args), words.model)
