@@ -40,8 +40,8 @@ def test_without_weights_the_fast_path_equals_the_weighed_one(count, target, max
     fast, slow = Batcher(always(target), max_count), Batcher(always(target), max_count)
     quick = [batch for n in range(count) if (batch := fast.add(n, n))]
     weighed = [batch for n in range(count) for batch in slow.add_weighed(n, n, 1)]
-    assert quick == weighed
-    assert fast.flush() == slow.flush()
+    assert [batch[:2] for batch in quick] == [batch[:2] for batch in weighed]
+    assert fast.flush()[:2] == slow.flush()[:2]
     assert all(len(batch.elements) == min(target, max_count) for batch in quick)
 
 
@@ -56,7 +56,7 @@ def test_a_batch_leaves_as_soon_as_its_weight_reaches_the_target(elements, targe
 def test_an_element_heavier_than_the_limit_goes_alone():
     batcher = Batcher(always(10), 10, 5)
     assert batcher.add_weighed("light", 1, 2) == []
-    assert batcher.add_weighed("heavy", 2, 9) == [Batch(["light"], [1]), Batch(["heavy"], [2])]
+    assert batcher.add_weighed("heavy", 2, 9) == [Batch(["light"], [1], 2), Batch(["heavy"], [2], 9)]
     assert len(batcher) == 0
 
 

@@ -207,6 +207,8 @@ def test_options_that_beam_does_not_know(arguments, message):
     [
         (OSError("no such\nfile [while running 'A/B']"), "OSError: no such file"),
         (KeyError(), "KeyError"),
+        (RuntimeError("FileNotFoundError: [Errno 2] 'x' [while running 'A']"), "FileNotFoundError: [Errno 2] 'x'"),
+        (RuntimeError("on the whole: no"), "RuntimeError: on the whole: no"),
         (CancelledError("cancelled"), "headrace.beam.job.CancelledError: cancelled"),
         (
             RuntimeError(

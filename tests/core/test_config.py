@@ -41,7 +41,11 @@ def test_unknown_option_names_the_owner_and_the_known_ones():
         ({"bucket_boundaries": [1, 2]}, "requires length_fn"),
         ({"bucket_boundaries": [2, 1], "length_fn": len}, "sorted list of positive"),
         ({"bucket_boundaries": [], "length_fn": len}, "non-empty"),
-        ({"variance": 1.0}, "variance"),
+        ({"variance": -1.0}, "variance"),
+        ({"min_batch_size": "3"}, "min_batch_size must be an int, not '3'"),
+        ({"max_batch_size": 2.5}, "max_batch_size must be an int, not 2.5"),
+        ({"max_batch_size": None}, "max_batch_size must be an int, not None"),
+        ({"element_size_fn": 3}, "element_size_fn must be callable, not 3"),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import dataclass
 
 import apache_beam.ml.inference.base as incumbent
 import cloudpickle
@@ -144,3 +145,23 @@ def test_bare_takes_everything_off_again(base):
     assert handler.get_preprocess_fns() == []
     assert handler.get_postprocess_fns() == []
     assert not handler.should_skip_batching()
+
+
+def test_frozen_dataclasses_may_be_handlers():
+    @dataclass(frozen=True)
+    class Frozen(ModelHandler):
+        amount: int
+
+    assert Frozen(3).with_preprocess_fn(int).get_preprocess_fns() == [int]
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(ConfigurationError, match="must be callable, not 'x'"):
+        ModelHandler().with_preprocess_fn("x")
+    with pytest.raises(ConfigurationError, match="must be callable, not 'x'"):
+        ModelHandler().with_postprocess_fn("x")
+
+
+def test_environment_variables_are_strings():
+    with pytest.raises(ConfigurationError, match="env_vars must map strings to strings, not 'A' to 1"):
+        ModelHandler(env_vars={"A": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
 import pytest
@@ -110,6 +111,48 @@ def test_a_subclass_of_the_keyed_handler_keeps_its_own_answers():
             return "Mine"
 
     assert Mine(Adder()).get_metrics_namespace() == "Mine"
+
+
+@pytest.mark.parametrize("keyed", [KeyedModelHandler, MaybeKeyedModelHandler])
+def test_a_subclass_may_ask_its_base(keyed):
+    class Mine(keyed):
+        def load_model(self):
+            return -super().load_model()
+
+        def batch_elements_kwargs(self):
+            return {**super().batch_elements_kwargs(), "max_batch_size": 9}
+
+        def get_metrics_namespace(self):
+            return f"My{super().get_metrics_namespace()}"
+
+    handler = Mine(Adder(5, min_batch_size=3))
+    assert handler.load_model() == -5
+    assert handler.batch_elements_kwargs() == {"min_batch_size": 3, "max_batch_size": 9}
+    assert handler.get_metrics_namespace() == "MyAdder"
+
+
+def test_models_called_by_hand_load_once_for_all_threads_and_keep_the_limit():
+    loads = []
+
+    class Counting(Adder):
+        def load_model(self):
+            loads.append(self.amount)
+            return self.amount
+
+    mappings = [KeyModelMapping([n], Counting(n)) for n in range(3)]
+    models = KeyedModelHandler(mappings).load_model()
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(models.__getitem__, [0, 1, 2] * 20)) == [0, 1, 2] * 20
+    assert sorted(loads) == [0, 1, 2]
+    limited = KeyedModelHandler(mappings, max_models_per_worker_hint=2).load_model()
+    for n in (0, 1, 2):
+        assert limited[n] == n
+        assert len(limited._loaded) <= 2
+
+
+def test_mappings_must_be_some():
+    with pytest.raises(ConfigurationError, match="at least one KeyModelMapping"):
+        KeyedModelHandler([])
 
 
 def test_answers_with_mappings():

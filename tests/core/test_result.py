@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 
 import apache_beam.ml.inference.base as incumbent
 
 from headrace import Failure, ModelMetadata, PredictionResult, Stage
+from headrace.core.result import Caught
 
 
-def failure(error, **more):
-    return Failure("tag", Stage.INFERENCE, 0, "element", error, **more)
+def failure(error, stage=Stage.INFERENCE, **more):
+    return Failure("tag", stage, 0, "element", Caught.of(error), **more)
 
 
 def raised(error):
@@ -36,7 +38,7 @@ def test_a_failed_inference_is_a_batch_of_one_element():
 
 
 def test_other_failures_hold_the_element_itself():
-    assert Failure("tag", Stage.PREPROCESSING, 1, "element", ValueError()).record[0] == "element"
+    assert failure(ValueError(), Stage.PREPROCESSING).record[0] == "element"
     assert failure(ValueError(), whole_batch=True).record[0] == "element"
 
 
@@ -44,7 +46,33 @@ def test_an_error_of_a_class_that_cannot_be_imported_still_makes_a_dead_letter()
     class Local(KeyError):
         pass
 
-    cls, text, _ = failure(Local("x")).triple
+    cls, text, _ = failure(Local("x")).record[1]
     assert cls is KeyError
     assert text == "Local('x')"
     assert pickle.loads(pickle.dumps(failure(Local("x")).record)) == failure(Local("x")).record
+
+
+def test_a_failure_keeps_nothing_alive_but_its_words():
+    class Model:
+        pass
+
+    def fail():
+        model = Model()
+        alive.append(weakref.ref(model))
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            raise ValueError("outer") from inner
+
+    alive = []
+    kept = failure(raised_by(fail))
+    assert alive[0]() is None
+    assert "KeyError: 'inner'" in "".join(kept.record[1][2])
+    assert pickle.loads(pickle.dumps(kept)).record == kept.record
+
+
+def raised_by(function):
+    try:
+        function()
+    except ValueError as caught:
+        return caught

@@ -7,6 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.result import Caught
 from headrace.failures.bisect import bisect
 
 
@@ -20,18 +21,18 @@ class Model:
     def __call__(self, start, stop):
         self.calls += 1
         found = sorted(n for n in self.bad if start <= n < stop)
-        return ValueError(found) if found else list(range(start, stop))
+        return Caught.of(ValueError(found)) if found else list(range(start, stop))
 
 
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
 def test_every_element_has_its_answer_in_order(case):
     size, bad = case
-    parts = list(bisect(0, size, Model(bad), ValueError()))
+    parts = list(bisect(0, size, Model(bad), Caught.of(ValueError())))
     assert [n for start, stop, _ in parts for n in range(start, stop)] == list(range(size))
-    failed = [start for start, stop, answer in parts if isinstance(answer, Exception)]
+    failed = [start for start, stop, answer in parts if isinstance(answer, Caught)]
     assert failed == sorted(bad)
-    assert all(stop - start == 1 for start, stop, answer in parts if isinstance(answer, Exception))
-    good = [n for _, _, answer in parts if not isinstance(answer, Exception) for n in answer]
+    assert all(stop - start == 1 for start, stop, answer in parts if isinstance(answer, Caught))
+    good = [n for _, _, answer in parts if not isinstance(answer, Caught) for n in answer]
     assert good == [n for n in range(size) if n not in bad]
 
 
@@ -39,20 +40,20 @@ def test_every_element_has_its_answer_in_order(case):
 def test_one_bad_element_costs_two_calls_a_level(case):
     size, bad = case
     model = Model({bad})
-    list(bisect(0, size, model, ValueError()))
+    list(bisect(0, size, model, Caught.of(ValueError())))
     assert model.calls <= 2 * math.ceil(math.log2(size))
 
 
 def test_a_single_element_is_not_tried_again():
     model = Model({0})
-    error = ValueError("first")
+    error = Caught.of(ValueError("first"))
     assert list(bisect(0, 1, model, error)) == [(0, 1, error)]
     assert model.calls == 0
 
 
 def test_a_part_that_fails_only_together_loses_nothing():
     def fussy(start, stop):
-        return ValueError("too many") if stop - start > 2 else list(range(start, stop))
+        return Caught.of(ValueError("too many")) if stop - start > 2 else list(range(start, stop))
 
-    parts = list(bisect(0, 9, fussy, ValueError()))
+    parts = list(bisect(0, 9, fussy, Caught.of(ValueError())))
     assert [n for _, _, answer in parts for n in answer] == list(range(9))

@@ -20,7 +20,7 @@ from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Mod
 from headrace.failures.breaker import CircuitBreaker
 from headrace.runtime.bundle import Bundle
 from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.session import close_session, open_session
+from headrace.runtime.worker import Worker
 
 
 class Poisoned(ModelHandler):
@@ -55,12 +55,12 @@ class Watch:
 def run(handler, elements, *, caught=(), batching=None, watch=None, bundles=1, breaks_after=5):
     """(tag, prediction) pairs and failures of elements whose tags are their places."""
     spec = prepare(handler, Request(batching=batching))
-    session = open_session(catching(spec, caught) if caught else spec)
-    session.breakers = {name: CircuitBreaker(breaks_after) for name in session.breakers}
+    worker = Worker(catching(spec, caught) if caught else spec)
+    worker.session.breakers = {name: CircuitBreaker(breaks_after) for name in worker.session.breakers}
     good, bad = [], []
     try:
         for number in range(bundles):
-            bundle = Bundle(session, watch or Watch())
+            bundle = Bundle(worker, watch or Watch())
             outcomes = [o for n, element in enumerate(elements) for o in bundle.add(element, (number, n))]
             for outcome in [*outcomes, *bundle.finish()]:
                 if isinstance(outcome, Failure):
@@ -68,7 +68,7 @@ def run(handler, elements, *, caught=(), batching=None, watch=None, bundles=1, b
                 else:
                     good += zip(outcome.tags, outcome.values, strict=True)
     finally:
-        close_session(session)
+        worker.close()
     return good, bad
 
 
@@ -326,13 +326,13 @@ def test_a_size_function_that_raises_is_its_elements_failure():
 
 def test_what_a_failed_bundle_left_is_not_in_the_next_one():
     handler = Poisoned()
-    session = open_session(prepare(handler, Request(batching=fixed(3))))
-    abandoned = Bundle(session, Watch())
+    worker = Worker(prepare(handler, Request(batching=fixed(3))))
+    abandoned = Bundle(worker, Watch())
     abandoned.add(1, "old")
-    fresh = Bundle(session, Watch())
+    fresh = Bundle(worker, Watch())
     fresh.add(2, "new")
     assert [list(outcome.tags) for outcome in fresh.finish()] == [["new"]]
-    close_session(session)
+    worker.close()
 
 
 def test_events():
@@ -349,3 +349,63 @@ def test_sizes_are_learnt_across_bundles():
     run(handler, range(200), bundles=4)
     assert len(handler.batches[0]) == 1
     assert max(map(len, handler.batches)) > 8
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_handler_may_do_what_it_likes_with_its_list(before):
+    class Consuming(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            if not before and -1 in batch:
+                batch.clear()
+                raise ValueError("poison")
+            while batch:
+                yield batch.pop(0) + model
+
+    good, bad = run(Consuming(), [1, 2, 3, 4], caught=Exception, batching=fixed(2))
+    assert (good, bad) == ([((0, n), n + 101) for n in range(4)], [])
+    if not before:
+        good, bad = run(Consuming(), [1, -1, 3, -1], caught=Exception, batching=fixed(4))
+        assert (good, places(bad)) == ([((0, 0), 101), ((0, 2), 103)], [1, 3])
+
+
+def test_a_handler_that_drops_examples_from_its_list_is_told_so():
+    class Dropping(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            batch[:] = batch[1:]
+            return list(batch)
+
+    with pytest.raises(PredictionCountError, match="given 3 examples and returned 2"):
+        run(Dropping(), [1, 2, 3], batching=fixed(3))
+
+
+def test_a_pair_that_is_none_is_its_elements_failure():
+    good, bad = run(KeyedModelHandler(Poisoned()), [(1, 2), {"a": 1, "b": 2}, (3, 4), 5], caught=Exception)
+    assert [place for (_, place), _ in good] == [0, 2]
+    assert places(bad) == [1, 3]
+
+
+@pytest.mark.parametrize("weight", [None, float("nan"), -1, "heavy"])
+def test_a_weight_that_is_no_weight_is_its_elements_failure(weight):
+    batching = BatchingConfig(element_size_fn=lambda n: weight if n == 5 else 1, max_batch_weight=2)
+    handler = Poisoned()
+    good, bad = run(handler, [1, 5, 2, 3], caught=Exception, batching=batching)
+    assert ([value for _, value in good], places(bad)) == ([101, 102, 103], [1])
+    assert max(map(len, handler.batches)) <= 2
+
+
+def test_weights_are_asked_for_once():
+    asked = []
+    batching = BatchingConfig(element_size_fn=lambda n: asked.append(n) or 1)
+    run(Poisoned(), [1, 2, 3], batching=batching)
+    assert asked == [1, 2, 3]
+
+
+def test_even_an_exit_may_be_caught():
+    class Exiting(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            if 2 in batch:
+                raise SystemExit
+            return batch
+
+    good, bad = run(Exiting(), [1, 2, 3], caught=BaseException, batching=fixed(3))
+    assert ([value for _, value in good], places(bad)) == ([1, 3], [1])

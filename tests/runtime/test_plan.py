@@ -66,6 +66,20 @@ def test_whatever_a_subclass_does_with_keys_is_left_to_it(keyed):
     assert type(plan.models[ONLY]) is Mine
 
 
+def test_what_a_subclass_of_beams_keyed_handler_says_of_itself_holds():
+    class Mine(incumbent.KeyedModelHandler):
+        def get_metrics_namespace(self):
+            return "Mine"
+
+        def get_resource_hints(self):
+            return {"min_ram": "1GB"}
+
+    handler = make_plan(Mine([incumbent.KeyModelMapping(["a"], Theirs())])).handler
+    assert handler.get_metrics_namespace() == "Mine"
+    assert handler.get_resource_hints() == {"min_ram": "1GB"}
+    assert not handler.override_metrics("ns")
+
+
 def test_requests_to_an_endpoint_are_known():
     class Theirs(incumbent.RemoteModelHandler):
         def create_client(self):

@@ -17,7 +17,7 @@ from headrace import (
     RetryConfig,
     UnsupportedError,
 )
-from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.prepare import Request, catching, prepare
 
 
 class Handler(ModelHandler):
@@ -28,9 +28,21 @@ class Handler(ModelHandler):
         return batch
 
 
-def test_no_handler():
+@pytest.mark.parametrize("given", ["handler", Handler, None])
+def test_no_handler(given):
     with pytest.raises(ConfigurationError, match="no model handler"):
-        prepare("handler", Request())
+        prepare(given, Request())
+
+
+def test_batching_must_be_a_batching_config():
+    with pytest.raises(ConfigurationError, match="batching must be a BatchingConfig"):
+        prepare(Handler(), Request(batching={"max_batch_size": 3}))
+
+
+@pytest.mark.parametrize("given", ["ValueError", [ValueError], (ValueError, 3), int])
+def test_only_exceptions_can_be_caught(given):
+    with pytest.raises(ConfigurationError, match="exc_class must be"):
+        catching(prepare(Handler(), Request()), given)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ class Batch(NamedTuple):
 
     elements: list[Any]
     tags: list[Any]
+    weight: float = 0
+    """Sum of the elements' weights; 0 where weights play no part."""
 
     def part(self, start: int, stop: int) -> Batch:
-        """The elements from ``start`` up to ``stop``, as a batch of their own."""
+        """The elements from ``start`` up to ``stop``, as a batch of their own, not weighed."""
         return Batch(self.elements[start:stop], self.tags[start:stop])
 
 
@@ -70,7 +72,7 @@ class Batcher:
 
     def flush(self) -> Batch:
         """Whatever has been collected, at once; it may be empty."""
-        batch = Batch(self._elements, self._tags)
+        batch = Batch(self._elements, self._tags, self._weight)
         self._begin()
         return batch
 

@@ -10,12 +10,14 @@ import apache_beam as beam
 from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
+from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.metrics import BeamSink
 from headrace.core.result import Outcome, Predictions, Stage
 from headrace.metrics.inference import InferenceMetrics
 from headrace.runtime.bundle import Bundle
 from headrace.runtime.observers import Everybody
-from headrace.runtime.session import InferenceSession, SessionSpec, close_session, open_session
+from headrace.runtime.session import SessionSpec
+from headrace.runtime.worker import Worker
 
 Output: TypeAlias = WindowedValue | beam.pvalue.TaggedOutput
 
@@ -33,17 +35,22 @@ class InferenceDoFn(beam.DoFn):
     def __init__(self, spec: SessionSpec, namespace: str | None = None) -> None:
         self._spec = spec
         self._namespace = namespace
-        self._session: InferenceSession | None = None
+        self._worker: Worker | None = None
 
     def setup(self) -> None:
         """Loads the model, or joins the threads of this process that already have it."""
-        self._session = open_session(self._spec)
-        self._observer = Everybody(*self._metrics())
+        hold_heap()
+        try:
+            self._worker = Worker(self._spec, self._namespace)
+        except BaseException:
+            release_heap()
+            raise
+        self._observer = Everybody(*_metrics(self._worker))
 
     def start_bundle(self) -> None:
         """Begins anew; what a failed bundle left is forgotten, since the runner repeats it."""
-        assert self._session is not None
-        self._bundle = Bundle(self._session, self._observer)
+        assert self._worker is not None
+        self._bundle = Bundle(self._worker, self._observer)
         self._micros = None
 
     def process(self, element: Any, windowed: Any = beam.DoFn.WindowedValueParam) -> Iterable[Output]:
@@ -69,22 +76,22 @@ class InferenceDoFn(beam.DoFn):
         return IOTypeHints.empty()
 
     def teardown(self) -> None:
-        """Lets go of the model."""
-        if self._session is not None:
-            close_session(self._session)
-            self._session = None
+        """Lets go of the model, unless this transform soon goes on."""
+        if self._worker is not None:
+            self._worker.close(linger=True)
+            self._worker = None
+            release_heap()
 
     def _move_to(self, windowed: WindowedValue) -> None:
-        self._place = windowed
+        self._place = windowed.with_value(None)
         self._micros, self._windows, self._pane = windowed.timestamp_micros, windowed.windows, windowed.pane_info
 
-    def _metrics(self) -> list[InferenceMetrics]:
-        handler = self._spec.plan.handler
-        namespace = self._namespace or handler.get_metrics_namespace()
-        if handler.override_metrics(namespace):
-            return []
-        batch_elements = self._spec.plan.batching.record_metrics and not self._spec.plan.prebatched
-        return [InferenceMetrics(BeamSink(), namespace, batch_elements=batch_elements)]
+
+def _metrics(worker: Worker) -> list[InferenceMetrics]:
+    if worker.handler_reports:
+        return []
+    batch_elements = worker.plan.batching.record_metrics and not worker.plan.prebatched
+    return [InferenceMetrics(BeamSink(), worker.namespace, batch_elements=batch_elements)]
 
 
 def dead_letter_tag(stage: Stage, index: int) -> str:

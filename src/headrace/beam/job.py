@@ -32,6 +32,7 @@ from headrace.metrics.totals import Totals
 DEFAULT_RUNNER = "FnApiRunner"
 
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
+_TYPE = re.compile(r"[\w.]*(Error|Exception): ")
 _cancelled: set[str] = set()
 """The folders of the jobs of this process that have been cancelled."""
 
@@ -94,16 +95,17 @@ class Run:
         workers = options.view_as(DirectOptions).direct_num_workers
         _build(self._pipeline, job, self.output, spread=job.runner != DEFAULT_RUNNER or workers != 1)
         self._result: Any = None
-        self.output.prepare()
 
     def execute(self) -> Report:
         """Runs to the end; then, and only then, the output is there. What was there before stays if anything fails.
 
         Raises:
+            ConfigurationError: the output cannot be written where it should be.
             CancelledError: the job was cancelled meanwhile.
             Exception: the pipeline failed; ``describe`` says why.
         """
         try:
+            self.output.prepare()
             self._result = self._pipeline.run()
             _refuse_failed(self._result.wait_until_finish())
             parts = self.output.publish(lambda: refuse_if_cancelled(self.output.folder))
@@ -153,7 +155,10 @@ def describe(error: BaseException) -> str:
         lines = text.splitlines()
         behind = max(place for place, line in enumerate(lines) if line.startswith((" ", "Traceback"))) + 1
         return " ".join(lines[behind:])
-    return f"{as_type_name(error)}: {' '.join(text.split())}" if text else as_type_name(error)
+    line = " ".join(text.split())
+    if isinstance(error, RuntimeError) and _TYPE.match(line):  # in place of an error that Beam could not make anew
+        return line
+    return f"{as_type_name(error)}: {line}" if line else as_type_name(error)
 
 
 def _raise_configuration_error(message: str) -> NoReturn:

@@ -106,7 +106,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
     def with_exception_handling(
         self,
         *,
-        exc_class: type[Exception] | tuple[type[Exception], ...] = Exception,
+        exc_class: type[BaseException] | tuple[type[BaseException], ...] = Exception,
         use_subprocess: bool = False,
         threshold: float = 1,
         timeout: int | None = None,
@@ -124,8 +124,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         """
         _refuse("use_subprocess=True", use_subprocess, "leave it out")
         _refuse("timeout", timeout, "Beam's own --element_processing_timeout_minutes bounds a stuck worker")
-        if not 0 <= threshold <= 1:
-            raise ConfigurationError(f"threshold must be a share of the elements, from 0 to 1, not {threshold}.")
+        if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+            raise ConfigurationError(f"threshold must be a share of the elements, from 0 to 1, not {threshold!r}.")
         self._spec = catching(self._spec, exc_class)
         self._threshold = threshold
         return self
@@ -169,7 +169,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
 
 
 def _refuse(feature: str, given: Any, cure: str) -> None:
-    if given:
+    if given is not None and given is not False:
         raise UnsupportedError(feature, cure)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import threading
 import time
@@ -12,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
@@ -20,12 +19,13 @@ from headrace.cli.columns import choose
 from headrace.cli.errors import orderly, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.progress import wait
+from headrace.cli.signals import Signals
 from headrace.cli.summary import show, summary
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
 
-FAILED, MISUSED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 _RESERVED = ("prediction", "model_id")
 _GRACE_SECONDS = 3.0
@@ -55,23 +55,22 @@ class Words:
     verbose: bool = False
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
-
-
 def execute(words: Words) -> int:
     """Runs; returns the exit code."""
     errors, out = Console(stderr=True), Console()
-    with orderly(errors, verbose=words.verbose):
+    with orderly(errors, verbose=words.verbose), Signals() as signals:
         busy = errors.status("starting") if words.progress and errors.is_terminal else nullcontext()
         try:
             with busy:
                 run = _prepare(words)
-        except Exception as error:  # whatever is found before the pipeline starts is the user's to correct
-            own_words = isinstance(error, ValueError) and str(error)
-            message = str(error) if own_words else f"{as_type_name(error)}: {error}"
-            return _fail(errors, MISUSED, message, error, verbose=words.verbose)
-        return _run(run, words, errors, out)
+            if not signals.received:  # something that was being imported may have swallowed the interrupt
+                return _run(run, words, errors, out, signals)
+        except (KeyboardInterrupt, Exception) as error:  # what is found before anything runs is the user's to correct
+            if not signals.received:
+                own_words = isinstance(error, ValueError) and str(error)
+                message = str(error) if own_words else f"{as_type_name(error)}: {error}"
+                return _fail(errors, MISUSED, message, error, verbose=words.verbose)
+        return _interrupted(errors, signals)
 
 
 def _prepare(words: Words) -> Any:
@@ -113,27 +112,28 @@ def _refuse_reserved(columns: Sequence[str]) -> None:
             )
 
 
-def _run(run: Any, words: Words, errors: Console, out: Console) -> int:
+def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals) -> int:
     totals, worker = Totals(), _Worker(run)
     started = time.monotonic()
     try:
-        with subscribed(totals), _terminable(), _frozen():
+        with subscribed(totals), _frozen():
             worker.start()
             wait(worker.done, totals, errors, show=words.progress)
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
+        signals.heeded = False
         _stop(run, worker)
-        report_error(errors, f"interrupted; {'nothing' if worker.report is None else 'everything'} was written.")
-        code = TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
-        return code if worker.done.is_set() else _leave(code)
+        return _interrupted(errors, signals, written=worker.report is not None, stuck=not worker.done.is_set())
+    if isinstance(worker.error, ConfigurationError):
+        raise worker.error
     if worker.error is not None:
         from headrace.beam.job import describe  # noqa: PLC0415 - as above
 
         message = f"the pipeline failed: {describe(worker.error)}"
         return _fail(errors, FAILED, message, worker.error, verbose=words.verbose)
-    figures = totals if totals.batches else worker.report.totals
-    lines = summary(worker.report, figures, time.monotonic() - started)
     if worker.report.rows and not worker.report.predictions:
         report_error(errors, "every row failed; the dead letters say why.", "warning")
+    figures = totals if totals.batches else worker.report.totals
+    lines = summary(worker.report, figures, time.monotonic() - started)
     show(out, lines, {"written": run.output.path, "dead letters in": run.output.dead_letters})
     return 0
 
@@ -168,11 +168,14 @@ def _stop(run: Any, worker: _Worker) -> None:
     run.output.clean()
 
 
-def _leave(code: int) -> NoReturn:
-    """Ends the process without waiting for threads that do not end."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def _interrupted(console: Console, signals: Signals, *, written: bool = False, stuck: bool = False) -> int:
+    """Says so; returns the exit code. Threads that are stuck are not waited for."""
+    report_error(console, f"interrupted; {'everything' if written else 'nothing'} was written.")
+    if stuck:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(signals.exit_code)
+    return signals.exit_code
 
 
 @contextmanager
@@ -184,23 +187,6 @@ def _frozen() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Lets SIGTERM end the run as an interrupt would."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(*_: Any) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _fail(console: Console, code: int, message: str, error: BaseException, *, verbose: bool) -> int:

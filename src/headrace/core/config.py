@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any, Literal
 
 from headrace.core.errors import ConfigurationError
@@ -41,7 +42,7 @@ class BatchingConfig:
     bucket_boundaries: list[int] | None = None
 
     def __post_init__(self) -> None:
-        for problem in self._problems():
+        for problem in self._wrong_types() or self._problems():
             raise ConfigurationError(problem)
 
     @classmethod
@@ -74,6 +75,12 @@ class BatchingConfig:
             if getattr(self, name) is not None
         ]
 
+    def _wrong_types(self) -> list[str]:
+        counts, functions = ("min_batch_size", "max_batch_size"), ("element_size_fn", "length_fn", "clock")
+        wrong = [f"{name} must be an int" for name in counts if not isinstance(getattr(self, name), Integral)]
+        wrong += [f"{name} must be callable" for name in functions if not callable(getattr(self, name) or len)]
+        return [f"{problem}, not {getattr(self, problem.split()[0])!r}." for problem in wrong]
+
     def _problems(self) -> list[str]:
         checks = [
             (self.min_batch_size >= 1, f"min_batch_size must be at least 1, not {self.min_batch_size}."),
@@ -101,7 +108,7 @@ class BatchingConfig:
                 self.bucket_boundaries is None or _is_ascending(self.bucket_boundaries),
                 "bucket_boundaries must be a non-empty sorted list of positive values.",
             ),
-            (0 <= self.variance < 1, f"variance must be at least 0 and less than 1, not {self.variance}."),
+            (self.variance >= 0, f"variance must be at least 0, not {self.variance}."),
             (
                 bool(self.target_batch_overhead or self._durations()),
                 "At least one of target_batch_overhead, target_batch_duration_secs and "
@@ -149,5 +156,5 @@ class RetryConfig:
     """No further try starts later than this after the first one, in seconds."""
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.timeout_secs <= 0:
+        if not isinstance(self.attempts, int) or self.attempts < 1 or self.timeout_secs <= 0:
             raise ConfigurationError("RetryConfig needs attempts of at least 1 and a positive timeout_secs.")

@@ -37,7 +37,7 @@ class BatchFailed:
 
     model: str
     examples: int
-    error: Exception
+    error: BaseException
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ElementFailed:
     """An element has become a dead letter."""
 
     stage: Stage
-    error: Exception
+    error: BaseException
 
 
 Event = ModelLoaded | BatchCompleted | BatchFailed | ElementFailed

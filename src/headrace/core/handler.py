@@ -74,6 +74,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             raise ConfigurationError(f"{type(self).__qualname__} has no arguments {unknown}; is one misspelt?")
         self._batching_kwargs = {name: value for name, value in options.items() if value is not None}
         self._env_vars = kwargs.get("env_vars", {})
+        for name, value in self._env_vars.items():
+            if not (isinstance(name, str) and isinstance(value, str)):
+                raise ConfigurationError(f"env_vars must map strings to strings, not {name!r} to {value!r}.")
         self._large_model = large_model
         self._model_copies = model_copies
         self._share_across_processes = large_model or model_copies is not None
@@ -148,6 +151,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         Of several functions the last one added runs first: each maps to what the handler so far accepted.
         """
         wrapped: ModelHandler[PreProcessT, PredictionT, ModelT]
+        _refuse_uncallable(fn)
         wrapped = _answering(self, get_preprocess_fns=[fn, *self.get_preprocess_fns()])
         return wrapped
 
@@ -156,6 +160,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     ) -> ModelHandler[ExampleT, PostProcessT, ModelT]:
         """A copy of this handler whose predictions go through ``fn``; of several, the first one added runs first."""
         wrapped: ModelHandler[ExampleT, PostProcessT, ModelT]
+        _refuse_uncallable(fn)
         wrapped = _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])
         return wrapped
 
@@ -185,6 +190,11 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         return self.share_model_across_processes()
 
 
+def _refuse_uncallable(fn: Any) -> None:
+    if not callable(fn):
+        raise ConfigurationError(f"a preprocessing or postprocessing function must be callable, not {fn!r}.")
+
+
 def bare(handler: Any) -> Any:
     """A copy of a handler, Headrace's or Beam's, without its preprocessing, postprocessing and ``with_no_batching``."""
     return _answering(handler, get_preprocess_fns=[], get_postprocess_fns=[], should_skip_batching=False)
@@ -194,5 +204,5 @@ def _answering(handler: Any, **answers: Any) -> Any:
     """A copy of ``handler`` on which each named method, whoever defined it, gives a fixed answer."""
     changed = copy.copy(handler)
     for method, answer in answers.items():
-        setattr(changed, method, functools.partial(copy.copy, answer))
+        object.__setattr__(changed, method, functools.partial(copy.copy, answer))  # a frozen dataclass has it, too
     return changed

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pickle
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -12,21 +14,6 @@ from headrace.core.errors import ConfigurationError, PredictionCountError, Unkno
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
 
 _LOGGER = logging.getLogger(__name__)
-
-# Questions that a handler around one other handler leaves to it.
-_FORWARDED = (
-    "load_model",
-    "get_metrics_namespace",
-    "get_resource_hints",
-    "batch_elements_kwargs",
-    "validate_inference_args",
-    "update_model_path",
-    "set_environment_vars",
-    "share_model_across_processes",
-    "model_copies",
-    "override_metrics",
-    "should_garbage_collect_on_timeout",
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +33,43 @@ class KeyModelMapping(Generic[KeyT, ExampleT, PredictionT, ModelT]):
         self.mh = mh
 
 
-class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, PredictionT, ModelT]):
+class _AroundOne(ModelHandler[Any, Any, Any]):
+    """A handler around one other, which answers for it; without the other, it answers as any handler does."""
+
+    unkeyed: ModelHandler[Any, Any, Any] | None = None
+    """The other handler, or None."""
+
+
+def _left_to_the_other(name: str) -> Any:
+    default = getattr(ModelHandler, name)
+
+    @functools.wraps(default)
+    def answer(self: _AroundOne, *args: Any, **kwargs: Any) -> Any:
+        if self.unkeyed is None:
+            return default(self, *args, **kwargs)
+        return getattr(self.unkeyed, name)(*args, **kwargs)
+
+    return answer
+
+
+for _name in (
+    "load_model",
+    "get_metrics_namespace",
+    "get_resource_hints",
+    "batch_elements_kwargs",
+    "validate_inference_args",
+    "update_model_path",
+    "set_environment_vars",
+    "share_model_across_processes",
+    "model_copies",
+    "override_metrics",
+    "should_garbage_collect_on_timeout",
+    "should_skip_batching",
+):
+    setattr(_AroundOne, _name, _left_to_the_other(_name))
+
+
+class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]):
     """Runs a handler for examples on (key, example) pairs, giving (key, prediction) pairs.
 
     Args:
@@ -75,15 +98,14 @@ class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, Pre
         """The handler of each mapping, under its first key; empty where one handler serves all keys."""
         self.cohort_of: dict[Any, Any] = {}
         """The first key of the mapping that each key belongs to."""
-        self.unkeyed: Any = None
-        """The one handler for all keys, or None."""
         if isinstance(unkeyed, list):
+            if not unkeyed:
+                raise ConfigurationError("KeyedModelHandler needs a handler, or at least one KeyModelMapping.")
             for mapping in unkeyed:
                 self._add(mapping)
         else:
             _refuse_processing(unkeyed)
             self.unkeyed = unkeyed
-            _forward(self, unkeyed)
 
     def cohort(self, key: Any) -> Any:
         """The first key of the mapping that ``key`` belongs to.
@@ -98,7 +120,7 @@ class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, Pre
 
     def load_model(self) -> Any:
         """Models that load on first use, one for each mapping (one handler for all keys: that handler's model)."""
-        return _ModelsOnDemand(self.cohorts)
+        return super().load_model() if self.unkeyed else _ModelsOnDemand(self.cohorts, self.max_models)
 
     def run_inference(
         self, batch: Sequence[tuple[Any, Any]], model: Any, inference_args: dict[str, Any] | None = None
@@ -128,15 +150,17 @@ class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, Pre
 
     def get_metrics_namespace(self) -> str:
         """Beam's namespace for keyed models (one handler for all keys: that handler's)."""
-        return "BeamML_KeyedModels"
+        return super().get_metrics_namespace() if self.unkeyed else "BeamML_KeyedModels"
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Asks every handler."""
+        if self.unkeyed:
+            super().validate_inference_args(inference_args)
         for handler in self.cohorts.values():
             handler.validate_inference_args(inference_args)
 
     def model_copies(self) -> int:
-        """Always 1 with mappings.
+        """1 with mappings (one handler for all keys: as that handler says).
 
         Raises:
             ConfigurationError: a mapping's handler asks for several copies.
@@ -146,15 +170,15 @@ class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, Pre
                 "KeyedModelHandler cannot map keys to several models when one of their handlers asks for several "
                 "copies of its model; leave model_copies out of the mappings' handlers."
             )
-        return 1
+        return super().model_copies() if self.unkeyed else 1
 
     def share_model_across_processes(self) -> bool:
         """As Beam: True with mappings (one handler for all keys: as that handler says)."""
-        return True
+        return super().share_model_across_processes() if self.unkeyed else True
 
     def should_garbage_collect_on_timeout(self) -> bool:
         """As Beam: False with mappings."""
-        return False
+        return super().should_garbage_collect_on_timeout() if self.unkeyed else False
 
     def _add(self, mapping: KeyModelMapping[Any, Any, Any, Any]) -> None:
         handler = mapping.mh
@@ -173,7 +197,7 @@ class KeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, Pre
         self.cohorts[cohort] = handler
 
 
-class MaybeKeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT, PredictionT, ModelT]):
+class MaybeKeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]):
     """Runs a handler on examples or on (key, example) pairs, whichever come: a tuple is taken for a pair.
 
     Args:
@@ -182,8 +206,7 @@ class MaybeKeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT
 
     def __init__(self, unkeyed: ModelHandler[ExampleT, PredictionT, ModelT]) -> None:
         _refuse_processing(unkeyed)
-        self.unkeyed = unkeyed
-        _forward(self, unkeyed, "should_skip_batching")
+        self.unkeyed: ModelHandler[Any, Any, Any] = unkeyed
 
     def run_inference(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
@@ -203,16 +226,21 @@ class MaybeKeyedModelHandler(ModelHandler[Any, Any, Any], Generic[KeyT, ExampleT
 
 
 class _ModelsOnDemand(Mapping[Any, Any]):
-    """The model of each cohort, loaded when first asked for."""
+    """The model of each cohort, loaded when first asked for; at most ``limit`` are kept."""
 
-    def __init__(self, handlers: Mapping[Any, ModelHandler[Any, Any, Any]]) -> None:
+    def __init__(self, handlers: Mapping[Any, ModelHandler[Any, Any, Any]], limit: int | None) -> None:
         self._handlers = handlers
+        self._limit = limit or len(handlers)
         self._loaded: dict[Any, Any] = {}
+        self._lock = threading.Lock()
 
     def __getitem__(self, cohort: Any) -> Any:
-        if cohort not in self._loaded:
-            self._loaded[cohort] = self._handlers[cohort].load_model()
-        return self._loaded[cohort]
+        with self._lock:
+            if cohort not in self._loaded:
+                while len(self._loaded) >= self._limit:
+                    del self._loaded[next(iter(self._loaded))]
+                self._loaded[cohort] = self._handlers[cohort].load_model()
+            return self._loaded[cohort]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._handlers)
@@ -240,15 +268,6 @@ def _positions_by(keys: Sequence[Any], group_of: Any) -> dict[Any, list[int]]:
     for position, key in enumerate(keys):
         positions.setdefault(group_of(key), []).append(position)
     return positions
-
-
-def _forward(handler: Any, unkeyed: Any, *more: str) -> None:
-    """Lets ``unkeyed`` answer, for ``handler``, every question that no subclass of ours answers itself."""
-    ours = (KeyedModelHandler, MaybeKeyedModelHandler, ModelHandler)
-    for name in (*_FORWARDED, *more):
-        definer = next(cls for cls in type(handler).__mro__ if name in vars(cls))
-        if definer in ours:
-            setattr(handler, name, getattr(unkeyed, name))
 
 
 def _refuse_processing(handler: Any) -> None:

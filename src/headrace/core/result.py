@@ -49,6 +49,27 @@ class Predictions(NamedTuple):
     """The prediction for each, postprocessed; with its key where the elements have keys."""
 
 
+class Caught(NamedTuple):
+    """An exception that was caught, with its traceback as text.
+
+    The traceback itself would keep alive whatever the frames in it hold: the batch, and the model.
+    """
+
+    error: BaseException
+    lines: list[str]
+    """Of its traceback."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Caught:
+        """Takes the traceback off an exception and off those that led to it."""
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
+        link: BaseException | None = error
+        while link is not None and link.__traceback__ is not None:
+            link.__traceback__ = None
+            link = link.__cause__ or link.__context__
+        return cls(error, lines)
+
+
 @dataclass(frozen=True)
 class Failure:
     """A bad outcome: one element that one operation could not do."""
@@ -60,28 +81,27 @@ class Failure:
     """Which operation of its stage, counted from 0 in the order in which they run."""
     element: Any
     """What the failed operation was given: for inference the example, with its key if it has one."""
-    error: Exception
+    caught: Caught
     whole_batch: bool = False
     """Whether the element is a batch itself."""
 
     @property
-    def record(self) -> tuple[Any, tuple[type[Exception], str, list[str]]]:
-        """As Beam's dead letters hold it: a failed inference is a batch, of this one element."""
-        in_batch = self.stage is Stage.INFERENCE and not self.whole_batch
-        return ([self.element] if in_batch else self.element), self.triple
+    def error(self) -> BaseException:
+        """The exception; its traceback is in ``caught.lines``."""
+        return self.caught.error
 
     @property
-    def triple(self) -> tuple[type[Exception], str, list[str]]:
-        """The error as Beam's dead letters hold it: (type, repr, lines of the traceback)."""
-        error = self.error
-        return (
-            _importable(type(error)),
-            repr(error),
-            traceback.format_exception(type(error), error, error.__traceback__),
-        )
+    def record(self) -> tuple[Any, tuple[type[BaseException], str, list[str]]]:
+        """As Beam's dead letters hold it: (element, (error type, its repr, lines of the traceback)).
+
+        A failed inference is a batch, of this one element.
+        """
+        in_batch = self.stage is Stage.INFERENCE and not self.whole_batch
+        error, lines = self.caught
+        return ([self.element] if in_batch else self.element), (_importable(type(error)), repr(error), lines)
 
 
-def _importable(cls: type[Exception]) -> type[Exception]:
+def _importable(cls: type[BaseException]) -> type[BaseException]:
     """The class, or its first base that another process can import: a dead letter must survive being pickled."""
     return next(base for base in cls.__mro__ if _found_by_name(base))
 

@@ -5,31 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from headrace.core.result import Caught
+
 ResultT = TypeVar("ResultT")
 
 
 def bisect(
-    start: int, stop: int, attempt: Callable[[int, int], ResultT | Exception], error: Exception
-) -> Iterator[tuple[int, int, ResultT | Exception]]:
+    start: int, stop: int, attempt: Callable[[int, int], ResultT | Caught], caught: Caught
+) -> Iterator[tuple[int, int, ResultT | Caught]]:
     """Halves a batch that failed until every bad element stands alone.
 
     Args:
         start: where the batch begins.
         stop: where it ends; it has at least one element.
         attempt: runs the elements from one place up to another; returns their result, or the exception they raised.
-        error: what the whole batch raised.
+        caught: what the whole batch raised.
 
     Yields:
         (start, stop, result) of consecutive parts, which together are the batch; a part with an exception for its
         result is a single element. One bad element in n costs at most 2 log2 n attempts, b bad ones O(b log n).
     """
     if stop - start == 1:
-        yield start, stop, error
+        yield start, stop, caught
         return
     middle = (start + stop) // 2
     for begin, end in ((start, middle), (middle, stop)):
         result = attempt(begin, end)
-        if isinstance(result, Exception):
+        if isinstance(result, Caught):
             yield from bisect(begin, end, attempt, result)
         else:
             yield begin, end, result

@@ -1,8 +1,7 @@
-"""How much memory this process uses, and what of it the garbage collector need not look at."""
+"""How much memory this process uses."""
 
 from __future__ import annotations
 
-import gc
 import resource
 import sys
 from pathlib import Path
@@ -22,26 +21,3 @@ def process_bytes() -> int:
                 return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-class FrozenHeap:
-    """Spares the garbage collector, while it is held, the objects that there were before.
-
-    The modules of Beam and a framework are a million objects. A full collection looks at each of them (0.2 s), and a
-    batch with some thousand results soon brings one about. Whoever froze the heap before is left alone.
-    """
-
-    def __init__(self) -> None:
-        self._frozen = False
-
-    def hold(self) -> None:
-        """Freezes what there is."""
-        if gc.get_freeze_count() == 0:
-            gc.freeze()
-            self._frozen = True
-
-    def release(self) -> None:
-        """Gives it back to the collector."""
-        if self._frozen:
-            gc.unfreeze()
-            self._frozen = False

@@ -50,11 +50,6 @@ class ModelStore:
                 slot.users -= 1
                 self._changed.notify_all()
 
-    def clear(self) -> None:
-        """Forgets all models."""
-        with self._changed:
-            self._slots.clear()
-
     def _enter(self, name: Any, load: Callable[[], Any]) -> _Slot:
         with self._changed:
             slot = self._slot(name)
@@ -95,50 +90,22 @@ class ModelStore:
         return True
 
 
-class _Stores:
-    """The process's stores by identifier, each kept while somebody has it open.
-
-    The one closed last keeps its models until another one is opened: an engine closes and reopens workers between
-    bundles, and a model must not be loaded again for that.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[str, tuple[ModelStore, int]] = {}
-        self._lingering: tuple[str, ModelStore] | None = None
-
-    def open(self, identifier: str, limit: int | None) -> ModelStore:
-        with self._lock:
-            if self._lingering is not None:
-                name, store = self._lingering
-                self._lingering = None
-                if name == identifier:
-                    self._open[name] = (store, 0)
-                else:
-                    store.clear()
-            store, users = self._open.get(identifier) or (ModelStore(limit), 0)
-            self._open[identifier] = (store, users + 1)
-            return store
-
-    def close(self, identifier: str) -> None:
-        with self._lock:
-            store, users = self._open.pop(identifier)
-            if users > 1:
-                self._open[identifier] = (store, users - 1)
-                return
-            if self._lingering is not None:
-                self._lingering[1].clear()
-            self._lingering = (identifier, store)
-
-
-_STORES = _Stores()
+_lock = threading.Lock()
+_open: dict[str, tuple[ModelStore, int]] = {}
+"""The process's stores by identifier, each with how often it is open."""
 
 
 def open_store(identifier: str, limit: int | None = None) -> ModelStore:
     """The process's store of that name, made with ``limit`` if it is new; to be closed as often as opened."""
-    return _STORES.open(identifier, limit)
+    with _lock:
+        store, users = _open.get(identifier) or (ModelStore(limit), 0)
+        _open[identifier] = (store, users + 1)
+        return store
 
 
 def close_store(identifier: str) -> None:
-    """Ends one use of the store; the models of an unused store are dropped when another one is opened."""
-    _STORES.close(identifier)
+    """Ends one use of the store; with the last one it forgets its models."""
+    with _lock:
+        store, users = _open.pop(identifier)
+        if users > 1:
+            _open[identifier] = (store, users - 1)

@@ -11,7 +11,8 @@ from headrace.core.result import Failure, Outcome
 from headrace.runtime.bundle import Bundle
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Placement, Request, catching, prepare
-from headrace.runtime.session import SessionSpec, close_session, open_session
+from headrace.runtime.session import SessionSpec
+from headrace.runtime.worker import Worker
 
 _LONGEST_QUEUE = 10_000
 """How many outcomes may wait for an earlier element before batches are run that are not full."""
@@ -58,25 +59,25 @@ def predict(
 
 
 def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
-    session = open_session(spec)
+    worker = Worker(spec)
     try:
-        bundle = Bundle(session, Everybody())
+        bundle = Bundle(worker, Everybody())
         for element in iterable:
             for _, value in _tagged(bundle.add(element, None)):
                 yield value
         for _, value in _tagged(bundle.finish()):
             yield value
     finally:
-        close_session(session)
+        worker.close()
 
 
 def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     """Each element's place is its tag; what is early waits for what comes before it."""
-    session = open_session(spec)
+    worker = Worker(spec)
     early: dict[int, Any] = {}
     due = 0
     try:
-        bundle = Bundle(session, Everybody())
+        bundle = Bundle(worker, Everybody())
         for place, element in enumerate(iterable):
             early.update(_tagged(bundle.add(element, place)))
             if len(early) > _LONGEST_QUEUE and due not in early:
@@ -87,7 +88,7 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
         early.update(_tagged(bundle.finish()))
         yield from (early[place] for place in sorted(early))
     finally:
-        close_session(session)
+        worker.close()
 
 
 def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:

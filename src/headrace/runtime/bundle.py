@@ -9,24 +9,25 @@ from typing import Any
 
 from headrace.batching.batcher import Batch, Batcher
 from headrace.core.events import BatchFailed, ElementFailed, Observer
-from headrace.core.result import Failure, Outcome, Predictions, Stage
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.bisect import bisect
 from headrace.runtime.plan import ONLY
-from headrace.runtime.session import InferenceSession
+from headrace.runtime.worker import Worker
 
 
 class Bundle:
     """Takes a bundle's elements one by one and gives outcomes as they are ready; used by one thread.
 
     Args:
-        session: where the models are.
+        worker: has the models.
         observer: is told what happens.
     """
 
-    def __init__(self, session: InferenceSession, observer: Observer) -> None:
-        self._session = session
-        self._plan = session.plan
-        self._caught = session.spec.caught
+    def __init__(self, worker: Worker, observer: Observer) -> None:
+        self._worker = worker
+        self._session = worker.session
+        self._plan = worker.plan
+        self._caught = worker.spec.caught
         self._observer = observer
         self._batchers: dict[Any, Batcher] = {}
         self._size_of = self._plan.batching.element_size_fn
@@ -57,16 +58,24 @@ class Bundle:
             try:
                 element = operation(element)
             except self._caught as error:
-                return [self._fail(Failure(tag, Stage.PREPROCESSING, index, element, error))]
+                return [self._fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error))]
         try:
             name = self._plan.handler.cohort(element[0]) if self._plan.routed else ONLY
-            weight = self._size_of(element) if self._size_of else 1
+            weight = self._weigh(element)
         except self._caught as error:
-            return [self._fail(Failure(tag, Stage.INFERENCE, 0, element, error))]
+            return [self._fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
         if self._plan.prebatched:
             return self._run(name, Batch([element], [tag]))
         batches = self._batcher(name).add_weighed(element, tag, weight)
         return list(chain.from_iterable(self._run(name, batch) for batch in batches))
+
+    def _weigh(self, element: Any) -> float:
+        if self._size_of is None:
+            return 1
+        weight: float = self._size_of(element)
+        if not weight >= 0:  # nor a NaN, which is neither above a limit nor below it
+            raise ValueError(f"element_size_fn must return a number of at least 0, not {weight!r}.")
+        return weight
 
     def _batcher(self, name: Any) -> Batcher:
         batcher = self._batchers.get(name)
@@ -83,73 +92,56 @@ class Bundle:
     def _run(self, name: Any, batch: Batch) -> list[Outcome]:
         with ExitStack() as stack:
             try:
-                model = stack.enter_context(self._session.model(name))
+                model = stack.enter_context(self._worker.model(name))
             except self._caught as error:
-                return self._give_up(name, batch, error)
+                return self._give_up(name, batch, Caught.of(error))
             finally:
                 self._tell_news()
             return self._infer(name, batch, lambda part: self._attempt(name, model, part))
 
-    def _infer(self, name: Any, batch: Batch, attempt: Callable[[Batch], list[Any] | Exception]) -> list[Outcome]:
+    def _infer(self, name: Any, batch: Batch, attempt: Callable[[Batch], list[Any] | Caught]) -> list[Outcome]:
         """One try of a batch, and where that fails the search for its bad elements."""
         breaker = self._session.breakers[name]
-        result = attempt(batch)
-        if not isinstance(result, Exception):
+        answer = attempt(batch)
+        if not isinstance(answer, Caught):
             breaker.record(succeeded=True)
-            return self._deliver(batch, result)
+            return self._deliver(batch, answer)
         if breaker.is_open or self._plan.remote:
-            return self._give_up(name, batch, result)
-        self._tell_failed(name, batch, result)
-        search = bisect(0, len(batch.elements), lambda start, stop: attempt(batch.part(start, stop)), result)
-        parts = [(batch.part(start, stop), answer) for start, stop, answer in search]
-        breaker.record(succeeded=any(not isinstance(answer, Exception) for _, answer in parts))
-        return list(chain.from_iterable(self._settle(part, answer) for part, answer in parts))
+            return self._give_up(name, batch, answer)
+        self._tell_failed(name, batch, answer.error)
+        search = bisect(0, len(batch.elements), lambda start, stop: attempt(batch.part(start, stop)), answer)
+        parts = [(batch.part(start, stop), found) for start, stop, found in search]
+        breaker.record(succeeded=any(not isinstance(found, Caught) for _, found in parts))
+        return list(chain.from_iterable(self._settle(part, found) for part, found in parts))
 
-    def _attempt(self, name: Any, model: Any, batch: Batch) -> list[Any] | Exception:
+    def _attempt(self, name: Any, model: Any, batch: Batch) -> list[Any] | Caught:
         """Predictions for a batch, or the exception that its elements caused; raises what is not caught."""
         try:
-            predictions, event = self._session.run(name, model, self._examples(batch))
+            predictions, event, seconds = self._worker.run(name, model, batch.elements)
         except self._caught as error:
-            return error
+            return Caught.of(error)
         except Exception as error:
             self._tell_failed(name, batch, error)
             raise
         self._observer.on_event(event)
-        self._session.sizes[name].observe(self._size(batch), event.seconds)
+        if batch.weight or not self._plan.batching.sizes_are_weights:
+            size = batch.weight if self._plan.batching.sizes_are_weights else len(batch.elements)
+            self._session.sizes[name].observe(size, seconds)
         return predictions
 
-    def _examples(self, batch: Batch) -> Any:
-        if self._plan.prebatched:
-            return batch.elements[0]
-        if self._plan.keyed:
-            _, examples = zip(*batch.elements, strict=True)
-            return list(examples)
-        return batch.elements
-
-    def _size(self, batch: Batch) -> float:
-        if self._size_of is not None and self._plan.batching.sizes_are_weights:
-            return sum(map(self._size_of, batch.elements))
-        return len(batch.elements)
-
-    def _settle(self, batch: Batch, answer: list[Any] | Exception) -> list[Outcome]:
-        if not isinstance(answer, Exception):
+    def _settle(self, batch: Batch, answer: list[Any] | Caught) -> list[Outcome]:
+        if not isinstance(answer, Caught):
             return self._deliver(batch, answer)
-        whole = self._plan.prebatched
-        return [
-            self._fail(Failure(tag, Stage.INFERENCE, 0, element, answer, whole))
-            for element, tag in zip(batch.elements, batch.tags, strict=True)
-        ]
+        pairs = zip(batch.elements, batch.tags, strict=True)
+        return [self._fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
 
-    def _give_up(self, name: Any, batch: Batch, error: Exception) -> list[Outcome]:
-        self._tell_failed(name, batch, error)
+    def _give_up(self, name: Any, batch: Batch, caught: Caught) -> list[Outcome]:
+        self._tell_failed(name, batch, caught.error)
         self._session.breakers[name].record(succeeded=False)
-        return self._settle(batch, error)
+        return self._settle(batch, caught)
 
     def _deliver(self, batch: Batch, predictions: list[Any]) -> list[Outcome]:
         tags = batch.tags * len(predictions) if self._plan.prebatched else batch.tags
-        if self._plan.keyed:
-            keys = [element[0] for element in batch.elements]
-            predictions = list(zip(keys, predictions, strict=True))
         return self._postprocess(tags, predictions) if self._plan.postprocess else [Predictions(tags, predictions)]
 
     def _postprocess(self, tags: list[Any], values: list[Any]) -> list[Outcome]:
@@ -161,19 +153,20 @@ class Bundle:
                 try:
                     value = operation(value)
                 except self._caught as error:
-                    outcomes.append(self._fail(Failure(tag, Stage.POSTPROCESSING, index, value, error)))
+                    outcomes.append(self._fail(tag, Stage.POSTPROCESSING, index, value, Caught.of(error)))
                     break
             else:
                 good.tags.append(tag)
                 good.values.append(value)
         return outcomes
 
-    def _fail(self, failure: Failure) -> Failure:
-        self._observer.on_event(ElementFailed(failure.stage, failure.error))
-        return failure
+    def _fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
+        self._observer.on_event(ElementFailed(stage, caught.error))
+        whole = stage is Stage.INFERENCE and self._plan.prebatched
+        return Failure(tag, stage, index, element, caught, whole)
 
-    def _tell_failed(self, name: Any, batch: Batch, error: Exception) -> None:
-        self._observer.on_event(BatchFailed(self._session.label(name), len(batch.elements), error))
+    def _tell_failed(self, name: Any, batch: Batch, error: BaseException) -> None:
+        self._observer.on_event(BatchFailed(self._plan.label(name), len(batch.elements), error))
 
     def _tell_news(self) -> None:
         for event in self._session.news():

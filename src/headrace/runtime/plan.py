@@ -41,6 +41,10 @@ class Plan:
     model_limit: int | None
     """How many of the models one process may hold; None: all."""
 
+    def label(self, model: Any) -> str:
+        """A model's name in metrics: empty where there is only one."""
+        return str(model) if self.routed else ""
+
 
 def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
     """Takes a handler apart.

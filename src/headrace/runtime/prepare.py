@@ -36,11 +36,13 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
         ConfigurationError: something is wrong or not available; the message says what and what to do.
         Exception: the handler refuses the inference arguments.
     """
-    if not (hasattr(handler, "load_model") and hasattr(handler, "run_inference")):
+    if isinstance(handler, type) or not (hasattr(handler, "load_model") and hasattr(handler, "run_inference")):
         raise ConfigurationError(
-            f"{handler!r} is no model handler: it needs the methods load_model and run_inference; "
-            "derive it from headrace.ModelHandler."
+            f"{handler!r} is no model handler: it needs to be an object with the methods load_model and run_inference; "
+            "derive its class from headrace.ModelHandler."
         )
+    if not isinstance(request.batching, BatchingConfig | None):
+        raise ConfigurationError(f"batching must be a BatchingConfig, not {request.batching!r}.")
     _refuse_unsupported(request.placement, request.retry)
     handler.validate_inference_args(request.inference_args)
     plan = make_plan(handler, request.batching)
@@ -56,8 +58,15 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
     )
 
 
-def catching(spec: SessionSpec, exceptions: type[Exception] | tuple[type[Exception], ...]) -> SessionSpec:
-    """The same, with ``exceptions`` turned into failures; another transform as far as sessions are concerned."""
+def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[BaseException], ...]) -> SessionSpec:
+    """The same, with ``exceptions`` turned into failures; another transform as far as sessions are concerned.
+
+    Raises:
+        ConfigurationError: these are no exception classes.
+    """
+    classes = exceptions if isinstance(exceptions, tuple) else (exceptions,)
+    if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
+        raise ConfigurationError(f"exc_class must be an exception class or a tuple of them, not {exceptions!r}.")
     return replace(spec, caught=exceptions, transform=uuid.uuid4().hex)
 
 

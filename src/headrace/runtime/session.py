@@ -1,25 +1,21 @@
-"""One transform's models in one process, shared by the process's threads."""
+"""One transform's models in one process, shared by the process's threads, with what has been learnt about them."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.batching.size import size_controller
 from headrace.core.clock import Clock
-from headrace.core.errors import PredictionCountError
-from headrace.core.events import BatchCompleted, Event, ModelLoaded
+from headrace.core.events import Event, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
-from headrace.hosting.memory import FrozenHeap, process_bytes
+from headrace.hosting.memory import process_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
-from headrace.runtime.plan import ONLY, Plan
-
-_LOGGER = logging.getLogger(__name__)
+from headrace.runtime.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -33,54 +29,32 @@ class SessionSpec:
     """Transforms with the same identifier share models."""
     clock: Clock
     inference_args: dict[str, Any] | None = None
-    caught: type[Exception] | tuple[type[Exception], ...] = ()
+    caught: type[BaseException] | tuple[type[BaseException], ...] = ()
     """Which exceptions become failures; others are raised."""
 
 
+class Loaded(NamedTuple):
+    """A model, and what loading it changed in its handler: the handlers of other threads need the same changes."""
+
+    model: Any
+    changes: dict[str, Any]
+
+
 class InferenceSession:
-    """The models of one transform, with what has been learnt about them; safe to use from several threads."""
+    """Shared by the threads that run one transform in this process; safe to use from all of them."""
 
     def __init__(self, spec: SessionSpec) -> None:
+        plan = spec.plan
+        plan.handler.set_environment_vars()
         self.spec = spec
-        self.plan = spec.plan
-        self.plan.handler.set_environment_vars()
-        self.sizes = {name: size_controller(self.plan.batching) for name in self.plan.models}
-        self.breakers = {name: CircuitBreaker() for name in self.plan.models}
-        self._store: ModelStore = open_store(spec.model_identifier, self.plan.model_limit)
+        self.sizes = {name: size_controller(plan.batching) for name in plan.models}
+        self.breakers = {name: CircuitBreaker() for name in plan.models}
+        self._store: ModelStore = open_store(spec.model_identifier, plan.model_limit)
         self._news: deque[Event] = deque()
-        self._uncounted_bytes = False
 
-    def load(self) -> None:
-        """Loads the model now, where there is only one; models by key load when they are needed."""
-        if not self.plan.routed:
-            with self.model(ONLY):
-                pass
-
-    def model(self, name: Any) -> AbstractContextManager[Any]:
-        """The model of that name, held in memory while the context is open."""
-        return self._store.use(name, lambda: self._load(name))
-
-    def run(self, name: Any, model: Any, examples: Sequence[Any]) -> tuple[list[Any], BatchCompleted]:
-        """One call of the model.
-
-        Raises:
-            PredictionCountError: too few or too many predictions (never where elements are batches themselves).
-            Exception: whatever the handler raises, in its call or in its lazy result.
-        """
-        handler = self.plan.models[name]
-        started = self.spec.clock.time_ns()
-        answer = handler.run_inference(examples, model, self.spec.inference_args)
-        if answer is None:
-            raise PredictionCountError(handler, len(examples), None)
-        predictions = list(answer)
-        seconds = (self.spec.clock.time_ns() - started) / 1e9
-        if len(predictions) != len(examples) and not self.plan.prebatched:
-            raise PredictionCountError(handler, len(examples), len(predictions))
-        return predictions, BatchCompleted(self.label(name), len(predictions), self._bytes(handler, examples), seconds)
-
-    def label(self, name: Any) -> str:
-        """A model's name in metrics: empty where there is only one."""
-        return str(name) if self.plan.routed else ""
+    def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
+        """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
+        return self._store.use(name, lambda: self._load(name, handler))
 
     def news(self) -> Iterator[Event]:
         """What happened outside any bundle or in another thread, each event once."""
@@ -94,67 +68,74 @@ class InferenceSession:
         """Lets go of the models."""
         close_store(self.spec.model_identifier)
 
-    def _load(self, name: Any) -> Any:
+    def _load(self, name: Any, handler: Any) -> Loaded:
+        attributes = dict(vars(handler))
         before, started = process_bytes(), self.spec.clock.time_ns()
-        model = self.plan.models[name].load_model()
+        model = handler.load_model()
         seconds = (self.spec.clock.time_ns() - started) / 1e9
         growth = max(0, process_bytes() - before)
-        self._news.append(ModelLoaded(self.label(name), seconds, growth))
-        return model
-
-    def _bytes(self, handler: Any, examples: Sequence[Any]) -> int:
-        """What the handler counts; a metric that cannot be had must not fail a batch."""
-        try:
-            return int(handler.get_num_bytes(examples))
-        except Exception:
-            if not self._uncounted_bytes:
-                self._uncounted_bytes = True
-                _LOGGER.warning(
-                    "%s.get_num_bytes failed; bytes are not counted.", type(handler).__qualname__, exc_info=True
-                )
-            return 0
+        self._news.append(ModelLoaded(self.spec.plan.label(name), seconds, growth))
+        missing = object()
+        changes = {key: value for key, value in vars(handler).items() if attributes.get(key, missing) is not value}
+        return Loaded(model, changes)
 
 
 class _Sessions:
-    """The process's sessions, one for each transform, each kept while somebody has it open."""
+    """The process's sessions, one for each transform.
+
+    The one closed last stays until a session of another transform is opened: an engine closes and reopens workers
+    between bundles, and a model must not be loaded again for that.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, tuple[InferenceSession, int]] = {}
-        self._heap = FrozenHeap()
+        self._lingering: InferenceSession | None = None
 
     def open(self, spec: SessionSpec) -> InferenceSession:
         with self._lock:
-            if not self._open:
-                self._heap.hold()  # before any model loads: models come and go
-            session, users = self._open.get(spec.transform) or (InferenceSession(spec), 0)
+            session, users = self._open.get(spec.transform) or (self._resume(spec) or InferenceSession(spec), 0)
             self._open[spec.transform] = (session, users + 1)
-        try:
-            session.load()
-        except BaseException:
-            self.close(session)
-            raise
-        return session
+            return session
 
-    def close(self, session: InferenceSession) -> None:
+    def close(self, session: InferenceSession, *, linger: bool) -> None:
         with self._lock:
             _, users = self._open.pop(session.spec.transform)
             if users > 1:
                 self._open[session.spec.transform] = (session, users - 1)
+            elif linger:
+                self._end_lingering()
+                self._lingering = session
             else:
                 session.close()
-            if not self._open:
-                self._heap.release()
+
+    def _resume(self, spec: SessionSpec) -> InferenceSession | None:
+        session = self._lingering
+        if session is None or session.spec.transform != spec.transform:
+            self._end_lingering()
+            return None
+        self._lingering = None
+        return session
+
+    def _end_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.close()
+            self._lingering = None
 
 
 _SESSIONS = _Sessions()
 
 
 def open_session(spec: SessionSpec) -> InferenceSession:
-    """The process's session for a transform, its model loaded; to be closed as often as opened."""
+    """The process's session for a transform; to be closed as often as opened."""
     return _SESSIONS.open(spec)
 
 
-def close_session(session: InferenceSession) -> None:
-    """Ends one use of a session."""
-    _SESSIONS.close(session)
+def close_session(session: InferenceSession, *, linger: bool = False) -> None:
+    """Ends one use of a session.
+
+    Args:
+        session: from ``open_session``.
+        linger: whether the models may stay until another transform's session is opened.
+    """
+    _SESSIONS.close(session, linger=linger)

@@ -1,19 +1,19 @@
-"""A session loads once, measures right, and lets go."""
+"""Threads share a model and load it once; what they do is measured right, and let go of."""
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError
+from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError
 from headrace.core.events import ModelLoaded
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import Request, prepare
-from headrace.runtime.session import close_session, open_session
+from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
 
 
@@ -42,24 +42,24 @@ class Counting(ModelHandler):
 
 
 def opened(handler, **request):
-    return open_session(prepare(handler, Request(**request)))
+    return Worker(prepare(handler, Request(**request)))
 
 
 def test_nothing_loads_before_a_session_opens():
     loads = []
     spec = prepare(Counting(loads), Request())
     assert loads == []
-    session = open_session(spec)
+    worker = Worker(spec)
     assert len(loads) == 1
-    close_session(session)
+    worker.close()
 
 
 @pytest.mark.parametrize("model", [(1, 2), {"a": 1}, [1, 2], None, "text", 0])
 def test_any_object_is_a_model(model):
-    session = opened(Counting([], model))
-    with session.model(ONLY) as held:
+    worker = opened(Counting([], model))
+    with worker.model(ONLY) as held:
         assert held == model
-    close_session(session)
+    worker.close()
 
 
 def test_threads_share_a_session_and_its_model():
@@ -68,37 +68,37 @@ def test_threads_share_a_session_and_its_model():
 
     def work(_):
         together.wait()
-        return open_session(spec)
+        return Worker(spec)
 
     with ThreadPoolExecutor(6) as threads:
-        sessions = list(threads.map(work, range(6)))
-    assert len({id(session) for session in sessions}) == 1
+        workers = list(threads.map(work, range(6)))
+    assert len({id(worker.session) for worker in workers}) == 1
     assert len(loads) == 1
-    for session in sessions:
-        close_session(session)
+    for worker in workers:
+        worker.close()
 
 
 def test_transforms_with_one_identifier_share_the_model():
     loads = []
-    sessions = [opened(Counting(loads), model_identifier="shared") for _ in range(2)]
+    workers = [opened(Counting(loads), model_identifier="shared") for _ in range(2)]
     assert len(loads) == 1
-    for session in sessions:
-        close_session(session)
+    for worker in workers:
+        worker.close()
 
 
 def test_transforms_without_identifier_do_not():
     loads = []
-    sessions = [opened(Counting(loads)) for _ in range(2)]
+    workers = [opened(Counting(loads)) for _ in range(2)]
     assert len(loads) == 2
-    for session in sessions:
-        close_session(session)
+    for worker in workers:
+        worker.close()
 
 
 def test_a_session_reopened_at_once_finds_its_model_again():
     loads = []
     spec = prepare(Counting(loads), Request())
     for _ in range(3):
-        close_session(open_session(spec))
+        Worker(spec).close(linger=True)
     assert len(loads) == 1
 
 
@@ -112,7 +112,7 @@ def test_a_failed_load_leaves_nothing_open():
     spec = prepare(Failing(loads), Request())
     for _ in range(2):
         with pytest.raises(OSError, match="no disk"):
-            open_session(spec)
+            Worker(spec)
     assert len(loads) == 2
 
 
@@ -123,23 +123,23 @@ def test_environment_is_set_before_the_load(monkeypatch):
         def load_model(self):
             return os.environ["HEADRACE_TEST_VARIABLE"]
 
-    session = opened(Reading([], env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
-    with session.model(ONLY) as model:
+    worker = opened(Reading([], env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
+    with worker.model(ONLY) as model:
         assert model == "after"
-    close_session(session)
+    worker.close()
 
 
 def test_loads_and_batches_are_measured_with_the_given_clock():
     clock = FakeClock()
-    session = opened(Counting([], clock=clock), clock=clock)
-    (loaded,) = session.news()
+    worker = opened(Counting([], clock=clock), clock=clock)
+    (loaded,) = worker.session.news()
     assert isinstance(loaded, ModelLoaded)
     assert (loaded.model, loaded.seconds) == ("", 1.5)
-    with session.model(ONLY) as model:
-        _, batch = session.run(ONLY, model, [1, 2])
+    with worker.model(ONLY) as model:
+        _, batch, _ = worker.run(ONLY, model, [1, 2])
     assert (batch.examples, batch.bytes, batch.seconds) == (2, 14, 0.25)
-    assert list(session.news()) == []
-    close_session(session)
+    assert list(worker.session.news()) == []
+    worker.close()
 
 
 def test_the_size_of_a_model_is_what_the_process_grew_by():
@@ -147,10 +147,10 @@ def test_the_size_of_a_model_is_what_the_process_grew_by():
         def load_model(self):
             return bytearray(b"x") * (48 << 20)
 
-    session = opened(Large([]))
-    (loaded,) = session.news()
+    worker = opened(Large([]))
+    (loaded,) = worker.session.news()
     assert loaded.bytes == pytest.approx(48 << 20, rel=0.15)
-    close_session(session)
+    worker.close()
 
 
 def test_lazy_results_are_consumed_within_the_measurement():
@@ -162,10 +162,10 @@ def test_lazy_results_are_consumed_within_the_measurement():
                 clock.advance(1)
                 yield example
 
-    session = opened(Lazy([]), clock=clock)
-    with session.model(ONLY) as model:
-        assert session.run(ONLY, model, [1, 2, 3])[1].seconds == 3
-    close_session(session)
+    worker = opened(Lazy([]), clock=clock)
+    with worker.model(ONLY) as model:
+        assert worker.run(ONLY, model, [1, 2, 3])[1].seconds == 3
+    worker.close()
 
 
 @pytest.mark.parametrize(("answer", "got"), [([], "0"), ([1], "1"), ([1, 2, 3], "3"), (None, "None")])
@@ -174,13 +174,13 @@ def test_a_wrong_number_of_predictions_names_the_handler_and_both_counts(answer,
         def run_inference(self, batch, model, inference_args=None):
             return answer
 
-    session = opened(Wrong([]))
+    worker = opened(Wrong([]))
     with (
-        session.model(ONLY) as model,
+        worker.model(ONLY) as model,
         pytest.raises(PredictionCountError, match=f"Wrong.run_inference was given 2 examples and returned {got}"),
     ):
-        session.run(ONLY, model, [1, 2])
-    close_session(session)
+        worker.run(ONLY, model, [1, 2])
+    worker.close()
 
 
 def test_bytes_that_cannot_be_counted_do_not_fail_a_batch(caplog):
@@ -188,38 +188,83 @@ def test_bytes_that_cannot_be_counted_do_not_fail_a_batch(caplog):
         def get_num_bytes(self, batch):
             raise TypeError("no size")
 
-    session = opened(Uncountable([]))
-    with session.model(ONLY) as model:
+    worker = opened(Uncountable([]))
+    with worker.model(ONLY) as model:
         for _ in range(2):
-            assert session.run(ONLY, model, [1])[1].bytes == 0
+            assert worker.run(ONLY, model, [1])[1].bytes == 0
     assert caplog.text.count("bytes are not counted") == 1
-    close_session(session)
+    worker.close()
 
 
 def test_models_by_key_load_when_needed_and_never_more_than_the_limit():
     loads = {key: [] for key in "abc"}
     mappings = [KeyModelMapping([key], Counting(loads[key])) for key in "abc"]
-    session = opened(KeyedModelHandler(mappings, max_models_per_worker_hint=2))
+    worker = opened(KeyedModelHandler(mappings, max_models_per_worker_hint=2))
     assert not any(loads.values())
     for key in "abacab":
-        with session.model(key):
-            assert len(session._store) <= 2
+        with worker.model(key):
+            assert len(worker.session._store) <= 2
     assert {key: len(times) for key, times in loads.items()} == {"a": 1, "b": 2, "c": 1}
-    close_session(session)
+    worker.close()
 
 
-def test_the_heap_is_frozen_while_any_session_is_open_and_models_are_not_in_it():
-    class Cyclic(Counting):
+def test_a_worker_that_lingers_keeps_its_model_until_another_transform_comes():
+    loads = []
+    spec = prepare(Counting(loads), Request(model_identifier="same"))
+    Worker(spec).close(linger=True)
+    again = prepare(Counting(loads), Request(model_identifier="same"))
+    Worker(again).close()
+    assert len(loads) == 2
+
+
+def test_nothing_lingers_unless_it_is_asked_to():
+    loads = []
+    spec = prepare(Counting(loads), Request())
+    for _ in range(2):
+        Worker(spec).close()
+    assert len(loads) == 2
+
+
+def test_each_thread_has_a_handler_of_its_own_with_what_loading_changed():
+    class Scratching(Counting):
         def load_model(self):
-            model = []
-            model.append(model)
-            return model
+            self.device = object()
+            self.calls = 0
+            return super().load_model()
 
-    one, two = opened(Cyclic([])), opened(Cyclic([]))
-    assert gc.get_freeze_count() > 0
-    close_session(one)
-    assert gc.get_freeze_count() > 0
-    with two.model(ONLY) as model:
-        assert any(model is tracked for tracked in gc.get_objects())
-    close_session(two)
-    assert gc.get_freeze_count() == 0
+        def run_inference(self, batch, model, inference_args=None):
+            self.calls += 1
+            return [(self.device, self.calls) for _ in batch]
+
+    spec = prepare(Scratching([]), Request())
+    one, two = Worker(spec), Worker(replace(spec, plan=replace(spec.plan, models={ONLY: Scratching([])})))
+    devices, calls = set(), []
+    for worker in (one, one, two):
+        with worker.model(ONLY) as model:
+            ((device, count),) = worker.run(ONLY, model, [1])[0]
+        devices.add(device)
+        calls.append(count)
+    assert (len(devices), calls) == (1, [1, 2, 1])
+    one.close()
+    two.close()
+
+
+def test_the_batching_clock_is_what_the_batch_size_learns_from():
+    ticks = iter([5.0, 8.0])
+    worker = opened(Counting([]), batching=BatchingConfig(clock=lambda: next(ticks)))
+    with worker.model(ONLY) as model:
+        assert worker.run(ONLY, model, [1])[2] == 3.0
+    worker.close()
+
+
+def test_a_handler_that_reports_itself_is_told_the_namespace():
+    class Reporting(Counting):
+        def override_metrics(self, metrics_namespace=""):
+            self.told = metrics_namespace
+            return True
+
+    spec = prepare(Reporting([]), Request())
+    worker = Worker(spec, "mine")
+    assert worker.handler_reports
+    assert spec.plan.handler.told == "mine"
+    worker.close()

@@ -1,0 +1,105 @@
+"""One thread's own copy of the handlers, beside the models that all threads share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.core.errors import PredictionCountError
+from headrace.core.events import BatchCompleted
+from headrace.runtime.plan import ONLY, Plan
+from headrace.runtime.session import InferenceSession, Loaded, SessionSpec, close_session, open_session
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Worker:
+    """Calls models for one thread; handlers may keep what they like on themselves, as they may with Beam.
+
+    Opening one loads the model, where there is only one, or joins the threads that already have it; models by key load
+    when they are needed.
+
+    Args:
+        spec: this thread's own copy, its handlers included.
+        metrics_namespace: None: the handler's own.
+    """
+
+    def __init__(self, spec: SessionSpec, metrics_namespace: str | None = None) -> None:
+        self.spec = spec
+        self.plan: Plan = spec.plan
+        self.namespace: str = metrics_namespace or self.plan.handler.get_metrics_namespace()
+        self.handler_reports: bool = self.plan.handler.override_metrics(self.namespace)
+        """Whether the handler reports metrics itself."""
+        self.session: InferenceSession = open_session(spec)
+        self._adapted: dict[Any, Loaded] = {}
+        self._bytes_are_counted = True
+        try:
+            if not self.plan.routed:
+                with self.model(ONLY):
+                    pass
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self, *, linger: bool = False) -> None:
+        """Lets go of the models; with ``linger``, when another transform comes."""
+        close_session(self.session, linger=linger)
+
+    @contextmanager
+    def model(self, name: Any) -> Iterator[Any]:
+        """The model of that name, held in memory while the context is open."""
+        handler = self.plan.models[name]
+        with self.session.model(name, handler) as loaded:
+            if self._adapted.get(name) is not loaded:
+                handler.__dict__.update(loaded.changes)
+                self._adapted[name] = loaded
+            yield loaded.model
+
+    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
+        """One call of the model.
+
+        Returns:
+            Predictions, with their keys where elements have keys; what happened; and how many seconds the choice of
+            the batch size should reckon with.
+
+        Raises:
+            PredictionCountError: too few or too many predictions (never where elements are batches themselves).
+            Exception: whatever the handler raises, in its call or in its lazy result.
+        """
+        handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
+        keys, examples = self._taken_apart(elements)
+        began = learning_clock() if learning_clock else 0.0
+        started = clock.time_ns()
+        answer = handler.run_inference(examples, model, self.spec.inference_args)
+        predictions = None if answer is None else list(answer)
+        seconds = (clock.time_ns() - started) / 1e9
+        learnt = learning_clock() - began if learning_clock else seconds
+        if predictions is None or (len(predictions) != len(elements) and not self.plan.prebatched):
+            raise PredictionCountError(handler, len(elements), None if predictions is None else len(predictions))
+        if keys is not None:
+            predictions = list(zip(keys, predictions, strict=True))
+        batch = elements[0] if self.plan.prebatched else elements
+        count = len(batch) if hasattr(batch, "__len__") else len(predictions)
+        return predictions, BatchCompleted(self.plan.label(name), count, self._bytes(batch), seconds), learnt
+
+    def _taken_apart(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
+        """Keys, if there are any, and a list of examples of its own, with which the handler may do what it likes."""
+        if self.plan.prebatched:
+            return None, elements[0]
+        if not self.plan.keyed:
+            return None, list(elements)
+        keys, examples = zip(*elements, strict=True)
+        return keys, list(examples)
+
+    def _bytes(self, batch: Any) -> int:
+        """What the handler counts; a metric that cannot be had must not fail a batch."""
+        try:
+            return int(self.plan.handler.get_num_bytes(batch))
+        except Exception:
+            if self._bytes_are_counted:
+                self._bytes_are_counted = False
+                name = type(self.plan.handler).__qualname__
+                _LOGGER.warning("%s.get_num_bytes failed; bytes are not counted.", name, exc_info=True)
+            return 0

@@ -1,0 +1,62 @@
+"""The collector is spared what was there before a pipeline, and only that, and only while it runs."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from headrace.beam import ModelHandler, RunInference
+from headrace.beam.heap import hold_heap, release_heap
+
+AT_START = gc.get_freeze_count()
+
+
+def test_held_and_given_back():
+    hold_heap()
+    assert gc.get_freeze_count() > AT_START + 1000
+    later = [[] for _ in range(1000)]
+    hold_heap()
+    assert {id(new) for new in later} <= {id(tracked) for tracked in gc.get_objects()}
+    release_heap()
+    assert gc.get_freeze_count() > AT_START
+    release_heap()
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_others_froze_is_left_alone():
+    gc.freeze()
+    try:
+        hold_heap()
+        release_heap()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
+class Frozen(ModelHandler):
+    def __init__(self, loads=True):
+        super().__init__()
+        self.loads = loads
+
+    def load_model(self):
+        if not self.loads:
+            raise OSError("no disk")
+        model = []
+        model.append(model)
+        return model
+
+    def run_inference(self, batch, model, inference_args=None):
+        tracked = any(model is candidate for candidate in gc.get_objects())
+        return [(gc.get_freeze_count() > AT_START, tracked) for _ in batch]
+
+
+def test_a_pipeline_holds_it_but_not_its_models(run):
+    assert run.values(out=run.create([1]) | RunInference(Frozen())) == [(True, True)]
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_pipeline_whose_model_does_not_load_gives_it_back(run):
+    with pytest.raises(Exception, match="no disk"):
+        run.values(out=run.create([1]) | RunInference(Frozen(loads=False)))
+    assert gc.get_freeze_count() == 0
