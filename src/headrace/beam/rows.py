@@ -37,7 +37,7 @@ def over_rows(handler: Any, examples: Examples) -> KeyedModelHandler[Any, Any, A
     _refuse_unfit(handler)
     plan = make_plan(handler)
     keyed = isinstance(plan.handler, KeyedModelHandler)
-    _refuse_wrong_key(plan.handler, examples.key, keyed=keyed)
+    _refuse_wrong_key(plan.handler, examples.key, keyed=keyed, plainly=plan.keyed)
     first_model = next(iter(plan.models.values()))
     from_row = None if plan.preprocess else getattr(first_model, "example_from_row", None)
     before = [_ExampleOfRow(examples, from_row), *map(_OnValue, plan.preprocess)]
@@ -172,11 +172,11 @@ def _refuse_unfit(handler: Any) -> None:
         )
 
 
-def _refuse_wrong_key(handler: Any, key: str | None, *, keyed: bool) -> None:
+def _refuse_wrong_key(handler: Any, key: str | None, *, keyed: bool, plainly: bool) -> None:
     name = type(handler).__qualname__
     if keyed and key is None:
         raise ConfigurationError(f"{name} takes keys; name their column with --key.")
     if not keyed and key is not None:
         raise ConfigurationError(f"{name} takes no keys; leave --key out.")
-    if keyed and type(handler) is not KeyedModelHandler:
+    if keyed and not plainly:
         raise ConfigurationError(f"{name} changes KeyedModelHandler, which rows cannot be given to; run it in Python.")
