@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +73,10 @@ def execute(words: Words) -> int:
 
 
 def _prepare(words: Words) -> Any:
-    from headrace.beam import files, job  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
-    from headrace.beam.rows import Examples  # noqa: PLC0415 - as above
+    from headrace.beam.job import files, pipeline  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
+    from headrace.beam.job.rows import Examples  # noqa: PLC0415 - as above
 
-    inputs = job.take_options(words.arguments)
+    inputs = pipeline.take_options(words.arguments)
     if not inputs:
         raise ConfigurationError("no INPUT is given; name at least one file or glob.")
     handler = make_handler(words.handler, parse_arguments("--handler-arg", words.handler_args), words.model)
@@ -88,8 +87,8 @@ def _prepare(words: Words) -> Any:
     keep = choose("--keep", words.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
     sizes = {"min_batch_size": words.min_batch_size, "max_batch_size": words.max_batch_size}
-    return job.Run(
-        job.Job(
+    return pipeline.Run(
+        pipeline.Job(
             handler=handler,
             sources=sources,
             output=words.output,
@@ -98,7 +97,7 @@ def _prepare(words: Words) -> Any:
             keep=keep,
             inference_args=parse_arguments("--inference-arg", words.inference_args) or None,
             batch_sizes={name: size for name, size in sizes.items() if size is not None},
-            runner=words.runner or job.DEFAULT_RUNNER,
+            runner=words.runner or pipeline.DEFAULT_RUNNER,
             options=tuple(words.arguments) if len(inputs) < len(words.arguments) else (),
         )
     )
@@ -116,7 +115,7 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
     totals, worker = Totals(), _Worker(run)
     started = time.monotonic()
     try:
-        with subscribed(totals), _frozen():
+        with subscribed(totals):
             worker.start()
             wait(worker.done, totals, errors, show=words.progress)
     except KeyboardInterrupt:
@@ -126,7 +125,7 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
     if isinstance(worker.error, ConfigurationError):
         raise worker.error
     if worker.error is not None:
-        from headrace.beam.job import describe  # noqa: PLC0415 - as above
+        from headrace.beam.job.pipeline import describe  # noqa: PLC0415 - as above
 
         message = f"the pipeline failed: {describe(worker.error)}"
         return _fail(errors, FAILED, message, worker.error, verbose=words.verbose)
@@ -176,17 +175,6 @@ def _interrupted(console: Console, signals: Signals, *, written: bool = False, s
         sys.stderr.flush()
         os._exit(signals.exit_code)
     return signals.exit_code
-
-
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """Spares the garbage collector what imports have made, hundreds of thousands of objects: a quarter of the time."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _fail(console: Console, code: int, message: str, error: BaseException, *, verbose: bool) -> int:

@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from headrace.beam.parquet import Columns, write_table
+from headrace.beam.job.parquet import Columns, write_table
 
 
 def written(*chunks):

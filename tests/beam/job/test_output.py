@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from headrace.beam.output import Output, Part, PartWriter, as_line, write_manifest
+from headrace.beam.job.output import Output, Part, PartWriter, as_line, write_manifest
 from headrace.core.errors import ConfigurationError
 
 

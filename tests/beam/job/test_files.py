@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from headrace.beam.files import (
+from headrace.beam.job.files import (
     BrokenLine,
     Head,
     Source,

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.beam.files import match, peek
-from headrace.beam.job import CancelledError, Job, Run, describe, take_options
-from headrace.beam.rows import Examples
+from headrace.beam.job.files import match, peek
+from headrace.beam.job.pipeline import CancelledError, Job, Run, describe, take_options
+from headrace.beam.job.rows import Examples
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
@@ -209,7 +209,7 @@ def test_options_that_beam_does_not_know(arguments, message):
         (KeyError(), "KeyError"),
         (RuntimeError("FileNotFoundError: [Errno 2] 'x' [while running 'A']"), "FileNotFoundError: [Errno 2] 'x'"),
         (RuntimeError("on the whole: no"), "RuntimeError: on the whole: no"),
-        (CancelledError("cancelled"), "headrace.beam.job.CancelledError: cancelled"),
+        (CancelledError("cancelled"), "headrace.beam.job.pipeline.CancelledError: cancelled"),
         (
             RuntimeError(
                 'Traceback (most recent call last):\n  File "a.py", line 1\n    x()\n    ^^^\n'

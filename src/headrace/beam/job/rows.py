@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.beam.files import BrokenLine, Row
+from headrace.beam.job.files import BrokenLine, Row
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
@@ -45,7 +45,7 @@ def over_rows(handler: Any, examples: Examples) -> KeyedModelHandler[Any, Any, A
     if keyed:
         before.append(_key_to_row)
         after = [_key_to_value, *after, _without_key] if after else after
-    rows: Any = _by_column(plan.handler) if keyed else KeyedModelHandler(plan.handler)
+    rows: Any = _by_column(plan.handler) if keyed else _OverRows(plan.handler)
     for function in reversed(before):
         rows = rows.with_preprocess_fn(function)
     for function in after:
@@ -126,7 +126,15 @@ class _OfKeyedExample(_OfExample):
         return self._function((pair[0][1], pair[1]))
 
 
-class _ByColumn(KeyedModelHandler[Any, Any, Any, Any]):
+class _OverRows(KeyedModelHandler[Any, Any, Any, Any]):
+    """A KeyedModelHandler whose keys are rows, which are not what the model is fed."""
+
+    def get_num_bytes(self, batch: Sequence[tuple[Any, Any]]) -> int:
+        model: Any = next(iter(self.cohorts.values()), self.unkeyed)
+        return int(model.get_num_bytes([example for _, example in batch]))
+
+
+class _ByColumn(_OverRows):
     """A KeyedModelHandler whose keys are (row, key)."""
 
     def cohort(self, key: Any) -> Any:
@@ -135,7 +143,7 @@ class _ByColumn(KeyedModelHandler[Any, Any, Any, Any]):
 
 def _by_column(handler: KeyedModelHandler[Any, Any, Any, Any]) -> KeyedModelHandler[Any, Any, Any, Any]:
     if handler.unkeyed is not None:
-        return KeyedModelHandler(handler.unkeyed)
+        return _OverRows(handler.unkeyed)
     keys_of: dict[Any, list[Any]] = {}
     for key, cohort in handler.cohort_of.items():
         keys_of.setdefault(cohort, []).append(key)

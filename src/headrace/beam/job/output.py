@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from headrace.beam.files import absolute, dead_letters_path, lines, output_format
+from headrace.beam.job.files import absolute, dead_letters_path, lines, output_format
 from headrace.core.errors import ConfigurationError
 
 _CHUNK_BYTES = 1 << 20
@@ -204,7 +204,7 @@ def _joined(path: str, parts: list[str], check: Callable[[], None]) -> str:
 
 def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None]) -> str:
     """One Parquet file of the parts, which are read twice: a column's type is known only when all rows were seen."""
-    from headrace.beam.parquet import Columns, write_table  # noqa: PLC0415 - pyarrow only where it is asked for
+    from headrace.beam.job.parquet import Columns, write_table  # noqa: PLC0415 - pyarrow only where it is asked for
 
     columns = Columns()
     for rows in _chunks(parts):
