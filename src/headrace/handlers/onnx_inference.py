@@ -97,8 +97,8 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
         self._model_uri = model_path or self._model_uri
 
     def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
-        """Bytes of the arrays' elements."""
-        return sum(array.nbytes for array in batch)
+        """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
+        return sum(numpy.asarray(array).nbytes for array in batch)
 
     def get_metrics_namespace(self) -> str:
         """Beam's for ONNX."""

@@ -119,8 +119,8 @@ class SklearnModelHandlerNumpy(_SklearnModelHandler["numpy.ndarray[Any, Any]"]):
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
 
     def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
-        """Bytes of the arrays' elements."""
-        return sum(array.nbytes for array in batch)
+        """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
+        return sum(numpy.asarray(array).nbytes for array in batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
         """A row's columns, in their order, as a 1-D array of 64-bit floats.

@@ -124,9 +124,8 @@ class Bundle:
             self._tell_failed(name, batch, error)
             raise
         self._observer.on_event(event)
-        if batch.weight or not self._plan.batching.sizes_are_weights:
-            size = batch.weight if self._plan.batching.sizes_are_weights else len(batch.elements)
-            self._session.sizes[name].observe(size, seconds)
+        size = batch.weight if self._plan.batching.sizes_are_weights else len(batch.elements)
+        self._session.sizes[name].observe(size, seconds)
         return predictions
 
     def _settle(self, batch: Batch, answer: list[Any] | Caught) -> list[Outcome]:
