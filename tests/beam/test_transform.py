@@ -256,3 +256,16 @@ def test_threads_of_a_process_share_one_load(make_run):
     out = run.create(range(100)) | beam.Reshuffle() | RunInference(Adder(max_batch_size=5))
     assert inferences(run.values(out=out)) == [n + 1 for n in range(100)]
     assert run.metrics()["RunInference", "load_model_latency_milli_secs"].count == 1
+
+
+def test_a_transform_applied_again_loads_its_model_again(make_run, tmp_path):
+    class FromFile(Adder):
+        def load_model(self):
+            return (int((tmp_path / "amount").read_text()),)
+
+    (tmp_path / "amount").write_text("1")
+    transform, first = RunInference(FromFile()), make_run()
+    assert inferences(first.values(out=first.create([0]) | transform)) == [1]
+    (tmp_path / "amount").write_text("2")
+    second = make_run()
+    assert inferences(second.values(out=second.create([0]) | transform)) == [2]

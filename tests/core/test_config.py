@@ -31,7 +31,8 @@ def test_unknown_option_names_the_owner_and_the_known_ones():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_batch_size": 0}, "at least 1"),
+        ({"min_batch_size": 0}, "min_batch_size must be at least 1"),
+        ({"max_batch_size": 0}, "max_batch_size must be at least 1"),
         ({"min_batch_size": 9, "max_batch_size": 8}, "Minimum .9. must not be greater than maximum .8."),
         ({"target_batch_overhead": 1.5}, "between 0 and 1"),
         ({"target_batch_duration_secs": -1}, "must be positive"),

@@ -76,3 +76,11 @@ def raised_by(function):
         function()
     except ValueError as caught:
         return caught
+
+
+def test_an_error_that_cannot_say_what_it_is_still_makes_a_dead_letter():
+    class Mute(ValueError):
+        def __repr__(self):
+            raise RuntimeError("no words")
+
+    assert failure(Mute()).record[1][1].endswith("Mute(...)")

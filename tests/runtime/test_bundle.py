@@ -367,7 +367,7 @@ def test_a_pair_that_is_none_is_its_elements_failure():
     assert places(bad) == [1, 3]
 
 
-@pytest.mark.parametrize("weight", [None, float("nan"), -1, "heavy"])
+@pytest.mark.parametrize("weight", [None, float("nan"), float("inf"), -1, "heavy"])
 def test_a_weight_that_is_no_weight_is_its_elements_failure(weight):
     batching = BatchingConfig(element_size_fn=lambda n: weight if n == 5 else 1, max_batch_weight=2)
     handler = Poisoned()

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError
+from headrace import (
+    BatchingConfig,
+    KeyedModelHandler,
+    KeyModelMapping,
+    MaybeKeyedModelHandler,
+    ModelHandler,
+    PredictionCountError,
+)
 from headrace.core.events import ModelLoaded
+from headrace.runtime.bundle import Bundle
+from headrace.runtime.observers import Everybody
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import Request, prepare
 from headrace.runtime.worker import Worker
@@ -268,3 +279,59 @@ def test_a_handler_that_reports_itself_is_told_the_namespace():
     assert worker.handler_reports
     assert spec.plan.handler.told == "mine"
     worker.close()
+
+
+def test_what_loading_sets_reaches_handlers_within_handlers_too_and_only_the_own_transform():
+    class Inner(Counting):
+        def load_model(self):
+            self.vocabulary = ["a"]
+            return super().load_model()
+
+        def run_inference(self, batch, model, inference_args=None):
+            return [getattr(self, "vocabulary", None) for _ in batch]
+
+    def answer(worker):
+        with worker.model(ONLY) as model:
+            return worker.run(ONLY, model, [1])[0]
+
+    spec = prepare(MaybeKeyedModelHandler(Inner([])), Request(model_identifier="shared"))
+    loader = Worker(spec)
+    fresh = replace(spec, plan=replace(spec.plan, models={ONLY: MaybeKeyedModelHandler(Inner([]))}))
+    same, other = Worker(fresh), Worker(prepare(Inner([]), Request(model_identifier="shared")))
+    assert [answer(worker) for worker in (loader, same, other)] == [[["a"]], [["a"]], [None]]
+    for worker in (loader, same, other):
+        worker.close()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_limit_on_models_is_one_on_memory(threads):
+    class Model:
+        pass
+
+    class Light(Counting):
+        def load_model(self):
+            model = Model()
+            alive.add(model)
+            return model
+
+        def run_inference(self, batch, model, inference_args=None):
+            gc.collect()
+            most.append(len(alive))
+            return batch
+
+    alive, most = weakref.WeakSet(), []
+    handler = KeyedModelHandler([KeyModelMapping([n], Light([])) for n in range(6)], max_models_per_worker_hint=2)
+    spec = prepare(handler, Request())
+    workers = [Worker(spec) for _ in range(threads)]
+
+    def work(worker):
+        bundle = Bundle(worker, Everybody())
+        for n in range(30):
+            bundle.add((n % 6, n), n)
+        list(bundle.finish())
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, workers))
+    for worker in workers:
+        worker.close()
+    assert max(most) <= 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import sys
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any, TypeAlias
@@ -93,15 +94,21 @@ class InferenceDoFn(beam.DoFn):
         return IOTypeHints.empty()
 
     def teardown(self) -> None:
-        """Lets go of the model, unless this transform soon goes on."""
+        """Lets go of the model; a process that an engine keeps for its workers holds it until another one comes."""
         if self._worker is not None:
-            self._worker.close(linger=True)
+            self._worker.close(linger=_is_engines_process())
             self._worker = None
             release_heap()
 
     def _move_to(self, windowed: WindowedValue) -> None:
         self._place = windowed.with_value(None)
         self._micros, self._windows, self._pane = windowed.timestamp_micros, windowed.windows, windowed.pane_info
+
+
+def _is_engines_process() -> bool:
+    """Whether an engine started this process; else it is the user's own, where the next run may want a new model."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec is not None and spec.name == "apache_beam.runners.worker.sdk_worker_main"
 
 
 def _metrics(worker: Worker) -> list[InferenceMetrics]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
 import apache_beam as beam
@@ -142,7 +144,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
 
     def expand(self, pcoll: beam.PCollection) -> Any:
         """One ParDo, and beside it a check of the threshold where there is one."""
-        pardo = beam.ParDo(InferenceDoFn(self._spec, self._metrics_namespace))
+        spec = replace(self._spec, transform=uuid.uuid4().hex)  # applied twice, it is two transforms
+        pardo = beam.ParDo(InferenceDoFn(spec, self._metrics_namespace))
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None:
             return pcoll | "BeamML_RunInference" >> pardo

@@ -83,6 +83,7 @@ class BatchingConfig:
 
     def _problems(self) -> list[str]:
         checks = [
+            (self.max_batch_size >= 1, f"max_batch_size must be at least 1, not {self.max_batch_size}."),
             (self.min_batch_size >= 1, f"min_batch_size must be at least 1, not {self.min_batch_size}."),
             (
                 self.min_batch_size <= self.max_batch_size,

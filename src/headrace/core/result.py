@@ -98,7 +98,15 @@ class Failure:
         """
         in_batch = self.stage is Stage.INFERENCE and not self.whole_batch
         error, lines = self.caught
-        return ([self.element] if in_batch else self.element), (_importable(type(error)), repr(error), lines)
+        return ([self.element] if in_batch else self.element), (_importable(type(error)), _repr(error), lines)
+
+
+def _repr(error: BaseException) -> str:
+    """The error's own words; its class where even they fail."""
+    try:
+        return repr(error)
+    except Exception:
+        return f"{type(error).__qualname__}(...)"
 
 
 def _importable(cls: type[BaseException]) -> type[BaseException]:

@@ -86,7 +86,7 @@ class ModelStore:
         idle = next((name for name, slot in self._slots.items() if slot.users == 0), None)
         if idle is None:
             return False
-        del self._slots[idle]
+        self._slots.pop(idle).model = None  # whoever used it last may hold the slot a moment longer
         return True
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -73,8 +75,8 @@ class Bundle:
         if self._size_of is None:
             return 1
         weight: float = self._size_of(element)
-        if not weight >= 0:  # nor a NaN, which is neither above a limit nor below it
-            raise ValueError(f"element_size_fn must return a number of at least 0, not {weight!r}.")
+        if not 0 <= weight < math.inf:  # nor a NaN, which is neither above a limit nor below it
+            raise ValueError(f"element_size_fn must return a finite number of at least 0, not {weight!r}.")
         return weight
 
     def _batcher(self, name: Any) -> Batcher:
@@ -97,7 +99,10 @@ class Bundle:
                 return self._give_up(name, batch, Caught.of(error))
             finally:
                 self._tell_news()
-            return self._infer(name, batch, lambda part: self._attempt(name, model, part))
+            try:
+                return self._infer(name, batch, partial(self._attempt, name, model))
+            finally:
+                del model  # before the store may drop it: a limit on models is one on memory
 
     def _infer(self, name: Any, batch: Batch, attempt: Callable[[Batch], list[Any] | Caught]) -> list[Outcome]:
         """One try of a batch, and where that fails the search for its bad elements."""

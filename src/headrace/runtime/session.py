@@ -17,6 +17,11 @@ from headrace.hosting.memory import process_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
 from headrace.runtime.plan import Plan
 
+Path = tuple[str, ...]
+"""Names of attributes, one within the other."""
+
+_DEEPEST = 3
+
 
 @dataclass(frozen=True)
 class SessionSpec:
@@ -37,7 +42,10 @@ class Loaded(NamedTuple):
     """A model, and what loading it changed in its handler: the handlers of other threads need the same changes."""
 
     model: Any
-    changes: dict[str, Any]
+    transform: str
+    """Whose handler loaded it; another transform's handler may be quite another one."""
+    changes: dict[Path, dict[str, Any]]
+    """Attributes that were set, of the handler and of handlers within it."""
 
 
 class InferenceSession:
@@ -69,15 +77,28 @@ class InferenceSession:
         close_store(self.spec.model_identifier)
 
     def _load(self, name: Any, handler: Any) -> Loaded:
-        attributes = dict(vars(handler))
+        attributes = {path: dict(vars(one)) for path, one in handlers_within(handler)}
         before, started = process_bytes(), self.spec.clock.time_ns()
         model = handler.load_model()
         seconds = (self.spec.clock.time_ns() - started) / 1e9
         growth = max(0, process_bytes() - before)
         self._news.append(ModelLoaded(self.spec.plan.label(name), seconds, growth))
-        missing = object()
-        changes = {key: value for key, value in vars(handler).items() if attributes.get(key, missing) is not value}
-        return Loaded(model, changes)
+        changes = {path: _set_since(attributes.get(path, {}), vars(one)) for path, one in handlers_within(handler)}
+        return Loaded(model, self.spec.transform, changes)
+
+
+def handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """A handler, and the handlers that it keeps in its attributes, each with the way to it."""
+    yield path, handler
+    for name, value in list(vars(handler).items()):
+        if hasattr(value, "load_model") and hasattr(value, "__dict__") and len(path) < _DEEPEST:
+            yield from handlers_within(value, (*path, name))
+
+
+def _set_since(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    missing = object()
+    changed = {name: value for name, value in now.items() if before.get(name, missing) is not value}
+    return {name: value for name, value in changed.items() if not hasattr(value, "load_model")}
 
 
 class _Sessions:

@@ -10,7 +10,15 @@ from typing import Any
 from headrace.core.errors import PredictionCountError
 from headrace.core.events import BatchCompleted
 from headrace.runtime.plan import ONLY, Plan
-from headrace.runtime.session import InferenceSession, Loaded, SessionSpec, close_session, open_session
+from headrace.runtime.session import (
+    InferenceSession,
+    Loaded,
+    Path,
+    SessionSpec,
+    close_session,
+    handlers_within,
+    open_session,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -33,7 +41,7 @@ class Worker:
         self.handler_reports: bool = self.plan.handler.override_metrics(self.namespace)
         """Whether the handler reports metrics itself."""
         self.session: InferenceSession = open_session(spec)
-        self._adapted: dict[Any, Loaded] = {}
+        self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._bytes_are_counted = True
         try:
             if not self.plan.routed:
@@ -52,10 +60,18 @@ class Worker:
         """The model of that name, held in memory while the context is open."""
         handler = self.plan.models[name]
         with self.session.model(name, handler) as loaded:
-            if self._adapted.get(name) is not loaded:
-                handler.__dict__.update(loaded.changes)
-                self._adapted[name] = loaded
-            yield loaded.model
+            if self._adapted.get(name) is not loaded.changes:
+                self._adapt(handler, loaded)
+                self._adapted[name] = loaded.changes
+            holder = [loaded.model]
+            del loaded  # so that, once the store lets go of the model, only the caller may still hold it
+            yield holder.pop()
+
+    def _adapt(self, handler: Any, loaded: Loaded) -> None:
+        """Gives a handler of this thread what loading has set on the handler that loaded."""
+        if loaded.transform == self.spec.transform:
+            for path, one in handlers_within(handler):
+                one.__dict__.update(loaded.changes.get(path, {}))
 
     def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
         """One call of the model.
