@@ -48,7 +48,8 @@ def error_of(*arguments, **options):
 
 
 def test_an_installed_handler_by_its_name():
-    handler = make_handler("sklearn-numpy", {"model_file_type": "JOBLIB", "max_batch_size": 7}, model="m.pkl")
+    options = {"model_file_type": "JOBLIB", "max_batch_size": 7}
+    handler = make_handler("sklearn-numpy", options, model="gs://bucket/m.pkl")
     assert type(handler) is SklearnModelHandlerNumpy
     assert handler.batch_elements_kwargs() == {"max_batch_size": 7}
 
@@ -121,3 +122,10 @@ def test_values_are_json_or_text():
 def test_pairs_that_are_none(pairs, message):
     with pytest.raises(ConfigurationError, match=message):
         parse_arguments("--x", pairs)
+
+
+def test_a_model_file_that_is_not_there_is_named_before_anything_starts(tmp_path):
+    missing = str(tmp_path / "none.pkl")
+    with pytest.raises(ConfigurationError, match=r"there is no file .*none\.pkl"):
+        make_handler("sklearn-numpy", {}, missing)
+    assert isinstance(make_handler("sklearn-numpy", {}, "gs://bucket/model.pkl"), SklearnModelHandlerNumpy)

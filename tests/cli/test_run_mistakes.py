@@ -82,7 +82,7 @@ def test_handlers(mistaken, handler, error):
         (["--handler-arg", "plus=1", "--model", "x"], "--model and --handler-arg plus are the same"),
         (["--inference-arg", "x=1"], "Add takes no inference argument but times"),
         (["--inference-arg", "times=1", "--inference-arg", "times=2"], "--inference-arg times is given twice."),
-        (["--max-batch-size", "0"], "Minimum (1) must not be greater than maximum (0) batch size."),
+        (["--max-batch-size", "0"], "max_batch_size must be at least 1, not 0."),
         (["--max-batch-size", "many"], "Invalid value for '--max-batch-size'"),
         (["--format", "xml"], "Invalid value for '--format'"),
         (["--delimiter", ";;", "in.csv"], "delimiter"),

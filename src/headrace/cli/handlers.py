@@ -111,6 +111,9 @@ def _first_argument(
         raise ConfigurationError(f"{name} has no first parameter for --model; leave --model out.")
     if first.name in arguments:
         raise ConfigurationError(f"--model and --handler-arg {first.name} are the same; give one of them.")
+    is_file = ":" not in name and first.name.endswith(("_uri", "_path"))  # what a factory takes is its own affair
+    if is_file and "://" not in model and not os.path.exists(model):
+        raise ConfigurationError(f"there is no file {model!r}, which --model names.")
     return {first.name: model}
 
 
