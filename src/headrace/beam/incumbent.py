@@ -7,7 +7,7 @@ from typing import Any
 
 from apache_beam.ml.inference import base
 
-from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
+from headrace.core.keyed import KeyedModelHandler, mappings_of
 
 _WRAPPERS = (base._PreProcessingModelHandler, base._PostProcessingModelHandler, base._PrebatchedModelHandler)
 
@@ -31,7 +31,11 @@ class _Adopted(KeyedModelHandler[Any, Any, Any, Any]):
     """Beam's KeyedModelHandler, or a subclass of it, whose answers about itself hold."""
 
     def __init__(self, theirs: Any) -> None:
-        super().__init__(theirs._unkeyed if theirs._single_model else _mappings(theirs), _limit(theirs))
+        if theirs._single_model:
+            super().__init__(theirs._unkeyed)
+        else:
+            mappings = mappings_of(theirs._key_to_id_map, theirs._id_to_mh_map)
+            super().__init__(mappings, theirs._max_models_per_worker_hint)
         self._theirs = theirs
 
     def get_metrics_namespace(self) -> str:
@@ -51,14 +55,3 @@ class _Adopted(KeyedModelHandler[Any, Any, Any, Any]):
         if type(self._theirs).override_metrics is base.KeyedModelHandler.override_metrics and self.cohorts:
             return False
         return bool(self._theirs.override_metrics(metrics_namespace))
-
-
-def _mappings(theirs: Any) -> list[KeyModelMapping[Any, Any, Any, Any]]:
-    keys_of: dict[Any, list[Any]] = {}
-    for key, cohort in theirs._key_to_id_map.items():
-        keys_of.setdefault(cohort, []).append(key)
-    return [KeyModelMapping(keys, theirs._id_to_mh_map[cohort]) for cohort, keys in keys_of.items()]
-
-
-def _limit(theirs: Any) -> int | None:
-    return None if theirs._single_model else theirs._max_models_per_worker_hint

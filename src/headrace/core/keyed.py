@@ -33,6 +33,14 @@ class KeyModelMapping(Generic[KeyT, ExampleT, PredictionT, ModelT]):
         self.mh = mh
 
 
+def mappings_of(cohort_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> list[KeyModelMapping[Any, Any, Any, Any]]:
+    """The mappings behind a keyed handler: each handler with the keys whose cohort it serves."""
+    keys_of: dict[Any, list[Any]] = {}
+    for key, cohort in cohort_of.items():
+        keys_of.setdefault(cohort, []).append(key)
+    return [KeyModelMapping(keys, handlers[cohort]) for cohort, keys in keys_of.items()]
+
+
 class _AroundOne(ModelHandler[Any, Any, Any]):
     """A handler around one other, which answers for it; without the other, it answers as any handler does."""
 

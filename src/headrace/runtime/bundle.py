@@ -61,13 +61,13 @@ class Bundle:
                 element = operation(element)
             except self._caught as error:
                 return [self._fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error))]
+        if self._plan.prebatched:
+            return self._run(ONLY, Batch([element], [tag]))
         try:
             name = self._plan.handler.cohort(element[0]) if self._plan.routed else ONLY
             weight = self._weigh(element)
         except self._caught as error:
             return [self._fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
-        if self._plan.prebatched:
-            return self._run(name, Batch([element], [tag]))
         batches = self._batcher(name).add_weighed(element, tag, weight)
         return list(chain.from_iterable(self._run(name, batch) for batch in batches))
 

@@ -59,7 +59,7 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
 
 
 def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[BaseException], ...]) -> SessionSpec:
-    """The same, with ``exceptions`` turned into failures; another transform as far as sessions are concerned.
+    """The same, with ``exceptions`` turned into failures.
 
     Raises:
         ConfigurationError: these are no exception classes.
@@ -67,7 +67,7 @@ def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[Bas
     classes = exceptions if isinstance(exceptions, tuple) else (exceptions,)
     if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
         raise ConfigurationError(f"exc_class must be an exception class or a tuple of them, not {exceptions!r}.")
-    return replace(spec, caught=exceptions, transform=uuid.uuid4().hex)
+    return replace(spec, caught=exceptions)
 
 
 def _refuse_unsupported(placement: Placement, retry: RetryConfig | None) -> None:

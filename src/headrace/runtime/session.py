@@ -104,8 +104,8 @@ def _set_since(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 class _Sessions:
     """The process's sessions, one for each transform.
 
-    The one closed last stays until a session of another transform is opened: an engine closes and reopens workers
-    between bundles, and a model must not be loaded again for that.
+    One that is closed to linger stays until a session of another transform is opened: an engine closes and reopens
+    workers between bundles, and a model must not be loaded again for that.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.beam.job.files import BrokenLine, Row
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
-from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
+from headrace.core.keyed import KeyedModelHandler, mappings_of
 from headrace.runtime.plan import make_plan
 
 
@@ -144,11 +144,7 @@ class _ByColumn(_OverRows):
 def _by_column(handler: KeyedModelHandler[Any, Any, Any, Any]) -> KeyedModelHandler[Any, Any, Any, Any]:
     if handler.unkeyed is not None:
         return _OverRows(handler.unkeyed)
-    keys_of: dict[Any, list[Any]] = {}
-    for key, cohort in handler.cohort_of.items():
-        keys_of.setdefault(cohort, []).append(key)
-    mappings = [KeyModelMapping(keys_of[cohort], model) for cohort, model in handler.cohorts.items()]
-    return _ByColumn(mappings, handler.max_models)
+    return _ByColumn(mappings_of(handler.cohort_of, handler.cohorts), handler.max_models)
 
 
 def _key_to_row(pair: tuple[Any, tuple[Any, Any]]) -> tuple[tuple[Any, Any], Any]:
