@@ -9,7 +9,7 @@ import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, PlacementConfig, RetryConfig, UnsupportedError
+from headrace import BatchingConfig, ConfigurationError, RetryConfig, UnsupportedError
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
 
 
@@ -217,9 +217,7 @@ def test_nothing_loads_at_construction():
         ({"watch_model_pattern": "*.pkl"}, "watch_model_pattern"),
         ({"monitoring_transform": beam.Map(print)}, "monitoring_transform"),
         ({"interval": 3}, "interval"),
-        ({"isolate": True}, "isolate"),
         ({"placement": "machine"}, "placement"),
-        ({"placement": PlacementConfig(isolate=True)}, "Isolation"),
         ({"retry": RetryConfig()}, "retry"),
     ],
 )
@@ -229,10 +227,6 @@ def test_what_cannot_be_done_yet_is_a_clear_error(arguments, feature):
 
 
 def test_neither_are_these():
-    with pytest.raises(UnsupportedError, match="timeout"):
-        RunInference(Adder()).with_exception_handling(timeout=5)
-    with pytest.raises(UnsupportedError, match="use_subprocess"):
-        RunInference(Adder()).with_exception_handling(use_subprocess=True)
     with pytest.raises(UnsupportedError, match="monitoring"):
         RunInference(Adder()).with_monitoring_transform(beam.Map(print))
 

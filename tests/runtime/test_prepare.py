@@ -50,7 +50,6 @@ def test_only_exceptions_can_be_caught(given):
     [
         (Request(placement="machine"), "placement='machine'"),
         (Request(placement="auto"), "placement='auto'"),
-        (Request(placement=PlacementConfig(isolate=True)), "Isolation"),
         (Request(placement=PlacementConfig(linger_secs=3)), "linger_secs"),
         (Request(retry=RetryConfig()), "retry"),
     ],

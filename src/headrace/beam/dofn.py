@@ -14,13 +14,13 @@ from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.heap import hold_heap, release_heap
-from headrace.beam.metrics import BeamSink
+from headrace.beam.metrics import BeamSink, MetricReplay
 from headrace.core.result import Outcome, Predictions, Stage
 from headrace.metrics.inference import InferenceMetrics
-from headrace.runtime.bundle import Bundle
+from headrace.runtime.hosted import HostedWorker, open_worker
 from headrace.runtime.observers import Everybody
 from headrace.runtime.session import SessionSpec
-from headrace.runtime.worker import Worker
+from headrace.runtime.worker import BaseWorker, Worker
 
 _BEAMS = beam.DoFn.WindowedValueParam
 
@@ -53,22 +53,22 @@ class InferenceDoFn(beam.DoFn):
     def __init__(self, spec: SessionSpec, namespace: str | None = None) -> None:
         self._spec = spec
         self._namespace = namespace
-        self._worker: Worker | None = None
+        self._worker: HostedWorker | Worker | None = None
 
     def setup(self) -> None:
         """Loads the model, or joins the threads of this process that already have it."""
         hold_heap()
         try:
-            self._worker = Worker(self._spec, self._namespace)
+            self._worker = open_worker(self._spec, self._namespace)
         except BaseException:
             release_heap()
             raise
-        self._observer = Everybody(*_metrics(self._worker))
+        self._observer = Everybody(MetricReplay(), *_metrics(self._worker))
 
     def start_bundle(self) -> None:
         """Begins anew; what a failed bundle left is forgotten, since the runner repeats it."""
         assert self._worker is not None
-        self._bundle = Bundle(self._worker, self._observer)
+        self._bundle = self._worker.bundle(self._observer)
         self._micros = None
 
     def process(self, element: Any, windowed: Any = _WINDOWED) -> Iterable[Output]:
@@ -111,7 +111,7 @@ def _is_engines_process() -> bool:
     return spec is not None and spec.name == "apache_beam.runners.worker.sdk_worker_main"
 
 
-def _metrics(worker: Worker) -> list[InferenceMetrics]:
+def _metrics(worker: BaseWorker) -> list[InferenceMetrics]:
     if worker.handler_reports:
         return []
     batch_elements = worker.plan.batching.record_metrics and not worker.plan.prebatched

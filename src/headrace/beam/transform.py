@@ -17,7 +17,7 @@ from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError, UnsupportedError
 from headrace.core.handler import ExampleT, PredictionT
 from headrace.core.result import Stage
-from headrace.runtime.prepare import Placement, Request, catching, prepare
+from headrace.runtime.prepare import Placement, Request, catching, isolated, prepare
 
 _MAIN = "predictions"
 
@@ -52,7 +52,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         placement: where the model lives: ``"process"`` (the default) or a PlacementConfig.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
         retry: not available in this version.
-        isolate: not available in this version.
+        isolate: whether the model lives in a host: a process of its own beside each worker process, which may hang,
+            crash or run out of memory without harm; pre- and postprocessing run there, too.
         model_metadata_pcoll: not available in this version.
         watch_model_pattern: not available in this version.
         monitoring_transform: not available in this version.
@@ -86,9 +87,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         _refuse("model_metadata_pcoll", model_metadata_pcoll, "a model stays as it was loaded")
         _refuse("watch_model_pattern", watch_model_pattern, "a model stays as it was loaded")
         _refuse("monitoring_transform", monitoring_transform, "apply the transform to the predictions instead")
-        _refuse("isolate=True", isolate, "leave it out")
         self._spec = prepare(
-            model_handler, Request(inference_args, model_identifier, placement, batching, retry, clock)
+            model_handler, Request(inference_args, model_identifier, placement, batching, retry, clock, isolate)
         )
         self._handler = model_handler
         self._metrics_namespace = metrics_namespace
@@ -111,7 +111,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         exc_class: type[BaseException] | tuple[type[BaseException], ...] = Exception,
         use_subprocess: bool = False,
         threshold: float = 1,
-        timeout: int | None = None,
+        timeout: float | None = None,
     ) -> RunInference[ExampleT, PredictionT]:
         """Gives bad elements to dead letters instead of failing; applied, it returns (predictions, RunInferenceDLQ).
 
@@ -120,15 +120,21 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
 
         Args:
             exc_class: which exceptions are handled.
-            use_subprocess: not available in this version.
+            use_subprocess: the same as ``isolate`` at construction.
             threshold: the largest share of elements that may fail in any one operation before the pipeline does.
-            timeout: not available in this version.
+            timeout: the longest, in seconds, that one operation may take: preprocessing an element, inference on a
+                batch, postprocessing a prediction; and the loading of a model. It implies ``isolate``. What takes
+                longer is killed with its process; its elements are then tried one by one, and those that hang become
+                dead letters (TimeoutError), after three more of them the rest of the batch too.
+
+        Raises:
+            ConfigurationError: something is wrong; the message says what and what to do.
         """
-        _refuse("use_subprocess=True", use_subprocess, "leave it out")
-        _refuse("timeout", timeout, "Beam's own --element_processing_timeout_minutes bounds a stuck worker")
         if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
             raise ConfigurationError(f"threshold must be a share of the elements, from 0 to 1, not {threshold!r}.")
         self._spec = catching(self._spec, exc_class)
+        if use_subprocess or timeout is not None:
+            self._spec = isolated(self._spec, timeout)
         self._threshold = threshold
         return self
 

@@ -129,6 +129,23 @@ Runner = Annotated[
         help="Beam's runner. By default FnApiRunner, in this process.",
     ),
 ]
+Isolate = Annotated[
+    bool,
+    typer.Option(
+        "--isolate",
+        rich_help_panel=_RUN,
+        help="Run the model in a process of its own: a row that crashes it costs that row only.",
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        rich_help_panel=_RUN,
+        help="The longest that a batch, or loading the model, may take; rows that hang go to the dead letters.",
+    ),
+]
 NoProgress = Annotated[bool, typer.Option("--no-progress", rich_help_panel=_RUN, help="Show only the summary.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", rich_help_panel=_RUN, help="Show Beam's log, and the traceback of a failure.")

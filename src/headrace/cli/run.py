@@ -27,7 +27,7 @@ from headrace.runtime.observers import subscribed
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 _RESERVED = ("prediction", "model_id")
-_GRACE_SECONDS = 3.0
+_GRACE_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Words:
     delimiter: str | None = None
     min_batch_size: int | None = None
     max_batch_size: int | None = None
+    isolate: bool = False
+    timeout: float | None = None
     runner: str | None = None
     progress: bool = True
     verbose: bool = False
@@ -97,6 +99,8 @@ def _prepare(words: Words) -> Any:
             keep=keep,
             inference_args=parse_arguments("--inference-arg", words.inference_args) or None,
             batch_sizes={name: size for name, size in sizes.items() if size is not None},
+            isolate=words.isolate,
+            timeout=words.timeout,
             runner=words.runner or pipeline.DEFAULT_RUNNER,
             options=tuple(words.arguments) if len(inputs) < len(words.arguments) else (),
         )

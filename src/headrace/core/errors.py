@@ -7,7 +7,10 @@
     │   ├── UnsupportedError                  asked for something that this version cannot do
     │   └── MissingExtraError (ImportError)   a framework is not installed; names the extra
     ├── PredictionCountError (ValueError)     a handler answered with too few or too many predictions
-    └── UnknownKeyError (KeyError)            a key that no KeyModelMapping names
+    ├── UnknownKeyError (KeyError)            a key that no KeyModelMapping names
+    └── HostError (RuntimeError)              about the process in which an isolated model lives
+        ├── HostStartError                    it cannot be started
+        └── HostDiedError                     it died while it worked
 
     RateLimitExceeded (RuntimeError)          Beam's name: a rate limiter refused the batch
 
@@ -16,6 +19,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -66,6 +70,24 @@ class UnknownKeyError(HeadraceError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class HostError(HeadraceError, RuntimeError):
+    """Something about a model host: the process in which an isolated model lives."""
+
+
+class HostStartError(HostError):
+    """A model host cannot be started."""
+
+    def __init__(self, model: str, reason: str, traceback: Sequence[str] = ()) -> None:
+        """Names the ``model`` and the ``reason``; ``traceback`` is of what was raised in the other process."""
+        super().__init__("\n".join([f"A host for {model} cannot be started: {reason}", *traceback]))
+
+
+class HostDiedError(HostError):
+    """A model host died: a signal, the end of its memory, or the model's own code ended it."""
+
+    retryable = True
 
 
 class RateLimitExceeded(RuntimeError):

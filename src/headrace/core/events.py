@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 from headrace.core.result import Stage
 
@@ -48,7 +48,39 @@ class ElementFailed:
     error: BaseException
 
 
-Event = ModelLoaded | BatchCompleted | BatchFailed | ElementFailed
+@dataclass(frozen=True)
+class HostLost:
+    """A model host hung and was killed, or died; another takes its place."""
+
+    model: str
+    timed_out: bool
+    """Whether it was killed because an operation took too long."""
+    ending: str
+    """How it ended, in words that follow "the host"."""
+
+
+@dataclass(frozen=True)
+class HandlerMetric:
+    """A handler has counted in a model host, with the metrics of the engine it was written for.
+
+    It says what one metric came to during one piece of work: values are sums and sets, not single updates.
+    """
+
+    kind: Literal["counter", "distribution", "gauge", "string_set", "bounded_trie", "histogram"]
+    namespace: str | None
+    name: str | None
+    value: Any
+    """By the kind: the sum; (count, sum, smallest, largest); the last value; the strings; the paths, each a tuple of
+    strings; (the engine's bucket type, the values)."""
+    process_wide: bool = False
+    """Whether it counts for the process instead of for the step."""
+    urn: str | None = None
+    """What an engine's own metric has in place of a namespace and a name."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Of a metric with a URN."""
+
+
+Event = ModelLoaded | BatchCompleted | BatchFailed | ElementFailed | HostLost | HandlerMetric
 
 
 class Observer(Protocol):

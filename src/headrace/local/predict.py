@@ -8,11 +8,10 @@ from typing import Any, Literal
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Failure, Outcome
-from headrace.runtime.bundle import Bundle
+from headrace.runtime.hosted import open_worker
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Placement, Request, catching, prepare
 from headrace.runtime.session import SessionSpec
-from headrace.runtime.worker import Worker
 
 _LONGEST_QUEUE = 10_000
 """How many outcomes may wait for an earlier element before batches are run that are not full."""
@@ -28,12 +27,14 @@ def predict(
     placement: Placement = None,
     batching: BatchingConfig | None = None,
     retry: RetryConfig | None = None,
+    isolate: bool = False,
+    timeout: float | None = None,
 ) -> Iterator[Any]:
     """Predicts for each element of ``iterable``, lazily, exactly as ``headrace.beam.RunInference`` would.
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        iterable: the elements; read only as far as the next batch needs.
+        iterable: the elements; read only as far as the next batch needs, isolated as far as the next three.
         inference_args: extra arguments for the model's call.
         ordered: whether predictions come in the order of the elements, or as they are finished.
         on_failure: ``"raise"``: the first exception is raised; ``"yield"``: a Failure comes in its element's place,
@@ -41,6 +42,8 @@ def predict(
         placement: where the model lives.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
         retry: how often a batch that failed for a passing reason is tried again.
+        isolate: whether the model lives in a host: a process of its own, which may hang, crash or run out of memory.
+        timeout: the longest that one operation, or the loading of a model, may take, in seconds; implies ``isolate``.
 
     Returns:
         An iterator over predictions (and Failures). It loads the model when it is first asked for an item, and lets
@@ -51,7 +54,14 @@ def predict(
     """
     if on_failure not in ("raise", "yield"):
         raise ConfigurationError(f"on_failure must be 'raise' or 'yield', not {on_failure!r}.")
-    request = Request(inference_args=inference_args, placement=placement, batching=batching, retry=retry)
+    request = Request(
+        inference_args=inference_args,
+        placement=placement,
+        batching=batching,
+        retry=retry,
+        isolate=isolate,
+        timeout_secs=timeout,
+    )
     spec = prepare(handler, request)
     if on_failure == "yield":
         spec = catching(spec, Exception)
@@ -59,9 +69,9 @@ def predict(
 
 
 def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
-    worker = Worker(spec)
+    worker = open_worker(spec)
     try:
-        bundle = Bundle(worker, Everybody())
+        bundle = worker.bundle(Everybody())
         for element in iterable:
             for _, value in _tagged(bundle.add(element, None)):
                 yield value
@@ -73,11 +83,11 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
 
 def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     """Each element's place is its tag; what is early waits for what comes before it."""
-    worker = Worker(spec)
+    worker = open_worker(spec)
     early: dict[int, Any] = {}
     due = 0
     try:
-        bundle = Bundle(worker, Everybody())
+        bundle = worker.bundle(Everybody())
         for place, element in enumerate(iterable):
             early.update(_tagged(bundle.add(element, place)))
             if len(early) > _LONGEST_QUEUE and due not in early:

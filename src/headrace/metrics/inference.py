@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.core.events import BatchCompleted, BatchFailed, Event, ModelLoaded
+from headrace.core.events import BatchCompleted, BatchFailed, Event, HostLost, ModelLoaded
 
 
 class Sink(Protocol):
@@ -32,6 +32,8 @@ class InferenceMetrics:
     inference_batch_latency_micro_secs   distribution microseconds in ``run_inference``, lazy results included
     model_byte_size                      distribution bytes by which the process grew while the model loaded
     load_model_latency_milli_secs        distribution milliseconds for ``load_model``
+    model_host_deaths                    counter      model hosts that died; not one of Beam's
+    model_host_timeouts                  counter      model hosts that were killed for a timeout; not one of Beam's
     ==================================== ============ =========================================================
 
     A model that has a name is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models.
@@ -53,6 +55,8 @@ class InferenceMetrics:
             self._batch(event)
         elif isinstance(event, BatchFailed):
             self._increment(event.model, "failed_batches_counter", 1)
+        elif isinstance(event, HostLost):
+            self._increment(event.model, "model_host_timeouts" if event.timed_out else "model_host_deaths", 1)
         elif isinstance(event, ModelLoaded):
             self._update(event.model, "load_model_latency_milli_secs", round(event.seconds * 1e3))
             self._update(event.model, "model_byte_size", event.bytes)

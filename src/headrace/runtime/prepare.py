@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 import warnings
 from dataclasses import dataclass, replace
@@ -11,7 +12,10 @@ from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig, Scope
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning, UnsupportedError
 from headrace.core.remote import RemoteModelHandler
+from headrace.hosting.portable import pickled
+from headrace.hosting.system import why_no_hosts
 from headrace.runtime.plan import Plan, make_plan
+from headrace.runtime.servant import InferenceServant
 from headrace.runtime.session import SessionSpec
 
 Placement = Scope | PlacementConfig | None
@@ -27,6 +31,8 @@ class Request:
     batching: BatchingConfig | None = None
     retry: RetryConfig | None = None
     clock: Clock | None = None
+    isolate: bool = False
+    timeout_secs: float | None = None
 
 
 def prepare(handler: Any, request: Request) -> SessionSpec:
@@ -49,13 +55,34 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
     _refuse_remote(plan)
     _warn_of_ignored(plan)
     transform = uuid.uuid4().hex
-    return SessionSpec(
+    spec = SessionSpec(
         plan=plan,
         transform=transform,
         model_identifier=request.model_identifier or transform,
         clock=request.clock or SystemClock(),
         inference_args=request.inference_args,
     )
+    isolate = request.isolate or _config(request.placement).isolate or request.timeout_secs is not None
+    return isolated(spec, request.timeout_secs) if isolate else spec
+
+
+def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpec:
+    """The same, with the models in a host, and an operation killed that takes longer than ``timeout_secs`` there.
+
+    Raises:
+        ConfigurationError: the timeout is wrong, the machine cannot do it, or the handler cannot be pickled.
+    """
+    if timeout_secs is not None and not (isinstance(timeout_secs, int | float) and 0 < timeout_secs < math.inf):
+        raise ConfigurationError(f"timeout must be a positive number of seconds, not {timeout_secs!r}.")
+    reason = why_no_hosts()
+    if reason is not None:
+        raise ConfigurationError(
+            f"isolate=True, use_subprocess=True and timeout run the model in a process of its own: {reason}. "
+            "Leave them out on this machine."
+        )
+    spec = replace(spec, isolated=True, timeout_secs=timeout_secs)
+    pickled(InferenceServant(spec), type(spec.plan.handler).__qualname__)
+    return spec
 
 
 def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[BaseException], ...]) -> SessionSpec:
@@ -70,12 +97,14 @@ def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[Bas
     return replace(spec, caught=exceptions)
 
 
+def _config(placement: Placement) -> PlacementConfig:
+    return placement if isinstance(placement, PlacementConfig) else PlacementConfig(placement)
+
+
 def _refuse_unsupported(placement: Placement, retry: RetryConfig | None) -> None:
-    config = placement if isinstance(placement, PlacementConfig) else PlacementConfig(placement)
+    config = _config(placement)
     if config.scope not in (None, "process"):
         raise UnsupportedError(f"placement={config.scope!r}", "leave it out: each worker process loads its own copy")
-    if config.isolate:
-        raise UnsupportedError("Isolation (a model in a process of its own)", "leave it out")
     if config.linger_secs is not None:
         raise UnsupportedError("linger_secs", "leave it out: models live as long as their worker process needs them")
     if retry is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,6 +36,10 @@ class SessionSpec:
     inference_args: dict[str, Any] | None = None
     caught: type[BaseException] | tuple[type[BaseException], ...] = ()
     """Which exceptions become failures; others are raised."""
+    isolated: bool = False
+    """Whether the models live in a host: a process of their own."""
+    timeout_secs: float | None = None
+    """The longest that one operation, or the loading of a model, may take in a host."""
 
 
 class Loaded(NamedTuple):
@@ -53,16 +57,30 @@ class InferenceSession:
 
     def __init__(self, spec: SessionSpec) -> None:
         plan = spec.plan
-        plan.handler.set_environment_vars()
+        if not spec.isolated:
+            plan.handler.set_environment_vars()
         self.spec = spec
         self.sizes = {name: size_controller(plan.batching) for name in plan.models}
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._store: ModelStore = open_store(spec.model_identifier, plan.model_limit)
         self._news: deque[Event] = deque()
+        self._lock = threading.Lock()
+        self._shared: Any = None
 
     def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
         """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
         return self._store.use(name, lambda: self._load(name, handler))
+
+    def shared(self, make: Callable[[], Any]) -> Any:
+        """What the session's workers share beside models of this process; the first one makes it."""
+        with self._lock:
+            if self._shared is None:
+                self._shared = make()
+            return self._shared
+
+    def tell(self, events: Iterable[Event]) -> None:
+        """Keeps events, which happened outside any bundle, for whoever asks for news."""
+        self._news.extend(events)
 
     def news(self) -> Iterator[Event]:
         """What happened outside any bundle or in another thread, each event once."""
@@ -74,6 +92,8 @@ class InferenceSession:
 
     def close(self) -> None:
         """Lets go of the models."""
+        if self._shared is not None:
+            self._shared.close()
         close_store(self.spec.model_identifier)
 
     def _load(self, name: Any, handler: Any) -> Loaded:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.core.errors import PredictionCountError
-from headrace.core.events import BatchCompleted
+from headrace.core.events import BatchCompleted, Observer
+from headrace.runtime.bundle import Bundle
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import (
     InferenceSession,
@@ -23,11 +24,8 @@ from headrace.runtime.session import (
 _LOGGER = logging.getLogger(__name__)
 
 
-class Worker:
-    """Calls models for one thread; handlers may keep what they like on themselves, as they may with Beam.
-
-    Opening one loads the model, where there is only one, or joins the threads that already have it; models by key load
-    when they are needed.
+class BaseWorker:
+    """One thread's part in a session; opening it makes the models ready that the bundles will need at once.
 
     Args:
         spec: this thread's own copy, its handlers included.
@@ -41,12 +39,8 @@ class Worker:
         self.handler_reports: bool = self.plan.handler.override_metrics(self.namespace)
         """Whether the handler reports metrics itself."""
         self.session: InferenceSession = open_session(spec)
-        self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
-        self._bytes_are_counted = True
         try:
-            if not self.plan.routed:
-                with self.model(ONLY):
-                    pass
+            self._begin()
         except BaseException:
             self.close()
             raise
@@ -54,6 +48,28 @@ class Worker:
     def close(self, *, linger: bool = False) -> None:
         """Lets go of the models; with ``linger``, when another transform comes."""
         close_session(self.session, linger=linger)
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+
+class Worker(BaseWorker):
+    """Calls models for one thread; handlers may keep what they like on themselves, as they may with Beam.
+
+    Opening one loads the model, where there is only one, or joins the threads that already have it; models by key load
+    when they are needed.
+    """
+
+    def bundle(self, observer: Observer) -> Bundle:
+        """A new bundle, which runs here and tells ``observer`` what happens."""
+        return Bundle(self, observer)
+
+    def _begin(self) -> None:
+        self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
+        self._bytes_are_counted = True
+        if not self.plan.routed:
+            with self.model(ONLY):
+                pass
 
     @contextmanager
     def model(self, name: Any) -> Iterator[Any]:

@@ -58,6 +58,10 @@ class Job:
     inference_args: dict[str, Any] | None = None
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     """``min_batch_size`` and ``max_batch_size``, where they replace the handler's."""
+    isolate: bool = False
+    """Whether the model lives in a process of its own."""
+    timeout: float | None = None
+    """The longest that one operation may take, in seconds."""
     runner: str = DEFAULT_RUNNER
     options: tuple[str, ...] = ()
     """Beam's pipeline options, as on the command line."""
@@ -183,15 +187,12 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -
         | "Files" >> beam.Create([tuple(source) for source in job.sources], reshuffle=spread)
         | "Read" >> beam.ParDo(_Read(job.numbers, output.folder))
     )
-    predictions, letters = (
-        rows
-        | "RunInference"
-        >> RunInference(
-            over_rows(job.handler, job.examples),
-            inference_args=job.inference_args,
-            batching=batching_over_rows(job.handler, job.batch_sizes),
-        ).with_exception_handling()
-    )
+    predictions, letters = rows | "RunInference" >> RunInference(
+        over_rows(job.handler, job.examples),
+        inference_args=job.inference_args,
+        batching=batching_over_rows(job.handler, job.batch_sizes),
+        isolate=job.isolate,
+    ).with_exception_handling(timeout=job.timeout)
     dead = {("inference", 0): letters.failed_inferences}
     dead.update((("preprocessing", i), failed) for i, failed in enumerate(letters.failed_preprocessing))
     dead.update((("postprocessing", i), failed) for i, failed in enumerate(letters.failed_postprocessing))

@@ -1,0 +1,50 @@
+"""What a framework's plug-in tells the lower rooms about its arrays, so that those need not import the framework.
+
+A plug-in is a class without arguments whose instances are an ``ArrayCodec``. It is found in the entry-point group
+``headrace.arrays`` by the framework's top-level module: ``numpy = "headrace.handlers.numpy_arrays:NumpyArrays"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Stacked(NamedTuple):
+    """Arrays of one make that can be written side by side into one piece of memory."""
+
+    layout: Any
+    """What ``unstack`` needs to know besides their number; small and picklable."""
+    nbytes: int
+    """Bytes that they take."""
+    write: Callable[[memoryview], None]
+    """Fills a writable memory of exactly ``nbytes`` bytes; may be called more than once."""
+
+
+class ArrayCodec(Protocol):
+    """Moves one framework's arrays through plain memory."""
+
+    def stack(self, values: Sequence[Any]) -> Stacked | None:
+        """Arrays, or a framework's scalars, as one piece.
+
+        Args:
+            values: at least one; the first is of this framework, the others may be anything.
+
+        Returns:
+            None where ``unstack`` would not give back the same types, dtypes, shapes and values.
+        """
+        ...
+
+    def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
+        """The ``count`` values that were stacked, as views on ``memory`` (scalars as objects of their own).
+
+        They are writable if the memory is; a framework without read-only arrays copies what is read-only.
+        """
+        ...
+
+    def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
+        """For single arrays within other objects: what goes into a pickler's ``dispatch_table``.
+
+        Each gives what ``__reduce_ex__(5)`` would give, with the array's memory as a ``pickle.PickleBuffer``.
+        """
+        ...

@@ -1,0 +1,113 @@
+"""How numpy's arrays and scalars travel between processes: the plug-in that ``headrace.arrays`` finds for numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, eq, is_
+from pickle import PickleBuffer
+from typing import Any
+
+from headrace.core.arrays import Stacked
+from headrace.core.errors import MissingExtraError
+
+try:
+    import numpy
+except ImportError as error:
+    raise MissingExtraError("numpy", "onnx") from error
+
+__all__ = ["NumpyArrays"]
+
+Array = numpy.ndarray[Any, Any]
+
+_SCALARS = {numpy.dtype(code).type for code in numpy.typecodes["AllInteger"] + numpy.typecodes["AllFloat"] + "?"}
+"""Those whose type says all about their memory, unlike datetime64, str_ or void."""
+
+_DTYPE = attrgetter("dtype")
+_PLACEMENT = attrgetter("shape", "strides")
+
+
+class NumpyArrays:
+    """Stacks arrays of one dtype and shape that are C-contiguous, and numbers of one type."""
+
+    def stack(self, values: Sequence[Any]) -> Stacked | None:
+        """Those values as one piece; None where they differ, or are of a subclass, or hold Python objects."""
+        kind = type(values[0])
+        if (kind is not numpy.ndarray and kind not in _SCALARS) or set(map(type, values)) != {kind}:
+            return None
+        return _stacked_arrays(values) if kind is numpy.ndarray else _stacked_scalars(values)
+
+    def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
+        """Arrays that are views on ``memory``, or scalars."""
+        code, shape = layout
+        if shape is None:
+            return list(numpy.frombuffer(memory, code))
+        block: Array = numpy.ndarray((count, *shape), code, memory if len(memory) else None)
+        return list(block) if shape else [block[index, ...] for index in range(count)]
+
+    def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
+        """Arrays that are not contiguous are made so; those that are go without a copy, in C's order or Fortran's."""
+        return {numpy.ndarray: _reduce}
+
+
+def _stacked_scalars(values: Sequence[Any]) -> Stacked:
+    dtype, count = values[0].dtype, len(values)
+
+    def write(memory: memoryview) -> None:
+        numpy.frombuffer(memory, dtype)[:] = numpy.fromiter(values, dtype, count)
+
+    return Stacked((_code(dtype), None), dtype.itemsize * count, write)
+
+
+def _stacked_arrays(values: Sequence[Array]) -> Stacked | None:
+    first, count = values[0], len(values)
+    dtype, shape = first.dtype, first.shape
+    if not (first.flags.c_contiguous and _is_plain(dtype) and _agree(values)):
+        return None
+
+    def write(memory: memoryview) -> None:
+        if not len(memory):
+            return
+        block: Array = numpy.ndarray((count, *shape), dtype, memory)
+        if shape:  # end to end: three times as fast as numpy.stack, which looks at each array in Python
+            numpy.concatenate(values, out=block.reshape(count * shape[0], *shape[1:]), casting="no")
+        else:
+            numpy.stack(values, out=block, casting="no")
+
+    return Stacked((_code(dtype), shape), first.nbytes * count, write)
+
+
+def _is_plain(dtype: numpy.dtype[Any]) -> bool:
+    """Whether memory is all there is to an array's values."""
+    of_another_package = dtype.isbuiltin == 2
+    return bool(dtype.itemsize) and not (dtype.hasobject or of_another_package or dtype.metadata)
+
+
+def _agree(values: Sequence[Array]) -> bool:
+    """Whether all are like the first; equal strides mean that they are contiguous if it is."""
+    first = values[0]
+    if not all(map(is_, map(_DTYPE, values), repeat(first.dtype))) and not all(
+        dtype == first.dtype and not dtype.metadata for dtype in map(_DTYPE, values)
+    ):
+        return False
+    return all(map(eq, map(_PLACEMENT, values), repeat(_PLACEMENT(first))))
+
+
+def _code(dtype: numpy.dtype[Any]) -> Any:
+    """A dtype as a short string from which numpy makes it again, where there is one."""
+    if dtype.kind in "biufc":
+        return dtype.str[0] + dtype.char if dtype.itemsize > 1 else dtype.char  # "q" is not the same type as "l"
+    return dtype if dtype.kind == "V" else dtype.str
+
+
+def _reduce(array: Array) -> Any:
+    """What a pickle says of an array: a third of the time that numpy's own way takes, which calls Python to load it."""
+    if not _is_plain(array.dtype):
+        return array.__reduce_ex__(5)
+    contiguous = array if array.flags.forc else array.copy()
+    try:
+        buffer = PickleBuffer(contiguous)  # type: ignore[arg-type]
+    except (BufferError, ValueError):  # numpy shows nobody the memory of some dtypes, datetime64 for one
+        return array.__reduce_ex__(5)
+    in_rows = contiguous.flags.c_contiguous
+    return numpy.ndarray, (array.shape, array.dtype, buffer, *(() if in_rows else (0, None, "F")))

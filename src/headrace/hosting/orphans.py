@@ -1,0 +1,78 @@
+"""Finds and ends processes whose owner was killed before it could see to them itself.
+
+No file is kept for this, which could itself be left behind: whatever a zygote starts inherits a variable in its
+environment that names the owner, and the kernel's list of processes is the register (Linux only).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from itertools import count
+from pathlib import Path
+
+from headrace.hosting.system import fields_of, processes
+
+MARK = "HEADRACE_HOST_OF"
+"""Of the form ``<pid namespace>:<owner's pid>:<owner's start time>:<number of the zygote>``."""
+
+_STARTED = 19
+"""Where a process's start time stands in what the kernel says of it."""
+_numbers = count(1)
+
+
+def new_mark() -> str:
+    """For another zygote of this process."""
+    return f"{_namespace()}:{os.getpid()}:{_start(os.getpid())}:{next(_numbers)}"
+
+
+def end_marked(mark: str) -> None:
+    """Kills every process that carries the mark."""
+    for process in processes():
+        if _mark_of(process) == mark:
+            _kill(process)
+
+
+def end_orphans() -> None:
+    """Kills every process of this user that carries the mark of an owner that no longer lives."""
+    for process in processes():
+        mark = _mark_of(process)
+        if mark is not None and not _owner_lives(mark):
+            _kill(process)
+
+
+def _mark_of(process: int) -> str | None:
+    """Read from the environment with which the process's program was started; only one's own can be read."""
+    try:
+        if os.stat(f"/proc/{process}").st_uid != os.getuid():
+            return None
+        environment = Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return None
+    prefix = f"{MARK}=".encode()
+    found = next((item for item in environment.split(b"\0") if item.startswith(prefix)), None)
+    return found[len(prefix) :].decode(errors="replace") if found is not None else None
+
+
+def _owner_lives(mark: str) -> bool:
+    """Whether the owner lives; one in another namespace, of which nothing can be known here, counts as living."""
+    namespace, owner, start, _ = mark.split(":")
+    return namespace != _namespace() or _start(int(owner)) == start
+
+
+def _start(process: int) -> str:
+    fields = fields_of(process)
+    return fields[_STARTED] if fields and fields[0] not in "ZX" else ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+    except OSError:
+        return ""
+
+
+def _kill(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process, signal.SIGKILL)

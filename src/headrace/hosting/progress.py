@@ -1,0 +1,78 @@
+"""Where a host is: a few numbers in shared memory that its owner can read even when the host hangs or is dead."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+
+_LAYOUT = struct.Struct("<qqqqq")
+
+
+class Doing(IntEnum):
+    """What a host does."""
+
+    NOTHING = 0
+    DECODING = 1
+    LOADING = 2
+    PREPROCESSING = 3
+    INFERENCE = 4
+    POSTPROCESSING = 5
+    ANSWERING = 6
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a host did at some moment."""
+
+    call: int
+    """The request it is working on; 0: none."""
+    doing: Doing
+    position: int
+    """Which of the request's rows; -1: all of them."""
+    index: int
+    """Which operation of its kind."""
+    since_ns: int
+    """When it began, by the machine's monotonic clock."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been doing this."""
+        return (time.monotonic_ns() - self.since_ns) / 1e9
+
+
+class Progress:
+    """The numbers; one process marks them, another reads them.
+
+    Args:
+        memory: at least ``Progress.SIZE`` bytes.
+    """
+
+    SIZE = _LAYOUT.size
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._call = 0
+
+    def begin(self, call: int) -> None:
+        """A new request has come."""
+        self._call = call
+        self.mark(Doing.DECODING)
+
+    def end(self) -> None:
+        """The request is answered."""
+        self._call = 0
+        self.mark(Doing.NOTHING)
+
+    def mark(self, doing: Doing, position: int = -1, index: int = 0) -> None:
+        """Something begins."""
+        _LAYOUT.pack_into(self._memory, 0, self._call, doing, position, index, time.monotonic_ns())
+
+    def read(self) -> Moment:
+        """What the other process does; read again until it holds still, since it may be writing."""
+        before, now = None, _LAYOUT.unpack_from(self._memory)
+        while now != before:
+            before, now = now, _LAYOUT.unpack_from(self._memory)
+        call, doing, *rest = now
+        return Moment(call, Doing(doing), *rest)

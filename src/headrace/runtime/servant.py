@@ -1,0 +1,235 @@
+"""What answers requests in a model host: the same steps as in an unhosted run, on one batch at a time."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from headrace.batching.batcher import Batch
+from headrace.core.events import Event
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.failures.outlast import Sentence
+from headrace.hosting.encoding import encode
+from headrace.hosting.host import Answer
+from headrace.hosting.portable import stand_ins
+from headrace.hosting.progress import Doing, Progress
+from headrace.runtime.recorders import Recorders
+from headrace.runtime.session import SessionSpec
+from headrace.runtime.steps import Steps
+from headrace.runtime.worker import Worker
+
+_DOING = {
+    Stage.PREPROCESSING: Doing.PREPROCESSING,
+    Stage.INFERENCE: Doing.INFERENCE,
+    Stage.POSTPROCESSING: Doing.POSTPROCESSING,
+}
+
+
+class Work(NamedTuple):
+    """What is to be done with a request's rows: elements, in the order of their positions."""
+
+    model: Any
+    preprocess: bool = False
+    infer: bool = False
+    """And postprocess. Without either, the model is loaded if there is only one."""
+    weight: float = 0
+    sentences: Mapping[int, Sentence] = {}
+    """Which elements, by position, are condemned to what."""
+
+
+class Done(NamedTuple):
+    """What has become of the elements. The answer's rows are predictions, or preprocessed elements."""
+
+    tags: list[int]
+    """The position of each row's element."""
+    failures: list[Failure]
+    """Their tags are positions."""
+    events: list[Event]
+    observations: list[tuple[float, float]]
+    """Batch sizes, and the seconds that the choice of the next size should reckon with."""
+
+
+class Raised(NamedTuple):
+    """An exception that is not caught, or one in the model's loading before any element was looked at."""
+
+    caught: Caught
+    events: list[Event]
+    loading: bool = False
+
+
+class Unreadable(NamedTuple):
+    """The request could not be unpickled."""
+
+    caught: Caught
+
+
+class InferenceServant:
+    """Has the models, and runs batches through them; pickled to the host.
+
+    Args:
+        spec: of the session.
+    """
+
+    def __init__(self, spec: SessionSpec) -> None:
+        self._spec = replace(spec, isolated=False)
+        self._worker: Worker | None = None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In the zygote: what takes time is done once for all hosts."""
+        self.__dict__.update(state)
+        self._recorders = Recorders()
+        self._recorders.look()
+
+    def answer(self, head: Work, rows: list[Any], progress: Progress) -> Answer:
+        """See ``headrace.hosting.host.Servant``."""
+        events = _Events()
+        with self._recorders.recording() as records:
+            answer = self._answer(head, rows, progress, events)
+        events.extend(records)
+        return answer
+
+    def _answer(self, head: Work, rows: list[Any], progress: Progress, events: _Events) -> Answer:
+        try:
+            progress.mark(Doing.LOADING)
+            worker = self._opened()
+        except Exception as error:
+            return _raised(Caught.of(error), events, loading=True)
+        observations: list[tuple[float, float]] = []
+        worker.session.sizes = dict.fromkeys(worker.plan.models, _Observations(observations))
+        steps = Steps(worker, events, _Watch(progress, head.sentences))
+        try:
+            outcomes = _run(steps, head, rows)
+        except Exception as error:
+            return _raised(Caught.of(error), events)
+        finally:
+            steps.tell_news()
+        return _done(outcomes, events, observations)
+
+    def unreadable(self, error: Exception) -> Answer:
+        """See ``headrace.hosting.host.Servant``."""
+        caught = Caught.of(error)
+        return Answer(Unreadable(caught), reducers=stand_ins([caught.error]))
+
+    def unsendable(self, answer: Answer, error: Exception) -> Answer:
+        """The same with a failure in place of each row that cannot be pickled, and a text in place of an element."""
+        if not isinstance(answer.head, Done):
+            return self.unreadable(error)
+        failures = [_sendable(failure) for failure in answer.head.failures]
+        rows: list[Any] = []
+        tags: list[int] = []
+        for tag, row in zip(answer.head.tags, answer.rows, strict=True):
+            problem = _problem(row)
+            if problem is None:
+                rows.append(row)
+                tags.append(tag)
+            else:
+                failures.append(Failure(tag, Stage.INFERENCE, 0, f"{row!r:.200}", problem))
+        if self._spec.caught == () and len(rows) < len(answer.rows):
+            return _raised(failures[-1].caught, _Events())
+        head = answer.head._replace(tags=tags, failures=failures)
+        return Answer(head, rows, tags, stand_ins([failure.error for failure in failures]))
+
+    def close(self) -> None:
+        """Lets go of the models, so that their finalizers run."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+            gc.collect()
+
+    def _opened(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(self._spec)
+        return self._worker
+
+
+class _Events(list[Event]):
+    """An observer that remembers."""
+
+    def on_event(self, event: Event) -> None:
+        self.append(event)
+
+
+class _Observations:
+    """In place of a size controller: remembers what it should learn."""
+
+    def __init__(self, observations: list[tuple[float, float]]) -> None:
+        self._observations = observations
+
+    def target(self) -> int:
+        raise NotImplementedError("batches are formed by the owner")
+
+    def observe(self, size: float, seconds: float) -> None:
+        self._observations.append((size, seconds))
+
+
+class _Watch:
+    """Shows the owner what happens, and carries out sentences."""
+
+    def __init__(self, progress: Progress, sentences: Mapping[int, Sentence]) -> None:
+        self._progress = progress
+        self._sentences = sentences
+
+    def loading(self, name: Any) -> None:
+        self._progress.mark(Doing.LOADING)
+
+    def operation(self, stage: Stage, tag: Any, index: int) -> None:
+        sentence = self._sentences.get(tag)
+        if sentence is not None and (sentence.stage, sentence.index) == (stage, index):
+            raise sentence.error
+        self._progress.mark(_DOING[stage], -1 if tag is None else tag, index)
+
+
+def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
+    good = Batch([], [], work.weight)
+    outcomes: list[Outcome] = []
+    for position, row in enumerate(rows):
+        element, failure = steps.preprocess(row, position) if work.preprocess else (row, None)
+        sentence = work.sentences.get(position)
+        if failure is None and sentence is not None and sentence.stage is Stage.INFERENCE:
+            failure = steps.fail(position, Stage.INFERENCE, 0, element, Caught.of(sentence.error))
+        if failure is not None:
+            outcomes.append(failure)
+        else:
+            good.elements.append(element)
+            good.tags.append(position)
+    if not work.infer:
+        outcomes.append(Predictions(good.tags, good.elements))
+    elif good.elements:
+        outcomes += steps.run(work.model, good)
+    return outcomes
+
+
+def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, float]]) -> Answer:
+    done = Done([], [], events, observations)
+    rows: list[Any] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            done.failures.append(outcome)
+        else:
+            done.tags.extend(outcome.tags)
+            rows.extend(outcome.values)
+    return Answer(done, rows, done.tags, _stand_ins(events, [failure.error for failure in done.failures]))
+
+
+def _raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Answer:
+    return Answer(Raised(caught, events, loading), reducers=_stand_ins(events, [caught.error]))
+
+
+def _stand_ins(events: list[Event], errors: list[BaseException]) -> dict[type, Any]:
+    return stand_ins([*errors, *(event.error for event in events if hasattr(event, "error"))])
+
+
+def _sendable(failure: Failure) -> Failure:
+    problem = _problem(failure.element)
+    return failure if problem is None else replace(failure, element=f"{failure.element!r:.200}")
+
+
+def _problem(value: Any) -> Caught | None:
+    """Why a value cannot be sent, if it cannot."""
+    try:
+        encode(None, [value])
+    except Exception as error:
+        return Caught.of(error)
+    return None

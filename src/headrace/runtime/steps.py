@@ -1,0 +1,180 @@
+"""The operations that an element goes through in this process, and what becomes of the elements that fail in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol
+
+from headrace.batching.batcher import Batch
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Observer
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.failures.bisect import bisect
+from headrace.runtime.plan import Plan
+from headrace.runtime.session import InferenceSession, SessionSpec
+
+
+class Models(Protocol):
+    """What the steps need of a worker; see there."""
+
+    spec: SessionSpec
+    plan: Plan
+    session: InferenceSession
+
+    def model(self, name: Any) -> AbstractContextManager[Any]:
+        """The model of that name, held in memory while the context is open."""
+        ...
+
+    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
+        """One call of the model."""
+        ...
+
+
+class Watch(Protocol):
+    """Is told what is about to happen, so that somebody else can say where a process hangs.
+
+    What it raises counts as raised by what it was told of, and becomes a failure if such exceptions are caught.
+    """
+
+    def loading(self, name: Any) -> None:
+        """The model of that name is about to be asked for, and may have to be loaded."""
+        ...
+
+    def operation(self, stage: Stage, tag: Any, index: int) -> None:
+        """An operation is about to be called.
+
+        Args:
+            stage: its kind. The search for the bad elements of a batch calls the model again and again.
+            tag: of the element that it is called for; None for a call of the model, which is for a batch.
+            index: which operation of its stage, counted from 0; 0 for a call of the model.
+        """
+        ...
+
+
+class Steps:
+    """Calls the operations one after the other, for one thread; each element comes out in an outcome.
+
+    Wherever an operation fails with an exception that the session does not catch, that is raised.
+
+    Args:
+        worker: has the models.
+        observer: is told what happened.
+        watch: is told what is about to happen.
+    """
+
+    def __init__(self, worker: Models, observer: Observer, watch: Watch | None = None) -> None:
+        self._worker = worker
+        self._session = worker.session
+        self._plan = worker.plan
+        self._caught = worker.spec.caught
+        self._observer = observer
+        self._watch = watch
+
+    def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | None]:
+        """The preprocessed element and None; or None and the failure."""
+        watch = self._watch
+        for index, operation in enumerate(self._plan.preprocess):
+            try:
+                if watch is not None:
+                    watch.operation(Stage.PREPROCESSING, tag, index)
+                element = operation(element)
+            except self._caught as error:
+                return None, self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error))
+        return element, None
+
+    def run(self, name: Any, batch: Batch) -> list[Outcome]:
+        """Takes a batch of preprocessed elements through the model of that name and through postprocessing."""
+        with ExitStack() as stack:
+            try:
+                if self._watch is not None:
+                    self._watch.loading(name)
+                model = stack.enter_context(self._worker.model(name))
+            except self._caught as error:
+                return self._give_up(name, batch, Caught.of(error))
+            finally:
+                self.tell_news()
+            try:
+                return self._infer(name, batch, partial(self._attempt, name, model))
+            finally:
+                del model  # before the store may drop it: a limit on models is one on memory
+
+    def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
+        """The outcome of an element that an operation could not do; the observer is told."""
+        self._observer.on_event(ElementFailed(stage, caught.error))
+        whole = stage is Stage.INFERENCE and self._plan.prebatched
+        return Failure(tag, stage, index, element, caught, whole)
+
+    def tell_news(self) -> None:
+        """Tells the observer what happened outside any bundle or in another thread."""
+        for event in self._session.news():
+            self._observer.on_event(event)
+
+    def _infer(self, name: Any, batch: Batch, attempt: Callable[[Batch], list[Any] | Caught]) -> list[Outcome]:
+        """One try of a batch, and where that fails the search for its bad elements."""
+        breaker = self._session.breakers[name]
+        answer = attempt(batch)
+        if not isinstance(answer, Caught):
+            breaker.record(succeeded=True)
+            return self._deliver(batch, answer)
+        if breaker.is_open or self._plan.remote:
+            return self._give_up(name, batch, answer)
+        self._tell_failed(name, batch, answer.error)
+        search = bisect(0, len(batch.elements), lambda start, stop: attempt(batch.part(start, stop)), answer)
+        parts = [(batch.part(start, stop), found) for start, stop, found in search]
+        breaker.record(succeeded=any(not isinstance(found, Caught) for _, found in parts))
+        return list(chain.from_iterable(self._settle(part, found) for part, found in parts))
+
+    def _attempt(self, name: Any, model: Any, batch: Batch) -> list[Any] | Caught:
+        """Predictions for a batch, or the exception that its elements caused; raises what is not caught."""
+        try:
+            if self._watch is not None:
+                self._watch.operation(Stage.INFERENCE, None, 0)
+            predictions, event, seconds = self._worker.run(name, model, batch.elements)
+        except self._caught as error:
+            return Caught.of(error)
+        except Exception as error:
+            self._tell_failed(name, batch, error)
+            raise
+        self._observer.on_event(event)
+        size = batch.weight if self._plan.batching.sizes_are_weights else len(batch.elements)
+        self._session.sizes[name].observe(size, seconds)
+        return predictions
+
+    def _settle(self, batch: Batch, answer: list[Any] | Caught) -> list[Outcome]:
+        if not isinstance(answer, Caught):
+            return self._deliver(batch, answer)
+        pairs = zip(batch.elements, batch.tags, strict=True)
+        return [self.fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
+
+    def _give_up(self, name: Any, batch: Batch, caught: Caught) -> list[Outcome]:
+        self._tell_failed(name, batch, caught.error)
+        self._session.breakers[name].record(succeeded=False)
+        return self._settle(batch, caught)
+
+    def _deliver(self, batch: Batch, predictions: list[Any]) -> list[Outcome]:
+        tags = batch.tags * len(predictions) if self._plan.prebatched else batch.tags
+        return self._postprocess(tags, predictions) if self._plan.postprocess else [Predictions(tags, predictions)]
+
+    def _postprocess(self, tags: list[Any], values: list[Any]) -> list[Outcome]:
+        watch = self._watch
+        good = Predictions([], [])
+        outcomes: list[Outcome] = [good]
+        for tag, given in zip(tags, values, strict=True):
+            value = given
+            for index, operation in enumerate(self._plan.postprocess):
+                try:
+                    if watch is not None:
+                        watch.operation(Stage.POSTPROCESSING, tag, index)
+                    value = operation(value)
+                except self._caught as error:
+                    outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, Caught.of(error)))
+                    break
+            else:
+                good.tags.append(tag)
+                good.values.append(value)
+        return outcomes
+
+    def _tell_failed(self, name: Any, batch: Batch, error: BaseException) -> None:
+        self._observer.on_event(BatchFailed(self._plan.label(name), len(batch.elements), error))

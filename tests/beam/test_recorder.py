@@ -1,0 +1,350 @@
+"""What is counted in a forked child without a bundle and replayed in one is what the same calls give in a bundle."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import apache_beam as beam
+import cloudpickle
+import pytest
+from apache_beam.internal.metrics.metric import Metrics as InternalMetrics
+from apache_beam.metrics import Metrics
+from apache_beam.metrics.cells import DistributionCell
+from apache_beam.metrics.execution import MetricsEnvironment, MetricUpdates
+from apache_beam.metrics.metric import MetricResults
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.utils.histogram import LinearBucket
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.beam.metrics import MetricReplay, values_with
+from headrace.beam.recorder import BeamRecorder
+from headrace.core.events import BatchFailed, HandlerMetric
+from headrace.runtime.recorders import Recorders
+
+CHILD = """
+import os, pickle, runpy, sys
+cases = runpy.run_path(sys.argv[1])["CASES"]
+from headrace.beam.recorder import BeamRecorder
+recorder = BeamRecorder()
+for name, calls in cases.items():
+    there, here = os.pipe()
+    if not os.fork():
+        pieces = []
+        for call in calls:
+            try:
+                with recorder.recording() as records:
+                    call()
+            except (TypeError, ValueError):
+                pass
+            pieces.append(records)
+        with open(here, "wb") as out:
+            pickle.dump(pieces, out)
+        os._exit(0)
+    os.close(here)
+    with open(there, "rb") as answer:
+        sys.stdout.buffer.write(pickle.dumps((name, answer.read())))
+    os.wait()
+"""
+
+AT_IMPORT = Metrics.counter("made", "at_import")
+
+
+class Handler:
+    """Holds its metrics, as handlers do."""
+
+    def __init__(self):
+        self.seen = Metrics.counter("handler", "seen")
+        self.lengths = Metrics.distribution("handler", "lengths")
+
+    def work(self):
+        self.seen.inc(2)
+        self.lengths.update(9)
+
+
+def counters():
+    Metrics.counter("n", "up").inc()
+    Metrics.counter("n", "up").inc(6)
+    Metrics.counter("n", "down").dec(3)
+    Metrics.counter("n", "up and down").inc(0)
+    AT_IMPORT.inc()
+
+
+def distributions():
+    values = Metrics.distribution("n", "values")
+    for value in (7, -12, 0, 5, 5, 2.9):
+        values.update(value)
+    Metrics.distribution("n", "one").update(-4)
+    for time in (10**18, 3 * 10**18, 9 * 10**18, 4 * 10**18):  # nanoseconds since 1970: their sum overflows
+        Metrics.distribution("n", "times").update(time)
+
+
+def gauges():
+    for value in (3, 8, -2):
+        Metrics.gauge("n", "level").set(value)
+
+
+def strings():
+    for value in ("b", "a", "b"):
+        Metrics.string_set("n", "labels").add(value)
+
+
+def paths():
+    for value in (["a", "b"], ("a", "c"), "xyz"):
+        Metrics.bounded_trie("n", "few").add(value)
+    for i in (i * 97 % 300 for i in range(300)):  # more than Beam keeps, and in no order: what it cuts depends on that
+        Metrics.bounded_trie("n", "many").add((f"top{i % 7}", f"middle{i // 2}", str(i)))
+
+
+def pickled():
+    cloudpickle.loads(cloudpickle.dumps(Handler())).work()
+
+
+def of_other_threads():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(counters).result()
+    gauges()
+
+
+def refused_later():
+    counters()
+    gauges()
+    strings()
+    Metrics.distribution("n", "values").update("many")
+
+
+def refused_gauge():
+    Metrics.gauge("n", "level").set("low")
+
+
+CASES = {
+    "counters": [counters, counters],
+    "distributions": [distributions],
+    "gauges": [gauges],
+    "strings": [strings],
+    "paths": [paths],
+    "pickled": [pickled],
+    "threads": [of_other_threads],
+    "refused": [refused_later],
+    "several": [counters, gauges, strings, refused_gauge, distributions, lambda: None, strings],
+}
+"""By name, the pieces of work, in the order in which they are done."""
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """What each case's pieces came to in a process that was forked from one with no bundle, nor a pipeline."""
+    done = subprocess.run([sys.executable, "-c", CHILD, __file__], stdout=subprocess.PIPE, check=True)
+    found, rest = {}, done.stdout
+    while rest:
+        name, answer = pickle.loads(rest)
+        rest = rest[len(pickle.dumps((name, answer))) :]
+        found[name] = pickle.loads(answer)
+    return found
+
+
+@pytest.fixture
+def recorder():
+    """In this process; it takes out what others have counted for the process, and at the end what the test has."""
+    recorder = BeamRecorder()
+    with recorder.recording():
+        pass
+    yield recorder
+    with recorder.recording():
+        pass
+
+
+class InBundle(beam.DoFn):
+    def __init__(self, calls):
+        self.calls = calls
+
+    def process(self, element):
+        for call in self.calls:
+            with contextlib.suppress(TypeError, ValueError):
+                call()
+        yield element
+
+
+class Replayed(beam.DoFn):
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def start_bundle(self):
+        self.observer = MetricReplay()
+
+    def process(self, element):
+        for records in self.pieces:
+            for record in records:
+                self.observer.on_event(record)
+        yield element
+
+
+def metrics_of(dofn, runner=FnApiRunner):
+    pipeline = beam.Pipeline(runner=runner())
+    _ = pipeline | beam.Create([1], reshuffle=False) | beam.ParDo(dofn)
+    result = pipeline.run()
+    result.wait_until_finish()
+    found = {}
+    for kind, metrics in result.metrics().query().items():
+        for metric in metrics:
+            value = metric.committed.value if kind == MetricResults.GAUGES else metric.committed
+            found[kind, metric.key.metric.namespace, metric.key.metric.name] = value
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_replayed_as_in_a_bundle(name, recorded):
+    expected = metrics_of(InBundle(CASES[name]))
+    if name == "refused":  # its empty distribution says nothing
+        assert expected.pop(("distributions", "n", "values")).count == 0
+    assert expected
+    assert metrics_of(Replayed(recorded[name])) == expected
+
+
+def test_figures(recorded):
+    counted = metrics_of(Replayed(recorded["several"]))
+    assert counted["counters", "n", "up"] == 7
+    assert counted["counters", "n", "down"] == -3
+    assert counted["counters", "n", "up and down"] == 0
+    assert counted["counters", "made", "at_import"] == 1
+    values = counted["distributions", "n", "values"]
+    assert (values.count, values.sum, values.min, values.max) == (6, 7, -12, 7)
+    assert counted["gauges", "n", "level"] == -2
+    assert counted["string_sets", "n", "labels"] == {"a", "b"}
+
+
+def test_other_threads_are_lost_as_with_beam(recorded):
+    assert [record.name for record in recorded["threads"][0]] == ["level"]
+
+
+def test_records_are_plain_data(recorded):
+    records = [record for pieces in recorded.values() for records in pieces for record in records]
+    plain = (int, str, tuple, type(None))
+    assert {type(value) for record in records for value in vars(record).values()} <= {*plain, bool}
+    assert b"apache_beam" not in pickle.dumps(records)
+
+
+def test_a_piece_of_work_that_counts_nothing_has_no_records(recorded):
+    assert recorded["several"][5] == []
+
+
+def test_histograms_where_a_runner_reports_them(recorder):
+    def observe():
+        for value in (0.5, 3.5, 3.6, 400):
+            Metrics.histogram("n", "delays", LinearBucket(0, 1, 10)).update(value)
+
+    with recorder.recording() as records:
+        observe()
+    expected = metrics_of(InBundle([observe]), BundleBasedDirectRunner)
+    assert list(expected) == [("histograms", "n", "delays")]
+    assert metrics_of(Replayed([pickle.loads(pickle.dumps(records))]), BundleBasedDirectRunner) == expected
+
+
+def of_the_process():
+    InternalMetrics.counter("urn:calls", {"status": "ok"}, process_wide=True).inc(2)
+    Metrics.gauge("process", "level", process_wide=True).set(5)
+    for value in (3, -1, 10):
+        Metrics.distribution("process", "sizes", process_wide=True).update(value)
+
+
+def counted_for_the_process():
+    """What ``of_the_process`` did in this process: the others' metrics are left out, and times."""
+    cells = MetricsEnvironment.process_wide_container().metrics
+    counted = {str(key.metric_name): cell.get_cumulative() for key, cell in cells.items()}
+    return {
+        name: getattr(value, "value", value) for name, value in counted.items() if "process" in name or "urn:" in name
+    }
+
+
+def test_metrics_of_the_process(recorder):
+    """They are reported for the process, not the step, whichever thread counts."""
+    of_the_process()
+    expected = counted_for_the_process()
+    assert len(expected) == 3
+    with recorder.recording() as earlier:
+        pass
+    with recorder.recording() as records, ThreadPoolExecutor(1) as pool:
+        pool.submit(of_the_process).result()
+    assert records == earlier
+    assert len(records) == 3
+    assert counted_for_the_process() == {}
+    assert metrics_of(Replayed([records])) == {}
+    assert counted_for_the_process() == expected
+
+
+def test_recordings_within_recordings(recorder):
+    """A model that loads while a batch runs; and no trace is left on the thread."""
+    with recorder.recording() as outer:
+        Metrics.counter("n", "outer").inc()
+        with recorder.recording() as inner:
+            Metrics.counter("n", "inner").inc()
+        Metrics.counter("n", "outer").inc()
+    Metrics.counter("n", "nowhere").inc()
+    with recorder.recording() as after:
+        pass
+    assert [(record.name, record.value) for record in outer] == [("outer", 2)]
+    assert [(record.name, record.value) for record in inner] == [("inner", 1)]
+    assert after == []
+
+
+def test_within_a_bundle_the_bundle_is_left_as_it_was():
+    def calls():
+        Metrics.counter("n", "before").inc()
+        with BeamRecorder().recording():
+            Metrics.counter("n", "recorded").inc()
+        Metrics.counter("n", "after").inc()
+
+    assert metrics_of(InBundle([calls])) == {("counters", "n", "before"): 1, ("counters", "n", "after"): 1}
+
+
+def test_threads_record_each_their_own(recorder):
+    both = threading.Barrier(2)
+
+    def work(name):
+        with recorder.recording() as records:
+            both.wait()
+            Metrics.counter("n", name).inc()
+            both.wait()
+        return [record.name for record in records]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, "ab")) == [["a"], ["b"]]
+
+
+def test_the_runtime_finds_it(recorder):
+    with Recorders().recording() as records:
+        Metrics.counter("n", "calls").inc(3)
+    assert records == [HandlerMetric("counter", "n", "calls", 3)]
+
+
+def test_every_kind_of_metric_that_beam_has_is_known():
+    """A new version of Beam may have more of them."""
+    assert set(vars(MetricUpdates())) == {
+        "counters",
+        "distributions",
+        "gauges",
+        "string_sets",
+        "bounded_tries",
+        "histograms",
+    }
+
+
+def test_other_events_are_none_of_its_business():
+    MetricReplay().on_event(BatchFailed("", 1, ValueError()))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+def test_values_with_a_summary(values):
+    given, made = DistributionCell(), DistributionCell()
+    for value in values:
+        given.update(value)
+    data = given.get_cumulative()
+    for value in values_with(data.count, data.sum, data.min, data.max):
+        made.update(value)
+    assert made.get_cumulative() == data

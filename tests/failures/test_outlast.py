@@ -1,0 +1,253 @@
+"""What is tried after each kind of loss, and in which order; each rule with the attempts that it costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.result import Stage
+from headrace.failures.outlast import LETHAL_IN_A_ROW, TIMEOUTS_BORNE, Lost, Sentence, outlast
+
+PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
+
+
+def died(stage=RUN, position=None, index=0):
+    return Lost(RuntimeError("died"), timed_out=False, stage=stage, position=position, index=index)
+
+
+def overran(stage=RUN, position=None, index=0):
+    return Lost(TimeoutError("overran"), timed_out=True, stage=stage, position=position, index=index)
+
+
+class Script:
+    """Gives the answers in turn; keeps what was tried, and with which sentences."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.tried = []
+        self.sentences = []
+
+    def __call__(self, part, condemned):
+        self.tried.append(list(part))
+        self.sentences.append(dict(condemned))
+        return self.answers.pop(0)
+
+    def play(self, positions, first, **options):
+        """What comes out; every answer of the script must have been asked for."""
+        pairs = [(list(part), answer) for part, answer in outlast(positions, first, self, **options)]
+        assert self.answers == []
+        return pairs
+
+
+# Deaths in inference.
+
+
+def test_one_death_is_taken_for_an_outsiders_doing():
+    script = Script("all")
+    assert script.play([4, 5, 6], died()) == [([4, 5, 6], "all")]
+    assert script.tried == [[4, 5, 6]]
+    assert script.sentences == [{}]
+
+
+def test_a_batch_that_dies_again_is_halved_until_the_culprit_stands_alone():
+    last = died()
+    script = Script(died(), "left", died(), died(), last, "failed", "three")
+    assert script.play(range(4), died()) == [([0, 1], "left"), ([2], "failed"), ([3], "three")]
+    assert script.tried == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [2], [2], [3]]
+    assert script.sentences == [{}, {}, {}, {}, {}, {2: Sentence(RUN, 0, last.error)}, {}]
+
+
+def test_an_element_alone_is_not_condemned_for_its_first_death():
+    script = Script(died(), died(), "zero", "one")
+    assert script.play([0, 1], died()) == [([0], "zero"), ([1], "one")]
+    assert script.tried == [[0, 1], [0], [0], [1]]
+
+
+def test_a_batch_of_one_is_repeated_once_and_then_condemned():
+    last = died()
+    script = Script(last, "failed")
+    assert script.play([7], died()) == [([7], "failed")]
+    assert script.sentences == [{}, {7: Sentence(RUN, 0, last.error)}]
+
+
+# Deaths in an element's own pre- or postprocessing.
+
+
+@pytest.mark.parametrize("stage", [PRE, POST])
+def test_an_element_whose_own_operation_kills_is_condemned_and_its_neighbours_stay_together(stage):
+    last = died(stage, 5, index=1)
+    script = Script(last, "all")
+    assert script.play([4, 5, 6], died(stage, 5, index=1)) == [([4, 5, 6], "all")]
+    assert script.tried == [[4, 5, 6]] * 2
+    assert script.sentences == [{}, {5: Sentence(stage, 1, last.error)}]
+
+
+def test_one_death_in_an_operation_condemns_nobody():
+    script = Script("all")
+    assert script.play([4, 5], died(PRE, 4)) == [([4, 5], "all")]
+    assert script.sentences == [{}]
+
+
+def test_once_the_batch_was_repeated_the_next_deaths_condemn_at_once():
+    one, two = died(PRE, 1), died(POST, 2, index=3)
+    script = Script(one, two, "all")
+    assert script.play(range(3), died(PRE, 1)) == [([0, 1, 2], "all")]
+    assert script.sentences[-1] == {1: Sentence(PRE, 0, one.error), 2: Sentence(POST, 3, two.error)}
+
+
+def test_sentences_go_with_their_elements_only():
+    script = Script(died(PRE, 0), died(), "left", "right")
+    assert script.play(range(4), died(PRE, 0)) == [([0, 1], "left"), ([2, 3], "right")]
+    assert [sorted(sentences) for sentences in script.sentences] == [[], [0], [0], []]
+
+
+def test_a_position_elsewhere_names_nobody():
+    script = Script(died(PRE, 9), "zero", "one")
+    assert script.play([0, 1], died(PRE, 9)) == [([0], "zero"), ([1], "one")]
+    assert script.tried == [[0, 1], [0], [1]]
+
+
+def test_inference_is_nobodys_own():
+    script = Script(died(RUN, 1), "zero", "one")
+    assert script.play([0, 1], died(RUN, 1)) == [([0], "zero"), ([1], "one")]
+
+
+# Timeouts.
+
+
+def test_after_a_timeout_in_inference_the_elements_go_one_by_one():
+    last = overran()
+    script = Script("zero", last, "failed", "two")
+    assert script.play(range(3), overran()) == [([0], "zero"), ([1], "failed"), ([2], "two")]
+    assert script.tried == [[0], [1], [1], [2]]
+    assert script.sentences == [{}, {}, {1: Sentence(RUN, 0, last.error)}, {}]
+
+
+@pytest.mark.parametrize("stage", [PRE, POST])
+def test_a_timeout_in_an_elements_own_operation_condemns_at_once(stage):
+    first = overran(stage, 1, index=2)
+    script = Script("all")
+    assert script.play(range(3), first) == [([0, 1, 2], "all")]
+    assert script.sentences == [{1: Sentence(stage, 2, first.error)}]
+
+
+def test_the_first_death_after_a_timeout_is_still_forgiven():
+    script = Script(died(), "all")
+    assert script.play(range(3), overran(PRE, 1)) == [([0, 1, 2], "all")]
+    assert script.tried == [[0, 1, 2]] * 2
+
+
+def test_an_element_alone_after_a_timeout_is_forgiven_one_death():
+    script = Script(died(), "zero", "one")
+    assert script.play([0, 1], overran()) == [([0], "zero"), ([1], "one")]
+    assert script.tried == [[0], [0], [1]]
+
+
+def test_three_more_timeouts_are_borne():
+    assert TIMEOUTS_BORNE == 3
+    script = Script(overran(PRE, 1), overran(PRE, 2), overran(PRE, 3), "all")
+    assert script.play(range(9), overran(PRE, 0)) == [(list(range(9)), "all")]
+
+
+def test_the_fourth_more_fails_what_is_unanswered():
+    last = overran()
+    script = Script("zero", overran(), "1 failed", overran(), "2 failed", overran(), "3 failed", last)
+    pairs = script.play(range(9), overran())
+    assert pairs[:-1] == [([0], "zero"), ([1], "1 failed"), ([2], "2 failed"), ([3], "3 failed")]
+    assert pairs[-1] == ([4, 5, 6, 7, 8], last)
+
+
+# The condemned, and when it ends.
+
+
+def test_a_condemned_element_that_is_lost_alone_is_given_up():
+    last = died()
+    script = Script(died(), last)
+    assert script.play([7], died()) == [([7], last)]
+
+
+def test_a_condemned_element_that_is_lost_among_others_is_given_up_without_them():
+    last = died(PRE, 1, index=1)
+    script = Script(died(PRE, 1), last, "others")
+    assert script.play(range(3), died(PRE, 1)) == [([1], last), ([0, 2], "others")]
+    assert script.tried[-1] == [0, 2]
+    assert script.sentences[-1] == {}
+
+
+def test_who_is_left_alone_by_that_has_a_repeat_of_its_own():
+    last = died(PRE, 1)
+    script = Script(died(PRE, 1), last, died(), "zero")
+    assert script.play([0, 1], died(PRE, 1)) == [([1], last), ([0], "zero")]
+    assert script.sentences[-2:] == [{}, {}]
+
+
+def test_those_left_by_that_keep_the_repeat_that_they_had():
+    last = overran(PRE, 1)
+    script = Script(last, died(), "others")
+    assert script.play(range(3), overran(PRE, 1)) == [([1], last), ([0, 2], "others")]
+    assert script.tried == [[0, 1, 2], [0, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("lost", [died(), overran()], ids=["died", "overran"])
+def test_without_preprocessing_an_element_alone_is_given_up_at_once(lost):
+    script = Script(*[lost] * (1 if lost.timed_out else 2), "one")
+    first = overran()
+    assert script.play([0, 1], first, settles_alone=True) == [([0], lost), ([1], "one")]
+
+
+def test_without_preprocessing_postprocessing_is_still_settled_by_the_host():
+    script = Script(died(POST, 0), "failed")
+    assert script.play([0], died(POST, 0), settles_alone=True) == [([0], "failed")]
+
+
+class Everything:
+    """Kills the host whatever is tried, but for the condemned alone, and for the spared."""
+
+    def __init__(self, *spared):
+        self.spared = set(spared)
+        self.calls = 0
+        self.last = None
+
+    def __call__(self, part, condemned):
+        self.calls += 1
+        if self.spared.issuperset(part) or set(condemned) == set(part):
+            return "answer"
+        self.last = died()
+        return self.last
+
+
+def test_a_model_that_dies_of_everything_ends_after_sixteen():
+    assert LETHAL_IN_A_ROW == 16
+    model = Everything()
+    pairs = [(list(part), answer) for part, answer in outlast(range(1000), died(), model)]
+    assert pairs[:15] == [([n], "answer") for n in range(15)]
+    assert pairs[15:] == [(list(range(15, 1000)), model.last)]
+    assert model.calls <= 62 + 10
+
+
+def test_a_good_answer_starts_the_count_anew():
+    pairs = [(list(part), answer) for part, answer in outlast(range(31), died(), Everything(15))]
+    assert pairs == [([n], "answer") for n in range(31)]
+
+
+def test_without_preprocessing_sixteen_in_a_row_end_it_too():
+    model = Everything()
+    pairs = [(list(part), answer) for part, answer in outlast(range(100), died(), model, settles_alone=True)]
+    assert [part for part, _ in pairs] == [[n] for n in range(15)] + [list(range(15, 100))]
+    assert all(isinstance(answer, Lost) for _, answer in pairs)
+
+
+def test_sixteen_lethal_operations_end_it_too():
+    last = died(PRE, 15)
+    script = Script(*[died(PRE, n) for n in range(15)], last)
+    assert script.play(range(40), died(PRE, 0)) == [(list(range(40)), last)]
+
+
+def test_a_timeout_is_none_of_the_sixteen():
+    script = Script(*[died(PRE, n) for n in range(15)], overran(PRE, 15), "all")
+    assert script.play(range(40), died(PRE, 0)) == [(list(range(40)), "all")]
+
+
+def test_nothing_is_tried_before_it_is_asked_for():
+    script = Script()
+    outlast([0], died(), script)
+    assert script.tried == []

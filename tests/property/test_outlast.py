@@ -1,0 +1,195 @@
+"""Whatever kills or hangs hosts, no element is lost or doubled, the good ones are answered, and it ends in time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headrace.core.result import Stage
+from headrace.failures.outlast import LETHAL_IN_A_ROW, TIMEOUTS_BORNE, Lost, Sentence, outlast
+
+PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
+
+
+class Fault(NamedTuple):
+    """What an operation does to the host when a certain element gets there."""
+
+    stage: Stage
+    index: int
+    hangs: bool
+
+    def strike(self, position: int) -> Lost:
+        error = TimeoutError("overran") if self.hangs else RuntimeError("died")
+        return Lost(error, self.hangs, self.stage, None if self.stage is RUN else position, self.index)
+
+
+class Host:
+    """Answers {position: "good" or its sentence's error}, unless an element or an outsider gets in the way.
+
+    Args:
+        faults: the culprits, by position.
+        kills: which of its runs an outsider ends, counted from 0; None stands for no place in particular, a number
+            for the element (of the batch, counted around) whose preprocessing happens to run. An outsider strikes
+            no element twice that stands alone, and hits somebody's own operation only where a death is forgiven.
+    """
+
+    def __init__(self, faults: dict[int, Fault], kills: dict[int, int | None] | None = None) -> None:
+        self.faults = faults
+        self.kills = kills or {}
+        self.runs = 0
+        self.deaths = 0
+        self.struck_alone: set[int] = set()
+
+    def __call__(self, part: Any, condemned: Any) -> Any:
+        answer = self._outsider(part) or self._run(part, condemned)
+        self.runs += 1
+        self.deaths += isinstance(answer, Lost) and not answer.timed_out
+        return answer
+
+    def _outsider(self, part: Any) -> Lost | None:
+        alone = len(part) == 1
+        if self.runs not in self.kills or (alone and part[0] in self.struck_alone):
+            return None
+        self.struck_alone.update(part if alone else ())
+        at = self.kills[self.runs]
+        if at is None or (self.deaths and not alone):
+            return Lost(RuntimeError("killed"), timed_out=False, stage=RUN)
+        return Lost(RuntimeError("killed"), timed_out=False, stage=PRE, position=part[at % len(part)])
+
+    def _run(self, part: Any, condemned: Any) -> Any:
+        answer: dict[int, Any] = {}
+        for stage in (PRE, RUN, POST):
+            for position in part:
+                fault, sentence = self.faults.get(position), condemned.get(position)
+                if position in answer:
+                    continue
+                if sentence is not None and sentence.stage is stage:
+                    answer[position] = sentence.error
+                elif fault is not None and fault.stage is stage:
+                    return fault.strike(position)
+        return {position: answer.get(position, "good") for position in part}
+
+
+faults = st.builds(Fault, st.sampled_from(Stage), st.integers(0, 2), st.booleans())
+batches = st.lists(st.integers(0, 500), unique=True, min_size=1, max_size=80)
+
+
+@st.composite
+def hosts(draw, kills=st.just({})):
+    """Positions, and a host with no more culprits among them than are looked for one by one."""
+    positions = draw(batches)
+    culprits = draw(st.dictionaries(st.sampled_from(positions), faults, max_size=LETHAL_IN_A_ROW - 1))
+    # A timeout in inference shows first in a group and then alone.
+    assume(sum(1 + (fault.stage is RUN) for fault in culprits.values() if fault.hangs) <= 1 + TIMEOUTS_BORNE)
+    return positions, Host(culprits, draw(kills))
+
+
+outsiders = st.dictionaries(st.integers(0, 40), st.none() | st.integers(0, 500), max_size=20)
+
+
+def becomes_of(positions, host, settles_alone=False):
+    """What becomes of each element: "good" or its error. Fails where one is lost or doubled."""
+    first = host(positions, {})
+    assume(isinstance(first, Lost))
+    fates: dict[int, Any] = {}
+    for part, answer in outlast(positions, first, host, settles_alone=settles_alone):
+        assert fates.keys().isdisjoint(part)
+        assert len(set(part)) == len(part) > 0
+        fates.update(dict.fromkeys(part, answer.error) if isinstance(answer, Lost) else answer)
+    assert fates.keys() == set(positions)
+    return fates
+
+
+@given(hosts(), st.booleans())
+def test_every_culprit_fails_for_what_it_did_and_nobody_else_fails(case, settles_alone):
+    positions, host = case
+    fates = becomes_of(positions, host, settles_alone)
+    assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
+    for position, fault in host.faults.items():
+        assert isinstance(fates[position], TimeoutError if fault.hangs else RuntimeError)
+    assert host.runs - 1 <= 4 * len(positions) - 1
+
+
+@given(hosts(outsiders), st.booleans())
+def test_an_outsider_who_kills_now_and_then_costs_no_good_element(case, settles_alone):
+    positions, host = case
+    fates = becomes_of(positions, host, settles_alone)
+    assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
+    assert host.runs - 1 <= 4 * len(positions) - 1
+
+
+@given(st.integers(1, 3000), st.data())
+def test_one_element_that_is_lethal_in_inference_costs_two_attempts_a_level(size, data):
+    culprit = data.draw(st.integers(0, size - 1))
+    host = Host({culprit: Fault(RUN, 0, hangs=False)})
+    becomes_of(range(size), host)
+    assert host.runs - 1 <= 2 * math.ceil(math.log2(size)) + 3
+
+
+@given(st.integers(1, 3000), st.data(), faults)
+def test_an_operation_of_its_own_costs_no_search(size, data, fault):
+    assume(fault.stage is not RUN)
+    host = Host({data.draw(st.integers(0, size - 1)): fault})
+    becomes_of(range(size), host)
+    assert host.runs - 1 == (1 if fault.hangs else 2)
+
+
+@given(st.integers(1, 3000), faults)
+def test_a_model_that_loses_everything_costs_little_more_for_more_elements(size, fault):
+    host = Host(dict.fromkeys(range(size), fault))
+    fates = becomes_of(range(size), host)
+    assert "good" not in fates.values()
+    assert host.runs - 1 <= 4 * LETHAL_IN_A_ROW + math.ceil(math.log2(size))
+
+
+losses = st.builds(
+    Lost,
+    error=st.just(RuntimeError("lost")),
+    timed_out=st.booleans() | st.just(False),
+    stage=st.sampled_from(Stage),
+    position=st.none() | st.integers(-1, 80),
+    index=st.integers(-1, 3),
+)
+
+
+@given(
+    st.lists(st.integers(0, 80), unique=True, min_size=1, max_size=60),
+    losses,
+    st.lists(st.none() | losses, min_size=1, max_size=100),
+    st.booleans(),
+)
+def test_it_ends_whatever_attempts_return(positions, first, answers, settles_alone):
+    left, attempts = set(positions), 0
+
+    def attempt(part, condemned):
+        nonlocal attempts
+        attempts += 1
+        assert left.issuperset(part)
+        assert set(condemned) <= set(part)
+        assert all(isinstance(sentence, Sentence) for sentence in condemned.values())
+        return answers[attempts % len(answers)]
+
+    for part, _ in outlast(positions, first, attempt, settles_alone=settles_alone):
+        assert left.issuperset(part)
+        assert len(set(part)) == len(part) > 0
+        left.difference_update(part)
+    assert left == set()
+    assert attempts <= 4 * len(positions) - 1
+
+
+@given(st.integers(1, 60), losses.filter(lambda lost: not lost.timed_out))
+def test_the_bound_holds_for_whoever_spares_the_host_just_often_enough(size, lost):
+    """Dies of everything but the condemned and every tenth element alone, which starts the count anew."""
+    attempts = 0
+
+    def attempt(part, condemned):
+        nonlocal attempts
+        attempts += 1
+        return "answer" if set(part) <= set(condemned) or (len(part) == 1 and part[0] % 10 == 9) else lost
+
+    parts = [part for part, _ in outlast(range(size), lost, attempt)]
+    assert sorted(position for part in parts for position in part) == list(range(size))
+    assert attempts <= 4 * size - 1

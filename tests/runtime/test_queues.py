@@ -1,0 +1,131 @@
+"""Each element waits in the queue of its model, and a batch leaves when it is full."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, UnknownKeyError
+from headrace.batching.size import size_controller
+from headrace.runtime.plan import ONLY, make_plan
+from headrace.runtime.queues import Queues
+from headrace.testing import DoublingHandler
+
+
+def queues_for(handler, batching):
+    plan = make_plan(handler, batching)
+    return Queues(plan, {name: size_controller(batching) for name in plan.models})
+
+
+def cut(queues, elements):
+    """(model's name, elements) of each batch, the last ones by flushing; each tag is its element's place."""
+    leaving = [left for n, element in enumerate(elements) for left in queues.add(element, n)]
+    leaving += queues.flush()
+    tags = sorted(tag for _, batch in leaving for tag in batch.tags)
+    assert tags == list(range(len(elements)))
+    assert all(elements[tag] is one for _, batch in leaving for tag, one in zip(batch.tags, batch.elements))
+    return [(name, batch.elements) for name, batch in leaving]
+
+
+def fixed(size, **options):
+    return BatchingConfig(min_batch_size=size, max_batch_size=size, **options)
+
+
+def by_key(*keys):
+    return KeyedModelHandler([KeyModelMapping([key], DoublingHandler()) for key in keys])
+
+
+def test_a_batch_leaves_when_it_is_full_and_the_rest_when_flushed():
+    queues = queues_for(DoublingHandler(), fixed(2))
+    assert cut(queues, [1, 2, 3]) == [(ONLY, [1, 2]), (ONLY, [3])]
+    assert list(queues.flush()) == []
+
+
+@given(st.lists(st.integers(), max_size=40), st.integers(1, 9))
+def test_the_direct_queue_gives_the_batches_that_every_other_way_gives(elements, size):
+    direct = queues_for(DoublingHandler(), fixed(size))
+    weighed = queues_for(DoublingHandler(), fixed(size, element_size_fn=lambda _: 1))
+    taken = [batch for n, one in enumerate(elements) if (batch := direct.direct.add(one, n))]
+    taken += [batch for _, batch in direct.flush()]
+    assert weighed.direct is None
+    assert [(ONLY, batch.elements) for batch in taken] == cut(weighed, elements)
+    assert cut(queues_for(DoublingHandler(), fixed(size)), elements) == cut(weighed, elements)
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "direct"),
+    [
+        (DoublingHandler(), {}, True),
+        (KeyedModelHandler(DoublingHandler()), {}, True),
+        (by_key("a"), {}, False),
+        (DoublingHandler().with_no_batching(), {}, False),
+        (DoublingHandler(), {"element_size_fn": abs}, False),
+    ],
+    ids=["one-model", "keys-but-one-model", "models-by-key", "batches-as-elements", "weights"],
+)
+def test_a_queue_is_direct_where_nothing_is_asked_of_an_element(handler, options, direct):
+    assert (queues_for(handler, fixed(2, **options)).direct is not None) is direct
+
+
+def test_an_element_waits_for_others_of_its_model():
+    elements = [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("b", 3)]
+    assert cut(queues_for(by_key("a", "b"), fixed(2)), elements) == [
+        ("b", [("b", 1), ("b", 2)]),
+        ("a", [("a", 1), ("a", 2)]),
+        ("b", [("b", 3)]),
+    ]
+
+
+def test_an_element_that_is_a_batch_leaves_at_once():
+    queues = queues_for(DoublingHandler().with_no_batching(), fixed(5))
+    for element in ([1, 2], [3], []):
+        assert queues.add(element, "tag") == [(ONLY, ([element], ["tag"], 0))]
+    assert list(queues.flush()) == []
+
+
+def test_weights_bound_a_batch_and_two_may_leave_at_once():
+    queues = queues_for(DoublingHandler(), fixed(10, max_batch_weight=6, element_size_fn=abs))
+    assert [batch.weight for _, batch in [*queues.add(4, "a"), *queues.add(9, "b")]] == [4, 9]
+    assert [taken for _, taken in cut(queues, [1, 2, 3, 4, 9, 1, 1])] == [[1, 2, 3], [4], [9], [1, 1]]
+
+
+def test_sizes_that_are_weights_fill_a_batch():
+    queues = queues_for(DoublingHandler(), fixed(6, element_size_fn=abs))
+    assert [taken for _, taken in cut(queues, [1, 2, 3, 4, 9, 1, 1])] == [[1, 2, 3], [4], [9], [1, 1]]
+
+
+def test_a_weight_is_asked_for_once():
+    asked = []
+    cut(queues_for(DoublingHandler(), fixed(2, element_size_fn=lambda n: asked.append(n) or 1)), [1, 2, 3])
+    assert asked == [1, 2, 3]
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -1])
+def test_an_element_without_a_weight_is_in_no_queue(weight):
+    queues = queues_for(DoublingHandler(), fixed(2, element_size_fn=lambda n: weight if n == 5 else 1))
+    queues.add(1, "good")
+    with pytest.raises(ValueError, match="element_size_fn must return a finite number"):
+        queues.add(5, "bad")
+    assert [batch.tags for _, batch in queues.flush()] == [["good"]]
+
+
+def test_an_element_without_a_model_is_in_no_queue():
+    queues = queues_for(by_key("a"), fixed(2))
+    with pytest.raises(UnknownKeyError):
+        queues.add(("z", 1), "bad")
+    with pytest.raises(TypeError):
+        queues.add(3, "worse")
+    assert list(queues.flush()) == []
+
+
+def test_a_queue_is_emptied_when_its_turn_comes():
+    queues = queues_for(by_key("a", "b"), fixed(3))
+    for key in "ab":
+        queues.add((key, 1), key)
+    flushed = queues.flush()
+    assert next(flushed)[1].tags == ["a"]
+    queues.add(("b", 2), "late")
+    assert [batch.tags for _, batch in flushed] == [["b", "late"]]

@@ -1,0 +1,303 @@
+"""What the operations do to an element, what becomes of those that fail, and what a watch sees of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError, Stage
+from headrace.batching.batcher import Batch
+from headrace.core.events import BatchFailed, ElementFailed, ModelLoaded
+from headrace.failures.breaker import CircuitBreaker
+from headrace.runtime.plan import ONLY
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.steps import Steps
+from headrace.runtime.worker import Worker
+
+BEFORE, MODEL, AFTER = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
+
+
+class Poisoned(ModelHandler):
+    """Adds 100 to each example; fails for a batch with a negative example in it. Records its batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def load_model(self):
+        return 100
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.batches.append(list(batch))
+        if any(example < 0 for example in batch):
+            raise ValueError("poison")
+        return (example + model for example in batch)
+
+
+class Unloadable(Poisoned):
+    def load_model(self):
+        raise OSError("no disk")
+
+
+class Seen(list):
+    on_event = list.append
+
+    def of(self, kind):
+        return [event for event in self if isinstance(event, kind)]
+
+
+class Notes(list):
+    """A watch that notes what it is told, and raises for one operation."""
+
+    def __init__(self, forbidden=None):
+        super().__init__()
+        self._forbidden = forbidden
+
+    def loading(self, name):
+        self._note(("loading", name))
+
+    def operation(self, stage, tag, index):
+        self._note((stage, tag, index))
+
+    def _note(self, what):
+        self.append(what)
+        if what == self._forbidden:
+            raise TimeoutError(what)
+
+
+def run(handler, *batches, name=ONLY, caught=(), seen=None, watch=None):
+    """(tag, prediction) pairs and failures of batches; each element's tag is its place among all."""
+    spec = prepare(handler, Request())
+    worker = Worker(catching(spec, caught) if caught else spec)
+    worker.session.breakers = {name: CircuitBreaker(5) for name in worker.session.breakers}
+    try:
+        steps = Steps(worker, Seen() if seen is None else seen, watch)
+        return _sorted_out(_outcomes(steps, name, batches))
+    finally:
+        worker.close()
+
+
+def _outcomes(steps, name, batches):
+    place = 0
+    for elements in batches:
+        batch = Batch([], [])
+        for place, element in enumerate(elements, place):
+            value, failure = steps.preprocess(element, place)
+            if failure is None:
+                batch.elements.append(value)
+                batch.tags.append(place)
+            else:
+                yield failure
+        place += 1
+        yield from steps.run(name, batch)
+
+
+def _sorted_out(outcomes):
+    good, bad = [], []
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            bad.append(outcome)
+        else:
+            good += zip(outcome.tags, outcome.values, strict=True)
+    return good, bad
+
+
+def places(failures):
+    return [failure.tag for failure in failures]
+
+
+def same(value):
+    return value
+
+
+def explode(value):
+    raise ValueError(value)
+
+
+@pytest.mark.parametrize(
+    ("handler", "stage", "index"),
+    [
+        (Poisoned().with_preprocess_fn(explode).with_preprocess_fn(same), BEFORE, 1),
+        (Poisoned().with_preprocess_fn(same).with_preprocess_fn(explode), BEFORE, 0),
+        (Poisoned().with_postprocess_fn(same).with_postprocess_fn(explode), AFTER, 1),
+    ],
+    ids=["second-before", "first-before", "second-after"],
+)
+def test_operations_are_numbered_in_the_order_in_which_they_run(handler, stage, index):
+    _, bad = run(handler, [1], caught=Exception)
+    assert [(failure.stage, failure.index) for failure in bad] == [(stage, index)]
+
+
+def test_a_failure_holds_what_its_operation_was_given():
+    before = Poisoned().with_preprocess_fn(explode).with_preprocess_fn(str)
+    after = Poisoned().with_postprocess_fn(str).with_postprocess_fn(explode)
+    assert [run(handler, [1], caught=Exception)[1][0].element for handler in (before, after)] == ["1", "101"]
+
+
+def test_a_failure_that_is_an_element_is_no_failure_of_preprocessing():
+    class Answering(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            return batch
+
+    failure = run(Poisoned(), [-1], caught=Exception)[1][0]
+    assert run(Answering().with_preprocess_fn(same), [failure]) == ([(0, failure)], [])
+
+
+def test_one_poison_element_in_a_batch_costs_two_calls_a_level():
+    handler, seen = Poisoned(), Seen()
+    good, bad = run(handler, [*range(31), -1], caught=Exception, seen=seen)
+    assert places(bad) == [31]
+    assert len(good) == 31
+    assert len(handler.batches) == 1 + 2 * 5
+    assert [event.examples for event in seen.of(BatchFailed)] == [32]
+    assert [event.stage for event in seen.of(ElementFailed)] == [MODEL]
+
+
+def test_only_the_asked_for_classes_are_caught():
+    good, bad = run(Poisoned(), [1, -1], caught=(KeyError, ValueError))
+    assert (good, places(bad)) == ([(0, 101)], [1])
+    with pytest.raises(ValueError, match="poison"):
+        run(Poisoned(), [1, -1], caught=KeyError)
+
+
+def test_an_exit_is_caught_only_if_asked_for():
+    class Exiting(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            if 2 in batch:
+                raise SystemExit
+            return batch
+
+    with pytest.raises(SystemExit):
+        run(Exiting(), [1, 2, 3], caught=Exception)
+    good, bad = run(Exiting(), [1, 2, 3], caught=BaseException)
+    assert ([value for _, value in good], places(bad)) == ([1, 3], [1])
+
+
+def test_an_error_in_a_lazy_result_is_caught_too():
+    class Lazy(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            for example in batch:
+                if example == 2:
+                    raise ValueError("late")
+                yield example
+
+    good, bad = run(Lazy(), [1, 2, 3], caught=Exception)
+    assert (good, places(bad)) == ([(0, 1), (2, 3)], [1])
+
+
+def test_memory_running_out_halves_the_batch():
+    class Small(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            if len(batch) > 4:
+                raise MemoryError
+            return super().run_inference(batch, model)
+
+    good, bad = run(Small(), range(30), caught=Exception)
+    assert (len(good), bad) == (30, [])
+
+
+@pytest.mark.parametrize("answer", [[], [1], [1, 2, 3], None])
+def test_a_wrong_number_of_predictions_never_loses_an_element(answer):
+    class Wrong(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            return answer if len(batch) == 2 else [5]
+
+    with pytest.raises(PredictionCountError):
+        run(Wrong(), [1, 2])
+    assert run(Wrong(), [1, 2], caught=Exception) == ([(0, 5), (1, 5)], [])
+
+
+def test_the_breaker_ends_the_search_when_everything_fails_and_a_success_resumes_it():
+    handler = Poisoned()
+    bad_ones, good_ones, mixed = [-1] * 4, [1, 2, 3, 4], [1, 2, 3, -1]
+    good, bad = run(handler, *[bad_ones] * 5, *[bad_ones] * 2, good_ones, mixed, caught=Exception)
+    assert len(handler.batches) == 5 * (1 + 2 + 4) + 2 + 1 + (1 + 2 + 2)
+    assert len(bad) == 29
+    assert len(good) == 7
+
+
+def test_the_breaker_gives_up_a_batch_with_good_elements_while_it_is_open():
+    good, bad = run(Poisoned(), *[[-1, -1]] * 5, [1, -1], caught=Exception)
+    assert (good, len(bad)) == ([], 12)
+
+
+def test_a_model_that_does_not_load_fails_the_batch():
+    handler = KeyedModelHandler([KeyModelMapping(["a"], Poisoned()), KeyModelMapping(["b"], Unloadable())])
+    good, bad = run(handler, [("b", 1), ("b", 2)], name="b", caught=Exception)
+    assert (good, places(bad)) == ([], [0, 1])
+    assert [str(failure.error) for failure in bad] == ["no disk"] * 2
+    with pytest.raises(OSError, match="no disk"):
+        run(handler, [("b", 1)], name="b")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_handler_may_do_what_it_likes_with_its_list(before):
+    class Consuming(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            if not before and -1 in batch:
+                batch.clear()
+                raise ValueError("poison")
+            while batch:
+                yield batch.pop(0) + model
+
+    assert run(Consuming(), [1, 2], [3, 4], caught=Exception) == ([(n, n + 101) for n in range(4)], [])
+    if not before:
+        good, bad = run(Consuming(), [1, -1, 3, -1], caught=Exception)
+        assert (good, places(bad)) == ([(0, 101), (2, 103)], [1, 3])
+
+
+def test_a_handler_that_drops_examples_from_its_list_is_told_so():
+    class Dropping(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            batch[:] = batch[1:]
+            return list(batch)
+
+    with pytest.raises(PredictionCountError, match="given 3 examples and returned 2"):
+        run(Dropping(), [1, 2, 3])
+
+
+def test_news_is_told_once_and_before_the_batch():
+    seen = Seen()
+    run(Poisoned(), [1], [2], seen=seen)
+    assert [type(event) for event in seen].index(ModelLoaded) == 0
+    assert len(seen.of(ModelLoaded)) == 1
+
+
+def test_a_watch_is_told_of_every_operation_before_it_is_called():
+    watch = Notes()
+    handler = Poisoned().with_preprocess_fn(lambda n: watch.append("first") or n).with_postprocess_fn(same)
+    handler = handler.with_preprocess_fn(same).with_postprocess_fn(lambda n: watch.append("last") or n)
+    run(handler, [1, 2], watch=watch)
+    assert watch == [
+        *[(BEFORE, 0, 0), (BEFORE, 0, 1), "first", (BEFORE, 1, 0), (BEFORE, 1, 1), "first"],
+        *[("loading", ONLY), (MODEL, None, 0)],
+        *[(AFTER, 0, 0), (AFTER, 0, 1), "last", (AFTER, 1, 0), (AFTER, 1, 1), "last"],
+    ]
+
+
+def test_a_watch_is_told_of_every_attempt_of_the_search():
+    handler, watch = Poisoned(), Notes()
+    run(handler, [1, 2, 3, -1], caught=Exception, watch=watch)
+    assert watch == [("loading", ONLY)] + [(MODEL, None, 0)] * len(handler.batches)
+    assert len(handler.batches) == 5
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "failed", "calls"),
+    [
+        ((BEFORE, 1, 0), [(1, BEFORE)], 1),
+        (("loading", ONLY), [(0, MODEL), (1, MODEL)], 0),
+        ((MODEL, None, 0), [(0, MODEL), (1, MODEL)], 0),
+        ((AFTER, 0, 0), [(0, AFTER)], 1),
+    ],
+    ids=["preprocessing", "loading", "model", "postprocessing"],
+)
+def test_what_a_watch_raises_counts_as_raised_by_the_operation(forbidden, failed, calls):
+    bare = Poisoned()
+    handler = bare.with_preprocess_fn(same).with_postprocess_fn(same)
+    _, bad = run(handler, [1, 2], caught=TimeoutError, watch=Notes(forbidden))
+    assert [(failure.tag, failure.stage) for failure in bad] == failed
+    assert len(bare.batches) == calls
+    with pytest.raises(TimeoutError):
+        run(handler, [1, 2], caught=ValueError, watch=Notes(forbidden))
+    with pytest.raises(TimeoutError):
+        run(handler, [1, 2], watch=Notes(forbidden))
