@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from outputs import Outputs, OutputsDifferError
 
 HEADRACE, BEAM, NO_OP = "Headrace", "Beam", "no-op"
 
-Transform = Callable[[], beam.PTransform]
+Transform = Callable[..., beam.PTransform]
+"""Makes one for each run; Headrace's takes further arguments of ``RunInference``."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Case:
     rows: int
     source: Transform
     """Makes the rows, from the root of a pipeline."""
-    headrace: Transform
-    beam: Transform
+    sides: Mapping[str, Transform]
+    """Two, by name; the first one's time is given in units of the second's."""
     tolerance: float = 0.0
     """Largest difference, absolute and relative, between two predictions that count as equal; 0: exactly equal."""
 
@@ -39,14 +41,18 @@ class Run:
 
     seconds: float
     cpu_seconds: float
-    """Of all threads of this process; a busy neighbour disturbs it less than the wall clock."""
+    """Of all threads of this process and of the processes that it started; a busy neighbour disturbs it less than the
+    wall clock."""
+    bundle_seconds: float
+    """From the beginning of the first bundle to the end of the last: without submission, the start of a model host and
+    the loading of the model before, without the end of all that after."""
     batches: int
     """How many batches the model was given; 0 where there is no model."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs of a case; run i of Headrace stood next to run i of Beam."""
+    """All runs of a case; run i of one side stood next to run i of the other."""
 
     case: Case
     runs: dict[str, list[Run]]
@@ -59,30 +65,55 @@ class Comparison:
         """CPU time of each run."""
         return [run.cpu_seconds for run in self.runs[side]]
 
-    @property
-    def ratio_of_medians(self) -> float:
-        """Headrace's median time in units of Beam's: below 1 Headrace is faster."""
-        return statistics.median(self.seconds(HEADRACE)) / statistics.median(self.seconds(BEAM))
+    def bundle_seconds(self, side: str) -> list[float]:
+        """Wall time of the bundles of each run."""
+        return [run.bundle_seconds for run in self.runs[side]]
 
     @property
-    def ratio_of_cpu_medians(self) -> float:
-        """The same for CPU time."""
-        return statistics.median(self.cpu_seconds(HEADRACE)) / statistics.median(self.cpu_seconds(BEAM))
+    def ratio_of_medians(self) -> float:
+        """The first side's median time in units of the second's: below 1 the first is faster."""
+        return self._ratio_of_medians(self.seconds)
 
     @property
     def median_of_ratios(self) -> float:
         """The median of the ratios of neighbouring runs, from which a slow drift of the machine cancels out."""
-        pairs = zip(self.seconds(HEADRACE), self.seconds(BEAM), strict=True)
-        return statistics.median(ours / theirs for ours, theirs in pairs)
+        return self._median_of_ratios(self.seconds)
+
+    @property
+    def ratio_of_cpu_medians(self) -> float:
+        """As ``ratio_of_medians``, of CPU time."""
+        return self._ratio_of_medians(self.cpu_seconds)
+
+    @property
+    def ratio_of_bundle_medians(self) -> float:
+        """As ``ratio_of_medians``, of the bundles' time."""
+        return self._ratio_of_medians(self.bundle_seconds)
+
+    @property
+    def median_of_bundle_ratios(self) -> float:
+        """As ``median_of_ratios``, of the bundles' time."""
+        return self._median_of_ratios(self.bundle_seconds)
+
+    def start_up_seconds(self, side: str) -> float:
+        """Median of what a run takes beside its bundles, before and after them."""
+        return statistics.median(run.seconds - run.bundle_seconds for run in self.runs[side])
 
     def microseconds_a_row(self, side: str) -> float:
-        """Median time beyond what the engine takes for a transform that does nothing, for each row."""
-        extra = statistics.median(self.seconds(side)) - statistics.median(self.seconds(NO_OP))
+        """The bundles' median time beyond what they take around a transform that does nothing, for each row."""
+        extra = statistics.median(self.bundle_seconds(side)) - statistics.median(self.bundle_seconds(NO_OP))
         return extra / self.case.rows * 1e6
+
+    def _ratio_of_medians(self, times: Callable[[str], list[float]]) -> float:
+        first, second = (statistics.median(times(side)) for side in self.case.sides)
+        return first / second
+
+    def _median_of_ratios(self, times: Callable[[str], list[float]]) -> float:
+        firsts, seconds = map(times, self.case.sides)
+        return statistics.median(first / second for first, second in zip(firsts, seconds, strict=True))
 
 
 def compare(case: Case, repeats: int, tell: Callable[[str], None]) -> Comparison:
-    """Runs Headrace and Beam in turn, ``repeats`` times each, after one run of each whose outputs are compared.
+    """Runs both sides in turn, ``repeats`` times each, after one run of each whose outputs are compared.
 
     Which of the two goes first alternates: a run depends on what memory the run before it has left behind, so each
     side must follow the other as often as itself. The no-op runs come last, by themselves, for the same reason.
@@ -91,7 +122,7 @@ def compare(case: Case, repeats: int, tell: Callable[[str], None]) -> Comparison
         OutputsDifferError: the two sides predict differently, or rows are lost.
     """
     check_equal(case)
-    runs: dict[str, list[Run]] = {HEADRACE: [], BEAM: []}
+    runs: dict[str, list[Run]] = {side: [] for side in case.sides}
     for repeat in range(repeats):
         for side, transform in _in_turn(case, repeat):
             runs[side].append(_time(case, transform))
@@ -106,12 +137,12 @@ def check_equal(case: Case) -> None:
     Raises:
         OutputsDifferError: they differ.
     """
-    ours, theirs = (Outputs(_run(case, transform)) for transform in (case.headrace, case.beam))
-    ours.check_same(theirs, tolerance=case.tolerance)
+    first, second = (Outputs(_run(case, transform)) for transform in case.sides.values())
+    first.check_same(second, tolerance=case.tolerance)
 
 
 def _in_turn(case: Case, repeat: int) -> list[tuple[str, Transform]]:
-    sides = [(HEADRACE, case.headrace), (BEAM, case.beam)]
+    sides = list(case.sides.items())
     return sides if repeat % 2 == 0 else sides[::-1]
 
 
@@ -125,24 +156,46 @@ class _Keep(beam.DoFn):
 
 
 class _Count(beam.DoFn):
-    """Counts what a pipeline puts out; keeping it would burden the garbage collector, and so the measurement."""
+    """Counts what a pipeline puts out; keeping it would burden the garbage collector, and so the measurement.
+
+    Fused with the transform, it sees when bundles begin, before their first row and after everybody's ``setup``, and
+    when they end, after the transform's own end.
+    """
 
     count = 0
+    began: list[float] = []  # noqa: RUF012 - shared by all copies, which is the point
+    ended: list[float] = []  # noqa: RUF012 - the same
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.count, cls.began, cls.ended = 0, [], []
+
+    def start_bundle(self) -> None:
+        _Count.began.append(time.perf_counter())
 
     def process(self, _: Any) -> None:
         _Count.count += 1
 
+    def finish_bundle(self) -> None:
+        _Count.ended.append(time.perf_counter())
+
 
 def _time(case: Case, transform: Transform) -> Run:
-    _Count.count = 0
+    _Count.reset()
     gc.collect()
     pipeline = _pipeline(case, transform, _Count())
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = time.perf_counter(), _cpu_seconds()
     result = pipeline.run()
     result.wait_until_finish()
-    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    seconds, cpu_seconds = time.perf_counter() - wall, _cpu_seconds() - cpu
     _check_count(case, _Count.count)
-    return Run(seconds, cpu_seconds, _count_batches(result))
+    return Run(seconds, cpu_seconds, max(_Count.ended) - min(_Count.began), _count_batches(result))
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of the children for which it has waited, theirs included."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def _run(case: Case, transform: Transform) -> list[Any]:

@@ -9,24 +9,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from measure import BEAM, HEADRACE, NO_OP, Comparison
+from measure import NO_OP, Comparison
 
-Row = Mapping[str, str]
+Row = Mapping[str, Any]
+"""A line of a table, by column. What is not text is not shown: it goes to the programs only."""
 
 
 def render_comparisons(title: str, comparisons: Sequence[Comparison], machine: Row) -> str:
     """The page of a workload that is timed."""
     ratios = _table([_ratio_row(comparison) for comparison in comparisons])
-    times = _table([_time_row(comparison, side) for comparison in comparisons for side in (HEADRACE, BEAM, NO_OP)])
-    below = (
-        "Headrace's time divided by Beam's: below 1 Headrace is faster. All predictions were compared; they are equal."
-    )
+    times = _table([_time_row(one, side) for one in comparisons for side in (*one.case.sides, NO_OP)])
+    below = "Ratios of times: below 1 the first is faster. All predictions were compared; they are equal."
     return "\n\n".join([f"# {title}", below, ratios, "Seconds for one run of the pipeline:", times, _machine(machine)])
 
 
-def render_facts(title: str, facts: Sequence[Row], machine: Row) -> str:
-    """The page of a workload that states facts."""
-    return "\n\n".join([f"# {title}", _table(facts), _machine(machine)])
+def render_facts(title: str, about: str, facts: Sequence[Row], machine: Row) -> str:
+    """The page of a workload that states facts; ``about`` says what they are, should they not speak for themselves."""
+    return "\n\n".join(part for part in (f"# {title}", about, _table(facts), _machine(machine)) if part)
 
 
 def as_data(title: str, comparisons: Sequence[Comparison], machine: Row) -> dict[str, Any]:
@@ -42,6 +41,8 @@ def as_data(title: str, comparisons: Sequence[Comparison], machine: Row) -> dict
                 "ratio_of_medians": one.ratio_of_medians,
                 "median_of_ratios": one.median_of_ratios,
                 "ratio_of_cpu_medians": one.ratio_of_cpu_medians,
+                "ratio_of_bundle_medians": one.ratio_of_bundle_medians,
+                "median_of_bundle_ratios": one.median_of_bundle_ratios,
                 "runs": {side: [asdict(run) for run in runs] for side, runs in one.runs.items()},
             }
             for one in comparisons
@@ -59,10 +60,13 @@ def write(folder: Path, name: str, page: str, data: Mapping[str, Any]) -> None:
 def _ratio_row(comparison: Comparison) -> Row:
     return {
         "case": comparison.case.name,
+        "transforms": " / ".join(comparison.case.sides),
         "rows": f"{comparison.case.rows:,}",
         "ratio of medians": f"{comparison.ratio_of_medians:.3f}",
         "median of pairwise ratios": f"{comparison.median_of_ratios:.3f}",
         "ratio of CPU medians": f"{comparison.ratio_of_cpu_medians:.3f}",
+        "bundles: ratio of medians": f"{comparison.ratio_of_bundle_medians:.3f}",
+        "bundles: median of pairwise ratios": f"{comparison.median_of_bundle_ratios:.3f}",
     }
 
 
@@ -79,6 +83,8 @@ def _time_row(comparison: Comparison, side: str) -> Row:
         "max": f"{max(seconds):.3f}",
         "spread": f"{(max(seconds) - min(seconds)) / median:.0%}",
         "CPU median": f"{statistics.median(comparison.cpu_seconds(side)):.3f}",
+        "bundles median": f"{statistics.median(comparison.bundle_seconds(side)):.3f}",
+        "start-up median": f"{comparison.start_up_seconds(side):.3f}",
         "µs a row above no-op": "" if side == NO_OP else f"{comparison.microseconds_a_row(side):.2f}",
     }
 
@@ -88,6 +94,6 @@ def _machine(machine: Row) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    columns = list(rows[0])
+    columns = [column for column, value in rows[0].items() if isinstance(value, str)]
     lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

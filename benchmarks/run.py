@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +16,17 @@ import machine
 import report
 from measure import compare
 
-WORKLOADS = ("tiny", "transformer", "docstrings", "timestamps", "imports")
+WORKLOADS = (
+    "tiny",
+    "transformer",
+    "docstrings",
+    "isolated",
+    "roundtrip",
+    "recovery",
+    "casualties",
+    "timestamps",
+    "imports",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -48,8 +59,8 @@ def _run(name: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     workload = importlib.import_module(f"workloads.{name}")
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(workload, "facts"):
-            facts = list(workload.facts(Path(folder), quick=options.quick))
-            page = report.render_facts(workload.TITLE, facts, surroundings)
+            facts = list(workload.facts(Path(folder), options.repeats, quick=options.quick))
+            page = report.render_facts(workload.TITLE, getattr(workload, "ABOUT", ""), facts, surroundings)
             return page, {"title": workload.TITLE, "machine": surroundings, "facts": facts}
         cases = workload.cases(Path(folder), quick=options.quick)
         comparisons = [compare(case, options.repeats, _tell) for case in cases]
@@ -66,6 +77,7 @@ def _tell(line: str) -> None:
 
 def _limit_threads(threads: int | None) -> None:
     if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes that will be started
         import torch  # noqa: PLC0415 - only where it is asked for
 
         torch.set_num_threads(threads)

@@ -15,7 +15,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 from apache_beam.ml.inference.base import RunInference as BeamRunInference
-from measure import Case
+from measure import BEAM, HEADRACE, Case
 
 from headrace.beam import RunInference
 
@@ -61,8 +61,10 @@ def cases(_: Path, *, quick: bool) -> Iterator[Case]:
             name=name,
             rows=len(_sample),
             source=lambda: beam.Create([len(_sample)]) | beam.FlatMap(make_rows),
-            headrace=lambda options=batching: RunInference(Embedder(**options)),
-            beam=lambda options=batching: BeamRunInference(Embedder(**options)),
+            sides={
+                HEADRACE: lambda options=batching, **more: RunInference(Embedder(**options), **more),
+                BEAM: lambda options=batching: BeamRunInference(Embedder(**options)),
+            },
             tolerance=1e-4,
         )
 

@@ -24,9 +24,9 @@ print(json.dumps({"seconds": seconds, "bytes": process_bytes(), "torch": "torch"
 """
 
 
-def facts(_: Path, *, quick: bool) -> Iterator[dict[str, str]]:
+def facts(_: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, str]]:  # noqa: ARG001 - there is no size
     """One row for each module; the modules take turns."""
-    rounds = [{module: _probe(module) for module in _MODULES} for _ in range(1 if quick else 5)]
+    rounds = [{module: _probe(module) for module in _MODULES} for _ in range(repeats)]
     for module in _MODULES:
         probes = [one[module] for one in rounds]
         yield {

@@ -11,11 +11,11 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.ml.inference.base import RunInference as BeamRunInference
 from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy as BeamHandler
-from measure import Case
+from measure import BEAM, HEADRACE, Case
 from sklearn.linear_model import LogisticRegression
 
 from headrace.beam import RunInference
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy as Handler
 
 TITLE = "200,000 rows of 20 float64 through a logistic regression (scikit-learn)"
 
@@ -39,8 +39,10 @@ def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
             name=name,
             rows=rows,
             source=lambda: beam.Create(range(_CHUNKS)) | beam.FlatMap(make_rows, rows // _CHUNKS),
-            headrace=lambda options=batching: RunInference(SklearnModelHandlerNumpy(str(model), **options)),
-            beam=lambda options=batching: BeamRunInference(BeamHandler(str(model), **options)),
+            sides={
+                HEADRACE: lambda options=batching, **more: RunInference(Handler(str(model), **options), **more),
+                BEAM: lambda options=batching: BeamRunInference(BeamHandler(str(model), **options)),
+            },
         )
 
 

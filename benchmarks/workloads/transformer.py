@@ -10,36 +10,20 @@ import apache_beam as beam
 import torch
 from apache_beam.ml.inference.base import RunInference as BeamRunInference
 from apache_beam.ml.inference.pytorch_inference import PytorchModelHandlerTensor as BeamHandler
-from measure import Case
+from elsewhere.encoder import LENGTH, VOCABULARY, Encoder
+from measure import BEAM, HEADRACE, Case
 
 from headrace.beam import RunInference
 from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
 
 TITLE = "4,096 sequences of 64 tokens through a transformer encoder of 2 layers, width 128 (PyTorch, random weights)"
 
-_VOCABULARY = 1_000
-_LENGTH = 64
 _CHUNKS = 16
 
 _BATCHING: dict[str, dict[str, Any]] = {
     "adaptive batches": {},
     "batches of 64": {"min_batch_size": 64, "max_batch_size": 64},
 }
-
-
-class Encoder(torch.nn.Module):
-    """Token ids (batch, length) to one vector for each sequence (batch, width)."""
-
-    def __init__(self, width: int = 128, layers: int = 2) -> None:
-        super().__init__()
-        self.tokens = torch.nn.Embedding(_VOCABULARY, width)
-        self.places = torch.nn.Parameter(torch.randn(_LENGTH, width))
-        layer = torch.nn.TransformerEncoderLayer(width, nhead=4, dim_feedforward=4 * width, batch_first=True)
-        self.encoder = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The mean over the sequence of what the encoder makes of it."""
-        return self.encoder(self.tokens(ids) + self.places).mean(dim=1)
 
 
 def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
@@ -54,8 +38,10 @@ def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
             name=name,
             rows=rows,
             source=lambda: beam.Create(range(_CHUNKS)) | beam.FlatMap(make_rows, rows // _CHUNKS),
-            headrace=lambda model=model: RunInference(PytorchModelHandlerTensor(**model)),
-            beam=lambda model=model: BeamRunInference(BeamHandler(**model)),
+            sides={
+                HEADRACE: lambda model=model, **more: RunInference(PytorchModelHandlerTensor(**model), **more),
+                BEAM: lambda model=model: BeamRunInference(BeamHandler(**model)),
+            },
             tolerance=1e-4,
         )
 
@@ -63,4 +49,4 @@ def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
 def make_rows(chunk: int, count: int) -> Iterator[torch.Tensor]:
     """The token ids of one chunk, the same in every run."""
     generator = torch.Generator().manual_seed(chunk)
-    return iter(torch.randint(_VOCABULARY, (count, _LENGTH), generator=generator))
+    return iter(torch.randint(VOCABULARY, (count, LENGTH), generator=generator))

@@ -56,7 +56,7 @@ def test_a_fresh_import_loads_no_framework(sources, room):
 
 
 def test_a_fresh_import_of_the_beam_door_loads_no_model_framework():
-    loaded = _loaded_by(["headrace.beam"])
+    loaded = _loaded_by(["headrace.beam.transform"])
     assert "apache_beam" in loaded
     assert not loaded & {
         "onnx",
@@ -67,6 +67,11 @@ def test_a_fresh_import_of_the_beam_door_loads_no_model_framework():
         "torch",
         "transformers",
     }
+
+
+def test_what_runs_in_a_host_for_the_command_line_does_not_load_beam():
+    loaded = _loaded_by(["headrace.beam", "headrace.beam.job.rows"])
+    assert not loaded & {"apache_beam", "numpy"}
 
 
 def test_a_fresh_import_of_the_command_line_does_not_wait_for_beam():

@@ -1,5 +1,8 @@
 """Runs are counted, checked and put into ratios the right way round."""
 
+import time
+from dataclasses import replace
+
 import apache_beam as beam
 import pytest
 
@@ -15,13 +18,13 @@ def measure(benchmark_module):
 def make_case(measure):
     """A case without a model: each side is a function from a number to its results."""
 
-    def make(ours, theirs):
+    def make(ours, theirs, names=("Headrace", "Beam")):
+        sides = (lambda: beam.FlatMap(ours)), (lambda: beam.FlatMap(theirs))
         return measure.Case(
             name="numbers",
             rows=10,
             source=lambda: beam.Create(range(10)),
-            headrace=lambda: beam.FlatMap(ours),
-            beam=lambda: beam.FlatMap(theirs),
+            sides=dict(zip(names, sides, strict=True)),
         )
 
     return make
@@ -41,7 +44,8 @@ def test_both_sides_run_as_often_as_asked(measure, make_case):
 
     assert {side: len(runs) for side, runs in comparison.runs.items()} == {"Headrace": 3, "Beam": 3, "no-op": 3}
     assert [line.split()[2] for line in told] == ["Headrace", "Beam", "Beam", "Headrace", "Headrace", "Beam"]
-    assert all(run.seconds > 0 and run.cpu_seconds > 0 for runs in comparison.runs.values() for run in runs)
+    for runs in comparison.runs.values():
+        assert all(run.seconds > run.bundle_seconds > 0 and run.cpu_seconds > 0 for run in runs)
 
 
 def test_other_predictions_stop_the_benchmark(measure, make_case):
@@ -55,15 +59,51 @@ def test_lost_rows_stop_the_benchmark(measure, make_case):
         measure.compare(lossy, 1, print)
 
 
-def test_ratios_are_headraces_time_in_units_of_beams(measure, make_case):
-    def runs(*seconds):
-        return [measure.Run(one, 2 * one, 1) for one in seconds]
+def test_ratios_are_the_first_sides_time_in_units_of_the_seconds(measure, make_case):
+    def runs(*seconds, start_up):
+        return [measure.Run(one, 2 * one, one - start_up, 1) for one in seconds]
 
     comparison = measure.Comparison(
-        make_case(doubled, doubled),
-        {"Headrace": runs(1.0, 1.0, 4.0), "Beam": runs(2.0, 4.0, 4.0), "no-op": runs(0.5, 0.5, 0.5)},
+        make_case(doubled, doubled, names=("hosted", "in-process")),
+        {
+            "hosted": runs(1.0, 1.0, 4.0, start_up=0.75),
+            "in-process": runs(2.0, 4.0, 4.0, start_up=1.5),
+            "no-op": runs(0.5, 0.5, 0.5, start_up=0.375),
+        },
     )
 
     assert comparison.ratio_of_medians == comparison.ratio_of_cpu_medians == 0.25
     assert comparison.median_of_ratios == 0.5
-    assert comparison.microseconds_a_row("Headrace") == pytest.approx(0.05e6)
+    assert comparison.ratio_of_bundle_medians == 0.1
+    assert comparison.median_of_bundle_ratios == 0.5
+    assert comparison.start_up_seconds("hosted") == 0.75
+    assert comparison.microseconds_a_row("hosted") == pytest.approx(0.0125e6)
+
+
+class Clocked(beam.DoFn):
+    """Doubles, and notes when it was last set up, and so on."""
+
+    moments = None
+
+    def setup(self):
+        Clocked.moments = {"setup": time.perf_counter()}
+
+    def process(self, number):
+        Clocked.moments.setdefault("first row", time.perf_counter())
+        return doubled(number)
+
+    def finish_bundle(self):
+        Clocked.moments["finish"] = time.perf_counter()
+
+    def teardown(self):
+        Clocked.moments["teardown"] = time.perf_counter()
+
+
+def test_what_comes_before_and_after_the_bundles_is_start_up(measure, make_case):
+    case = make_case(doubled, doubled)
+    clocked = replace(case, sides={**case.sides, "Beam": lambda: beam.ParDo(Clocked())})
+
+    seconds = measure.compare(clocked, 1, print).bundle_seconds("Beam")[0]
+
+    moments = Clocked.moments
+    assert moments["finish"] - moments["first row"] <= seconds <= moments["teardown"] - moments["setup"]

@@ -18,6 +18,7 @@ def test_quick_run_of_tiny_and_timestamps(tmp_path):
         assert case["rows"] == 2_000
         assert case["ratio_of_medians"] == case["median_of_ratios"] > 0
         assert {side: len(runs) for side, runs in case["runs"].items()} == {"Headrace": 1, "Beam": 1, "no-op": 1}
+        assert 0 < case["runs"]["Headrace"][0]["bundle_seconds"] < case["runs"]["Headrace"][0]["seconds"]
     assert tiny["cases"][1]["runs"]["Headrace"][0]["batches"] == tiny["cases"][1]["runs"]["Beam"][0]["batches"] == 2
     assert {"CPU", "cores", "memory", "OS", "Python", "libraries", "date"} <= set(tiny["machine"])
     assert (tmp_path / "tiny.md").read_text().strip() in done.stdout

@@ -87,9 +87,9 @@ def test_one_death_in_an_operation_condemns_nobody():
     assert script.sentences == [{}]
 
 
-def test_once_the_batch_was_repeated_the_next_deaths_condemn_at_once():
+def test_one_death_in_an_operation_proves_nothing_two_condemn():
     one, two = died(PRE, 1), died(POST, 2, index=3)
-    script = Script(one, two, "all")
+    script = Script(one, two, two, "all")
     assert script.play(range(3), died(PRE, 1)) == [([0, 1, 2], "all")]
     assert script.sentences[-1] == {1: Sentence(PRE, 0, one.error), 2: Sentence(POST, 3, two.error)}
 
@@ -238,7 +238,7 @@ def test_without_preprocessing_sixteen_in_a_row_end_it_too():
 
 def test_sixteen_lethal_operations_end_it_too():
     last = died(PRE, 15)
-    script = Script(*[died(PRE, n) for n in range(15)], last)
+    script = Script(died(PRE, 0), *[died(PRE, n) for n in range(1, 15) for _ in range(2)], last, last)
     assert script.play(range(40), died(PRE, 0)) == [(list(range(40)), last)]
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import pickle
+import select
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -11,10 +17,18 @@ from headrace.testing import (
     BrokenGeneratorHandler,
     BrokenLoadHandler,
     DoublingHandler,
+    FaultyFunction,
+    FaultyHandler,
+    FaultyLoadHandler,
     MemoryHungryHandler,
     MiscountingHandler,
     NoneHandler,
     PoisonHandler,
+    eat_memory,
+    hang,
+    hang_holding_gil,
+    hang_in_c,
+    segfault,
 )
 
 
@@ -87,9 +101,82 @@ def test_a_model_that_cannot_be_loaded(error):
         BrokenGeneratorHandler(max_batch_size=3),
         MemoryHungryHandler(1, max_batch_size=3),
         BrokenLoadHandler(max_batch_size=3),
+        FaultyHandler(os.abort, 1, max_batch_size=3),
+        FaultyLoadHandler(hang, max_batch_size=3),
     ],
     ids=lambda handler: type(handler).__name__,
 )
 def test_faults_pickle_and_take_the_options_of_every_handler(handler):
     assert vars(pickle.loads(pickle.dumps(handler))) == vars(handler)
     assert handler.batch_elements_kwargs() == {"max_batch_size": 3}
+
+
+def test_faults_are_committed_on_the_examples_that_cannot_be_borne():
+    committed = []
+    handler = FaultyHandler(functools.partial(committed.append, "fault"), 13, 17)
+    assert infer(handler, [1, 2]) == infer(DoublingHandler(), [1, 2])
+    assert committed == []
+    assert infer(handler, [1, 17, 13]) == infer(DoublingHandler(), [1, 17, 13])
+    assert committed == ["fault"]
+
+
+def test_a_fault_in_loading():
+    committed = []
+    assert infer(FaultyLoadHandler(functools.partial(committed.append, "fault")), [1]) == infer(DoublingHandler(), [1])
+    assert committed == ["fault"]
+
+
+def test_a_fault_in_a_function():
+    committed = []
+    function = FaultyFunction(functools.partial(committed.append, "fault"), 13)
+    assert [function(1), function("a"), committed] == [1, "a", []]
+    assert [function(13), committed] == [13, ["fault"]]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        functools.partial(signal.raise_signal, signal.SIGKILL),
+        functools.partial(os._exit, 3),
+        functools.partial(sys.exit, 4),
+        functools.partial(eat_memory, 5),
+        os.abort,
+        segfault,
+        hang,
+        hang_in_c,
+        hang_holding_gil,
+    ],
+    ids=lambda fault: getattr(fault, "func", fault).__name__,
+)
+def test_faults_pickle(fault):
+    again = pickle.loads(pickle.dumps(FaultyFunction(fault, 1)))
+    assert repr(again._fault) == repr(fault)
+
+
+def test_a_segmentation_fault():
+    done = subprocess.run([sys.executable, "-c", "from headrace.testing import segfault; segfault()"], check=False)
+    assert done.returncode == -signal.SIGSEGV
+
+
+@pytest.mark.parametrize(("name", "others_go_on"), [("hang", True), ("hang_in_c", True), ("hang_holding_gil", False)])
+def test_hanging(name, others_go_on):
+    """Another thread of the process speaks up a moment later, unless it cannot."""
+    code = (
+        "import threading; from headrace import testing; "
+        "threading.Timer(0.2, print, ['here'], dict(flush=True)).start(); "
+        f"print('hanging', flush=True); testing.{name}()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, bufsize=0)
+    try:
+        assert process.stdout.readline() == b"hanging\n"
+        ready, _, _ = select.select([process.stdout], [], [], 30 if others_go_on else 1)
+        assert bool(ready) is others_go_on
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_where_memory_has_no_limit_it_is_not_all_eaten():
+    with pytest.raises(MemoryError, match="5,000,000 bytes were eaten"):
+        eat_memory(5_000_000)

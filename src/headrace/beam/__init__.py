@@ -5,10 +5,10 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from headrace.beam.oom import OOMProtectedFn
-from headrace.beam.transform import RunInference, RunInferenceDLQ
 from headrace.core.errors import RateLimitExceeded
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PostProcessT, PredictionT, PreProcessT
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, MaybeKeyedModelHandler
@@ -17,6 +17,15 @@ from headrace.core.result import ModelMetadata, PredictionResult
 
 if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
+
+    from headrace.beam.transform import RunInference, RunInferenceDLQ
+
+_HOME = {
+    "RunInference": "headrace.beam.transform",
+    "RunInferenceDLQ": "headrace.beam.transform",
+    "load_model_status": "apache_beam.ml.inference.base",
+}
+"""What needs Beam, loaded on first use: model hosts import from this room, and should not import Beam for it."""
 
 __all__ = [
     "ExampleT",
@@ -42,9 +51,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads ``load_model_status`` on first use: Headrace does not need it, and Beam's module imports torch."""
-    if name != "load_model_status":
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from apache_beam.ml.inference.base import load_model_status  # noqa: PLC0415 - takes seconds
+    return getattr(importlib.import_module(_HOME[name]), name)
 
-    return load_model_status
+
+def __dir__() -> list[str]:
+    return __all__

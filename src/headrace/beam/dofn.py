@@ -17,10 +17,9 @@ from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.metrics import BeamSink, MetricReplay
 from headrace.core.result import Outcome, Predictions, Stage
 from headrace.metrics.inference import InferenceMetrics
-from headrace.runtime.hosted import HostedWorker, open_worker
 from headrace.runtime.observers import Everybody
 from headrace.runtime.session import SessionSpec
-from headrace.runtime.worker import BaseWorker, Worker
+from headrace.runtime.worker import AnyWorker, open_worker
 
 _BEAMS = beam.DoFn.WindowedValueParam
 
@@ -53,7 +52,7 @@ class InferenceDoFn(beam.DoFn):
     def __init__(self, spec: SessionSpec, namespace: str | None = None) -> None:
         self._spec = spec
         self._namespace = namespace
-        self._worker: HostedWorker | Worker | None = None
+        self._worker: AnyWorker | None = None
 
     def setup(self) -> None:
         """Loads the model, or joins the threads of this process that already have it."""
@@ -111,7 +110,7 @@ def _is_engines_process() -> bool:
     return spec is not None and spec.name == "apache_beam.runners.worker.sdk_worker_main"
 
 
-def _metrics(worker: BaseWorker) -> list[InferenceMetrics]:
+def _metrics(worker: AnyWorker) -> list[InferenceMetrics]:
     if worker.handler_reports:
         return []
     batch_elements = worker.plan.batching.record_metrics and not worker.plan.prebatched

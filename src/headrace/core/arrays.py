@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+LARGE = 4096
+"""Bytes from which a buffer is kept out of the pickle: below, handling it costs more than copying it."""
+
 
 class Stacked(NamedTuple):
     """Arrays of one make that can be written side by side into one piece of memory."""

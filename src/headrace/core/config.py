@@ -133,14 +133,14 @@ Scope = Literal["process", "machine", "auto"]
 
 @dataclass(frozen=True)
 class PlacementConfig:
-    """Where a model lives. This version can place it in each worker process."""
+    """Where a model lives: in each worker process, or isolated in a host, a process of its own beside it."""
 
     scope: Scope | None = None
-    """None: as the handler says."""
+    """None and ``"process"``: one model for each worker process. The others are not available in this version."""
     isolate: bool = False
-    """Whether the model runs in a process of its own, which may hang or crash without harm."""
+    """Whether each worker process has its model in a host, which may hang, crash or run out of memory without harm."""
     linger_secs: float | None = None
-    """How long a machine's model outlives its last client, in seconds; None: by the runner."""
+    """How long a machine's model outlives its last client, in seconds; not available in this version."""
 
     def __post_init__(self) -> None:
         if self.scope not in (None, "process", "machine", "auto"):

@@ -65,8 +65,8 @@ class Caught(NamedTuple):
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         link: BaseException | None = error
         while link is not None and link.__traceback__ is not None:
-            link.__traceback__ = None
-            link = link.__cause__ or link.__context__
+            BaseException.__setattr__(link, "__traceback__", None)  # also where its class is a frozen dataclass
+            link = link.__cause__ if link.__cause__ is not None else link.__context__
         return cls(error, lines)
 
 

@@ -62,7 +62,7 @@ def outlast(
 
     A *death* may be an outsider's doing: the batch is repeated once as it is. If it dies again in inference it is
     halved, and a half that dies is halved at once, until an element stands alone; that one is repeated once, since
-    the deaths of its group prove nothing about it, and then condemned. If it dies again in an element's pre- or
+    the deaths of its group prove nothing about it, and then condemned. If it dies twice in one element's pre- or
     postprocessing, that element is condemned for that operation and the others stay together. A *timeout* is nobody
     else's doing, and dear: after one in inference the elements go one by one; one that overruns alone, or in an
     operation of its own, is condemned at once.
@@ -79,7 +79,7 @@ def outlast(
 
     Yields:
         (part, answer) as they come; the parts together are ``positions``, each once. Every element of a part whose
-        answer is a Lost is to fail with its error. n elements cost at most 4n - 1 attempts, whatever attempts return;
+        answer is a Lost is to fail with its error. n elements cost at most 5n attempts, whatever attempts return;
         one that is lethal in inference costs at most 2 ceil(log2 n) + 3.
     """
     trial = _Trial(settles_alone)
@@ -119,6 +119,8 @@ class _Trial:
         self._settles_alone = settles_alone
         self._sentences: dict[int, Sentence] = {}
         self._timeouts = 0
+        self._suspected: set[int] = set()
+        """In whose own operation a host died once."""
         self._lethal_in_a_row: set[int] = set()
 
     @property
@@ -141,7 +143,10 @@ class _Trial:
         suspect = _suspect(part.positions, lost)
         if suspect is not None and suspect in self._sentences:
             return self._give_up(suspect, part, lost)
-        if part.repeatable and not lost.timed_out:
+        is_first_suspicion = len(part.positions) > 1 and suspect is not None and suspect not in self._suspected
+        if suspect is not None:
+            self._suspected.add(suspect)
+        if not lost.timed_out and (part.repeatable or is_first_suspicion):
             return (), [part._replace(repeatable=False)]
         if suspect is None:
             return (), _split(part.positions, len(part.positions) if lost.timed_out else 2)

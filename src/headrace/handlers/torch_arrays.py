@@ -24,7 +24,7 @@ _COMMON = (
 )
 """Dtypes that every operation knows."""
 _RARE = (
-    *("uint16", "uint32", "uint64"),
+    *("uint16", "uint32", "uint64", "complex32"),
     *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
 """Dtypes that many operations refuse; not every version of torch has them."""
@@ -52,7 +52,7 @@ class TorchArrays:
         def write(memory: memoryview) -> None:
             if len(memory):
                 block = torch.frombuffer(memory, dtype=dtype).view(len(values), *shape)
-                torch.stack([value.view(dtype) for value in values] if rare else list(values), out=block)
+                torch.stack([value.resolve_conj().view(dtype) if rare else value for value in values], out=block)
 
         return Stacked((_NAMES[first.dtype], shape), first.nbytes * len(values), write)
 
@@ -64,7 +64,7 @@ class TorchArrays:
         name, shape = layout
         dtype = getattr(torch, name)
         if not len(memory):
-            return [torch.empty(shape, dtype=dtype) for _ in range(count)]
+            return [_empty(dtype, shape) for _ in range(count)]
         memory, size = _writable(memory), len(memory) // count
         length = size // dtype.itemsize
         rows = [torch.frombuffer(memory, dtype=dtype, count=length, offset=at) for at in range(0, len(memory), size)]
@@ -100,14 +100,20 @@ def _reduce(tensor: torch.Tensor) -> Any:
     if _is_unusual(tensor):
         return tensor.__reduce_ex__(5)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    data: Any = plain.view(-1).view(torch.uint8).numpy()
+    flat = plain.as_strided((plain.numel(),), (1,))  # a single element may have any stride
+    data: Any = flat.view(torch.uint8).numpy()
     return _rebuilt, (PickleBuffer(data), _NAMES[tensor.dtype], tuple(tensor.shape), tensor.requires_grad)
 
 
 def _rebuilt(data: Any, name: str, shape: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
     memory, dtype = _writable(memoryview(data)), getattr(torch, name)
-    tensor = torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else torch.empty(shape, dtype=dtype)
+    tensor = torch.frombuffer(memory, dtype=dtype).view(shape) if len(memory) else _empty(dtype, shape)
     return tensor.requires_grad_(requires_grad)
+
+
+def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor without elements, without ``torch.empty``'s warnings of rare dtypes."""
+    return torch.frombuffer(bytearray(dtype.itemsize), dtype=dtype)[:0].view(shape)
 
 
 def _writable(memory: memoryview) -> memoryview:

@@ -1,1 +1,1 @@
-"""Where a model lives. In this version: in the worker process, one copy shared by its threads."""
+"""Where a model lives: in the worker process, shared by its threads, or in a host, a process of its own beside it."""

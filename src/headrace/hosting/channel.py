@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import array
+import contextlib
+import errno
 import os
 import pickle
+import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
-_HEADER = struct.Struct("!I")
+_HEADER = struct.Struct("!Q")
 _MOST_FILES = 8
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
@@ -19,12 +23,16 @@ _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 class Channel:
     """One end of a socket pair. Sending is thread-safe; receiving is for one thread at a time.
 
-    Messages are pickles: both ends belong to the same program.
+    Messages are pickles: both ends belong to the same program. One that is broken off, by an error or Ctrl-C, leaves
+    a channel that nobody could make sense of, so it is shut down.
     """
 
     def __init__(self, end: socket.socket) -> None:
+        end.settimeout(None)  # whatever the program has set as the default
         self._socket = end
         self._sending = threading.Lock()
+        self._is_broken = False
+        """Whether a message was broken off as it was received."""
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
@@ -52,38 +60,70 @@ class Channel:
         framed = _HEADER.pack(len(content)) + content
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         with self._sending:
-            sent = self._socket.sendmsg([framed], rights)
-            self._socket.sendall(framed[sent:])
+            try:
+                sent = self._socket.sendmsg([framed], rights)
+                self._socket.sendall(memoryview(framed)[sent:])
+            except BaseException:
+                self.shut_down()
+                raise
 
     def receive(self, timeout_secs: float | None = None) -> tuple[Any, list[int]]:
         """The next message and the file descriptors that came with it.
 
         Raises:
             EOFError: the other end is gone.
-            TimeoutError: nothing came for so many seconds.
+            TimeoutError: no message came for so many seconds, or not all of it.
+            OSError: this process has too many open files for those that came.
         """
-        self._socket.settimeout(timeout_secs)
+        if self._is_broken:
+            raise EOFError
+        deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
+        self._await(deadline)
+        files: list[int] = []
         try:
-            start, files, _, _ = socket.recv_fds(self._socket, _HEADER.size, _MOST_FILES, _CLOSE_ON_EXEC)
+            start, files, flags, _ = socket.recv_fds(self._socket, _HEADER.size, _MOST_FILES, _CLOSE_ON_EXEC)
+            if flags & socket.MSG_CTRUNC:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             for file in files:
                 os.set_inheritable(file, False)
-            header = start + self._exactly(_HEADER.size - len(start)) if start else b""
-            if not header:
+            if not start:
                 raise EOFError
-            return pickle.loads(self._exactly(*_HEADER.unpack(header))), files
-        except ConnectionError as error:
-            raise EOFError from error
+            header = start + self._exactly(_HEADER.size - len(start), deadline)
+            (size,) = _HEADER.unpack(header)
+            return pickle.loads(self._exactly(size, deadline)), files
+        except BaseException as error:
+            self._is_broken = True
+            for file in files:
+                os.close(file)
+            self.shut_down()
+            if isinstance(error, ConnectionError):
+                raise EOFError from error
+            raise
+
+    def shut_down(self) -> None:
+        """Ends the connection: both ends see it, in whichever processes and threads they are used."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes this end; whoever waits at the other one sees it."""
+        """Closes this end here; the connection lasts while another process has a copy of the end."""
         self._socket.close()
 
-    def _exactly(self, size: int) -> bytes:
+    def _exactly(self, size: int, deadline: float | None) -> bytes:
         parts = []
         while size:
+            self._await(deadline)
             part = self._socket.recv(size)
             if not part:
                 raise EOFError
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
+
+    def _await(self, deadline: float | None) -> None:
+        """Until there is something to receive."""
+        if deadline is not None:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError

@@ -67,29 +67,35 @@ class Servant(Protocol):
 
 
 def serve(servant: Servant, channel: Channel, progress_file: int) -> None:
-    """Answers requests until the owner closes the channel."""
+    """Answers requests until the owner ends the connection."""
     shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
-    server = _Server(servant, channel, Progress(shared.memory))
+    progress = Progress(shared.memory)
+    server = _Server(servant, progress)
     while True:
         try:
-            message, files = channel.receive()
+            request, files = channel.receive()
         except EOFError:
-            servant.close()
-            return
-        server.handle(message, files)
+            break
+        progress.begin(request.call)
+        reply, files = server.handle(request, files)
+        try:
+            channel.send(reply, files)
+        except ConnectionError:  # the owner did not wait for it
+            break
+        progress.end()  # until then, a host that ends owes an answer
+    servant.close()
 
 
 class _Server:
-    def __init__(self, servant: Servant, channel: Channel, progress: Progress) -> None:
+    def __init__(self, servant: Servant, progress: Progress) -> None:
         self._servant = servant
-        self._channel = channel
         self._progress = progress
         self._requests = Attached()
         self._answers = SegmentPool()
         self._unread: dict[int, tuple[Segment, int]] = {}
 
-    def handle(self, request: Request, files: list[int]) -> None:
-        self._progress.begin(request.call)
+    def handle(self, request: Request, files: list[int]) -> tuple[Reply, list[int]]:
+        """What to send to a request, and the files to send with it."""
         self._requests.drop(request.dropped)
         for call in request.free:
             self._answers.give_back(*self._unread.pop(call))
@@ -103,9 +109,7 @@ class _Server:
         self._unread[request.call] = segment, size
         introduced = self._answers.introduce(segment)
         dropped, self._answers.dropped = self._answers.dropped, []
-        kept = is_kept()
-        self._progress.end()
-        self._channel.send(Reply(request.call, segment.name, size, dropped, kept), introduced)
+        return Reply(request.call, segment.name, size, dropped, is_kept()), introduced
 
     def _answer(self, memory: memoryview) -> Message:
         known: Columns | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.hosting.system import fields_of, processes
 MARK = "HEADRACE_HOST_OF"
 """Of the form ``<pid namespace>:<owner's pid>:<owner's start time>:<number of the zygote>``."""
 
+_FORM = re.compile(r"(?P<namespace>\d*):(?P<owner>\d+):(?P<start>\d*):\d+", re.ASCII)
 _STARTED = 19
 """Where a process's start time stands in what the kernel says of it."""
 _numbers = count(1)
@@ -56,9 +58,9 @@ def _mark_of(process: int) -> str | None:
 
 
 def _owner_lives(mark: str) -> bool:
-    """Whether the owner lives; one in another namespace, of which nothing can be known here, counts as living."""
-    namespace, owner, start, _ = mark.split(":")
-    return namespace != _namespace() or _start(int(owner)) == start
+    """Whether the owner lives; one of which nothing can be known here, being in another namespace, counts as living."""
+    found = _FORM.fullmatch(mark)
+    return found is None or found["namespace"] != _namespace() or _start(int(found["owner"])) == found["start"]
 
 
 def _start(process: int) -> str:

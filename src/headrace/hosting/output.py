@@ -277,7 +277,7 @@ class OutputReader:
         self._log(_PRINTS, logging.INFO, f"{text} ... ({cut:,} more bytes)" if cut else text)
 
     def _pass_on_record(self, line: bytes, cut: int) -> None:
-        if not cut and (record := _parsed(line)):
+        if record := _parsed(line):
             level, name, text = record
             self._log(self._logger(name), level, text)
         else:
@@ -374,7 +374,7 @@ def _parsed(line: bytes) -> tuple[int, str, str] | None:
         return None
     # no halves of characters, which the owner's handlers could not write
     name, text = (words.encode("utf-8", "backslashreplace").decode() for words in (name[:_NAME_CHARS], text))
-    return min(max(level, 0), 100), name, text
+    return level, name, text
 
 
 def _shortened(text: str) -> str:

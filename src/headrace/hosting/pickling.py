@@ -11,17 +11,14 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-import cloudpickle  # type: ignore[import-untyped]
+import cloudpickle
 
-from headrace.core.arrays import ArrayCodec
+from headrace.core.arrays import LARGE, ArrayCodec
 from headrace.core.errors import ConfigurationError
 
 Reducers = Mapping[type, Callable[[Any], Any]]
 
 _GROUP = "headrace.arrays"
-_LARGE = 4096
-"""Bytes from which a buffer goes apart: below, handling it costs more than copying it."""
-
 _making_classes = threading.RLock()
 
 
@@ -94,7 +91,7 @@ def _dumped(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: R
 
     def keep_within(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < _LARGE:
+        if raw.nbytes < LARGE:
             return True
         result.buffers.append(raw)
         return False

@@ -18,12 +18,13 @@ import cloudpickle
 from headrace.core.errors import ConfigurationError, as_type_name
 
 _PROTOCOL = 5
-_LONGEST_TEXT = 100_000
-"""Characters of what stands for something that does not pickle."""
+_LONGEST_TEXT = 100_000  # characters of what stands for something that does not pickle
 _MEMBERS = (GetSetDescriptorType, MemberDescriptorType)
 _IS_MADE_AT_RUN_TIME = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _TEXTS = "_headrace_texts"
 _PLAIN = (str, bytes, int, float, complex, bool)
+_own: Callable[[BaseException], dict[str, Any]] = vars(BaseException)["__dict__"].__get__  # whatever its class may say
+_args: Callable[[BaseException], tuple[Any, ...]] = vars(BaseException)["args"].__get__
 
 
 def pickled(value: Any, name: str, part: Any = None) -> bytes:
@@ -70,17 +71,16 @@ class _Part(NamedTuple):
 
 
 class _Search:
-    """Looks for the innermost part of a value that does not pickle; gives up after so many parts."""
+    """Looks for the innermost part of a value that does not pickle; gives up beyond so many parts, and so deep."""
 
-    def __init__(self, parts: int = 5_000, depth: int = 30) -> None:
-        self._parts_left = parts
-        self._depth = depth
+    def __init__(self) -> None:
+        self._parts_left = 5_000
         self._entered: dict[int, Any] = {}
 
     def culprit(self, part: Any, value: Any, name: str) -> _Part:
         start = _Part(value, name) if self._pickles(part) else _Part(part, type(part).__name__)
         with contextlib.suppress(Exception):  # parts are looked at in ways that their author may not have foreseen
-            return self._find(start, self._depth) or start
+            return self._find(start, depth=30) or start
         return start
 
     def _find(self, part: _Part, depth: int) -> _Part | None:
@@ -187,8 +187,8 @@ def stand_ins(errors: Iterable[BaseException]) -> dict[type, Callable[[Any], Any
         errors: those in one message. They are pickled and unpickled here, for trial.
 
     Returns:
-        Reducers by exact class, for the ``dispatch_table`` that a subclass of ``cloudpickle.Pickler`` has when it is
-        constructed (a later one is not looked at); to be kept no longer than the message, whose exceptions they hold.
+        Reducers by exact class, for a pickler's ``dispatch_table`` (cloudpickle's looks at it when it is constructed,
+        not later); to be kept no longer than the message, since they hold its exceptions.
     """
     inspection = _Inspection()
     for error in errors:
@@ -220,12 +220,13 @@ class _Inspection:
             return False
 
     def _made(self, error: BaseException) -> tuple[Any, ...]:
-        cls, args = type(error), vars(BaseException)["args"].__get__(error)
-        args = tuple(arg if self._travels(arg) else _Described(_text(repr, arg) or "...") for arg in args)
+        cls = type(error)
+        args = tuple(arg if self._travels(arg) else _Described(_text(repr, arg) or "...") for arg in _args(error))
         fields = {name: value for name, value in _fields(error).items() if self._travels(value)}
         own = {name: value for name, value in _own(error).items() if self._travels(value)}
-        said = _text(str, error) or _text(repr, error) or cls.__qualname__
-        texts = (said, _text(repr, error) or f"{cls.__qualname__}(...)")
+        described = _text(repr, error) or f"{cls.__qualname__}(...)"
+        said = _text(str, error)
+        texts = (described if said is None else said, described)
         bases = [base for base in cls.__mro__ if issubclass(base, BaseException)]
         for base, name in ((cls, None), *((base, (cls.__module__, cls.__qualname__)) for base in bases)):
             state = (args, fields, own if name is None else {**own, _TEXTS: texts})
@@ -233,7 +234,7 @@ class _Inspection:
             self.seen[id(error)] = error, stand_in
             if self._tells_the_same(error):
                 return stand_in
-        return Exception, (said,)
+        return Exception, (texts[0],)
 
     def _travels(self, value: Any) -> bool:
         try:
@@ -268,18 +269,28 @@ class _Trial(cloudpickle.Pickler):  # type: ignore[misc]
         self._root = root
 
     def reducer_override(self, obj: Any) -> Any:
-        if not issubclass(type(obj), BaseException):
-            return super().reducer_override(obj)
-        stand_in = None if obj is self._root else self._inspection.stand_in(obj)
-        return NotImplemented if stand_in is None else stand_in
+        if issubclass(type(obj), BaseException):
+            stand_in = None if obj is self._root else self._inspection.stand_in(obj)
+            return NotImplemented if stand_in is None else stand_in
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # by value
+            cloudpickle.dumps(obj)
+            return _class_here, (cloudpickle.cloudpickle._get_or_create_tracker_id(obj),)
+        return reduced
+
+
+def _class_here(identity: str) -> Any:
+    """A class that a trial has pickled by value; cloudpickle would put copies in place of all that it has."""
+    return cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[identity]
 
 
 def _is_alike(error: BaseException, copy: BaseException) -> bool:
     """Whether a copy has the same class, arguments, attributes and words."""
     cls = type(error)
-    if type(copy) is not cls or not _is_same(error.args, copy.args):
+    if type(copy) is not cls or not _is_same(_args(error), _args(copy)):
         return False
-    has_all = {*_fields(error), *_own(error)} <= {*_fields(copy), *_own(copy)}
+    held, got = {**_fields(error), **_own(error)}, {**_fields(copy), **_own(copy)}
+    has_all = all(name in got and _is_same(value, got[name]) for name, value in held.items())
     if not has_all and isinstance(cls.__reduce__, MethodDescriptorType):  # else its author left something out
         return False
     return all(_words(render, error) == _words(render, copy) for render in _own_words(cls))
@@ -316,19 +327,14 @@ def _text(render: Callable[[Any], str], value: Any) -> str | None:
         return None
 
 
-def _own(error: BaseException) -> dict[str, Any]:
-    own: dict[str, Any] = object.__getattribute__(error, "__dict__")
-    return own
-
-
 def _fields(error: BaseException) -> dict[str, Any]:
     """What an exception holds beside ``args`` and its dict: OSError's ``errno``, a subclass's ``__slots__``."""
     fields: dict[str, Any] = {}
     for base in type(error).__mro__:
-        for name, member in vars(base).items() if base not in (BaseException, object) else ():
-            if not isinstance(member, _MEMBERS) or name in ("__dict__", "__weakref__"):
-                continue
-            if (base, name) != (AttributeError, "obj"):  # which may be the model, and pickle leaves it out as well
+        if base in (AttributeError, NameError, BaseException, object):  # what the first two hold may be the model
+            continue
+        for name, member in vars(base).items():
+            if isinstance(member, _MEMBERS) and name not in ("__dict__", "__weakref__"):
                 with contextlib.suppress(Exception):  # it has no value
                     fields.setdefault(name, member.__get__(error))
     return fields
@@ -370,9 +376,8 @@ def _class_named(base: type, module: str, qualname: str) -> type:
     return type(base)(qualname.rpartition(".")[2], (base,), {"__module__": module, "__qualname__": qualname, **words})
 
 
-def _said(error: BaseException, number: int) -> str:
-    text: str = _own(error)[_TEXTS][number]
-    return text
+def _said(error: BaseException, number: int) -> Any:
+    return _own(error)[_TEXTS][number]
 
 
 class _Described(str):
@@ -390,6 +395,11 @@ class HostTraceback(Exception):
 
 
 def with_traceback_of(error: BaseException, lines: Iterable[str]) -> BaseException:
-    """The same exception; when it is raised, ``lines``, of its traceback in another process, are shown as its cause."""
-    BaseException.__setattr__(error, "__cause__", HostTraceback("".join(lines)))  # even a frozen dataclass's
+    """The same exception; when it is raised, ``lines``, of its traceback in another process, are shown as its cause.
+
+    A single line, or none, is no traceback.
+    """
+    lines = list(lines)
+    if len(lines) > 1:
+        BaseException.__setattr__(error, "__cause__", HostTraceback("".join(lines)))  # even a frozen dataclass's
     return error

@@ -7,7 +7,10 @@ import time
 from dataclasses import dataclass
 from enum import IntEnum
 
-_LAYOUT = struct.Struct("<qqqqq")
+_COUNT = struct.Struct("@Q")
+"""How many marks were made: the last one is in the first place if they are even, else in the second."""
+_MARK = struct.Struct("=qqqqq")
+_PLACES = (_COUNT.size, _COUNT.size + _MARK.size)
 
 
 class Doing(IntEnum):
@@ -45,15 +48,18 @@ class Moment:
 class Progress:
     """The numbers; one process marks them, another reads them.
 
+    What is read is always of one mark, even if the other process has been stopped, or has died, while it made another.
+
     Args:
         memory: at least ``Progress.SIZE`` bytes.
     """
 
-    SIZE = _LAYOUT.size
+    SIZE = _PLACES[1] + _MARK.size
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
         self._call = 0
+        self._count = 0
 
     def begin(self, call: int) -> None:
         """A new request has come."""
@@ -67,12 +73,15 @@ class Progress:
 
     def mark(self, doing: Doing, position: int = -1, index: int = 0) -> None:
         """Something begins."""
-        _LAYOUT.pack_into(self._memory, 0, self._call, doing, position, index, time.monotonic_ns())
+        self._count += 1
+        place = _PLACES[self._count & 1]
+        _MARK.pack_into(self._memory, place, self._call, doing, position, index, time.monotonic_ns())
+        _COUNT.pack_into(self._memory, 0, self._count)
 
     def read(self) -> Moment:
-        """What the other process does; read again until it holds still, since it may be writing."""
-        before, now = None, _LAYOUT.unpack_from(self._memory)
-        while now != before:
-            before, now = now, _LAYOUT.unpack_from(self._memory)
-        call, doing, *rest = now
-        return Moment(call, Doing(doing), *rest)
+        """What the other process does."""
+        while True:
+            (count,) = _COUNT.unpack_from(self._memory)
+            call, doing, position, index, since_ns = _MARK.unpack_from(self._memory, _PLACES[count & 1])
+            if _COUNT.unpack_from(self._memory) == (count,):
+                return Moment(call, Doing(doing), position, index, since_ns)

@@ -32,7 +32,12 @@ class Segment:
         self.name = name
         self.file = file
         self.size = size
-        self._map = mmap.mmap(file, size)
+        try:
+            self._map = mmap.mmap(file, size)
+        except BaseException:
+            self.file = -1
+            os.close(file)
+            raise
         self._block_type = ctypes.c_char * size
         self.memory = memoryview(self._map)
 
@@ -41,7 +46,11 @@ class Segment:
         """A new one of at least ``size`` bytes."""
         room = max(_SMALLEST, 1 << (size - 1).bit_length()) if size > 1 else _SMALLEST
         file = anonymous_file("headrace")
-        os.ftruncate(file, room)
+        try:
+            os.ftruncate(file, room)
+        except BaseException:
+            os.close(file)
+            raise
         return cls(name, file, room)
 
     def lend(self, size: int) -> tuple[memoryview, Callable[[], bool]]:

@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import pickle
-import select
 import signal
 import sys
 import threading
@@ -36,6 +35,8 @@ class Upbringing:
     path: list[str]
     """``sys.path``."""
     directory: str
+    python_path: str | None
+    """The owner's ``PYTHONPATH``; the zygote was started with one of its own, so as to find this package."""
     log_level: int
     imports: bool
     """Whether to unpickle the servant, and so import its modules, before hosts are forked or in each host."""
@@ -54,7 +55,7 @@ class Unfit:
 
 @dataclass(frozen=True)
 class Failed:
-    """The zygote's answer: the servant cannot be unpickled here."""
+    """The zygote's answer: the servant cannot be unpickled here, or no host can be forked."""
 
     lines: list[str]
     """Of the traceback."""
@@ -89,6 +90,8 @@ class Zygote:
         self._upbringing = upbringing
         self._servant: Any = None
         self._hosts: set[int] = set()
+        self._helpers: set[int] = set()
+        """Processes that modules have started as they were imported."""
 
     def prepare(self) -> Ready | Unfit | Failed:
         """Imports what the handler needs."""
@@ -100,6 +103,7 @@ class Zygote:
             others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
             if others:
                 return Unfit(others)
+            self._helpers = set(children())
         gc.collect()
         gc.freeze()  # what hosts share should not be copied only because a collector has looked at it
         return Ready()
@@ -108,40 +112,57 @@ class Zygote:
         """Until the owner ends."""
         signal.signal(signal.SIGTERM, _end)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            while True:
-                select.select([self._channel], [], [])
-                request, files = self._channel.receive()
-                answer = self._fork(*files) if isinstance(request, Fork) else self._bury(request.host)
-                self._channel.send(answer)
-        except (_OwnerHasEnded, EOFError, OSError):
+        with contextlib.suppress(_OwnerHasEnded):  # which may come while the end of the channel is being noticed
+            with contextlib.suppress(EOFError, OSError):
+                self._serve()
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for host in list(self._hosts):
             self._bury(host)
+        self.end_helpers()
 
-    def _fork(self, channel: int, progress: int) -> int:
+    def end_helpers(self) -> None:
+        """Ends what was started here, and is no host."""
+        self._helpers = set()
+        self._end_orphans()
+
+    def _serve(self) -> NoReturn:
+        while True:
+            request, files = self._channel.receive()
+            answer = self._fork(*files) if isinstance(request, Fork) else self._bury(request.host)
+            self._channel.send(answer)
+
+    def _fork(self, channel: int, progress: int) -> int | Failed:
         zygote = os.getpid()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of native threads: their libraries survive forks
-            host = os.fork()
-        if not host:
-            self._become_host(zygote, channel, progress)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until it is clear whose it is
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of native threads: their libraries survive forks
+                host = os.fork()
+            if not host:
+                self._become_host(zygote, channel, progress)
+            self._hosts.add(host)
+        except OSError:
+            return Failed(traceback.format_exc().splitlines())
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            os.close(channel)
+            os.close(progress)
         with contextlib.suppress(OSError):  # either of the two may be first
             os.setpgid(host, host)
-        self._hosts.add(host)
-        os.close(channel)
-        os.close(progress)
         return host
 
     def _become_host(self, zygote: int, channel: int, progress: int) -> NoReturn:
-        code, to_owner = 1, Channel.inherited(channel)  # which must not be closed before this process ends
+        code = 1
         try:
+            to_owner = Channel.inherited(channel)  # a name, so that it is not closed before this process ends
             os.setpgid(0, 0)
             die_with_parent(signal.SIGKILL, zygote)
             adopt_orphans()
             be_killed_first()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             self._channel.close()
             servant, self._servant = self._servant or pickle.loads(self._upbringing.servant), None
             serve(servant, to_owner, progress)
@@ -154,19 +175,23 @@ class Zygote:
             _flush()
             os._exit(code & 0xFF)
 
-    def _bury(self, host: int) -> int:
+    def _bury(self, host: int) -> int | None:
+        if host not in self._hosts:
+            return None
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
             os.killpg(host, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):
             os.kill(host, signal.SIGKILL)  # should it have left its group
-        _, status = os.waitpid(host, 0)
+        status = None
+        with contextlib.suppress(ChildProcessError):  # a module has somebody else wait for children
+            _, status = os.waitpid(host, 0)
         self._hosts.discard(host)
         self._end_orphans()
         return status
 
     def _end_orphans(self) -> None:
         """What hosts had started and left behind has become ours; a host that lives keeps its own."""
-        while orphans := set(children()) - self._hosts:
+        while orphans := set(children()) - self._hosts - self._helpers:
             for orphan in orphans:
                 os.kill(orphan, signal.SIGKILL)
                 os.waitpid(orphan, 0)
@@ -191,10 +216,22 @@ def main() -> None:
     upbringing, (printed, logged) = channel.receive()
     divert_output(printed, logged, upbringing.log_level)
     faulthandler.enable(2)
-    sys.path[:] = upbringing.path
-    os.chdir(upbringing.directory)
+    _resemble_owner(upbringing)
     zygote = Zygote(channel, upbringing)
     answer = zygote.prepare()
-    channel.send(answer)
     if isinstance(answer, Ready):
+        channel.send(answer)
         zygote.run()
+    else:
+        zygote.end_helpers()
+        channel.send(answer)
+
+
+def _resemble_owner(upbringing: Upbringing) -> None:
+    sys.path[:] = upbringing.path
+    if upbringing.python_path is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = upbringing.python_path
+    with contextlib.suppress(OSError):  # it has been removed
+        os.chdir(upbringing.directory)

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Failure, Outcome
-from headrace.runtime.hosted import open_worker
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Placement, Request, catching, prepare
 from headrace.runtime.session import SessionSpec
+from headrace.runtime.worker import open_worker
 
 _LONGEST_QUEUE = 10_000
 """How many outcomes may wait for an earlier element before batches are run that are not full."""

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, starmap
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.core.events import Observer
 from headrace.core.result import Caught, Outcome, Stage
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import Queues
 from headrace.runtime.steps import Models, Steps
+
+
+class AnyBundle(Protocol):
+    """What takes a bundle's elements, here or in a host."""
+
+    def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
+        """Takes an element; ``tag`` comes back with its outcome. Returns what became ready."""
+        ...
+
+    def finish(self) -> Iterator[Outcome]:
+        """Runs what is left; afterwards every element has its outcome."""
+        ...
 
 
 class Bundle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
@@ -13,6 +13,7 @@ from headrace.batching.batcher import Batch, Batcher
 from headrace.core.errors import HostDiedError, HostError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.loads import LoadRecord
 from headrace.failures.outlast import Lost, Sentence, outlast
 from headrace.hosting.client import Call, Loss, ModelHost
@@ -22,13 +23,13 @@ from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import Queues
 from headrace.runtime.servant import Done, InferenceServant, Raised, Unreadable, Work
 from headrace.runtime.session import InferenceSession, SessionSpec
-from headrace.runtime.worker import BaseWorker, Worker
+from headrace.runtime.worker import AnyWorker
 
 _LOGGER = logging.getLogger(__name__)
 _IN_FLIGHT = 2
 """How many batches of a bundle may be on their way: one that the host computes, one that waits for it."""
 _PREPROCESSED_TOGETHER = 256
-"""How many elements are preprocessed by one request where that comes before batching."""
+"""How many elements are preprocessed by one request, at most, where that comes before batching."""
 
 _STAGES = {Doing.PREPROCESSING: Stage.PREPROCESSING, Doing.POSTPROCESSING: Stage.POSTPROCESSING}
 _WORDS = {
@@ -44,7 +45,7 @@ Answer: TypeAlias = tuple[Done | Raised | Unreadable | Loss, list[Any]]
 """What has become of some work, and the predictions or preprocessed elements."""
 
 
-class HostedWorker(BaseWorker):
+class HostedWorker(AnyWorker):
     """One thread's way to the models in its process's host; opening it loads the model where there is only one."""
 
     def bundle(self, observer: Observer) -> HostedBundle:
@@ -59,15 +60,15 @@ class HostedWorker(BaseWorker):
             Exception: the model cannot be loaded; where loading hangs or kills its host and such errors are caught,
                 the batches will get them.
         """
-        self._models = self.session.shared(lambda: HostedModels(self.spec))
+        self._models = self.session.shared(lambda: HostedModels(self.spec, self.session.tell))
         if not self.plan.routed:
             answer, _ = self._models.ask(Work(ONLY), [])
-            if isinstance(answer, Raised):
+            if isinstance(answer, Done):
+                self.session.tell(answer.events)
+            elif not isinstance(answer, Loss):  # a host that was lost before or after it loaded tells nothing
                 error, lines = answer.caught
                 if not (isinstance(error, HostDiedError | TimeoutError) and isinstance(error, self.spec.caught)):
                     raise with_traceback_of(error, lines)
-            else:
-                self.session.tell(answer.events)
 
 
 class HostedModels:
@@ -75,17 +76,23 @@ class HostedModels:
 
     Args:
         spec: of the session.
+        tell: is told of hosts that were lost while they loaded a model.
     """
 
-    def __init__(self, spec: SessionSpec) -> None:
-        self._name = type(spec.plan.handler).__qualname__
+    def __init__(self, spec: SessionSpec, tell: Callable[[Iterable[Event]], None]) -> None:
+        self._plan = spec.plan
+        self._tell = tell
+        self._name = spec.plan.name
         self._timeout_secs = spec.timeout_secs
         self._host = ModelHost(pickled(InferenceServant(spec), self._name), self._name, spec.timeout_secs)
         self._loads = {name: LoadRecord(spec.clock.time_ns) for name in spec.plan.models}
+        self._opening = LoadRecord(spec.clock.time_ns)
+        self.breaker = CircuitBreaker()
+        """Of preprocessing that comes before batching."""
 
     def submit(self, work: Work, rows: list[Any]) -> Call | Raised | Unreadable:
         """Sends work to the host; what cannot be sent, or need not, has its answer at once."""
-        standing = self._loads[work.model].standing_error()
+        standing = self._record(work).standing_error()
         if standing is not None:
             return Raised(Caught(standing, []), [], loading=True)
         try:
@@ -101,11 +108,16 @@ class HostedModels:
 
     def answer(self, work: Work, rows: list[Any], call: Call | Raised | Unreadable) -> Answer:
         """What has become of the work."""
-        record = self._loads[work.model]
+        record = self._record(work)
         while isinstance(call, Call):
-            result = self._host.result(call)
+            try:
+                result = self._host.result(call)
+            except HostError:
+                raise
+            except Exception as problem:  # the answer cannot be unpickled
+                return Unreadable(Caught.of(problem)), []
             if isinstance(result, Loss) and result.moment.doing is Doing.LOADING:
-                error = self._load_error(result)
+                error = self._load_error(work, result)
                 again = record.failed(error, result.moment.seconds, timed_out=result.timed_out)
                 call = self._host.submit(work, rows) if again else Raised(Caught(error, []), [], loading=True)
                 continue
@@ -123,7 +135,12 @@ class HostedModels:
         """Ends the host."""
         self._host.close()
 
-    def _load_error(self, loss: Loss) -> Exception:
+    def _record(self, work: Work) -> LoadRecord:
+        """Of the model, if the work needs one: what is preprocessed before its key is known does not."""
+        return self._loads[work.model] if work.infer or not self._plan.routed else self._opening
+
+    def _load_error(self, work: Work, loss: Loss) -> Exception:
+        self._tell([HostLost(self._plan.label(work.model), loss.timed_out, loss.ending)])
         _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, loss.ending)
         if loss.timed_out:
             return TimeoutError(f"loading the model of {self._name} took longer than {self._timeout_secs:g} s.")
@@ -161,7 +178,10 @@ class HostedBundle:
         self._queues = Queues(self._plan, session.sizes)
         in_two_steps = bool(self._plan.preprocess) and self._queues.direct is None and not self._plan.prebatched
         self._together = bool(self._plan.preprocess) and not in_two_steps
-        self._before = Batcher(lambda: _PREPROCESSED_TOGETHER, _PREPROCESSED_TOGETHER) if in_two_steps else None
+        together = min(_PREPROCESSED_TOGETHER, self._plan.batching.max_batch_size)  # no further ahead than it pays
+        self._before = Batcher(lambda: together, together) if in_two_steps else None
+        self._preprocessed: deque[tuple[Any, Any]] = deque()
+        """Elements, with their tags, that are yet to be queued: in the order in which they came."""
         self._tasks: deque[_Task] = deque()
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
@@ -173,13 +193,15 @@ class HostedBundle:
         if self._before is None:
             return self._queue(element, tag)
         batch = self._before.add(element, tag)
-        return self._send(Work(self._first_model, preprocess=True), batch) if batch else ()
+        return list(self._preprocess(batch)) if batch else ()
 
     def finish(self) -> Iterator[Outcome]:
         """Sends what is left and waits for everything; afterwards every element has its outcome."""
         if self._before is not None and len(self._before):
-            yield from self._send(Work(self._first_model, preprocess=True), self._before.flush())
-        yield from self._collect_all()
+            yield from self._preprocess(self._before.flush())
+        while self._tasks or self._preprocessed:
+            yield from self._collect_all()
+            yield from self._queue_preprocessed()
         for name, batch in self._queues.flush():
             yield from self._infer(name, batch)
         yield from self._collect_all()
@@ -189,6 +211,15 @@ class HostedBundle:
     def _first_model(self) -> Any:
         """Preprocessing needs no model, but a request names one."""
         return next(iter(self._plan.models))
+
+    def _preprocess(self, batch: Batch) -> Iterator[Outcome]:
+        yield from self._send(Work(self._first_model, preprocess=True), batch)
+        yield from self._queue_preprocessed()
+
+    def _queue_preprocessed(self) -> Iterator[Outcome]:
+        """Collecting answers meanwhile may append to what is waiting."""
+        while self._preprocessed:
+            yield from self._queue(*self._preprocessed.popleft())
 
     def _queue(self, element: Any, tag: Any) -> Sequence[Outcome]:
         try:
@@ -230,6 +261,8 @@ class HostedBundle:
             for half in (part[:middle], part[middle:]):
                 yield from self._outcomes(task, half, self._try(task, half, {}))
         else:
+            if isinstance(head, Raised):
+                self._raised(task, part, head)
             yield from self._give_up(task, part, Stage.INFERENCE, head.caught)
 
     def _done(self, task: _Task, part: Sequence[int], done: Done, rows: list[Any]) -> Iterator[Outcome]:
@@ -237,13 +270,19 @@ class HostedBundle:
         for size, seconds in done.observations:
             self._session.sizes[task.work.model].observe(size, seconds)
         if rows:
-            self._session.breakers[task.work.model].record(succeeded=True)
+            self._breaker(task.work).record(succeeded=True)
         yield from (self._at_home(task, part[failure.tag], failure) for failure in done.failures)
         tags = [task.batch.tags[part[position]] for position in done.tags]
         if task.work.infer:
             yield Predictions(tags, rows)
         else:
-            yield from chain.from_iterable(map(self._queue, rows, tags))
+            self._preprocessed.extend(zip(rows, tags, strict=True))
+
+    def _raised(self, task: _Task, part: Sequence[int], raised: Raised) -> None:
+        self._tell(raised.events)
+        if raised.loading:
+            self._observer.on_event(BatchFailed(self._label(task.work), len(part), raised.caught.error))
+            self._breaker(task.work).record(succeeded=False)
 
     def _at_home(self, task: _Task, position: int, failure: Failure) -> Failure:
         """A failure with its element's own tag, and the element itself where that is what failed."""
@@ -255,11 +294,12 @@ class HostedBundle:
 
     def _outlast(self, task: _Task, part: Sequence[int], loss: Loss) -> Iterator[Outcome]:
         """Has the good elements answered, and the bad ones fail, of a batch whose host was lost."""
-        breaker = self._session.breakers[task.work.model]
+        breaker = self._breaker(task.work)
         lost = self._lost(task, part, loss)
-        self._observer.on_event(BatchFailed(self._plan.label(task.work.model), len(part), lost.error))
+        self._observer.on_event(BatchFailed(self._label(task.work), len(part), lost.error))
         if breaker.is_open or self._plan.remote or (loss.timed_out and not isinstance(lost.error, self._caught)):
-            yield from self._give_up(task, part, lost.stage, Caught(lost.error, []), lost.index)
+            breaker.record(succeeded=False)
+            yield from self._give_up(task, part, lost.stage, Caught.of(lost.error), lost.index)
             return
 
         def attempt(positions: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer | Lost:
@@ -269,12 +309,18 @@ class HostedBundle:
         succeeded = False
         for positions, answer in outlast(part, lost, attempt, settles_alone=not task.work.preprocess):
             if isinstance(answer, Lost):
-                yield from self._give_up(task, positions, answer.stage, Caught(answer.error, []), answer.index)
+                yield from self._give_up(task, positions, answer.stage, Caught.of(answer.error), answer.index)
             else:
                 succeeded = succeeded or bool(answer[1])
                 yield from self._outcomes(task, positions, answer)
         if not succeeded:
             breaker.record(succeeded=False)
+
+    def _label(self, work: Work) -> str:
+        return self._plan.label(work.model) if work.infer else ""
+
+    def _breaker(self, work: Work) -> CircuitBreaker:
+        return self._session.breakers[work.model] if work.infer else self._models.breaker
 
     def _try(self, task: _Task, part: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer:
         here = {place: sentences[position] for place, position in enumerate(part) if position in sentences}
@@ -288,8 +334,8 @@ class HostedBundle:
         count = len(task.batch.elements)
         whom = f"{len(part)} elements" if culprit is None else f"element {culprit} (counted from 0)"
         what = f"{_WORDS[moment.doing]} {whom} of a batch of {count}"
-        _LOGGER.warning("%s: the host %s while it was %s.", type(self._plan.handler).__qualname__, loss.ending, what)
-        self._observer.on_event(HostLost(self._plan.label(task.work.model), loss.timed_out, loss.ending))
+        _LOGGER.warning("%s: the host %s while it was %s.", self._plan.name, loss.ending, what)
+        self._observer.on_event(HostLost(self._label(task.work), loss.timed_out, loss.ending))
         error = (
             TimeoutError(f"{what} took longer than {self._timeout_secs:g} s.")
             if loss.timed_out
@@ -304,7 +350,6 @@ class HostedBundle:
         if not isinstance(caught.error, self._caught):
             raise with_traceback_of(*caught)
         stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
-        self._session.breakers[task.work.model].record(succeeded=False)
         for position in part:
             yield self._fail(task.batch.tags[position], stage, index, task.batch.elements[position], caught)
 
@@ -315,8 +360,3 @@ class HostedBundle:
     def _tell(self, events: Iterable[Event]) -> None:
         for event in events:
             self._observer.on_event(event)
-
-
-def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> Worker | HostedWorker:
-    """A worker for this thread, of the kind that the session asks for."""
-    return (HostedWorker if spec.isolated else Worker)(spec, metrics_namespace)

@@ -41,6 +41,12 @@ class Plan:
     model_limit: int | None
     """How many of the models one process may hold; None: all."""
 
+    @property
+    def name(self) -> str:
+        """What the log and errors call the models: the class of the handlers that load them, if it is one."""
+        classes = {type(model).__qualname__ for model in self.models.values()}
+        return classes.pop() if len(classes) == 1 else type(self.handler).__qualname__
+
     def label(self, model: Any) -> str:
         """A model's name in metrics: empty where there is only one."""
         return str(model) if self.routed else ""

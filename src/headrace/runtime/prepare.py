@@ -12,10 +12,8 @@ from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig, Scope
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning, UnsupportedError
 from headrace.core.remote import RemoteModelHandler
-from headrace.hosting.portable import pickled
 from headrace.hosting.system import why_no_hosts
 from headrace.runtime.plan import Plan, make_plan
-from headrace.runtime.servant import InferenceServant
 from headrace.runtime.session import SessionSpec
 
 Placement = Scope | PlacementConfig | None
@@ -72,7 +70,8 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpe
     Raises:
         ConfigurationError: the timeout is wrong, the machine cannot do it, or the handler cannot be pickled.
     """
-    if timeout_secs is not None and not (isinstance(timeout_secs, int | float) and 0 < timeout_secs < math.inf):
+    is_number = isinstance(timeout_secs, int | float) and not isinstance(timeout_secs, bool)
+    if timeout_secs is not None and not (is_number and 0 < timeout_secs < math.inf):
         raise ConfigurationError(f"timeout must be a positive number of seconds, not {timeout_secs!r}.")
     reason = why_no_hosts()
     if reason is not None:
@@ -80,8 +79,11 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpe
             f"isolate=True, use_subprocess=True and timeout run the model in a process of its own: {reason}. "
             "Leave them out on this machine."
         )
+    from headrace.hosting.portable import pickled  # noqa: PLC0415 - only now is it certain that the system has
+    from headrace.runtime.servant import InferenceServant  # noqa: PLC0415 - what these modules need
+
     spec = replace(spec, isolated=True, timeout_secs=timeout_secs)
-    pickled(InferenceServant(spec), type(spec.plan.handler).__qualname__)
+    pickled(InferenceServant(spec), spec.plan.name, spec.plan.handler)
     return spec
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch
-from headrace.core.events import Event
+from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.outlast import Sentence
 from headrace.hosting.encoding import encode
@@ -60,7 +60,7 @@ class Raised(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """The request could not be unpickled."""
+    """The request, or the answer to it, could not be pickled or unpickled."""
 
     caught: Caught
 
@@ -105,7 +105,7 @@ class InferenceServant:
             return _raised(Caught.of(error), events)
         finally:
             steps.tell_news()
-        return _done(outcomes, events, observations)
+        return _done(_without_traceback(outcomes, head.sentences), events, observations)
 
     def unreadable(self, error: Exception) -> Answer:
         """See ``headrace.hosting.host.Servant``."""
@@ -116,7 +116,7 @@ class InferenceServant:
         """The same with a failure in place of each row that cannot be pickled, and a text in place of an element."""
         if not isinstance(answer.head, Done):
             return self.unreadable(error)
-        failures = [_sendable(failure) for failure in answer.head.failures]
+        failures, events = [_sendable(failure) for failure in answer.head.failures], answer.head.events
         rows: list[Any] = []
         tags: list[int] = []
         for tag, row in zip(answer.head.tags, answer.rows, strict=True):
@@ -124,12 +124,13 @@ class InferenceServant:
             if problem is None:
                 rows.append(row)
                 tags.append(tag)
+            elif not isinstance(problem.error, self._spec.caught):
+                return _raised(problem, events)
             else:
-                failures.append(Failure(tag, Stage.INFERENCE, 0, f"{row!r:.200}", problem))
-        if self._spec.caught == () and len(rows) < len(answer.rows):
-            return _raised(failures[-1].caught, _Events())
+                events.append(ElementFailed(Stage.INFERENCE, problem.error))
+                failures.append(Failure(tag, Stage.INFERENCE, 0, _shown(row), problem, self._spec.plan.prebatched))
         head = answer.head._replace(tags=tags, failures=failures)
-        return Answer(head, rows, tags, stand_ins([failure.error for failure in failures]))
+        return Answer(head, rows, tags, _stand_ins(events, [failure.error for failure in failures]))
 
     def close(self) -> None:
         """Lets go of the models, so that their finalizers run."""
@@ -201,6 +202,16 @@ def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
     return outcomes
 
 
+def _without_traceback(outcomes: Iterable[Outcome], sentences: Mapping[int, Sentence]) -> Iterator[Outcome]:
+    """Where a sentence was carried out is our code: it explains nothing."""
+    errors = {id(sentence.error) for sentence in sentences.values()}
+    for outcome in outcomes:
+        if isinstance(outcome, Failure) and id(outcome.error) in errors:
+            yield replace(outcome, caught=Caught.of(outcome.error))
+        else:
+            yield outcome
+
+
 def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, float]]) -> Answer:
     done = Done([], [], events, observations)
     rows: list[Any] = []
@@ -223,13 +234,21 @@ def _stand_ins(events: list[Event], errors: list[BaseException]) -> dict[type, A
 
 def _sendable(failure: Failure) -> Failure:
     problem = _problem(failure.element)
-    return failure if problem is None else replace(failure, element=f"{failure.element!r:.200}")
+    return failure if problem is None else replace(failure, element=_shown(failure.element))
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value!r:.200}"
+    except Exception:
+        return f"<{type(value).__qualname__}>"
 
 
 def _problem(value: Any) -> Caught | None:
-    """Why a value cannot be sent, if it cannot."""
+    """Why a prediction, or a preprocessed element, cannot be sent to the owner, if it cannot."""
     try:
         encode(None, [value])
     except Exception as error:
-        return Caught.of(error)
+        reason = f"{type(error).__name__}: {error}"
+        return Caught.of(TypeError(f"a {type(value).__qualname__} cannot leave the model's process: {reason}"))
     return None

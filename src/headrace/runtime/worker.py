@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from headrace.core.errors import PredictionCountError
 from headrace.core.events import BatchCompleted, Observer
-from headrace.runtime.bundle import Bundle
+from headrace.runtime.bundle import AnyBundle, Bundle
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import (
     InferenceSession,
@@ -24,7 +25,7 @@ from headrace.runtime.session import (
 _LOGGER = logging.getLogger(__name__)
 
 
-class BaseWorker:
+class AnyWorker(ABC):
     """One thread's part in a session; opening it makes the models ready that the bundles will need at once.
 
     Args:
@@ -49,11 +50,16 @@ class BaseWorker:
         """Lets go of the models; with ``linger``, when another transform comes."""
         close_session(self.session, linger=linger)
 
+    @abstractmethod
+    def bundle(self, observer: Observer) -> AnyBundle:
+        """A new bundle; it tells ``observer`` what happens."""
+
+    @abstractmethod
     def _begin(self) -> None:
-        raise NotImplementedError
+        """Makes the models ready."""
 
 
-class Worker(BaseWorker):
+class Worker(AnyWorker):
     """Calls models for one thread; handlers may keep what they like on themselves, as they may with Beam.
 
     Opening one loads the model, where there is only one, or joins the threads that already have it; models by key load
@@ -135,3 +141,12 @@ class Worker(BaseWorker):
                 name = type(self.plan.handler).__qualname__
                 _LOGGER.warning("%s.get_num_bytes failed; bytes are not counted.", name, exc_info=True)
             return 0
+
+
+def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:
+    """A worker for this thread, of the kind that the session asks for."""
+    if not spec.isolated:
+        return Worker(spec, metrics_namespace)
+    from headrace.runtime.hosted import HostedWorker  # noqa: PLC0415 - needs what not every system has
+
+    return HostedWorker(spec, metrics_namespace)

@@ -13,10 +13,18 @@ from headrace.testing.fakes import DoublingHandler, LoadCountingHandler, SlowHan
 from headrace.testing.faults import (
     BrokenGeneratorHandler,
     BrokenLoadHandler,
+    FaultyFunction,
+    FaultyHandler,
+    FaultyLoadHandler,
     MemoryHungryHandler,
     MiscountingHandler,
     NoneHandler,
     PoisonHandler,
+    eat_memory,
+    hang,
+    hang_holding_gil,
+    hang_in_c,
+    segfault,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +35,9 @@ __all__ = [
     "BrokenLoadHandler",
     "DoublingHandler",
     "FakeClock",
+    "FaultyFunction",
+    "FaultyHandler",
+    "FaultyLoadHandler",
     "HandlerContract",
     "LoadCountingHandler",
     "MemoryHungryHandler",
@@ -34,7 +45,12 @@ __all__ = [
     "NoneHandler",
     "PoisonHandler",
     "SlowHandler",
+    "eat_memory",
+    "hang",
+    "hang_holding_gil",
+    "hang_in_c",
     "nearly_equal",
+    "segfault",
 ]
 
 

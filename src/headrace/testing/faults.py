@@ -1,9 +1,21 @@
-"""Handlers that go wrong, each in one way, so that a test can see what becomes of the elements."""
+"""Handlers that go wrong, each in one way, so that a test can see what becomes of the elements.
+
+Most raise exceptions. A ``FaultyHandler`` ends or hangs its process, so it belongs in a model host
+(``predict(..., isolate=True, timeout=...)``). What it does is its *fault*: a function without arguments, which pickles.
+Faults are defined here, and the standard library has others::
+
+    functools.partial(signal.raise_signal, signal.SIGKILL)  # killed by a signal; SIGSTOP: held until it is killed
+    functools.partial(os._exit, 3)  # ends at once, whoever is in the way
+    functools.partial(sys.exit, 4)  # ends as a program does that has had enough
+    os.abort  # C's abort(): what native code does when an assertion of its own fails
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 from headrace.core.result import PredictionResult
 from headrace.testing.fakes import Doubler, DoublingHandler
@@ -123,3 +135,106 @@ class BrokenLoadHandler(DoublingHandler):
     def load_model(self) -> Doubler:
         """Raises ``error``."""
         raise self._error("the model cannot be loaded")
+
+
+Fault: TypeAlias = Callable[[], Any]
+_MEGABYTE = 1 << 20
+
+
+class FaultyHandler(DoublingHandler):
+    """Doubles, but commits a fault on any batch that holds one of certain examples.
+
+    Args:
+        fault: what it does then; what ``fault`` returns is ignored, should it return.
+        examples: the ones that it cannot bear.
+        options: those of ``headrace.ModelHandler``.
+    """
+
+    def __init__(self, fault: Fault, *examples: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self._fault = fault
+        self._examples = examples
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Commits the fault if it must."""
+        if any(example in self._examples for example in batch):
+            self._fault()
+        return super().run_inference(batch, model, inference_args)
+
+
+class FaultyLoadHandler(DoublingHandler):
+    """Doubles, but commits a fault whenever its model is loaded.
+
+    Args:
+        fault: what it does; where it returns, the model is loaded after all.
+        options: those of ``headrace.ModelHandler``.
+    """
+
+    def __init__(self, fault: Fault, **options: Any) -> None:
+        super().__init__(**options)
+        self._fault = fault
+
+    def load_model(self) -> Doubler:
+        """Commits the fault."""
+        self._fault()
+        return super().load_model()
+
+
+class FaultyFunction:
+    """For pre- and postprocessing: gives back what it is given, but commits a fault on certain values.
+
+    Args:
+        fault: what it does then.
+        values: the ones that it cannot bear.
+    """
+
+    def __init__(self, fault: Fault, *values: Any) -> None:
+        self._fault = fault
+        self._values = values
+
+    def __call__(self, value: Any) -> Any:
+        """Commits the fault if it must."""
+        if value in self._values:
+            self._fault()
+        return value
+
+
+def segfault() -> NoReturn:
+    """Reads memory that is not there, as native code with a bug does: SIGSEGV."""
+    ctypes.string_at(0)
+    raise AssertionError("the memory at address 0 could be read")
+
+
+def hang() -> NoReturn:
+    """Waits for ever, in Python."""
+    while True:
+        threading.Event().wait()
+
+
+def hang_in_c() -> NoReturn:
+    """Waits for ever in C; other threads of the process go on."""
+    while True:
+        ctypes.CDLL(None).pause()
+
+
+def hang_holding_gil() -> NoReturn:
+    """Waits for ever in C and keeps the interpreter's lock: no Python code of the process runs any more."""
+    while True:
+        ctypes.PyDLL(None).pause()
+
+
+def eat_memory(most_bytes: int) -> NoReturn:
+    """Fills memory until the kernel kills the process for it.
+
+    Args:
+        most_bytes: where it stops, so that a machine without a limit survives.
+
+    Raises:
+        MemoryError: that much was to be had.
+    """
+    hoard: list[bytes] = []
+    while len(hoard) * _MEGABYTE < most_bytes:
+        hoard.append(b"\1" * _MEGABYTE)
+    raise MemoryError(f"{most_bytes:,} bytes were eaten, and nobody minded")

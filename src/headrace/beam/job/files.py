@@ -17,9 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
+from headrace.beam.job.rows import BrokenLine, Row
 from headrace.core.errors import ConfigurationError
-
-Row = dict[str, Any]
 
 _CHUNK_BYTES = 1 << 20
 _SAMPLED_ROWS = 1000
@@ -46,21 +45,6 @@ class Source(NamedTuple):
     """``jsonl``, ``csv`` or ``parquet``."""
     delimiter: str = ","
     """Between the fields of a CSV file."""
-
-
-class BrokenLine(NamedTuple):
-    """What comes in place of a row where a line cannot be read."""
-
-    line: str
-    file: str
-    number: int
-    """Of the line, counted from 1."""
-    error: Exception
-
-    @property
-    def row(self) -> Row:
-        """The line in the form of a row."""
-        return {"line": self.line, "file": self.file, "line_number": self.number}
 
 
 class Head(NamedTuple):

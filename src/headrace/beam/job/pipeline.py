@@ -22,9 +22,9 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from headrace.beam.job.files import BrokenLine, Row, Source, read_rows
+from headrace.beam.job.files import Source, read_rows
 from headrace.beam.job.output import Output, PartWriter, write_manifest
-from headrace.beam.job.rows import Examples, batching_over_rows, over_rows, row_of
+from headrace.beam.job.rows import BrokenLine, Examples, Row, batching_over_rows, over_rows, row_of
 from headrace.beam.transform import RunInference
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals

@@ -1,16 +1,35 @@
-"""A handler for examples, made to run over rows: the row travels with the example and comes out again."""
+"""A handler for examples, made to run over rows: the row travels with the example and comes out again.
+
+This runs in model hosts, too, and so imports nothing of Beam.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from headrace.beam.job.files import BrokenLine, Row
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.keyed import KeyedModelHandler, mappings_of
 from headrace.runtime.plan import make_plan
+
+Row = dict[str, Any]
+
+
+class BrokenLine(NamedTuple):
+    """What comes in place of a row where a line cannot be read."""
+
+    line: str
+    file: str
+    number: int
+    """Of the line, counted from 1."""
+    error: Exception
+
+    @property
+    def row(self) -> Row:
+        """The line in the form of a row."""
+        return {"line": self.line, "file": self.file, "line_number": self.number}
 
 
 @dataclass(frozen=True)

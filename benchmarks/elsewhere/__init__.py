@@ -1,0 +1,1 @@
+"""What runs in other processes than the benchmark's: each module imports no more than is needed there."""

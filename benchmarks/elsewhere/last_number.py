@@ -1,0 +1,56 @@
+"""A model that computes nothing, so that only the way to it and back takes time; with its handler and its servant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace import ModelHandler, PredictionResult
+from headrace.hosting.host import Answer
+
+
+class LastNumber:
+    """The model."""
+
+    def predict(self, batch: Sequence[np.ndarray]) -> list[float]:
+        """The last number of each array."""
+        return [float(one[-1]) for one in batch]
+
+
+class LastNumberHandler(ModelHandler[np.ndarray, PredictionResult, LastNumber]):
+    """As a handler does it whose model may be shared: one call for the batch, the results are made around it."""
+
+    def load_model(self) -> LastNumber:
+        """Takes no time."""
+        return LastNumber()
+
+    def run_inference(
+        self, batch: Sequence[np.ndarray], model: LastNumber, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Each array with its last number."""
+        return map(PredictionResult, batch, model.predict(batch))
+
+
+class LastNumberServant:
+    """Answers in a bare host: nothing but the handler's call."""
+
+    def __init__(self) -> None:
+        self._handler = LastNumberHandler()
+        self._model = self._handler.load_model()
+
+    def answer(self, head: Any, rows: list[Any], progress: Any) -> Answer:
+        """The rows' predictions."""
+        return Answer(head, list(self._handler.run_inference(rows, self._model)))
+
+    def unreadable(self, error: Exception) -> Answer:
+        """Does not happen here."""
+        raise error
+
+    def unsendable(self, answer: Answer, error: Exception) -> Answer:
+        """Does not happen here."""
+        raise error
+
+    def close(self) -> None:
+        """Has nothing to let go of."""

@@ -1,0 +1,146 @@
+"""How long a batch takes to a model in another process and back, when the model computes nothing."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from elsewhere.last_number import LastNumberHandler, LastNumberServant
+from elsewhere.shared_model import shared_model
+from outputs import Outputs
+
+from headrace.hosting.client import ModelHost
+from headrace.hosting.portable import pickled
+from headrace.runtime.hosted import open_worker
+from headrace.runtime.observers import Everybody
+from headrace.runtime.prepare import Request, prepare
+
+TITLE = "A batch's way to a model in another process and back"
+
+ABOUT = """\
+Milliseconds from handing over a batch to having its predictions, each an example (of the caller's own) with a number;
+the model itself does next to nothing. All ways gave equal predictions.
+
+- *bare host*: Headrace's `ModelHost` with a servant that only calls the handler.
+- *bundle*: Headrace with `isolate=True`, all but the engine: batching, metrics, the handling of failures.
+- *Beam*: the handler's call of a model that Beam shares (`large_model=True`), from another process than the one that
+  has it; without batching and metrics.
+
+The ways take turns. A turn is several batches, one after the other; its time is the median of theirs. Given are the
+medians of the turns, and the spread (longest less shortest turn, by the median)."""
+
+_BARE, _BUNDLE, _BEAM = "bare host", "bundle", "Beam"
+
+_BATCHES = {"4 KB": (2**12, 50), "1 MB": (2**20, 20), "16 MB": (2**24, 5)}
+"""Bytes of a batch, and how many of them make a turn."""
+
+Way = Callable[[list[np.ndarray]], list[Any]]
+
+
+def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
+    """One row for each kind of batch."""
+    with _bare_host() as bare, _beams_model(folder) as beams, _frozen_heap():
+        for count in (32, 1):
+            with _bundles(count) as bundles:
+                for size, (nbytes, calls) in _BATCHES.items():
+                    ways = {_BARE: bare, _BUNDLE: bundles, _BEAM: beams}
+                    turns = take_turns(ways, make_batch(nbytes, count), repeats, 1 if quick else calls)
+                    yield {"batch": f"{size}, {count} array{'s' * (count > 1)}", **_row(turns), "runs": turns}
+
+
+def make_batch(nbytes: int, count: int) -> list[np.ndarray]:
+    """So many equal float32 arrays, with so many bytes together."""
+    return list(np.random.default_rng(nbytes).standard_normal((count, nbytes // count // 4), dtype=np.float32))
+
+
+def take_turns(ways: Mapping[str, Way], batch: list[np.ndarray], turns: int, calls: int) -> dict[str, list[float]]:
+    """The milliseconds that a batch takes each way, for each turn of so many calls.
+
+    Raises:
+        OutputsDifferError: not all ways give the same predictions.
+    """
+    first, *others = [Outputs(way(batch)) for way in ways.values()]
+    for other in others:
+        first.check_same(other)
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(turns):
+        for name in list(ways)[:: 1 if turn % 2 == 0 else -1]:
+            taken[name].append(statistics.median(_milliseconds(ways[name], batch) for _ in range(calls)))
+    return taken
+
+
+def _milliseconds(way: Way, batch: list[np.ndarray]) -> float:
+    started = time.perf_counter()
+    way(batch)
+    return (time.perf_counter() - started) * 1e3
+
+
+def _row(turns: Mapping[str, list[float]]) -> dict[str, str]:
+    medians = {name: statistics.median(times) for name, times in turns.items()}
+    spreads = {name: (max(times) - min(times)) / medians[name] for name, times in turns.items()}
+    return {
+        **{f"{name} ms (spread)": f"{median:.3f} ({spreads[name]:.0%})" for name, median in medians.items()},
+        **{f"{name} / {_BEAM}": f"{medians[name] / medians[_BEAM]:.3f}" for name in (_BARE, _BUNDLE)},
+    }
+
+
+@contextmanager
+def _frozen_heap() -> Iterator[None]:
+    """Spares the garbage collector what imports made; it would take longer than the batches."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+@contextmanager
+def _bare_host() -> Iterator[Way]:
+    host = ModelHost(pickled(LastNumberServant(), "LastNumber"), "LastNumber", None)
+    try:
+        yield lambda batch: host.result(host.submit(None, batch)).rows
+    finally:
+        host.close()
+
+
+@contextmanager
+def _bundles(count: int) -> Iterator[Way]:
+    """Bundles of one batch, which has ``count`` elements."""
+    handler = LastNumberHandler(min_batch_size=count, max_batch_size=count)
+    worker = open_worker(prepare(handler, Request(isolate=True)))
+
+    def run(batch: list[np.ndarray]) -> list[Any]:
+        bundle = worker.bundle(Everybody())
+        outcomes = [outcome for element in batch for outcome in bundle.add(element, None)]
+        return [value for outcome in (*outcomes, *bundle.finish()) for value in outcome.values]
+
+    try:
+        yield run
+    finally:
+        worker.close()
+
+
+@contextmanager
+def _beams_model(folder: Path) -> Iterator[Way]:
+    """In a process of its own, as for all workers but the first one on a machine."""
+    place = (str(folder), "roundtrip")
+    command = [sys.executable, "-m", "elsewhere.shared_model", *place]
+    directory = Path(__file__).parents[1]
+    with subprocess.Popen(command, cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        owner.stdout.readline()
+        shared, handler = shared_model(*place), LastNumberHandler()
+        model = shared.acquire()
+        try:
+            yield lambda batch: list(handler.run_inference(batch, model))
+        finally:
+            shared.release(model)
+            owner.stdin.close()

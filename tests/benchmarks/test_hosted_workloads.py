@@ -1,0 +1,120 @@
+"""The workloads about model hosts find out what they say, on real hosts and beside Beam's own means."""
+
+import resource
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace import PredictionResult
+
+
+def test_isolated_compares_a_host_with_this_process_and_with_beams_subprocess(benchmark_module, tmp_path):
+    measure = benchmark_module("measure")
+    cases = list(benchmark_module("workloads.isolated").cases(tmp_path, quick=True))
+    assert [case.name for case in cases] == [
+        "tiny, adaptive batches",
+        "tiny, batches of 1,000",
+        "tiny, batches of 1,000, with dead letters",
+        "transformer, batches of 64",
+    ]
+
+    assert [list(case.sides) for case in cases] == [
+        ["hosted", "Beam's subprocess" if "letters" in case.name else "in-process"] for case in cases
+    ]
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    measure.check_equal(cases[1])
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime > before, "nothing ran in another process"
+
+
+@pytest.fixture
+def roundtrip(benchmark_module):
+    return benchmark_module("workloads.roundtrip")
+
+
+def test_batches_go_all_ways(roundtrip, tmp_path):
+    facts = list(roundtrip.facts(tmp_path, 2, quick=True))
+
+    assert [fact["batch"] for fact in facts] == [
+        f"{size}, {arrays}" for arrays in ("32 arrays", "1 array") for size in ("4 KB", "1 MB", "16 MB")
+    ]
+    for fact in facts:
+        assert {way: len(times) for way, times in fact["runs"].items()} == {"bare host": 2, "bundle": 2, "Beam": 2}
+        assert float(fact["bare host / Beam"]) > 0
+
+
+def test_ways_take_turns(roundtrip):
+    went = []
+
+    def way(name):
+        return lambda batch: went.append(name) or [PredictionResult(one, 1) for one in batch]
+
+    batch = roundtrip.make_batch(4096, 2)
+    turns = roundtrip.take_turns({"a": way("a"), "b": way("b")}, batch, 2, 3)
+
+    assert "".join(went) == "ab" + "aaabbb" + "bbbaaa"
+    assert {name: len(times) for name, times in turns.items()} == {"a": 2, "b": 2}
+    assert [one.nbytes for one in batch] == [2048, 2048]
+
+
+def test_ways_that_predict_differently_are_not_timed(roundtrip, benchmark_module):
+    ways = {number: lambda batch, number=number: [PredictionResult(one, number) for one in batch] for number in (1, 2)}
+    with pytest.raises(benchmark_module("outputs").OutputsDifferError, match="1 of 1 predictions differ"):
+        roundtrip.take_turns(ways, roundtrip.make_batch(4096, 1), 1, 1)
+
+
+@pytest.fixture
+def recovery(benchmark_module):
+    return benchmark_module("workloads.recovery")
+
+
+def test_hosts_are_killed_as_often_as_asked(recovery, benchmark_module, tmp_path):
+    handler = benchmark_module("elsewhere.mortal").MortalHandler
+
+    started, moments = recovery.run(handler, tmp_path, 3)
+    recoveries = recovery.find_recoveries(moments)
+
+    assert started < moments[0].ns
+    assert len(recoveries) == 3
+    assert all(one.total > one.loading > 0 for one in recoveries)
+
+
+def test_a_recovery_is_from_death_to_the_next_try(recovery):
+    def moments(*words):
+        return [recovery.Moment(what, batch, int(ms * 1e6)) for what, batch, ms in words]
+
+    death = moments(("begun", 0, 1), ("killed", 0, 2), ("loading", -1, 12), ("loaded", -1, 15))
+    again, other = moments(("begun", 0, 16.5), ("begun", 32, 15.5))
+
+    assert recovery.find_recoveries([*death, again]) == [(14.5, 3.0)]
+    assert recovery.find_recoveries([*death, other, again, again._replace(ns=10**9)]) == [(14.5, 3.0)]
+    for wrong in (death, [*death, other], [*death[:3], again], [*death[:2], again]):
+        with pytest.raises(ValueError, match="no recovery"):
+            recovery.find_recoveries(wrong)
+
+
+def test_the_mortal_handler_with_pytorch_doubles(benchmark_module, tmp_path):
+    model = benchmark_module("elsewhere.mortal_torch").MortalTorchHandler(tmp_path, 1).load_model()
+    assert [model(one) for one in range(100)] == [2 * one for one in range(100)]
+
+
+def test_casualties_are_counted(benchmark_module, tmp_path):
+    """Headrace loses the bad element alone, Beam the pipeline."""
+    survey = benchmark_module("workloads.casualties").survey
+    with ThreadPoolExecutor() as pool:
+        ours = pool.submit(survey, "Headrace", "SIGSEGV", {"use_subprocess": True}, tmp_path)
+        theirs = pool.submit(survey, "Beam", "SIGKILL", {}, tmp_path)
+
+    seconds = ours.result().pop("pipeline s")
+    assert float(seconds) > 0
+    assert ours.result() == {
+        "the bad element": "SIGSEGV",
+        "transform": "Headrace, use_subprocess=True",
+        "predictions": "63",
+        "dead letters": "1",
+        "lost": "0",
+        "process ended": "by itself",
+    }
+    assert theirs.result()["pipeline s"] == "no end"
+    assert theirs.result()["process ended"] == "died of SIGKILL"
+    assert int(theirs.result()["predictions"]) + int(theirs.result()["lost"]) == 64

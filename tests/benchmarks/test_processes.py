@@ -1,0 +1,53 @@
+"""Whatever becomes of a process, how it ended is told, and nothing of its group is left."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def run(benchmark_module, tmp_path):
+    """Runs a shell command; how it ended."""
+    processes = benchmark_module("processes")
+
+    def run(command, limit_secs=60, log=None):
+        with log or (tmp_path / "log").open("w") as log:
+            return processes.run_to_the_end(["sh", "-c", command], limit_secs, directory=tmp_path, log=log)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("command", "ending"),
+    [
+        ("exit 0", "by itself"),
+        ("exit 3", "failed with exit code 3"),
+        ("kill -SEGV $$", "died of SIGSEGV"),
+        ("kill -KILL $$", "died of SIGKILL"),
+    ],
+)
+def test_the_end_is_told(run, command, ending):
+    assert run(command) == ending
+
+
+def test_what_it_leaves_behind_is_killed(run):
+    """Whoever holds the log keeps it open: it is at its end only when everybody has ended."""
+    reader, writer = map(os.fdopen, os.pipe(), "rw")
+
+    assert run("sleep 1001 & echo left behind", log=writer) == "by itself"
+    with reader:
+        assert reader.read() == "left behind\n"
+
+
+def test_what_does_not_end_is_killed(run):
+    reader, writer = map(os.fdopen, os.pipe(), "rw")
+
+    assert run("sleep 1002 & sleep 1003", limit_secs=0.1, log=writer) == "killed after 0.1 s"
+    with reader:
+        assert reader.read() == ""
+
+
+def test_it_runs_where_it_should(run, tmp_path):
+    assert run("pwd") == "by itself"
+    assert Path((tmp_path / "log").read_text().strip()) == tmp_path

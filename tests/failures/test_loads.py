@@ -1,0 +1,70 @@
+"""A load that hangs or kills its host is repeated rarely, and meanwhile fails every batch at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.failures.loads import LoadRecord
+from headrace.testing import FakeClock
+
+ERROR, ANOTHER = RuntimeError("one"), RuntimeError("another")
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def record(clock):
+    return LoadRecord(clock.time_ns)
+
+
+def test_nothing_stands_against_the_first_try(record):
+    assert record.standing_error() is None
+
+
+def test_one_death_is_forgiven_and_two_are_not(record):
+    assert record.failed(ERROR, 1.0, timed_out=False)
+    assert record.standing_error() is None
+    assert not record.failed(ANOTHER, 1.0, timed_out=False)
+    assert record.standing_error() is ANOTHER
+
+
+def test_a_timeout_is_not_forgiven(record):
+    assert not record.failed(ERROR, 1.0, timed_out=True)
+    assert record.standing_error() is ERROR
+
+
+@pytest.mark.parametrize("seconds", [0.5, 3.0])
+def test_the_error_stands_for_ten_times_as_long_as_the_last_try_took(record, clock, seconds):
+    record.failed(ERROR, seconds, timed_out=True)
+    clock.advance(10 * seconds - 0.001)
+    assert record.standing_error() is ERROR
+    clock.advance(0.002)
+    assert record.standing_error() is None
+
+
+def test_after_that_time_a_death_is_forgiven_again(record, clock):
+    record.failed(ERROR, 1.0, timed_out=True)
+    clock.advance(11)
+    assert record.failed(ERROR, 1.0, timed_out=False)
+    assert not record.failed(ANOTHER, 2.0, timed_out=False)
+    clock.advance(19)
+    assert record.standing_error() is ANOTHER
+
+
+def test_a_success_makes_good_for_everything(record):
+    record.failed(ERROR, 1.0, timed_out=False)
+    record.loaded()
+    assert record.failed(ERROR, 1.0, timed_out=False)
+    record.failed(ERROR, 1.0, timed_out=False)
+    record.loaded()
+    assert record.standing_error() is None
+
+
+def test_a_timeout_between_two_deaths_counts_for_itself(record, clock):
+    assert record.failed(ERROR, 1.0, timed_out=False)
+    assert not record.failed(ANOTHER, 1.0, timed_out=True)
+    clock.advance(11)
+    assert record.failed(ERROR, 1.0, timed_out=False)

@@ -1,0 +1,185 @@
+"""What the fault tests share: a census of what they leave behind, ways to wait, owners in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+_TOKEN = "HEADRACE_CENSUS"
+"""A variable in the environment of everything that a test starts, and of whatever that starts."""
+
+
+def wait_until(condition, seconds=20.0):
+    """Waits for ``condition()`` to be true; returns its last value, true or not."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return value
+
+
+class Census:
+    """The processes that descend from this test, by the token that they inherit, whatever has become of their parents.
+
+    And the descriptors, mappings, threads and files of this process that model hosts account for.
+    """
+
+    def __init__(self, temporary):
+        self.token = uuid.uuid4().hex
+        self._temporary = temporary
+        self._before = self._belongings()
+
+    def processes(self):
+        """Process id: command line."""
+        return {process: _read(process, "cmdline").replace("\0", " ") for process in _all() if self._counts(process)}
+
+    def zygotes(self, owner=None):
+        return [one for one in _children(owner or os.getpid()) if "headrace.hosting" in _read(one, "cmdline")]
+
+    def hosts(self, owner=None):
+        return [host for zygote in self.zygotes(owner) for host in _children(zygote)]
+
+    def servers(self):
+        """What hosts have started."""
+        return [process for process, command in self.processes().items() if command.startswith("sleep ")]
+
+    def leftovers(self):
+        """Whatever is there now and was not at the beginning."""
+        left = [f"process {process}: {command}" for process, command in self.processes().items()]
+        return left + sorted(self._belongings() - self._before)
+
+    def kill_all(self):
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def _counts(self, process):
+        return f"{_TOKEN}={self.token}\0" in _read(process, "environ")
+
+    def _belongings(self):
+        files = {f"descriptor of {target}" for target in _descriptors() if _is_of_hosts(target)}
+        maps = {line.split(maxsplit=1)[0] for line in _read("self", "maps").splitlines() if "memfd:headrace" in line}
+        threads = {one.name for one in threading.enumerate() if one.name.startswith("headrace output")}
+        shared = {str(path) for path in Path("/dev/shm").glob("*")}
+        return files | maps | threads | shared | {str(path) for path in self._temporary.iterdir()}
+
+
+def _all():
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _read(process, name):
+    try:
+        return Path(f"/proc/{process}/{name}").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _children(parent):
+    return [process for process in _all() if _read(process, "stat").rpartition(")")[2].split()[1:2] == [str(parent)]]
+
+
+def _descriptors():
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            yield os.readlink(f"/proc/self/fd/{name}")
+
+
+def _is_of_hosts(target):
+    kind, _, inode = target.partition(":[")
+    if kind == "socket":
+        return f" {inode.rstrip(']')}" in _read("self", "net/unix")
+    return kind in ("pipe", "anon_inode:[pidfd]", "anon_inode") and "event" not in target or "headrace" in target
+
+
+@pytest.fixture(autouse=True)
+def census(monkeypatch, tmp_path_factory):
+    """Fails the test if it leaves anything behind."""
+    temporary = tmp_path_factory.mktemp("tmp")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    census = Census(temporary)
+    monkeypatch.setenv(_TOKEN, census.token)
+    yield census
+    try:
+        if census.leftovers():
+            gc.collect()
+        assert wait_until(lambda: not census.leftovers(), 5) or census.leftovers() == []
+    finally:
+        census.kill_all()
+
+
+@pytest.fixture(autouse=True)
+def _module_travels(request):
+    """Hosts cannot import test modules, so what is defined there is pickled by value."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+class Owner:
+    """A process in which ``predict`` runs: ``owner.py``, held at a moment of its way until it is told to go on."""
+
+    def __init__(self, folder, moment, **settings):
+        self._folder = folder
+        environment = {"FAULTS_FOLDER": str(folder), "FAULTS_MOMENT": moment}
+        environment.update({f"FAULTS_{name.upper()}": str(value) for name, value in settings.items()})
+        command = [sys.executable, Path(__file__).with_name("owner.py")]
+        with (folder / "stderr").open("w") as errors:
+            self.process = subprocess.Popen(
+                command, env={**os.environ, **environment}, stderr=errors, start_new_session=True
+            )
+        self.pid = self.process.pid
+
+    def reached(self):
+        """Waits until it is held there."""
+        assert wait_until((self._folder / "held").exists), self.stderr()
+        return self
+
+    def go(self):
+        (self._folder / "go").touch()
+
+    def result(self):
+        """Waits for its end; what it has written."""
+        assert self.process.wait(30) == 0, self.stderr()
+        return json.loads(self.file("result"))
+
+    def stderr(self):
+        return self.file("stderr")
+
+    def file(self, name):
+        return (self._folder / name).read_text()
+
+
+@pytest.fixture
+def start_owner(tmp_path):
+    """Starts owners; those that still run at the end are killed."""
+    owners = []
+
+    def start(moment="never", **settings):
+        folder = tmp_path / str(len(owners))
+        folder.mkdir()
+        owners.append(Owner(folder, moment, **settings))
+        return owners[-1]
+
+    yield start
+    for owner in owners:
+        owner.process.kill()
+        owner.process.wait()
+
+
+@pytest.fixture(scope="session", name="wait_until")
+def _wait_until():
+    return wait_until

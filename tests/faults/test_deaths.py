@@ -1,0 +1,183 @@
+"""One element among 64 ends the host in some way: it is the only dead letter, or the one thing that the error names."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import signal
+import sys
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+
+from headrace import BatchingConfig, Failure, KeyedModelHandler, predict
+from headrace.beam import RunInference
+from headrace.core.errors import HostDiedError
+from headrace.core.result import Stage
+from headrace.testing import DoublingHandler, FaultyFunction, FaultyHandler, FaultyLoadHandler, eat_memory, segfault
+
+DEATHS = {
+    "SIGKILL": (functools.partial(signal.raise_signal, signal.SIGKILL), "was killed by SIGKILL"),
+    "SIGSEGV": (segfault, "was killed by SIGSEGV"),
+    "SIGABRT": (os.abort, "was killed by SIGABRT"),
+    "os._exit": (functools.partial(os._exit, 3), "ended itself with exit code 3"),
+    "sys.exit": (functools.partial(sys.exit, 4), "ended itself with exit code 4"),
+}
+KILL, _ = DEATHS["SIGKILL"]
+every_death = pytest.mark.parametrize(("fault", "ending"), DEATHS.values(), ids=DEATHS)
+
+
+def run(handler, elements=range(64), size=64, **options):
+    return list(
+        predict(handler, elements, isolate=True, on_failure="yield", batching=BatchingConfig(size, size), **options)
+    )
+
+
+class ManyFaults(DoublingHandler):
+    """Has a fault of its own for each of certain examples."""
+
+    def __init__(self, faults):
+        super().__init__()
+        self._faults = faults
+
+    def run_inference(self, batch, model, inference_args=None):
+        for example in batch:
+            self._faults.get(example, int)()
+        return super().run_inference(batch, model, inference_args)
+
+
+def test_in_inference():
+    places = {64 * number + 13 + number: death for number, death in enumerate(DEATHS.values())}
+    outcomes = run(ManyFaults({place: fault for place, (fault, _) in places.items()}), range(320))
+    for place, (_, ending) in places.items():
+        failure, where = outcomes[place], f"element {place % 64} (counted from 0) of a batch of 64."
+        assert (failure.stage, failure.index, failure.element) == (Stage.INFERENCE, 0, place)
+        assert repr(failure.error) == f"HostDiedError('the host {ending} while it was running inference on {where}')"
+    good = [one.inference for place, one in enumerate(outcomes) if place not in places]
+    assert good == [2 * n for n in range(320) if n not in places]
+
+
+@every_death
+def test_in_inference_without_exception_handling(fault, ending):
+    with pytest.raises(HostDiedError) as caught:
+        list(predict(FaultyHandler(fault, 13), range(64), isolate=True, batching=BatchingConfig(64, 64)))
+    error = str(caught.value)
+    assert error == f"the host {ending} while it was running inference on element 13 (counted from 0) of a batch of 64."
+
+
+class Grow(FaultyFunction):
+    """Adds 100 to what it can bear."""
+
+    def __call__(self, value):
+        return super().__call__(value) + 100
+
+
+def in_every_operation(fault):
+    """Cannot bear 10 and 20 in preprocessing, 30 in inference, 40 and 50 in postprocessing."""
+    handler = FaultyHandler(fault, 230)
+    for value in (120, 10):  # the function added last runs first
+        handler = handler.with_preprocess_fn(Grow(fault, value))
+    handler = handler.with_postprocess_fn(operator.attrgetter("inference"))
+    for value in (480, 600):
+        handler = handler.with_postprocess_fn(Grow(fault, value))
+    return handler
+
+
+GOOD = [2 * (n + 200) + 200 for n in range(64) if n not in (10, 20, 30, 40, 50)]
+BAD = [
+    ("inference", 0, 230),
+    ("postprocessing", 1, 480),
+    ("postprocessing", 2, 600),
+    ("preprocessing", 0, 10),
+    ("preprocessing", 1, 120),
+]
+
+
+@every_death
+def test_in_every_operation(fault, ending):
+    """Each dead letter holds what its operation was given."""
+    outcomes = run(in_every_operation(fault))
+    failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
+    assert [one for one in outcomes if not isinstance(one, Failure)] == GOOD
+    assert sorted((one.stage.value, one.index, one.element) for one in failures.values()) == BAD
+    words = ["preprocessing", "preprocessing", "running inference on", "postprocessing", "postprocessing"]
+    expected = [f"{word} element {place} (counted from 0)" for place, word in zip((10, 20, 30, 40, 50), words)]
+    for (place, failure), what in zip(failures.items(), expected, strict=True):
+        assert str(failure.error) == f"the host {ending} while it was {what} of a batch of 64."
+
+
+def test_where_preprocessing_comes_before_batching():
+    """Weights are taken of preprocessed elements, so preprocessing is a request of its own."""
+    handler = FaultyHandler(KILL, 101, max_batch_size=64, element_size_fn=abs, max_batch_weight=1000)
+    handler = handler.with_preprocess_fn(Grow(KILL, 5))
+    outcomes = list(predict(handler, range(20), isolate=True, on_failure="yield"))
+    failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
+    assert [one.inference for one in outcomes if not isinstance(one, Failure)] == [
+        2 * (n + 100) for n in range(20) if n not in (1, 5)
+    ]
+    assert {place: (one.stage, one.element) for place, one in failures.items()} == {
+        1: (Stage.INFERENCE, 101),
+        5: (Stage.PREPROCESSING, 5),
+    }
+
+
+def test_with_keys():
+    outcomes = run(KeyedModelHandler(FaultyHandler(KILL, 3)), [(str(n), n) for n in range(8)], 8)
+    assert (outcomes[3].stage, outcomes[3].element) == (Stage.INFERENCE, ("3", 3))
+    assert [one[1].inference for place, one in enumerate(outcomes) if place != 3] == [0, 2, 4, 8, 10, 12, 14]
+
+
+def test_an_outsiders_kill_costs_nobody_anything(tmp_path):
+    """The host dies once, of no element."""
+    outcomes = run(FaultyHandler(functools.partial(die_once, tmp_path / "died"), 13))
+    assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
+    assert (tmp_path / "died").exists()
+
+
+def die_once(path):
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_everything_is_lethal(tmp_path):
+    """Bounded: after 16 lethal elements in a row what is unanswered fails with them, untried."""
+    outcomes = run(FaultyHandler(functools.partial(die_counted, tmp_path / "deaths"), *range(64)))
+    assert [one.element for one in outcomes] == list(range(64))
+    assert {type(one.error) for one in outcomes} == {HostDiedError}
+    assert 16 <= len((tmp_path / "deaths").read_text()) <= 60
+
+
+def die_counted(path):
+    with path.open("a") as file:
+        file.write("x")
+    os.abort()
+
+
+def test_dead_letters_of_a_pipeline():
+    """As ``in_every_operation``: each operation's dead letters hold what it was given."""
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        elements = pipeline | beam.Create(list(range(64)), reshuffle=False)
+        inference = RunInference(in_every_operation(KILL), batching=BatchingConfig(64, 64))
+        good, dead = elements | inference.with_exception_handling(use_subprocess=True)
+        assert_that(good, equal_to(GOOD))
+        letters = [dead.failed_inferences, *dead.failed_preprocessing, *dead.failed_postprocessing]
+        for number, given in enumerate([[230], 10, 120, None, 480, 600]):
+            assert_that(letters[number], functools.partial(same, given), label=str(number))
+
+
+def same(given, records):
+    """Whether the only dead letter of an operation is of what it was given; None: it has none."""
+    assert [element for element, _ in records] == ([] if given is None else [given])
+    assert {(cls, "was killed by SIGKILL" in text) for _, (cls, text, _) in records} <= {(HostDiedError, True)}
+
+
+def test_a_pipeline_without_exception_handling_fails_with_the_one_error():
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    _ = pipeline | beam.Create([1, 2, 3]) | RunInference(FaultyHandler(KILL, 2, min_batch_size=3), isolate=True)
+    with pytest.raises(HostDiedError, match="killed by SIGKILL while it was running inference on element . "):
+        pipeline.run()

@@ -1,0 +1,191 @@
+"""However a run ends, nothing of it is left: the census at the end of each test sees to it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from headrace import BatchingConfig, predict
+from headrace.core.errors import HostStartError
+from headrace.testing import BrokenLoadHandler, DoublingHandler, FaultyHandler, hang
+
+ONE_BY_ONE = BatchingConfig(1, 1)
+
+
+def test_a_run(census):
+    assert len(list(predict(DoublingHandler(), range(8), isolate=True))) == 8
+    assert census.processes() == {}
+
+
+def test_a_run_that_is_not_begun(census):
+    predict(DoublingHandler(), range(8), isolate=True)
+    assert census.processes() == {}
+
+
+def test_a_run_that_is_left_in_the_middle(census):
+    """The next batches are on their way."""
+    with contextlib.closing(predict(DoublingHandler(), range(8), isolate=True, batching=ONE_BY_ONE)) as run:
+        assert next(run).inference == 0
+        assert len(census.processes()) == 2
+    assert census.processes() == {}
+
+
+def test_a_run_that_is_forgotten(census):
+    run = predict(DoublingHandler(), range(8), isolate=True, batching=ONE_BY_ONE)
+    assert next(run).inference == 0
+    del run
+    gc.collect()
+    assert census.processes() == {}
+
+
+def test_a_run_that_is_left_while_its_host_hangs(census):
+    """It has a second to finish what it does."""
+    with contextlib.closing(
+        predict(FaultyHandler(hang, 2), range(8), isolate=True, ordered=False, batching=ONE_BY_ONE)
+    ) as run:
+        assert next(run).inference == 0
+    assert census.processes() == {}
+
+
+def test_elements_that_raise(census):
+    def elements():
+        yield from range(3)
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        list(predict(DoublingHandler(), elements(), isolate=True, batching=ONE_BY_ONE))
+    assert census.processes() == {}
+
+
+def test_a_model_that_cannot_be_loaded(census):
+    with pytest.raises(OSError, match="cannot be loaded"):
+        list(predict(BrokenLoadHandler(), range(8), isolate=True))
+    assert census.processes() == {}
+
+
+def test_a_handler_that_cannot_be_unpickled(census):
+    with pytest.raises(HostStartError, match="cannot be unpickled there"):
+        list(predict(Unloadable(), range(8), isolate=True))
+    assert census.processes() == {}
+
+
+class Unloadable(DoublingHandler):
+    """Refuses to be unpickled in a zygote."""
+
+    def __setstate__(self, state):
+        if "HEADRACE_HOST_OF" in os.environ:
+            raise ValueError("refused")
+        self.__dict__.update(state)
+
+
+class ServerHandler(DoublingHandler):
+    """Starts servers, which it leaves to themselves, keeps a thread busy, and commits a fault on the example 3."""
+
+    def __init__(self, fault=bool):
+        super().__init__()
+        self._fault = fault
+
+    def load_model(self):
+        self.server = subprocess.Popen(["sleep", "1001"])
+        subprocess.Popen(["sleep", "1002"], start_new_session=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["sh", "-c", "setsid sleep 1003 & exit"], check=True)
+        threading.Thread(target=hang, daemon=True).start()
+        return super().load_model()
+
+    def run_inference(self, batch, model, inference_args=None):
+        if 3 in batch:
+            self._fault()
+        return super().run_inference(batch, model, inference_args)
+
+
+def test_what_a_handler_starts(census, wait_until):
+    run = predict(ServerHandler(), range(8), isolate=True, batching=ONE_BY_ONE)
+    assert next(run).inference == 0
+    assert wait_until(lambda: len(census.servers()) == 3)
+    assert len(list(run)) == 7
+    assert census.processes() == {}
+
+
+def test_what_a_host_has_started_goes_with_it(census, wait_until, tmp_path):
+    """Not only when all is over: another host starts the same again."""
+    handler = ServerHandler(functools.partial(die_once, tmp_path / "died"))
+    run = predict(handler, range(8), isolate=True, batching=ONE_BY_ONE)
+    assert next(run).inference == 0
+    assert wait_until(lambda: len(census.servers()) == 3)
+    first = census.servers()
+    assert [next(run).inference for _ in range(5)] == [2, 4, 6, 8, 10]
+    assert wait_until(lambda: len(census.servers()) == 3)
+    assert not set(first) & set(census.servers())
+    run.close()
+    assert census.processes() == {}
+
+
+def die_once(path):
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+SCRIPT = """
+import os, signal, sys, threading
+from headrace import predict, BatchingConfig
+from headrace.testing import DoublingHandler, hang
+run = predict(DoublingHandler(), range(8), isolate=True, batching=BatchingConfig(1, 1))
+print(next(run).inference, flush=True)
+{ending}
+"""
+FORK = """
+if not (child := os.fork()):
+    {in_child}
+os.waitpid(child, 0)
+print([one.inference for one in run])
+"""
+
+
+def end(ending):
+    script = SCRIPT.format(ending=ending)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    {
+        "": 0,
+        "sys.exit(3)": 3,
+        "os._exit(3)": 3,
+        "os.abort()": -signal.SIGABRT,
+        "raise ValueError": 1,
+        "threading.Thread(target=lambda: list(run)).start()": 0,
+        "threading.Thread(target=lambda: list(run), daemon=True).start()": 0,
+        "sys.run = run": 0,
+    }.items(),
+)
+def test_the_ends_of_a_process(census, wait_until, ending, code):
+    done = end(ending)
+    assert (done.returncode, done.stdout) == (code, "0\n"), done.stderr
+    assert done.stderr == "" or code in (1, -signal.SIGABRT)
+    assert wait_until(lambda: not census.processes(), 5), census.processes()
+
+
+@pytest.mark.parametrize("in_child", ["os._exit(0)", "sys.exit(0)", "run.close(); sys.exit()", "list(run); sys.exit()"])
+def test_forks_of_an_owner(census, wait_until, in_child):
+    """They leave their parent's hosts alone, whatever they do."""
+    done = end(FORK.format(in_child=in_child))
+    assert (done.returncode, done.stdout) == (0, "0\n[2, 4, 6, 8, 10, 12, 14]\n"), done.stderr
+    assert wait_until(lambda: not census.processes(), 5), census.processes()
+
+
+def test_a_fork_that_outlives_its_owner(census, wait_until):
+    """It has the same connections, so that their end does not tell of the owner's."""
+    done = end("if not os.fork(): os.close(1); os.close(2); hang()\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n"), done.stderr
+    assert wait_until(lambda: len(census.processes()) == 1, 5), census.processes()
+    census.kill_all()

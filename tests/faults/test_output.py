@@ -1,0 +1,143 @@
+"""A handler may print, close or flood what it likes: results are unaffected, and lines reach logging."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from headrace import BatchingConfig, predict
+from headrace.testing import DoublingHandler
+
+
+class Talkative(DoublingHandler):
+    """Says something for every batch."""
+
+    def __init__(self, speak):
+        super().__init__()
+        self._speak = speak
+
+    def load_model(self):
+        self._speak("loading")
+        return super().load_model()
+
+    def run_inference(self, batch, model, inference_args=None):
+        self._speak(f"batch {batch[0]}")
+        return super().run_inference(batch, model, inference_args)
+
+
+def print_it(text):
+    print(text)
+
+
+def print_without_end(text):
+    print(text, end="", flush=True)
+    print(" and more", end="\n", flush=True)
+
+
+def print_error(text):
+    print(text, file=sys.stderr)
+
+
+def write_to_descriptor_1(text):
+    os.write(1, f"{text}\n".encode())
+
+
+def write_from_c(text):
+    libc = ctypes.CDLL(None)
+    libc.puts(text.encode())
+    libc.fflush(None)
+
+
+def say_it_in_a_program(text):
+    subprocess.run(["echo", text], check=True)
+
+
+def log(text):
+    logging.getLogger("talkative").warning("%s", text)
+
+
+def run(speak):
+    outcomes = list(predict(Talkative(speak), range(64), isolate=True, batching=BatchingConfig(32, 32)))
+    assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
+
+
+@pytest.mark.parametrize(
+    ("speak", "logger", "lines"),
+    [
+        (print_it, "headrace.host", ["loading", "batch 0", "batch 32"]),
+        (print_without_end, "headrace.host", ["loading and more", "batch 0 and more", "batch 32 and more"]),
+        (print_error, "headrace.host", ["loading", "batch 0", "batch 32"]),
+        (write_to_descriptor_1, "headrace.host", ["loading", "batch 0", "batch 32"]),
+        (write_from_c, "headrace.host", ["loading", "batch 0", "batch 32"]),
+        (say_it_in_a_program, "headrace.host", ["loading", "batch 0", "batch 32"]),
+        (log, "talkative", ["loading", "batch 0", "batch 32"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_lines_reach_logging(caplog, speak, logger, lines):
+    with caplog.at_level(logging.INFO):
+        run(speak)
+    level = logging.WARNING if speak is log else logging.INFO
+    assert [one for one in caplog.record_tuples if one[0] == logger] == [
+        (logger, level, f"Talkative: {line}") for line in lines
+    ]
+
+
+def close_stdout(text):
+    sys.stdout.close()
+    sys.stderr.close()
+
+
+def close_descriptors(text):
+    os.close(1)
+    os.close(2)
+
+
+def lose_streams(text):
+    sys.stdout = sys.stderr = None
+
+
+@pytest.mark.parametrize("speak", [close_stdout, lose_streams])
+def test_streams_that_are_closed(speak):
+    run(speak)
+
+
+def test_descriptors_that_are_closed():
+    """The next file that is opened becomes descriptor 1, which nobody of ours writes to."""
+    outcomes = list(predict(ClosingHandler(), range(64), isolate=True, batching=BatchingConfig(32, 32)))
+    assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
+
+
+class ClosingHandler(DoublingHandler):
+    """Closes descriptors 1 and 2 as it loads its model."""
+
+    def load_model(self):
+        close_descriptors("")
+        return super().load_model()
+
+
+def flood(text):
+    block = b"".join(b"%09d " % number + b"x" * 89 + b"\n" for number in range(10_000))
+    for _ in range(50):
+        sys.stdout.buffer.write(block)
+    sys.stdout.flush()
+
+
+def test_flood(caplog):
+    """100 MB in the two batches; about 1,000 lines a second are passed on, the rest is counted."""
+    handler = Talkative(flood)
+    handler.load_model = DoublingHandler().load_model
+    with caplog.at_level(logging.INFO):
+        outcomes = list(predict(handler, range(64), isolate=True, batching=BatchingConfig(32, 32)))
+    assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
+    lines = [one.getMessage() for one in caplog.records if one.name == "headrace.host"]
+    assert lines[0].startswith("Talkative: 000000000 xxx")
+    assert any("more lines were dropped" in line for line in lines)
+    passed = sum("xxx" in line for line in lines)
+    dropped = sum(int(line.split()[1].replace(",", "")) for line in lines if "more lines were dropped" in line)
+    assert passed + dropped == 1_000_000

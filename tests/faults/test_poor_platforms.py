@@ -1,0 +1,92 @@
+"""Where the operating system offers less, model hosts work by plainer means, or say that they cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+LESS = {
+    "memfd_create": "del os.memfd_create",
+    "pidfd_open": "del os.pidfd_open",
+    "prctl": """
+class LibraryWithoutPrctl(ctypes.CDLL):
+    def __getattr__(self, name):
+        if name == "prctl":
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+ctypes.CDLL = LibraryWithoutPrctl
+""",
+}
+"""Python code that takes a piece away; it runs at the start of the owner, of its zygote and of what those start."""
+
+EXPECTED = [[n, 2 * n] for n in range(24)]
+
+
+@pytest.fixture
+def start_poor_owner(tmp_path, start_owner, monkeypatch):
+    """Starts owners on a platform that lacks some pieces."""
+
+    def start(moment, *, lacking=tuple(LESS), **settings):
+        code = "\n".join(["import ctypes, os", *(LESS[name] for name in lacking)])
+        (tmp_path / "sitecustomize.py").write_text(code)
+        path = os.environ.get("PYTHONPATH", "")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), path]) if path else str(tmp_path))
+        owner = start_owner(moment, **settings).reached()
+        assert set(owner.file("host has").split()) == set(LESS) - set(lacking)
+        return owner
+
+    return start
+
+
+@pytest.mark.parametrize("lacking", [*[(name,) for name in LESS], tuple(LESS)], ids=[*LESS, "all"])
+def test_a_host_that_is_killed_is_recovered(start_poor_owner, census, lacking):
+    owner = start_poor_owner("batch", lacking=lacking)
+    [host] = census.hosts(owner.pid)
+    os.kill(host, signal.SIGKILL)
+    owner.go()
+    assert owner.result() == EXPECTED
+
+
+@pytest.mark.parametrize("moment", ["load", "batch", "idle"])
+def test_the_owners_end_ends_all(start_poor_owner, census, wait_until, moment):
+    """Zygote and host see that their channels close, and the zygote sees to the host."""
+    owner = start_poor_owner(moment)
+    assert len(census.processes()) == 3
+    owner.process.kill()
+    owner.process.wait()
+    assert wait_until(lambda: not census.processes(), 5), census.processes()
+
+
+def test_a_zygote_that_is_killed(start_poor_owner, census):
+    """Nothing tells its host, which its owner has to end."""
+    owner = start_poor_owner("batch")
+    [zygote] = census.zygotes(owner.pid)
+    os.kill(zygote, signal.SIGKILL)
+    owner.go()
+    assert owner.result() == EXPECTED
+
+
+def test_a_host_that_hangs(start_poor_owner):
+    """The element that is held is not let go."""
+    result = start_poor_owner("batch", timeout=0.5).result()
+    where = "element 0 (counted from 0) of a batch of 4"
+    assert result[4] == f"TimeoutError('running inference on {where} took longer than 0.5 s.')"
+    assert result[:4] + result[5:] == EXPECTED[:4] + EXPECTED[5:]
+
+
+def test_without_fork():
+    script = "import os; del os.fork; from headrace import predict; from headrace.testing import DoublingHandler; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script} predict(DoublingHandler(), [1], isolate=True)"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "ConfigurationError: isolate=True, use_subprocess=True and timeout run the model" in done.stderr
+    assert "processes that fork" in done.stderr

@@ -1,0 +1,79 @@
+"""Signals to owner, zygote and host, at any moment: what is left is right, or nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+EXPECTED = [[n, 2 * n] for n in range(24)]
+MOMENTS = ["start", "load", "batch", "idle"]
+KILL, TERM, SEGV, STOP = signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSTOP
+
+
+def named(value):
+    return getattr(value, "name", value)
+
+
+def test_undisturbed(start_owner):
+    assert start_owner(servers=1).result() == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"), [*((moment, KILL) for moment in MOMENTS), ("start", TERM), ("batch", TERM)], ids=named
+)
+def test_owner(start_owner, census, wait_until, moment, number):
+    """Three servers, one of them in a session of its own and one fully detached, go with it."""
+    owner = start_owner(moment, servers=1).reached()
+    assert wait_until(lambda: len(census.servers()) == (0 if moment == "start" else 3))
+    assert len(census.zygotes(owner.pid)) == 1
+    os.kill(owner.pid, number)
+    owner.process.wait()
+    assert wait_until(lambda: not census.processes(), 5), census.processes()
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_zygote(start_owner, census, moment):
+    owner = start_owner(moment, servers=1).reached()
+    [zygote] = census.zygotes(owner.pid)
+    os.kill(zygote, KILL)
+    owner.go()
+    assert owner.result() == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"), [*((moment, KILL) for moment in MOMENTS[1:]), ("batch", TERM), ("idle", SEGV)], ids=named
+)
+def test_host(start_owner, census, moment, number):
+    owner = start_owner(moment).reached()
+    [host] = census.hosts(owner.pid)
+    os.kill(host, number)
+    owner.go()
+    assert owner.result() == EXPECTED
+
+
+@pytest.mark.parametrize("moment", ["load", "idle"])
+def test_a_host_that_is_stopped_counts_as_hung(start_owner, census, moment):
+    owner = start_owner(moment, timeout=1).reached()
+    [host] = census.hosts(owner.pid)
+    os.kill(host, STOP)
+    owner.go()
+    if moment == "idle":
+        assert owner.result() == EXPECTED
+    else:
+        assert set(owner.result()) == {"TimeoutError('loading the model of HeldHandler took longer than 1 s.')"}
+
+
+def test_all_three_at_once(start_owner, census, wait_until):
+    """Servers survive for want of somebody to end them; the next owner does."""
+    owner = start_owner("batch", servers=1).reached()
+    assert wait_until(lambda: len(census.servers()) == 3)
+    everybody = [owner.pid, *census.zygotes(owner.pid), *census.hosts(owner.pid)]
+    for number in (STOP, KILL):
+        for process in everybody:
+            os.kill(process, number)
+    owner.process.wait()
+    assert len(census.servers()) == 3
+    assert start_owner().result() == EXPECTED
+    assert wait_until(lambda: not census.processes(), 5), census.processes()

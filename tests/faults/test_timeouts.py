@@ -1,0 +1,189 @@
+"""Operations that take too long, in whatever way: only what hangs fails, and that within a bounded time."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+
+from headrace import BatchingConfig, Failure, predict
+from headrace.beam import RunInference
+from headrace.core.errors import HostDiedError
+from headrace.core.result import Stage
+from headrace.testing import (
+    DoublingHandler,
+    FaultyFunction,
+    FaultyHandler,
+    FaultyLoadHandler,
+    hang,
+    hang_holding_gil,
+    hang_in_c,
+)
+
+TIMEOUT = 0.4
+HANGS = {
+    "in Python": hang,
+    "in C": hang_in_c,
+    "in C, holding the GIL": hang_holding_gil,
+    "stopped": functools.partial(signal.raise_signal, signal.SIGSTOP),
+}
+
+
+def run(handler, elements=range(64), size=64, timeout=TIMEOUT):
+    return list(predict(handler, elements, timeout=timeout, on_failure="yield", batching=BatchingConfig(size, size)))
+
+
+def assert_only(outcomes, culprits):
+    """Only these failed, with TimeoutError."""
+    failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
+    assert list(failures) == culprits
+    assert {type(one.error) for one in failures.values()} == {TimeoutError}
+    assert [one.inference for one in outcomes if not isinstance(one, Failure)] == [
+        2 * n for n in range(64) if n not in culprits
+    ]
+
+
+@pytest.mark.parametrize("fault", HANGS.values(), ids=HANGS)
+def test_one_among_64(fault):
+    outcomes = run(FaultyHandler(fault, 13))
+    assert_only(outcomes, [13])
+    assert (outcomes[13].stage, outcomes[13].index, outcomes[13].element) == (Stage.INFERENCE, 0, 13)
+    what = "running inference on element 13 (counted from 0) of a batch of 64"
+    assert str(outcomes[13].error) == f"{what} took longer than 0.4 s."
+
+
+def test_two_among_64():
+    assert_only(run(FaultyHandler(hang_holding_gil, 5, 60)), [5, 60])
+
+
+def test_all_of_64(counted):
+    """The batch, then one by one: what is unanswered after the fifth timeout fails."""
+    outcomes = run(FaultyHandler(counted.then(hang_holding_gil), *range(64)))
+    assert [type(one.error) for one in outcomes] == [TimeoutError] * 64
+    assert [one.element for one in outcomes] == list(range(64))
+    assert counted.count() == 5
+
+
+def test_in_pre_and_postprocessing():
+    handler = DoublingHandler()
+    for value in (99, 7, 98):
+        handler = handler.with_preprocess_fn(FaultyFunction(hang_holding_gil, value))
+    for value in ((99, 99), (40, 80)):
+        handler = handler.with_postprocess_fn(FaultyFunction(hang, value + (None,)))
+    outcomes = run(handler)
+    assert_only(outcomes, [7, 40])
+    assert (outcomes[7].stage, outcomes[7].index, outcomes[7].element) == (Stage.PREPROCESSING, 1, 7)
+    assert (outcomes[40].stage, outcomes[40].index, outcomes[40].element[:2]) == (Stage.POSTPROCESSING, 1, (40, 80))
+    assert str(outcomes[7].error).startswith("preprocessing element 7 (counted from 0) of a batch of 64 took longer")
+    assert str(outcomes[40].error).startswith("postprocessing element 40 (counted from 0) of a batch of 64 took longer")
+
+
+def test_an_outsiders_stop(tmp_path):
+    """The host is stopped once, through no element's fault: all are answered."""
+    outcomes = run(FaultyHandler(functools.partial(stop_once, tmp_path / "stopped"), 13))
+    assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
+
+
+def stop_once(path):
+    if not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_loading(counted):
+    """The model is not loaded for every batch again: they fail at once."""
+    started = time.monotonic()
+    outcomes = run(FaultyLoadHandler(counted.then(hang_holding_gil)), size=4)
+    assert [type(one.error) for one in outcomes] == [TimeoutError] * 64
+    assert {str(one.error) for one in outcomes} == {"loading the model of FaultyLoadHandler took longer than 0.4 s."}
+    assert counted.count() == 1
+    assert time.monotonic() - started < 10 * TIMEOUT
+
+
+def test_dying_in_loading(counted):
+    """A death may be an outsider's doing, so it is tried a second time."""
+    outcomes = run(FaultyLoadHandler(counted.then(os.abort)), size=4)
+    assert [type(one.error) for one in outcomes] == [HostDiedError] * 64
+    assert {str(one.error) for one in outcomes} == {
+        "the host was killed by SIGABRT while it was loading the model of FaultyLoadHandler."
+    }
+    print(counted.count())
+    assert counted.count() <= 4
+
+
+def test_loading_without_exception_handling(counted):
+    with pytest.raises(TimeoutError, match=r"loading the model of FaultyLoadHandler took longer than 0\.4 s\."):
+        list(predict(FaultyLoadHandler(counted.then(hang)), range(4), timeout=TIMEOUT))
+    assert counted.count() == 1
+
+
+class Counted:
+    """Counts in a file what processes do that do not live to tell."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def then(self, fault):
+        return functools.partial(count_and, fault, self._path)
+
+    def count(self):
+        return len(self._path.read_text())
+
+
+def count_and(fault, path):
+    with path.open("a") as file:
+        file.write("x")
+    fault()
+
+
+@pytest.fixture
+def counted(tmp_path):
+    return Counted(tmp_path / "count")
+
+
+def test_threads_of_one_process(counted):
+    """Of two threads that share a host one has a batch that hangs; the other's batches are repeated."""
+    options = PipelineOptions(direct_num_workers=2, direct_running_mode="multi_threading")
+    handler = FaultyHandler(counted.then(hang_holding_gil), 13, 170, min_batch_size=4, max_batch_size=4)
+    with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
+        elements = pipeline | beam.Create(range(200)) | beam.Reshuffle()
+        good, dead = elements | RunInference(handler).with_exception_handling(timeout=TIMEOUT)
+        assert_that(
+            good | beam.Map(lambda one: one.inference), equal_to([2 * n for n in range(200) if n not in (13, 170)])
+        )
+        assert_that(dead.failed_inferences | beam.Map(lambda one: one[0]), equal_to([[13], [170]]), label="dead")
+    assert counted.count() == 4
+
+
+def test_a_timeout_that_is_not_handled_fails_the_pipeline(tmp_path):
+    """With one clear error, and the process can end."""
+    script = tmp_path / "pipeline.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import apache_beam as beam
+            from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+            from headrace.beam import RunInference
+            from headrace.testing import FaultyHandler, hang_holding_gil
+
+            with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+                handler = FaultyHandler(hang_holding_gil, 3, min_batch_size=8, max_batch_size=8)
+                inference = RunInference(handler).with_exception_handling(exc_class=ValueError, timeout=0.4)
+                _ = pipeline | beam.Create(list(range(8)), reshuffle=False) | inference
+            """
+        )
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    *_, last = done.stderr.strip().splitlines()
+    assert "TimeoutError: running inference on 8 elements of a batch of 8 took longer than 0.4 s." in last

@@ -1,0 +1,186 @@
+"""What cannot go from process to process fails alone: an element, a prediction, an exception; or at construction."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headrace import BatchingConfig, ConfigurationError, Failure, predict
+from headrace.beam import RunInference
+from headrace.core.result import Stage
+from headrace.testing import DoublingHandler
+
+
+def run(handler, elements=range(64)):
+    return list(predict(handler, elements, isolate=True, on_failure="yield", batching=BatchingConfig(64, 64)))
+
+
+def the_failure(outcomes):
+    """Its place, and it; the others have their predictions."""
+    failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
+    assert len(failures) == 1
+    assert len(outcomes) == 64
+    return failures.popitem()
+
+
+class Holder(DoublingHandler):
+    """Holds a lock."""
+
+    def __init__(self):
+        super().__init__()
+        self.state = {"guard": threading.Lock()}
+
+
+@pytest.mark.parametrize(
+    "construct",
+    [
+        lambda: predict(Holder(), [1], isolate=True),
+        lambda: predict(Holder(), [1], timeout=1),
+        lambda: RunInference(Holder(), isolate=True),
+        lambda: RunInference(Holder()).with_exception_handling(timeout=1),
+    ],
+    ids=["isolated", "timed", "isolated in Beam", "timed in Beam"],
+)
+def test_handlers_are_refused_at_construction(construct):
+    with pytest.raises(ConfigurationError, match=r"_thread\.lock.*does not pickle.*load_model") as caught:
+        construct()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_attribute_is_named():
+    with pytest.raises(ConfigurationError, match=r"Holder\.state\['guard'\], of type _thread\.lock, does not pickle"):
+        predict(Holder(), [1], isolate=True)
+
+
+def test_so_are_functions():
+    handler = DoublingHandler().with_preprocess_fn(threading.Lock().acquire)
+    with pytest.raises(ConfigurationError, match=r"preprocess\[0\], .*, does not pickle"):
+        predict(handler, [1], isolate=True)
+
+
+class LockPredictor(DoublingHandler):
+    """Predicts a lock for the example 13."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [threading.Lock() if example == 13 else 2 * example for example in batch]
+
+
+def test_a_prediction():
+    outcomes = run(LockPredictor())
+    place, failure = the_failure(outcomes)
+    assert (place, failure.stage, failure.index, failure.element) == (13, Stage.INFERENCE, 0, 13)
+    assert "lock" in str(failure.error)
+    assert [one for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
+
+
+def test_a_prediction_without_exception_handling():
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
+        list(predict(LockPredictor(), range(64), isolate=True, batching=BatchingConfig(64, 64)))
+
+
+def test_a_prediction_of_every_element():
+    class Locks(DoublingHandler):
+        def run_inference(self, batch, model, inference_args=None):
+            return [threading.Lock() for _ in batch]
+
+    outcomes = run(Locks())
+    assert {type(one.error) for one in outcomes} == {TypeError}
+    assert [one.element for one in outcomes] == list(range(64))
+
+
+def lengths(handler):
+    return handler.with_preprocess_fn(len)
+
+
+def test_an_element():
+    elements = ["x" * n for n in range(64)]
+    elements[13] = Unpicklable()
+    outcomes = run(lengths(DoublingHandler()), elements)
+    place, failure = the_failure(outcomes)
+    assert place == 13
+    assert failure.element is elements[13]
+    assert "cannot be sent" in str(failure.error)
+    assert [one.inference for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
+
+
+class Unpicklable:
+    """Refuses to be pickled."""
+
+    def __reduce__(self):
+        raise ValueError("cannot be sent")
+
+
+def test_an_element_without_exception_handling():
+    with pytest.raises(ValueError, match="cannot be sent"):
+        list(predict(lengths(DoublingHandler()), ["x", Unpicklable()], isolate=True))
+
+
+class Unloadable:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_an_element_that_does_not_unpickle():
+    elements = ["x" * n for n in range(64)]
+    elements[13] = Unloadable()
+    outcomes = run(lengths(DoublingHandler()), elements)
+    place, failure = the_failure(outcomes)
+    assert place == 13
+    assert failure.element is elements[13]
+    assert isinstance(failure.error, ValueError)
+    assert "no number" in str(failure.error)
+    assert [one.inference for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
+
+
+def test_an_element_that_does_not_unpickle_without_exception_handling():
+    with pytest.raises(ValueError, match="no number"):
+        list(predict(lengths(DoublingHandler()), ["x", Unloadable()], isolate=True))
+
+
+class UnloadablePredictor(DoublingHandler):
+    """Predicts something that can be pickled but not unpickled for the example 13."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [Unloadable() if example == 13 else 2 * example for example in batch]
+
+
+def test_a_prediction_that_does_not_unpickle():
+    outcomes = run(UnloadablePredictor())
+    place, failure = the_failure(outcomes)
+    assert (place, failure.stage, failure.element) == (13, Stage.INFERENCE, 13)
+    assert [one for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
+
+
+class TwoArguments(Exception):
+    """Does not unpickle: its args are not its constructor's."""
+
+    def __init__(self, example, reason):
+        super().__init__(f"{example} is {reason}")
+
+
+class Raiser(DoublingHandler):
+    """Raises on 13."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        if 13 in batch:
+            raise TwoArguments(13, "unlucky")
+        return super().run_inference(batch, model, inference_args)
+
+
+def test_an_exception():
+    outcomes = run(Raiser())
+    place, failure = the_failure(outcomes)
+    assert place == 13
+    assert str(failure.error) == "13 is unlucky"
+    assert type(failure.error).__name__ == "TwoArguments"
+    assert "run_inference" in "".join(failure.caught.lines)
+
+
+def test_an_exception_without_exception_handling():
+    with pytest.raises(Exception, match="13 is unlucky") as caught:
+        list(predict(Raiser(), range(64), isolate=True))
+    assert type(caught.value).__name__ == "TwoArguments"
+    assert "in run_inference" in str(caught.value.__cause__)

@@ -1,0 +1,168 @@
+"""numpy's arrays and scalars through plain memory: what is stacked, what is not, and what a pickle takes along."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy
+import pytest
+
+from headrace.handlers.numpy_arrays import NumpyArrays
+
+CODEC = NumpyArrays()
+STRUCTURED = numpy.dtype([("a", ">i4"), ("b", "M8[ns]"), ("c", "f8", (2, 2))])
+
+
+def through_memory(values):
+    """Values stacked, and views on the memory in which they lie."""
+    stacked = CODEC.stack(values)
+    memory = bytearray(b"\xff" * stacked.nbytes)
+    stacked.write(memoryview(memory))
+    layout = pickle.loads(pickle.dumps(stacked.layout))
+    return CODEC.unstack(layout, memoryview(memory), len(values)), memory
+
+
+def pickled(value):
+    """An object that was pickled with the plug-in's reducers, and the sizes of the buffers beside the pickle."""
+    pieces, buffers = [], []
+    file = type("File", (), {"write": pieces.append})
+    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.dispatch_table = CODEC.reducers()
+    pickler.dump(value)
+    views = [bytearray(buffer.raw()) for buffer in buffers]
+    return pickle.loads(b"".join(pieces), buffers=views), list(map(len, views))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *("?", "i1", "u2", "i4", "q", "l", "Q", "f2", "f4", "f8", "g", "c8", "c16", "G", ">f8", ">i2", ">c8"),
+        *("M8[ns]", ">M8[Y]", "m8[25s]", "S5", "U3", ">U3", "V7", STRUCTURED),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (), (0,), (2, 0, 3)], ids=str)
+def test_arrays_of_every_dtype(dtype, shape):
+    dtype = numpy.dtype(dtype)
+    content = numpy.random.default_rng(0).bytes(4 * dtype.itemsize * 6)
+    arrays = [numpy.zeros(shape, dtype) for _ in range(4)]
+    if dtype.kind not in "?bSU":  # any bits will do
+        arrays = [numpy.frombuffer(content, dtype, array.size, 7).reshape(shape) for array in arrays]
+    for came, (again, _) in zip(through_memory(arrays)[0], map(pickled, arrays), strict=True):
+        for array in (came, again):
+            assert type(array) is numpy.ndarray
+            assert (array.dtype, array.dtype.byteorder, array.shape) == (dtype, dtype.byteorder, shape)
+            assert array.tobytes() == arrays[0].tobytes()
+        assert came.dtype.char == dtype.char
+
+
+@pytest.mark.parametrize("code", [*"?bhilqBHILQefdgFDG"])
+def test_scalars_of_every_type(code):
+    values = list(numpy.array([0, 1, 3], code))
+    came, memory = through_memory(values)
+    assert [(type(one), one) for one in came] == [(type(one), one) for one in values]
+    memory[:] = b"\xff" * len(memory)
+    assert came == values
+
+
+def test_not_a_number_remains_the_same_not_a_number():
+    values = list(numpy.array([0x7FC00001, 0xFFC00002], "u4").view("f4"))
+    assert [one.tobytes() for one in through_memory(values)[0]] == [one.tobytes() for one in values]
+
+
+class Special(numpy.ndarray):
+    pass
+
+
+A = numpy.zeros((2, 2))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [A, A.astype("f4")],
+        [A, A.astype(">f8")],
+        [A, A[:1]],
+        [A, A.T + 1],
+        [A, None],
+        [A, [[0.0, 0.0], [0.0, 0.0]]],
+        [A, numpy.float64(1)],
+        [A, A.view(Special)],
+        [A.view(Special), A.view(Special)],
+        [A, A.view(numpy.dtype("f8", metadata={"unit": "m"}))],
+        [A.view(numpy.dtype("f8", metadata={"unit": "m"})), A],
+        [numpy.zeros((3, 2)).T],
+        [numpy.zeros(6)[::2]],
+        [numpy.zeros((2, 2), order="F"), numpy.zeros((2, 2), order="F")],
+        [numpy.zeros(2, object)],
+        [numpy.zeros(2, [("a", object)])],
+        [numpy.zeros(2, "V0")],
+        [numpy.ma.zeros(2)],
+        [numpy.float32(1), numpy.float64(1)],
+        [numpy.float32(1), 1.0],
+        [numpy.float32(1), numpy.zeros((), "f4")],
+        [numpy.str_("a"), numpy.str_("a")],
+        [numpy.datetime64("2020"), numpy.datetime64("2020-01-01")],
+        [numpy.zeros(2, STRUCTURED)[0], numpy.zeros(2, STRUCTURED)[1]],
+        [numpy.dtype("f4")],
+    ],
+    ids=repr,
+)
+def test_what_would_not_come_back_as_it_was_is_not_stacked(values):
+    assert CODEC.stack(values) is None
+
+
+def test_rows_are_views():
+    rows, memory = through_memory(list(numpy.arange(6.0).reshape(3, 2)))
+    memory[:] = bytes(len(memory))
+    assert not numpy.any(rows)
+    rows[1][:] = 1
+    assert memory[16:24] == numpy.float64(1).tobytes()
+    with pytest.raises(BufferError):
+        memory.clear()
+    stacked = CODEC.stack(rows)
+    assert not CODEC.unstack(stacked.layout, memoryview(bytes(48)), 3)[0].flags.writeable
+
+
+def test_a_layout_is_small():
+    for values in ([A, A], [numpy.float32(1), numpy.float32(2)]):
+        assert len(pickle.dumps(CODEC.stack(values).layout, 5)) < 50
+
+
+@pytest.mark.parametrize("make", [lambda a: a, lambda a: a.T, lambda a: a[:, ::2], lambda a: a[::-1].T])
+@pytest.mark.parametrize("side", [3, 40])
+@pytest.mark.parametrize("dtype", ["f8", ">M8[s]", STRUCTURED], ids=str)
+def test_single_arrays_take_one_buffer_along(make, side, dtype):
+    array = make(numpy.frombuffer(numpy.random.default_rng(0).bytes(10**6), dtype, side * side).reshape(side, side))
+    came, sizes = pickled([array, array])
+    assert sizes == [array.nbytes]
+    assert came[0] is came[1]
+    assert (came[0].dtype, came[0].dtype.byteorder) == (array.dtype, array.dtype.byteorder)
+    assert came[0].tobytes() == array.tobytes()
+    assert came[0].flags.f_contiguous == array.flags.f_contiguous
+    assert came[0].flags.writeable == (array.flags.writeable or not array.flags.forc)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        numpy.array([None, "text", 1], object),
+        numpy.zeros(3, [("a", object), ("b", "i4")]),
+        numpy.zeros(3, numpy.dtype("f4", metadata={"unit": "m"})),
+        numpy.zeros(3, "V0"),
+    ],
+    ids=str,
+)
+def test_arrays_that_are_more_than_memory_are_left_to_numpy(array):
+    came, _ = pickled(array)
+    assert repr(came) == repr(array)
+    assert came.dtype.metadata == array.dtype.metadata
+
+
+def test_subclasses_are_left_to_themselves():
+    masked, _ = pickled(numpy.ma.array([1, 2, 3], mask=[0, 1, 0]))
+    assert repr(masked) == repr(numpy.ma.array([1, 2, 3], mask=[0, 1, 0]))
+
+
+def test_without_numpy_the_extra_is_named(said_without):
+    assert "install it with: pip install 'headrace[onnx]'" in said_without("headrace.handlers.numpy_arrays", "numpy")

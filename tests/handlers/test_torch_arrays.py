@@ -1,0 +1,198 @@
+"""Tensors through plain memory: what is stacked, what is not, and what a pickle takes along."""
+
+from __future__ import annotations
+
+import copyreg
+import gc
+import pickle
+
+import pytest
+import torch
+
+from headrace.handlers.torch_arrays import _NAMES, TorchArrays
+
+CODEC = TorchArrays()
+DTYPES = list(_NAMES)
+
+
+def filled(dtype, *shape, start=1):
+    """A tensor of any dtype: counts bytes, or alternates where only 0 and 1 are allowed."""
+    size = torch.Size(shape).numel() * dtype.itemsize
+    content = bytearray((start + i) % (2 if dtype is torch.bool else 100) for i in range(size))
+    flat = torch.frombuffer(content or bytearray(16), dtype=dtype)
+    return (flat if size else flat[:0]).view(shape)
+
+
+def bits(tensor):
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    return flat.view(torch.uint8).tolist()
+
+
+def through_memory(values):
+    """Tensors stacked, and views on the memory in which they lie."""
+    stacked = CODEC.stack(values)
+    memory = bytearray(b"\xff" * stacked.nbytes)
+    stacked.write(memoryview(memory))
+    layout = pickle.loads(pickle.dumps(stacked.layout))
+    return CODEC.unstack(layout, memoryview(memory), len(values)), memory
+
+
+def pickled(value):
+    """An object that was pickled with the plug-in's reducers, and the sizes of the buffers beside the pickle."""
+    pieces, buffers = [], []
+    file = type("File", (), {"write": pieces.append})
+    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **CODEC.reducers()}
+    pickler.dump(value)
+    views = [bytearray(buffer.raw()) for buffer in buffers]
+    return pickle.loads(b"".join(pieces), buffers=views), list(map(len, views))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (), (1,), (0,), (2, 0, 3)], ids=str)
+def test_tensors_of_every_dtype(dtype, shape):
+    tensors = [filled(dtype, *shape, start=i) for i in range(4)]
+    arrived = through_memory(tensors)[0]
+    for came, again, sent in zip(arrived, (pickled(tensor)[0] for tensor in tensors), tensors, strict=True):
+        for tensor in (came, again):
+            assert type(tensor) is torch.Tensor
+            assert (tensor.dtype, tensor.shape, tensor.requires_grad) == (dtype, shape, False)
+            assert bits(tensor) == bits(sent)
+
+
+def test_the_common_dtypes_are_known():
+    assert {torch.bool, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.uint8} <= set(DTYPES)
+
+
+def test_conjugates_and_negatives_are_resolved():
+    number = torch.tensor([[1 + 2j, 3 - 4j]])
+    for views in ([number.conj()] * 2, [number[:, :1].conj().imag, number[:, 1:].conj().imag]):
+        assert any(view.is_conj() or view.is_neg() for view in views)
+        for came in (through_memory(views)[0], [pickled(view)[0] for view in views]):
+            assert list(map(torch.Tensor.tolist, came)) == list(map(torch.Tensor.tolist, views))
+
+
+class Special(torch.Tensor):
+    pass
+
+
+def with_attribute(tensor):
+    tensor.note = "kept"
+    return tensor
+
+
+def nested():
+    return torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])
+
+
+T = torch.zeros(2, 2)
+UNEQUAL = {
+    "dtypes": lambda: [T, T.double()],
+    "shapes": lambda: [T, T[:1]],
+    "types": lambda: [T, None],
+    "lists": lambda: [T, [[0.0, 0.0], [0.0, 0.0]]],
+    "subclass": lambda: [T.as_subclass(Special), T.as_subclass(Special)],
+    "one of a subclass": lambda: [T, T.as_subclass(Special)],
+    "parameters": lambda: [torch.nn.Parameter(T, requires_grad=False)],
+    "gradient": lambda: [torch.zeros(2, 2, requires_grad=True)],
+    "one gradient": lambda: [T, torch.zeros(2, 2, requires_grad=True)],
+    "transposed": lambda: [torch.zeros(3, 2).T],
+    "one transposed": lambda: [torch.zeros(2, 3), torch.zeros(3, 2).T],
+    "strided": lambda: [torch.zeros(6)[::2]],
+    "sparse": lambda: [T.to_sparse(), T.to_sparse()],
+    "one sparse": lambda: [T, T.to_sparse()],
+    "meta": lambda: [torch.zeros(2, 2, device="meta")],
+    "one meta": lambda: [T, torch.zeros(2, 2, device="meta")],
+    "attribute": lambda: [with_attribute(torch.zeros(2, 2)), T],
+    "one attribute": lambda: [T, with_attribute(torch.zeros(2, 2))],
+    "nested": lambda: [nested()],
+    "one nested": lambda: [T, nested()],
+    "packed bits": lambda: [torch.zeros(2, dtype=torch.uint8).view(torch.bits8)],
+    "a dtype": lambda: [torch.float32],
+    "size": lambda: [torch.Size([2])],
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("make", UNEQUAL.values(), ids=UNEQUAL.keys())
+def test_what_would_not_come_back_as_it_was_is_not_stacked(make):
+    assert CODEC.stack(make()) is None
+
+
+def test_rows_are_views():
+    rows, memory = through_memory([torch.zeros(2, 2), torch.zeros(2, 2)])
+    rows[1][:] = 1
+    assert bytes(memory[16:]) == torch.ones(4).numpy().tobytes()
+    with pytest.raises(BufferError):
+        memory.clear()
+    del rows
+    gc.collect()
+    memory.clear()
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2), ()], ids=str)
+def test_a_row_is_a_tensor_in_its_own_right(shape):
+    """A view of the batch could not be changed in place by what needs a gradient, and its pickle is the batch's."""
+    rows, _ = through_memory([torch.ones(shape) for _ in range(1000)])
+    assert len(pickle.dumps(rows[0])) < 1000
+    assert rows[1].mul_(torch.ones(shape, requires_grad=True)).requires_grad
+
+
+def test_a_read_only_memory_is_copied():
+    stacked = CODEC.stack([torch.zeros(2), torch.ones(2)])
+    content = bytes(16)
+    rows = CODEC.unstack(stacked.layout, memoryview(content), 2)
+    rows[0][:] = 7
+    assert content == bytes(16)
+    assert torch.equal(rows[0], torch.tensor([7.0, 7.0]))
+
+
+def test_a_layout_is_small():
+    assert len(pickle.dumps(CODEC.stack([T]).layout, 5)) < 50
+
+
+@pytest.mark.parametrize(
+    "make", [lambda t: t, lambda t: t.T, lambda t: t[:, ::2], lambda t: t[3], lambda t: t[3, 3], lambda t: t[::50, :1]]
+)
+def test_single_tensors_take_their_own_memory_along_and_no_more(make):
+    tensor = make(torch.rand(40, 40))
+    came, sizes = pickled([tensor, tensor])
+    assert sizes == [tensor.nbytes]
+    assert came[0] is came[1]
+    assert torch.equal(came[0], tensor)
+    came[0].add_(1)  # writable
+
+
+def test_gradients_stay_required():
+    leaf = torch.ones(3, requires_grad=True)
+    (came, product, parameter), sizes = pickled([leaf, leaf * 2, torch.nn.Parameter(torch.ones(2))])
+    assert sizes == [12, 12, 8]
+    assert came.requires_grad
+    assert product.requires_grad
+    assert product.is_leaf
+    assert torch.equal(product, torch.full((3,), 2.0))
+    assert type(parameter) is torch.nn.Parameter
+    assert parameter.requires_grad
+
+
+UNUSUAL = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "meta": lambda: torch.zeros(2, device="meta"),
+    "attribute": lambda: with_attribute(torch.zeros(2)),
+    "subclass": lambda: torch.ones(2).as_subclass(Special),
+}
+
+
+@pytest.mark.parametrize("make", UNUSUAL.values(), ids=UNUSUAL.keys())
+def test_what_is_more_than_memory_is_left_to_torch(make):
+    tensor = make()
+    (came, also), _ = pickled((tensor, torch.zeros(2)))
+    traits = ("dtype", "shape", "layout", "device")
+    assert [getattr(came, name) for name in traits] == [getattr(tensor, name) for name in traits]
+    assert type(came) is type(tensor)
+    assert getattr(came, "note", None) == getattr(tensor, "note", None)
+    assert torch.equal(also, torch.zeros(2))
+
+
+def test_without_torch_the_extra_is_named(said_without):
+    assert "install it with: pip install 'headrace[pytorch]'" in said_without("headrace.handlers.torch_arrays", "torch")

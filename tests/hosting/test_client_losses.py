@@ -1,0 +1,512 @@
+"""Whatever becomes of a host, the request on which it worked is lost, and all others are answered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import HostStartError
+from headrace.hosting.client import Loss, _Life
+from headrace.hosting.nursery import Zygote
+from headrace.hosting.progress import Doing
+from headrace.hosting.system import fields_of
+
+LONG = 60
+FATAL = {
+    "SIGKILL": (lambda rows, servant: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"),
+    "SIGSEGV": (lambda rows, servant: os.kill(os.getpid(), signal.SIGSEGV), "was killed by SIGSEGV"),
+    "SIGTERM": (lambda rows, servant: os.kill(os.getpid(), signal.SIGTERM), "was killed by SIGTERM"),
+    "os._exit": (lambda rows, servant: os._exit(3), "ended itself with exit code 3"),
+    "SystemExit": (lambda rows, servant: exit_with(4), "ended itself with exit code 4"),
+    "SystemExit with words": (lambda rows, servant: exit_with("no"), "ended itself with exit code 1"),
+    "KeyboardInterrupt": (lambda rows, servant: interrupt(), "ended itself with exit code 1"),
+}
+
+
+def exit_with(code):
+    raise SystemExit(code)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def die(rows, servant):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(rows, servant):
+    signal.pause()
+
+
+def process(rows, servant):
+    return [os.getpid()]
+
+
+def doubled(rows, servant):
+    return [2 * row for row in rows]
+
+
+def wait_for(gate):
+    def work(rows, servant):
+        while not Path(gate).exists():
+            time.sleep(0.001)
+        return rows
+
+    return work
+
+
+def has_ended(process):
+    return fields_of(process)[:1] in ([], ["Z"], ["X"])
+
+
+def both(host):
+    """The host's process and its zygote's."""
+    return host.learn(lambda rows, servant: (os.getpid(), os.getppid()))
+
+
+def is_working(host):
+    return host._life is not None and host._life._progress.read().call > 0
+
+
+def kill(process, wait_until, number=signal.SIGKILL):
+    os.kill(process, number)
+    assert wait_until(lambda: has_ended(process))
+
+
+@pytest.mark.parametrize(("work", "ending"), FATAL.values(), ids=FATAL)
+def test_a_request_that_ends_its_host_is_lost(host, work, ending):
+    host.learn(lambda rows, servant: 1)
+    call = host.tell(work, 1, 2)
+    loss = host.result(call)
+    assert (loss.timed_out, loss.ending) == (False, ending)
+    assert (loss.moment.call, loss.moment.doing) == (call.number, Doing.DECODING)
+    assert host.result(call) is loss
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_it_is_known_where_the_host_was(host):
+    def work(rows, servant):
+        servant.progress.mark(Doing.POSTPROCESSING, 2, 1)
+        os._exit(1)
+
+    moment = host.ask(work, 1, 2, 3).moment
+    assert (moment.doing, moment.position, moment.index) == (Doing.POSTPROCESSING, 2, 1)
+
+
+def test_a_host_that_is_killed_while_idle_is_replaced(host, wait_until):
+    first, zygote = both(host)
+    kill(first, wait_until)
+    second, same_zygote = both(host)
+    assert second != first
+    assert same_zygote == zygote
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_of_several_calls_only_the_one_that_runs_is_lost(host, position):
+    calls = [host.tell(die if number == position else process) for number in range(4)]
+    results = [host.result(call) for call in calls]
+    assert [isinstance(result, Loss) for result in results] == [number == position for number in range(4)]
+    before = {result.rows[0] for result in results[:position]}
+    after = {result.rows[0] for result in results[position + 1 :]}
+    assert len(before) <= 1
+    assert len(after) <= 1
+    assert not before & after
+
+
+def test_of_several_threads_calls_only_the_one_that_runs_is_lost(host):
+    def talk(thread):
+        return [host.ask(die if (thread, number) == (3, 5) else doubled, thread, number) for number in range(10)]
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(talk, range(8)))
+    lost = [(t, n) for t in range(8) for n in range(10) if isinstance(results[t][n], Loss)]
+    assert lost == [(3, 5)]
+    assert all(results[t][n].rows == [2 * t, 2 * n] for t in range(8) for n in range(10) if (t, n) != (3, 5))
+
+
+def test_any_number_of_hosts_may_be_lost(host):
+    calls = [host.tell(die if number % 2 else doubled, number) for number in range(20)]
+    results = [host.result(call) for call in calls]
+    assert [isinstance(result, Loss) for result in results] == [bool(number % 2) for number in range(20)]
+
+
+def test_a_call_that_nobody_waits_for_blames_nobody_else(host, wait_until):
+    host.tell(die)
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_an_answer_outlives_its_host(host, wait_until):
+    call = host.tell(lambda rows, servant: [bytes(1_000_000)])
+    assert wait_until(lambda: host.is_ready(call))
+    assert isinstance(host.ask(die), Loss)
+    assert host.ask(doubled, 1).rows == [2]
+    assert host.result(call).rows == [bytes(1_000_000)]
+
+
+def test_an_answer_that_was_sent_before_death_counts(host, wait_until):
+    """It lies in the socket of a host that has died."""
+    call = host.tell(process)
+    assert wait_until(lambda: host._life._poll.poll(0))
+    kill(both_of(host), wait_until)
+    (answer,) = host.result(call).rows
+    assert has_ended(answer)
+    assert host.ask(process).rows != [answer]
+
+
+def both_of(host):
+    return host._life._process
+
+
+def test_a_request_that_takes_too_long_is_lost(new_host):
+    host = new_host(timeout_secs=0.2)
+
+    def work(rows, servant):
+        servant.progress.mark(Doing.INFERENCE, 1, 2)
+        signal.pause()
+
+    host.ask(doubled)
+    call = host.tell(work, 1, 2)
+    loss = host.result(call)
+    assert loss.timed_out
+    assert loss.ending == "was killed, having taken longer than 0.2 s"
+    moment = loss.moment
+    assert (moment.call, moment.doing, moment.position, moment.index) == (call.number, Doing.INFERENCE, 1, 2)
+    assert 0.2 < moment.seconds < LONG
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_others_do_not_suffer_from_one_that_takes_too_long(new_host):
+    host = new_host(timeout_secs=0.3)
+    calls = [host.tell(hang if number == 1 else doubled, number) for number in range(4)]
+    results = [host.result(call) for call in calls]
+    assert [isinstance(result, Loss) for result in results] == [False, True, False, False]
+
+
+def test_what_goes_on_does_not_take_too_long(new_host):
+    """The clock starts anew with everything that is done."""
+    host = new_host(timeout_secs=0.5)
+
+    def work(rows, servant):
+        for row in range(10):
+            servant.progress.mark(Doing.PREPROCESSING, row)
+            time.sleep(0.1)
+        return rows
+
+    assert host.ask(work, 1).rows == [1]
+
+
+def test_to_wait_for_ones_turn_does_not_take_too_long(new_host):
+    host = new_host(timeout_secs=0.5)
+    calls = [host.tell(lambda rows, servant: time.sleep(0.2) or rows, number) for number in range(5)]
+    assert [host.result(call).rows for call in calls] == [[number] for number in range(5)]
+
+
+def test_looking_whether_an_answer_is_there_notices_delay(new_host, wait_until):
+    host = new_host(timeout_secs=0.1)
+    call = host.tell(hang)
+    assert wait_until(lambda: host.is_ready(call))
+    assert host.result(call).timed_out
+
+
+def test_a_host_that_is_idle_is_not_late(new_host):
+    host = new_host(timeout_secs=0.1)
+    first = host.ask(process).rows
+    time.sleep(0.3)
+    assert host.ask(process).rows == first
+
+
+def test_a_host_that_is_stopped_is_late(new_host, wait_until):
+    host = new_host(timeout_secs=0.3)
+    call = host.tell(hang)
+    assert wait_until(lambda: is_working(host))
+    os.kill(host._life._process, signal.SIGSTOP)
+    assert host.result(call).timed_out
+
+
+def test_a_host_that_closes_every_descriptor_is_lost(host):
+    def work(rows, servant):
+        os.closerange(0, 4096)
+        return rows
+
+    assert isinstance(host.ask(work), Loss)
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_a_host_that_closes_every_descriptor_and_hangs_is_lost(host):
+    def work(rows, servant):
+        os.closerange(0, 4096)
+        signal.pause()
+
+    loss = host.ask(work)
+    assert loss.ending == "closed the connection to its owner"
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_a_child_that_keeps_the_connection_open_hides_no_death(host, tmp_path, wait_until):
+    def work(rows, servant):
+        child = os.fork()
+        if not child:
+            os.setsid()
+            (tmp_path / "ready").write_text(str(os.getpid()))
+            signal.pause()
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.001)
+        os._exit(5)
+
+    assert host.ask(work).ending == "ended itself with exit code 5"
+    assert has_ended(int((tmp_path / "ready").read_text()))
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_where_ends_cannot_be_watched_the_connection_tells(host, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    assert host.ask(die).ending == "was killed by SIGKILL"
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_with_its_zygote_an_idle_host_is_replaced(host, wait_until):
+    first, zygote = both(host)
+    kill(zygote, wait_until)
+    assert wait_until(lambda: has_ended(first))
+    second, other = both(host)
+    assert (second != first, other != zygote) == (True, True)
+
+
+def test_with_its_zygote_a_request_is_lost(host, wait_until):
+    _, zygote = both(host)
+    calls = [host.tell(hang), host.tell(doubled, 1)]
+    assert wait_until(lambda: is_working(host))
+    os.kill(zygote, signal.SIGKILL)
+    assert host.result(calls[0]).ending == "was killed together with the process that had started it"
+    assert host.result(calls[1]).rows == [2]
+
+
+def test_a_zygote_that_is_stopped_disturbs_nobody_until_it_is_needed(new_host, monkeypatch, wait_until):
+    host = new_host()
+    process, zygote = both(host)
+    os.kill(zygote, signal.SIGSTOP)
+    assert both(host) == (process, zygote)
+    monkeypatch.setattr("headrace.hosting.nursery._LONGEST_ANSWER_SECS", 0.3)
+    assert isinstance(host.ask(die), Loss)
+    monkeypatch.setattr("headrace.hosting.nursery._LONGEST_ANSWER_SECS", LONG)
+    assert both(host)[1] != zygote
+    assert has_ended(zygote)
+
+
+def test_a_host_that_hangs_is_killed_even_if_its_zygote_is_stopped(new_host, monkeypatch, wait_until):
+    host = new_host(timeout_secs=0.2)
+    process, zygote = both(host)
+    os.kill(zygote, signal.SIGSTOP)
+    monkeypatch.setattr("headrace.hosting.nursery._LONGEST_ANSWER_SECS", 0.3)
+    assert host.ask(hang).timed_out
+    assert wait_until(lambda: has_ended(process))
+    monkeypatch.setattr("headrace.hosting.nursery._LONGEST_ANSWER_SECS", LONG)
+    assert host.ask(doubled, 1).rows == [2]
+
+
+STILLBORN = "import os; os.register_at_fork(after_in_child=lambda: os._exit(7))"
+
+
+def test_hosts_that_end_before_they_begin_are_given_up(new_host, new_module):
+    host = new_host(imports=new_module(STILLBORN))
+    for _ in range(2):
+        with pytest.raises(HostStartError, match="it ended itself with exit code 7 before its first request, 5 times"):
+            host.ask(doubled)
+
+
+def test_hosts_that_can_be_had_later_are_had_then(new_host, new_module, tmp_path):
+    code = f"""
+import os, pathlib
+os.register_at_fork(after_in_child=lambda: os._exit(7) if pathlib.Path({str(tmp_path)!r}, "ill").exists() else None)
+"""
+    host = new_host(imports=new_module(code))
+    (tmp_path / "ill").touch()
+    with pytest.raises(HostStartError):
+        host.ask(doubled)
+    (tmp_path / "ill").unlink()
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_too_many_open_files_are_no_fault_of_a_request(host, no_more_files, descriptors):
+    """However many are missing: starting, sending and receiving need some."""
+    outcomes = set()
+    for spare in range(40):
+        with no_more_files(spare):
+            try:
+                outcomes.add(tuple(host.ask(doubled, b"x" * 70_000 * (spare + 1))[0]))
+            except (HostStartError, OSError) as error:
+                outcomes.add(type(error))
+    assert HostStartError in outcomes
+    assert tuple("done") in outcomes
+    assert outcomes <= {HostStartError, OSError, tuple("done")}
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
+    call = host.tell(wait_for(tmp_path / "gate"), 1)
+    for _ in range(3):
+        ctrl_c_in(_Life._wait)
+        with pytest.raises(KeyboardInterrupt):
+            host.result(call)
+    (tmp_path / "gate").touch()
+    assert host.result(call).rows == [1]
+
+
+def test_ctrl_c_in_a_wait_of_the_main_thread_lets_others_wait(host, tmp_path, ctrl_c_in):
+    call, results = host.tell(wait_for(tmp_path / "gate")), []
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            pool.submit(lambda: results.append(host.ask(doubled, 1).rows))
+        ctrl_c_in(_Life._wait)
+        with pytest.raises(KeyboardInterrupt):
+            host.result(call)
+        (tmp_path / "gate").touch()
+    assert results == [[2]] * 3
+
+
+def test_after_ctrl_c_a_host_can_be_closed(host, ctrl_c_in):
+    call = host.tell(hang)
+    ctrl_c_in(_Life._wait)
+    with pytest.raises(KeyboardInterrupt):
+        host.result(call)
+    host.close()
+
+
+def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
+    host = new_host(imports=new_module("import signal; signal.pause()"))
+    ctrl_c_in(Zygote.ready)
+    with pytest.raises(KeyboardInterrupt):
+        host.ask(doubled)
+    assert marked() == []
+    assert not host._changing.locked()
+
+
+@pytest.mark.parametrize("when", ["_take", "_send"])
+def test_a_message_that_is_broken_off_costs_the_host_and_blames_nobody(host, monkeypatch, when):
+    """As by Ctrl-C at the worst of times: who knows what the host has been told, or has said."""
+    first = host.ask(process).rows
+    calls = [host.tell(process) for _ in range(2)]
+    life = host._life
+    original, broken = getattr(life, when), []
+
+    def interrupted(*args):
+        if not broken:
+            broken.append(args)
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(life, when, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        host.result(calls[0]) if when == "_take" else host.tell(process)
+    rows = [host.result(call).rows for call in calls]
+    assert rows[1] != first
+    assert host.ask(process).rows != first
+
+
+FORKS = """
+import traceback
+host = new_host()
+def both(host):
+    return host.learn(lambda rows, servant: (os.getpid(), os.getppid()))
+before = both(host)
+def in_child(work, leave=os._exit):
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        leave(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("leave", ["os._exit", "sys.exit"])
+@pytest.mark.parametrize(
+    "work",
+    [
+        "None",
+        "(lambda other: (both(other), other.close()))(new_host())",
+        "both(new_host())",
+        "host.close()",
+        "globals().pop('host')",
+        "both(host)",
+        "(both(host), host.close())",
+    ],
+)
+def test_what_a_fork_of_the_owner_does_is_its_own_affair(run_owner, work, leave):
+    owner = run_owner(f"""{FORKS}
+assert in_child(lambda: {work}, {leave}) == 0
+assert both(host) == before
+call = host.tell(lambda rows, servant: time.sleep(0.2) or [os.getpid()])
+assert in_child(lambda: {work}, {leave}) == 0
+assert host.result(call).rows == [before[0]]
+host.close()
+print("undisturbed")
+""")
+    assert owner.stdout == "undisturbed\n", owner.stderr
+    assert "Error" not in owner.stderr
+
+
+def test_a_fork_of_the_owner_can_ask_again_for_what_its_parent_asked(run_owner):
+    owner = run_owner(f"""{FORKS}
+call = host.tell(lambda rows, servant: time.sleep(0.2) or [os.getpid()])
+def again():
+    assert host.result(call).rows[0] not in before
+    host.close()
+assert in_child(again) == 0
+assert host.result(call).rows == [before[0]]
+host.close()
+print("undisturbed")
+""")
+    assert owner.stdout == "undisturbed\n", owner.stderr
+
+
+def test_a_fork_of_the_owner_that_lives_on_delays_nobody(run_owner):
+    """It has copies of every descriptor, so that no channel ends by being closed."""
+    owner = run_owner(f"""{FORKS}
+child = os.fork()
+if not child:
+    signal.pause()
+started = time.monotonic()
+host.close()
+print("quick" if time.monotonic() - started < 20 else "slow")
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+""")
+    assert owner.stdout == "quick\n", owner.stderr
+
+
+def test_an_owner_whose_fork_lives_on_leaves_nothing(run_owner, wait_until):
+    owner = run_owner(f"""{FORKS}
+child = os.fork()
+if not child:
+    [os.close(number) for number in (1, 2)]
+    signal.pause()
+print(child, *before, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+    child, *processes = map(int, owner.stdout.split())
+    assert wait_until(lambda: all(map(has_ended, processes)))
+    assert not has_ended(child)
+    os.kill(child, signal.SIGKILL)
+    assert wait_until(lambda: has_ended(child))
+
+
+def test_programs_that_the_owner_starts_do_not_hold_hosts(host, wait_until):
+    first, zygote = both(host)
+    with subprocess.Popen(["sleep", "1000"], close_fds=False) as program:
+        kill(first, wait_until)
+        assert both(host)[1] == zygote
+        host.close()
+        assert has_ended(zygote)
+        program.kill()

@@ -1,0 +1,104 @@
+"""The owner reads where a host is, whatever has become of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from headrace.hosting.progress import Doing, Moment, Progress
+from headrace.hosting.segment import Segment
+
+pytestmark = pytest.mark.usefixtures("census")
+
+
+@pytest.fixture
+def memory():
+    return memoryview(bytearray(Progress.SIZE))
+
+
+@pytest.fixture
+def progress(memory):
+    return Progress(memory)
+
+
+def test_at_first_nothing_is_done(memory):
+    assert Progress(memory).read() == Moment(0, Doing.NOTHING, 0, 0, 0)
+
+
+def test_what_is_marked_is_read(memory, progress):
+    progress.begin(7)
+    before = time.monotonic_ns()
+    progress.mark(Doing.PREPROCESSING, 5, 2)
+    moment = Progress(memory).read()
+    assert moment == Moment(7, Doing.PREPROCESSING, 5, 2, moment.since_ns)
+    assert before <= moment.since_ns <= time.monotonic_ns()
+    assert 0 <= moment.seconds < 60
+
+
+@pytest.mark.parametrize("doing", Doing)
+def test_a_mark_without_details_is_of_all_rows(progress, doing):
+    progress.begin(7)
+    progress.mark(doing)
+    moment = progress.read()
+    assert (moment.call, moment.doing, moment.position, moment.index) == (7, doing, -1, 0)
+
+
+def test_a_request_begins_with_being_read_and_ends(progress):
+    progress.begin(7)
+    assert (progress.read().call, progress.read().doing) == (7, Doing.DECODING)
+    progress.end()
+    assert (progress.read().call, progress.read().doing) == (0, Doing.NOTHING)
+
+
+@pytest.mark.parametrize("marks", [1, 2, 3])
+def test_a_mark_that_is_not_finished_does_not_count(memory, progress, marks):
+    """Whatever part of it has been written: a process may be stopped, or killed, at any time."""
+    progress.begin(7)
+    for number in range(marks):
+        progress.mark(Doing.INFERENCE, number, number)
+    before, moment = bytes(memory), progress.read()
+    progress.mark(Doing.ANSWERING)
+    after = bytes(memory)
+    changed = [place for place in range(8, Progress.SIZE) if before[place] != after[place]]  # the first 8 are the count
+    for written in range(len(changed) + 1):
+        memory[:] = before
+        for place in changed[:written]:
+            memory[place] = after[place]
+        assert progress.read() == moment
+    memory[:] = after
+    assert progress.read().doing is Doing.ANSWERING
+
+
+def test_another_process_is_read_when_it_is_dead():
+    segment = Segment.create("progress", Progress.SIZE)
+    child = os.fork()
+    if not child:
+        progress = Progress(segment.memory)
+        progress.begin(1 << 40)
+        progress.mark(Doing.INFERENCE, 3, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    moment = Progress(segment.memory).read()
+    segment.close()
+    assert (moment.call, moment.doing, moment.position, moment.index) == (1 << 40, Doing.INFERENCE, 3, 1)
+    assert moment.seconds < 60
+
+
+def test_what_is_read_belongs_together():
+    """A child writes as fast as it can; the numbers that are read are always of one mark."""
+    segment = Segment.create("progress", Progress.SIZE)
+    child = os.fork()
+    if not child:
+        progress = Progress(segment.memory)
+        for number in range(1, 1 << 60):
+            progress._call = number
+            progress.mark(Doing.INFERENCE, number, number)
+    progress = Progress(segment.memory)
+    moments = [progress.read() for _ in range(20_000)]
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    segment.close()
+    assert {(moment.call - moment.position, moment.call - moment.index) for moment in moments} == {(0, 0)}

@@ -1,0 +1,166 @@
+"""What the operating system does for hosts, tried on real processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.hosting import system
+
+pytestmark = pytest.mark.usefixtures("census")
+
+LONG = 60
+
+
+@pytest.fixture
+def start():
+    """Starts Python; programs that it prints numbers of are killed in the end, as it is itself."""
+    started = []
+
+    def start(code):
+        code = f"import os, signal, subprocess, sys, time\nfrom headrace.hosting import system\n{code}"
+        started.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def is_readable(file, seconds=LONG):
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def ended(process):
+    return system.fields_of(process)[:1] in ([], ["Z"], ["X"])
+
+
+def test_hosts_can_run_here(monkeypatch):
+    assert system.why_no_hosts() is None
+
+
+@pytest.mark.parametrize(("module", "name"), [(os, "fork"), (system.socket, "send_fds"), (system.socket, "AF_UNIX")])
+def test_what_is_missing_is_named(monkeypatch, module, name):
+    monkeypatch.delattr(module, name)
+    assert "fork and Unix sockets" in system.why_no_hosts()
+
+
+def test_a_python_that_cannot_be_found_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "")
+    assert "sys.executable" in system.why_no_hosts()
+
+
+def test_a_process_dies_with_its_parent(start, wait_until):
+    code = "system.die_with_parent(signal.SIGTERM, os.getppid()); print(os.getpid(), flush=True); time.sleep(1000)"
+    parent = start(f"child = os.fork()\nif not child: {code}\ntime.sleep(1000)")
+    child = int(parent.stdout.readline())
+    assert not ended(child)
+    parent.kill()
+    assert wait_until(lambda: ended(child))
+
+
+def test_a_process_whose_parent_has_ended_before_does_not_go_on(start):
+    assert start("system.die_with_parent(signal.SIGTERM, 1 << 22); print('still here')").wait(LONG) == 1
+
+
+def test_orphans_are_adopted(start):
+    code = """
+system.adopt_orphans()
+subprocess.run(["sh", "-c", "setsid sleep 1000 & exit"])
+(orphan,) = system.children()
+print(system.fields_of(orphan)[1] == str(os.getpid()))
+os.kill(orphan, signal.SIGKILL)
+os.waitpid(orphan, 0)
+print(system.children())
+"""
+    assert start(code).communicate(timeout=LONG)[0].split("\n")[:2] == ["True", "[]"]
+
+
+def test_children_are_found_even_if_they_have_ended(wait_until):
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        assert child.pid in system.children()
+        child.kill()
+        assert wait_until(lambda: ended(child.pid))
+        assert child.pid in system.children()
+    assert child.pid not in system.children()
+
+
+def test_all_processes_are_seen():
+    assert {1, os.getpid(), os.getppid()} <= set(system.processes())
+
+
+def test_a_name_with_brackets_and_spaces_confuses_nobody(tmp_path):
+    program = tmp_path / "a ) R 1 (b"
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([str(program), "1000"]) as child:
+        assert system.fields_of(child.pid)[1] == str(os.getpid())
+        child.kill()
+    assert system.fields_of(child.pid) == []
+
+
+def test_the_end_of_a_process_is_seen():
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        watched = system.watch(child.pid)
+        assert not is_readable(watched, 0)
+        child.kill()
+        assert is_readable(watched)
+    os.close(watched)
+    assert system.watch(child.pid) is None
+
+
+def test_where_ends_cannot_be_watched_there_is_nothing(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    assert system.watch(os.getpid()) is None
+
+
+def test_a_host_is_killed_before_its_owner(start):
+    look = "print(open('/proc/self/oom_score_adj').read())"
+    code = f"{look}; system.be_killed_first(); {look}"
+    before, after = map(int, start(code).communicate(timeout=LONG)[0].split())
+    assert after == min(1000, before + 500)
+
+
+def test_kills_for_want_of_memory_are_counted():
+    lines = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    assert system.oom_kills() >= int(lines.get("oom_kill", 0))
+
+
+@pytest.mark.parametrize("has_memfd", [True, False])
+def test_an_anonymous_file_has_no_place(monkeypatch, tmp_path, has_memfd):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if not has_memfd:
+        monkeypatch.delattr(os, "memfd_create")
+    file = system.anonymous_file("headrace")
+    assert os.write(file, b"content") == 7
+    assert os.fstat(file).st_nlink == 0
+    assert not os.get_inheritable(file)
+    assert list(tmp_path.iterdir()) == []
+    os.close(file)
+
+
+def test_the_signal_comes_with_the_end_of_the_thread_that_started_a_process(wait_until):
+    """Which is why owners start zygotes on a thread that lives on."""
+    code = "import os, signal, time; from headrace.hosting import system; "
+    code += "system.die_with_parent(signal.SIGTERM, os.getppid()); print(flush=True); time.sleep(1000)"
+    started = []
+
+    def begin():
+        started.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE))
+        started[0].stdout.readline()
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    with started[0] as process:
+        assert process.wait(LONG) == -signal.SIGTERM
