@@ -1,4 +1,4 @@
-"""Hundreds of faults at random moments, from outside and from elements: no element is lost, doubled or wrongly blamed."""
+"""Hundreds of faults, from outside and from elements: no element is lost, doubled or wrongly blamed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ import pytest
 from headrace import BatchingConfig, Failure
 from headrace.core.errors import HostDiedError
 from headrace.core.result import Stage
-from headrace.runtime.worker import open_worker
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import open_worker
 from headrace.testing import DoublingHandler, hang_holding_gil, segfault
 
 THREADS = 3

@@ -79,7 +79,7 @@ def test_in_pre_and_postprocessing():
     for value in (99, 7, 98):
         handler = handler.with_preprocess_fn(FaultyFunction(hang_holding_gil, value))
     for value in ((99, 99), (40, 80)):
-        handler = handler.with_postprocess_fn(FaultyFunction(hang, value + (None,)))
+        handler = handler.with_postprocess_fn(FaultyFunction(hang, (*value, None)))
     outcomes = run(handler)
     assert_only(outcomes, [7, 40])
     assert (outcomes[7].stage, outcomes[7].index, outcomes[7].element) == (Stage.PREPROCESSING, 1, 7)

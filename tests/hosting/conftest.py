@@ -225,7 +225,8 @@ def run_owner(toy, tmp_path):
     imports = f"""
 import os, pickle, signal, subprocess, sys, threading, time
 import cloudpickle
-Told, Toy = pickle.load(open({str(classes)!r}, "rb"))
+with open({str(classes)!r}, "rb") as file:
+    Told, Toy = pickle.load(file)
 def new_host(timeout_secs=None, imports=None):
     return Told(cloudpickle.dumps(Toy(imports)), "toy", timeout_secs)
 """

@@ -15,8 +15,8 @@ import numpy
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosting.client import Loss
 from headrace.hosting.host import Answer
+from headrace.hosting.life import Loss
 
 LONG = 60
 MEGABYTE = 1 << 20

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import apache_beam.ml.inference.base as incumbent
+import cloudpickle
 import pytest
 
 from headrace import (
@@ -14,6 +21,7 @@ from headrace import (
     KeyedModelHandler,
     KeyModelMapping,
     ModelHandler,
+    PlacementConfig,
     RetryConfig,
     UnsupportedError,
     predict,
@@ -145,3 +153,203 @@ def test_closing_early_lets_the_model_go():
     predictions.close()
     list(predict(Doubler(), [1]))
     assert len(released) == 1
+
+
+# Isolated: the model in a process of its own.
+
+
+class Where(ModelHandler):
+    """Predicts where it runs."""
+
+    def load_model(self):
+        return os.getpid()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(example, model) for example in batch]
+
+
+class Hanging(Doubler):
+    """Hangs on what is not 0."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        if batch != [0]:
+            threading.Event().wait()
+        return batch
+
+
+class Nesting(ModelHandler):
+    """Has a model that needs a host of its own."""
+
+    def load_model(self):
+        return Where()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(os.getpid(), *one) for one in predict(model, batch, isolate=True)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """The processes that descend from this test, whatever has become of their parents."""
+    token = uuid.uuid4().hex
+    monkeypatch.setenv("HEADRACE_TEST_TOKEN", token)
+
+    def find():
+        folders = Path("/proc").glob("[0-9]*")
+        return [int(folder.name) for folder in folders if token.encode() in _environment(folder)]
+
+    return find
+
+
+def _environment(folder):
+    try:
+        return (folder / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def keyed(number):
+    return "even" if number % 2 == 0 else "odd", number
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Doubler(),
+        Doubler().with_preprocess_fn(lambda n: n + 1).with_postprocess_fn(lambda n: n - 1),
+        KeyedModelHandler(Doubler()).with_preprocess_fn(keyed),
+        KeyedModelHandler([KeyModelMapping(["even"], Doubler()), KeyModelMapping(["odd"], Doubler())], 1)
+        .with_preprocess_fn(keyed)
+        .with_postprocess_fn(repr),
+        Doubler(element_size_fn=lambda n: n, max_batch_weight=9).with_preprocess_fn(abs),
+        Doubler().with_preprocess_fn(range).with_no_batching(),
+    ],
+    ids=["plain", "processed", "keyed", "by key", "weighed", "batches"],
+)
+@pytest.mark.parametrize("ordered", [True, False])
+def test_isolated_as_here(handler, ordered):
+    here, there = (list(predict(handler, range(20), isolate=isolate, ordered=ordered)) for isolate in (False, True))
+    assert there == here if ordered else sorted(there) == sorted(here)
+
+
+@pytest.mark.parametrize("option", [{"isolate": True}, {"timeout": 50}, {"placement": PlacementConfig(isolate=True)}])
+def test_what_isolates(option):
+    assert next(predict(Where(), [1], **option))[1] != os.getpid()
+
+
+def test_failures_in_a_host_come_in_their_elements_place():
+    results = list(predict(Doubler(), [1, "bad", 3], on_failure="yield", batching=fixed(3), isolate=True))
+    assert (results[0], results[2]) == (2, 6)
+    assert (results[1].element, repr(results[1].error)) == ("bad", "ValueError('bad')")
+    with pytest.raises(ValueError, match="bad"):
+        list(predict(Doubler(), [1, "bad"], isolate=True))
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Doubler(),
+        Doubler().with_preprocess_fn(abs),
+        Doubler(element_size_fn=lambda n: 1, max_batch_weight=3).with_preprocess_fn(abs),
+    ],
+)
+def test_only_a_few_batches_are_read_ahead(handler):
+    source = iter(itertools.count())
+    predictions = predict(handler, source, batching=fixed_of(handler, 3), isolate=True)
+    assert next(source) == 0
+    assert [next(predictions) for _ in range(30)] == [2 * n for n in range(1, 31)]
+    assert next(source) <= 31 + 3 * 3
+    predictions.close()
+
+
+def fixed_of(handler, size):
+    return BatchingConfig(**{**handler.batch_elements_kwargs(), "min_batch_size": size, "max_batch_size": size})
+
+
+def test_closing_early_ends_the_host(processes):
+    predictions = predict(Where(), itertools.count(), isolate=True)
+    _, host = next(predictions)
+    assert host in processes()
+    predictions.close()
+    assert processes() == []
+
+
+def test_forgetting_ends_the_host(processes):
+    predictions = predict(Where(), itertools.count(), isolate=True)
+    next(predictions)
+    del predictions
+    assert processes() == []
+
+
+def test_closing_early_ends_a_host_that_hangs(processes):
+    predictions = predict(Hanging(), range(9), isolate=True, batching=fixed(1))
+    assert next(predictions) == 0
+    predictions.close()
+    assert processes() == []
+
+
+def test_without_a_first_item_there_is_no_host(processes):
+    predictions = predict(Where(), [1], isolate=True)
+    assert processes() == []
+    predictions.close()
+
+
+def test_two_runs_at_once_have_a_host_each(processes):
+    runs = [predict(Where(), itertools.count(), isolate=True, batching=fixed(2)) for _ in range(2)]
+    found = [[next(run) for run in runs] for _ in range(7)]
+    assert [[n for n, _ in pair] for pair in found] == [[n, n] for n in range(7)]
+    hosts = {tuple(host for _, host in pair) for pair in found}
+    assert len(hosts) == 1
+    assert len(set(*hosts)) == 2
+    for run in runs:
+        run.close()
+    assert processes() == []
+
+
+def test_a_run_outlives_the_thread_that_began_it(processes):
+    predictions = predict(Where(), range(9), isolate=True, batching=fixed(1))
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(next, predictions).result()
+    rest = list(predictions)
+    assert [n for n, _ in (begun, *rest)] == list(range(9))
+    assert len({host for _, host in (begun, *rest)}) == 1
+    assert processes() == []
+
+
+def test_a_host_may_have_hosts(processes):
+    found = list(predict(Nesting(), range(3), isolate=True, batching=fixed(3)))
+    [(outer, inner)] = {(outer, inner) for outer, _, inner in found}
+    assert len({os.getpid(), outer, inner}) == 3
+    assert [n for _, n, _ in found] == [0, 1, 2]
+    assert processes() == []
+
+
+def test_an_error_of_the_iterable_ends_the_host(processes):
+    def source():
+        yield from range(5)
+        raise KeyError("source")
+
+    with pytest.raises(KeyError, match="source"):
+        list(predict(Where(), source(), isolate=True, batching=fixed(2)))
+    assert processes() == []
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", float("inf"), float("nan"), True])
+def test_a_wrong_timeout_is_an_error_at_once(timeout):
+    with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds"):
+        predict(Doubler(), [], timeout=timeout)
+
+
+def test_a_handler_that_cannot_travel_is_an_error_at_once():
+    handler = Doubler()
+    handler.connection = {"lock": threading.Lock()}
+    with pytest.raises(ConfigurationError, match=r"Doubler cannot go .* Doubler\.connection\['lock'\].* load_model"):
+        predict(handler, [], isolate=True)
+    assert list(predict(handler, [1])) == [2]

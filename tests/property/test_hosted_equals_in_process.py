@@ -30,9 +30,7 @@ DTYPES = st.one_of(SCALARS, npst.unicode_string_dtypes(max_len=3), npst.nested_d
 SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 ARRAYS = st.builds(
     lambda layout, array: layout(array),
-    st.sampled_from(
-        [lambda a: a, lambda a: a, numpy.asfortranarray, lambda a: a.T, lambda a: a[::2] if a.ndim else a]
-    ),
+    st.sampled_from([lambda a: a, lambda a: a, numpy.asfortranarray, lambda a: a.T, lambda a: a[::2] if a.ndim else a]),
     npst.arrays(DTYPES, SHAPES),
 )
 LEAVES = st.one_of(

@@ -5,19 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-import subprocess
 import sys
-import textwrap
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import cloudpickle
-import numpy
 import pytest
 
-from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, predict
+from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Predictions, Stage
@@ -25,7 +21,14 @@ from headrace.runtime.hosted import HostedWorker
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.worker import Worker
-from headrace.testing import BrokenLoadHandler, DoublingHandler, FakeClock, FaultyLoadHandler, PoisonHandler, SlowHandler
+from headrace.testing import (
+    BrokenLoadHandler,
+    DoublingHandler,
+    FakeClock,
+    FaultyLoadHandler,
+    PoisonHandler,
+    SlowHandler,
+)
 
 MB = 1 << 20
 
@@ -65,6 +68,16 @@ class Doing(ModelHandler):
         return [self.what(example) for example in batch]
 
 
+class Batches(ModelHandler):
+    """Predicts the whole batch."""
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [tuple(map(tuple, batch))] * len(batch)
+
+
 class Events(list):
     """What an observer was told."""
 
@@ -94,6 +107,18 @@ def opened():
             return worker
 
         yield open_
+
+
+@pytest.fixture
+def alive():
+    def is_alive(process):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    return is_alive
 
 
 @pytest.fixture
@@ -165,18 +190,6 @@ def test_a_host_ends_with_its_last_worker(opened, alive):
     assert alive(host)
 
 
-@pytest.fixture
-def alive():
-    def is_alive(process):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    return is_alive
-
-
 def test_a_host_that_lingers_is_there_for_the_same_transform_and_gone_for_another(alive):
     spec = hosted(Where())
     worker = HostedWorker(spec)
@@ -192,9 +205,9 @@ def test_a_host_that_lingers_is_there_for_the_same_transform_and_gone_for_anothe
 
 def test_after_a_bundle_that_was_given_up(where):
     """What it left in the host is no other bundle's."""
-    where.bundle(Events()).add(0, "lost")
     given_up = where.bundle(Events())
-    assert [given_up.add(n, n) for n in range(2)] == [[], []] or True
+    for n in range(5):
+        given_up.add(n, n)
     assert [batch for _, batch in run(where, [7, 8, 9])] == [[7, 8], [7, 8], [9]]
 
 
@@ -274,18 +287,10 @@ def test_a_model_that_cannot_be_loaded_is_not_the_other_models_affair(opened):
 
 @pytest.mark.parametrize("limit", [{}, {"element_size_fn": len, "max_batch_weight": 1000}])
 def test_batches_are_those_of_an_unhosted_run(opened, limit):
-    handler = Doing(str, batching=None) if False else Batches().with_preprocess_fn(lambda n: [n] * (n % 3))
+    handler = Batches().with_preprocess_fn(lambda n: [n] * (n % 3))
     elements, batching = list(range(700)), fixed(9, **limit)
     here = run(opened(prepare(handler, Request(batching=batching)), Worker), elements)
     assert run(opened(hosted(handler, batching=batching)), elements) == here
-
-
-class Batches(ModelHandler):
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [tuple(map(tuple, batch))] * len(batch)
 
 
 def test_batch_sizes_are_learnt_from_the_hosts_times(opened):

@@ -70,6 +70,7 @@ def serve(servant: Servant, channel: Channel, progress_file: int) -> None:
     """Answers requests until the owner ends the connection."""
     shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
     progress = Progress(shared.memory)
+    progress.end()  # ready to begin
     server = _Server(servant, progress)
     while True:
         try:

@@ -86,6 +86,11 @@ class Zygote:
         """Has whoever waits for it see its end; it is still to be closed."""
         self._process.kill()
 
+    def disown(self) -> None:
+        """In a fork of the owner: lets go of what is the parent's."""
+        self._channel.close()
+        self._process.poll()  # sees that it is no child of this process
+
     def close(self, patience_secs: float | None = None) -> str:
         """Ends it, its hosts and whatever they have started; returns how it ended.
 
@@ -175,6 +180,12 @@ class Nursery:
         if (newborn := self._newborn) is not None:
             newborn.kill()
 
+    def disown(self) -> None:
+        """In a fork of the owner: lets go of what is the parent's."""
+        for zygote in (self._zygote, self._newborn):
+            if zygote is not None:
+                zygote.disown()
+
     def _end_zygote(self, error: BaseException | None = None) -> str:
         """Ends it; after an ``error``, since what it says from now on would be the answer to something else."""
         zygote, self._zygote = self._zygote, None
@@ -185,7 +196,8 @@ class Nursery:
             return f"did not answer for {_LONGEST_ANSWER_SECS} s"
         return zygote.close()
 
-    def _new_zygote(self) -> Zygote:
+    def _new_zygote(self, *, again: bool = True) -> Zygote:
+        """A zygote that is ready; one that dies as it imports may have been killed by an outsider, so ``again``."""
         try:
             self._newborn = zygote = Zygote(self._servant, self._name, imports=self._imports)
         except EOFError as error:
@@ -193,11 +205,13 @@ class Nursery:
         except OSError as error:
             raise HostStartError(self._name, f"{error}.") from error
         try:
-            answer = self._first_words(zygote)
+            answer = self._first_words(zygote, forgives=again)
         finally:
             self._newborn = None
         if isinstance(answer, Ready):
             return zygote
+        if answer is None:
+            return self._new_zygote(again=False)
         zygote.close(_LAST_SECS)
         if isinstance(answer, Failed):
             raise HostStartError(self._name, "the handler cannot be unpickled there.", answer.lines)
@@ -209,7 +223,8 @@ class Nursery:
         self._imports = False
         return self._new_zygote()
 
-    def _first_words(self, zygote: Zygote) -> Ready | Unfit | Failed:
+    def _first_words(self, zygote: Zygote, *, forgives: bool) -> Ready | Unfit | Failed | None:
+        """What it says once it has imported everything; None: it has died, and that is forgiven."""
         try:
             if self._is_closed:
                 raise EOFError
@@ -219,6 +234,8 @@ class Nursery:
             reason = f"its imports took {_LONGEST_IMPORT_SECS} s"
         except (EOFError, OSError):
             reason = f"it {zygote.close(0 if self._is_closed else None)}"
+            if forgives and not self._is_closed:
+                return None
         except BaseException:
             zygote.close(0)
             raise

@@ -16,7 +16,8 @@ from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.loads import LoadRecord
 from headrace.failures.outlast import Lost, Sentence, outlast
-from headrace.hosting.client import Call, Loss, ModelHost
+from headrace.hosting.client import ModelHost
+from headrace.hosting.life import Call, Loss
 from headrace.hosting.portable import pickled, with_traceback_of
 from headrace.hosting.progress import Doing
 from headrace.runtime.plan import ONLY

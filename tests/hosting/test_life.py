@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosting.client import Loss, _Life
+from headrace.hosting.life import Life, Loss
 from headrace.hosting.nursery import Zygote
 from headrace.hosting.progress import Doing
 from headrace.hosting.system import fields_of
@@ -230,6 +230,29 @@ def test_a_host_that_is_stopped_is_late(new_host, wait_until):
     assert host.result(call).timed_out
 
 
+def test_a_host_that_is_stopped_while_idle_is_replaced_and_nothing_is_lost(new_host):
+    host = new_host(timeout_secs=0.3)
+    first, zygote = both(host)
+    os.kill(first, signal.SIGSTOP)
+    second, same_zygote = both(host)
+    assert second != first
+    assert same_zygote == zygote
+
+
+def test_hosts_whose_imports_never_end_are_given_up(new_host, new_module, monkeypatch):
+    """Each of them imports, since the zygote has found that the module starts a thread."""
+    monkeypatch.setattr("headrace.hosting.life._LONGEST_START_SECS", 0.1)
+    code = f"""
+import os, signal, threading
+if os.getppid() != {os.getpid()}:
+    signal.pause()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+    host = new_host(timeout_secs=0.1, imports=new_module(code))
+    with pytest.raises(HostStartError, match=r"having taken longer than 0\.1 s before its first request, 5 times"):
+        host.ask(doubled)
+
+
 def test_a_host_that_closes_every_descriptor_is_lost(host):
     def work(rows, servant):
         os.closerange(0, 4096)
@@ -352,7 +375,7 @@ def test_too_many_open_files_are_no_fault_of_a_request(host, no_more_files, desc
 def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
     call = host.tell(wait_for(tmp_path / "gate"), 1)
     for _ in range(3):
-        ctrl_c_in(_Life._wait)
+        ctrl_c_in(Life._wait)
         with pytest.raises(KeyboardInterrupt):
             host.result(call)
     (tmp_path / "gate").touch()
@@ -364,7 +387,7 @@ def test_ctrl_c_in_a_wait_of_the_main_thread_lets_others_wait(host, tmp_path, ct
     with ThreadPoolExecutor(3) as pool:
         for _ in range(3):
             pool.submit(lambda: results.append(host.ask(doubled, 1).rows))
-        ctrl_c_in(_Life._wait)
+        ctrl_c_in(Life._wait)
         with pytest.raises(KeyboardInterrupt):
             host.result(call)
         (tmp_path / "gate").touch()
@@ -373,7 +396,7 @@ def test_ctrl_c_in_a_wait_of_the_main_thread_lets_others_wait(host, tmp_path, ct
 
 def test_after_ctrl_c_a_host_can_be_closed(host, ctrl_c_in):
     call = host.tell(hang)
-    ctrl_c_in(_Life._wait)
+    ctrl_c_in(Life._wait)
     with pytest.raises(KeyboardInterrupt):
         host.result(call)
     host.close()
@@ -454,7 +477,8 @@ host.close()
 print("undisturbed")
 """)
     assert owner.stdout == "undisturbed\n", owner.stderr
-    assert "Error" not in owner.stderr
+    if "both" not in work or "close" in work:  # else Python warns of what the child has not closed itself
+        assert owner.stderr == ""
 
 
 def test_a_fork_of_the_owner_can_ask_again_for_what_its_parent_asked(run_owner):
