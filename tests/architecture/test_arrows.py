@@ -99,7 +99,9 @@ def test_every_handler_is_named_in_the_contract_that_keeps_handlers_apart(source
     assert set(apart["modules"]) == handlers
 
 
-@pytest.mark.parametrize("group", ["headrace.handlers", "headrace.filesystems", "headrace.adopters", "headrace.recorders", "headrace.arrays"])
+@pytest.mark.parametrize(
+    "group", ["headrace.handlers", "headrace.filesystems", "headrace.adopters", "headrace.recorders", "headrace.arrays"]
+)
 def test_entry_points_lead_somewhere(pyproject, group):
     declared = pyproject["project"]["entry-points"][group]
     installed = {plug_in.name: plug_in for plug_in in importlib.metadata.entry_points(group=group)}

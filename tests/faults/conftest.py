@@ -100,8 +100,8 @@ def _descriptors():
 def _is_of_hosts(target):
     kind, _, inode = target.partition(":[")
     if kind == "socket":
-        return f" {inode.rstrip(']')}" in _read("self", "net/unix")
-    return (kind in ("pipe", "anon_inode:[pidfd]", "anon_inode") and "event" not in target) or "headrace" in target
+        return inode.rstrip("]") in _read("self", "net/unix").split()
+    return (kind in ("pipe", "anon_inode") and "event" not in target) or "headrace" in target
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from headrace import BatchingConfig, predict
+from headrace import BatchingConfig, Failure, predict
 from headrace.core.errors import HostStartError
 from headrace.testing import BrokenLoadHandler, DoublingHandler, FaultyHandler, hang
 
@@ -126,6 +126,19 @@ def test_what_a_host_has_started_goes_with_it(census, wait_until, tmp_path):
     assert not set(first) & set(census.servers())
     run.close()
     assert census.processes() == {}
+
+
+class OwningHandler(DoublingHandler):
+    """Has a host of its own, which hangs on the example 3."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        yield from predict(FaultyHandler(hang, 3), batch, isolate=True)
+
+
+def test_hosts_within_a_host():
+    outcomes = list(predict(OwningHandler(), range(5), timeout=3, on_failure="yield", batching=ONE_BY_ONE))
+    assert isinstance(outcomes.pop(3), Failure)
+    assert [one.inference for one in outcomes] == [0, 2, 4, 8]
 
 
 def die_once(path):

@@ -62,13 +62,14 @@ class Minefield(DoublingHandler):
 
 
 class Mine:
-    """As a function for pre- or postprocessing."""
+    """As a function for pre- or postprocessing; takes long enough that the outsider often comes upon it."""
 
     def __init__(self, faults):
         self._faults = faults
 
     def __call__(self, value):
         self._faults.get(getattr(value, "example", value), bool)()
+        sum(range(3000))
         return value
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import cloudpickle
+import numpy
 import pytest
 
 from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler
@@ -308,3 +309,12 @@ def test_batch_sizes_are_learnt_from_the_hosts_times(opened):
     assert best_there == pytest.approx(best, rel=0.3)
     assert max(there) == pytest.approx(max(here), rel=0.3)
     assert len(there) < 2 * len(here)
+
+
+def test_arrays_that_come_back_can_be_written_to(opened):
+    worker = opened(hosted(Doing(lambda array: array * 2), batching=fixed(4)))
+    first = run(worker, [numpy.full(5000, n) for n in range(4)])
+    for array in first:
+        numpy.add(array, 1, out=array)
+    run(worker, [numpy.full(5000, 99)] * 8)
+    assert [set(array.tolist()) for array in first] == [{1}, {3}, {5}, {7}]

@@ -17,8 +17,9 @@ from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.loads import LoadRecord
 from headrace.failures.outlast import Lost, Sentence, outlast
 from headrace.hosting.client import ModelHost
+from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Call, Loss
-from headrace.hosting.portable import pickled, with_traceback_of
+from headrace.hosting.portable import pickled
 from headrace.hosting.progress import Doing
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import Queues

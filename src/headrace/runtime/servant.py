@@ -12,8 +12,8 @@ from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.outlast import Sentence
 from headrace.hosting.encoding import encode
+from headrace.hosting.exceptions import stand_ins
 from headrace.hosting.host import Answer
-from headrace.hosting.portable import stand_ins
 from headrace.hosting.progress import Doing, Progress
 from headrace.runtime.recorders import Recorders
 from headrace.runtime.session import SessionSpec

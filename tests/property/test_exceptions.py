@@ -13,7 +13,7 @@ import cloudpickle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.hosting.portable import stand_ins
+from headrace.hosting.exceptions import stand_ins
 
 LOCK = threading.Lock()
 
@@ -101,7 +101,8 @@ def test_every_exception_arrives_with_its_words(sent):
 OWNER = """
 import pickle, subprocess, sys
 from headrace.core.handler import ModelHandler
-from headrace.hosting.portable import pickled, with_traceback_of
+from headrace.hosting.exceptions import with_traceback_of
+from headrace.hosting.portable import pickled
 
 class Refused(Exception):
     def __init__(self, row, why):
@@ -124,7 +125,7 @@ raise with_traceback_of(refused, lines)
 HOST = """
 import collections, pickle, sys, threading, traceback
 import cloudpickle
-from headrace.hosting.portable import stand_ins
+from headrace.hosting.exceptions import stand_ins
 
 class Local(LookupError):
     def __init__(self, row, why):

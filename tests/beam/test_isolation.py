@@ -1,0 +1,216 @@
+"""With its model in a host a pipeline gives what it gives without: values and their places, dead letters, metrics."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from pathlib import Path
+
+import apache_beam as beam
+import apache_beam.ml.inference.base as incumbent
+import cloudpickle
+import pytest
+from apache_beam.transforms import window
+
+from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+
+MB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """The processes that descend from this test, whatever has become of their parents."""
+    token = uuid.uuid4().hex
+    monkeypatch.setenv("HEADRACE_TEST_TOKEN", token)
+
+    def find():
+        folders = Path("/proc").glob("[0-9]*")
+        return [int(folder.name) for folder in folders if token.encode() in _environment(folder)]
+
+    return find
+
+
+def _environment(folder):
+    try:
+        return (folder / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+class Adder(ModelHandler):
+    """Adds a number of a large model to each; where a "signal" is, so does that."""
+
+    def __init__(self, amount=1, **options):
+        super().__init__(**options)
+        self.amount = amount
+
+    def load_model(self):
+        return self.amount, bytearray(os.urandom(MB)) * 64
+
+    def run_inference(self, batch, model, inference_args=None):
+        if 13 in batch:
+            raise ValueError("thirteen")
+        if 99 in batch:
+            signal.raise_signal(signal.SIGKILL)
+        if 98 in batch:
+            signal.pause()
+        return [example + model[0] + (inference_args or {}).get("plus", 0) for example in batch]
+
+    def get_num_bytes(self, batch):
+        return 8 * len(batch)
+
+
+class Where(ModelHandler):
+    def load_model(self):
+        return os.getpid()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(example, model, os.getpid()) for example in batch]
+
+
+def figures(run):
+    """Metrics, less the times."""
+    found = run.metrics()
+    times = [key for key in found if "secs" in key[1] or "msec" in key[1]]
+    assert len(times) >= 3
+    counts = {(*key, "count"): found.pop(key).count for key in times}
+    size = found.pop(("RunInference", "model_byte_size"))
+    assert size.max == pytest.approx(64 * MB, rel=0.05)
+    return {**found, **counts, "loads": size.count}
+
+
+def stages(run, isolate):
+    """What becomes of elements in sliding windows that fail in every stage."""
+    handler = Adder(min_batch_size=4, max_batch_size=4).with_preprocess_fn(int)
+    handler = handler.with_postprocess_fn(lambda n: n // (n - 9)).with_postprocess_fn(str)
+    words = [str(n) for n in range(12)] + ["x", "13", "14"]
+    stamped = run.create(enumerate(words)) | beam.MapTuple(lambda n, word: window.TimestampedValue(word, n))
+    good, dead = (
+        stamped
+        | beam.WindowInto(window.SlidingWindows(10, 5))
+        | RunInference(handler, isolate=isolate).with_exception_handling()
+    )
+    found = run.collect(
+        good=good,
+        before=dead.failed_preprocessing[0],
+        inference=dead.failed_inferences,
+        after=dead.failed_postprocessing[0],
+    )
+    outputs = [found[0], *([((record[0], record[1][:2]), *place) for record, *place in one] for one in found[1:])]
+    return [sorted(map(repr, one)) for one in outputs], figures(run)
+
+
+def test_predictions_and_dead_letters_in_their_places_and_all_figures(make_run):
+    here, there = (stages(make_run(), isolate) for isolate in (False, True))
+    assert there == here
+    assert [len(one) for one in there[0]] == [24, 2, 2, 2]
+    assert there[1]["RunInference", "num_inferences"] == 13
+
+
+def test_models_by_key(make_run):
+    def by_key(run, isolate):
+        models = [KeyModelMapping(["a", "b"], Adder(10)), KeyModelMapping(["c"], Adder(20))]
+        handler = KeyedModelHandler(models, max_models_per_worker_hint=1).with_preprocess_fn(
+            lambda n: ("abcd"[n % 4], n)
+        )
+        transform = RunInference(handler, isolate=isolate).with_exception_handling()
+        good, dead = run.create([*range(8), 12]) | transform
+        values, letters = run.values(good=good, dead=dead.failed_inferences)
+        keys = {key[1] for key in run.metrics() if "bytes" not in key[1] and "BeamML_KeyedModels" in key}
+        return sorted(values), sorted(record[0] for record in letters), keys
+
+    here, there = (by_key(make_run(), isolate) for isolate in (False, True))
+    assert there == here
+    assert there[0] == [("a", 10), ("a", 14), ("a", 22), ("b", 11), ("b", 15), ("c", 22), ("c", 26)]
+    assert "c-_num_inferences" in there[2]
+
+
+@pytest.mark.parametrize("how", [{"timeout": 60}, {"use_subprocess": True}])
+def test_what_isolates(run, processes, how):
+    good, _ = run.create(range(9)) | RunInference(Where(max_batch_size=2)).with_exception_handling(**how)
+    found = run.values(good=good)
+    [host] = {host for _, *hosts in found for host in hosts}
+    assert host != os.getpid()
+    assert sorted(n for n, *_ in found) == list(range(9))
+    assert processes() == []
+
+
+def test_arguments_and_environment(run):
+    handler = Adder(env_vars={"HEADRACE_TEST_VARIABLE": "1"}).with_postprocess_fn(
+        lambda n: (n, os.getenv("HEADRACE_TEST_VARIABLE"))
+    )
+    out = run.create([1]) | RunInference(handler, inference_args={"plus": 5}, metrics_namespace="mine", isolate=True)
+    assert run.values(out=out) == [(7, "1")]
+    assert run.metrics()["mine", "num_inferences"] == 1
+    assert "HEADRACE_TEST_VARIABLE" not in os.environ
+
+
+def test_hosts_that_are_lost_are_counted(run):
+    transform = RunInference(Adder(min_batch_size=3, max_batch_size=3)).with_exception_handling(timeout=1)
+    good, dead = run.create([1, 98, 2, 3, 99, 4]) | transform
+    values, letters = run.values(good=good, dead=dead.failed_inferences)
+    assert sorted(values) == [2, 3, 4, 5]
+    assert {(element, error.__name__) for [element], (error, _, _) in letters} == {
+        (98, "TimeoutError"),
+        (99, "HostDiedError"),
+    }
+    found = run.metrics()
+    assert found["RunInference", "model_host_timeouts"] == 2
+    assert found["RunInference", "model_host_deaths"] >= 3
+    assert found["RunInference", "num_inferences"] == 4
+
+
+def test_handlers_that_report_themselves(run):
+    class Reporting(Where):
+        def override_metrics(self, metrics_namespace=""):
+            return True
+
+    run.values(out=run.create([1]) | RunInference(Reporting(), isolate=True))
+    assert run.metrics() == {}
+
+
+class Theirs(incumbent.ModelHandler):
+    """Written for Beam, and counts with Beam's metrics."""
+
+    def load_model(self):
+        beam.metrics.Metrics.counter("theirs", "loads").inc()
+        return [10]
+
+    def run_inference(self, batch, model, inference_args=None):
+        beam.metrics.Metrics.counter("theirs", "calls").inc()
+        beam.metrics.Metrics.distribution("theirs", "examples").update(len(batch))
+        return [incumbent.PredictionResult(example, example + model[0]) for example in batch]
+
+    def batch_elements_kwargs(self):
+        return {"min_batch_size": 2, "max_batch_size": 2}
+
+
+def test_handlers_written_for_beam(run):
+    handler = incumbent.KeyedModelHandler(Theirs()).with_preprocess_fn(lambda n: ("key", n))
+    handler = handler.with_postprocess_fn(lambda pair: (pair[0], type(pair[1]).__module__, pair[1].inference))
+    found = run.values(out=run.create(range(5)) | RunInference(handler, isolate=True))
+    assert sorted(found) == [("key", incumbent.__name__, 10 + n) for n in range(5)]
+    metrics = run.metrics()
+    assert (metrics["theirs", "loads"], metrics["theirs", "calls"]) == (1, 3)
+    examples = metrics["theirs", "examples"]
+    assert (examples.count, examples.sum, examples.min, examples.max) == (3, 5, 1, 2)
+
+
+def test_threads_share_a_host_and_count_together(make_run):
+    run = make_run(direct_num_workers=2, direct_running_mode="multi_threading")
+    out = run.create(range(200)) | beam.Reshuffle() | RunInference(Where(max_batch_size=5), isolate=True)
+    found = run.values(out=out)
+    assert len({host for *_, host in found}) == 1
+    assert sorted(n for n, *_ in found) == list(range(200))
+    assert run.metrics()["RunInference", "num_inferences"] == 200
+    assert run.metrics()["RunInference", "load_model_latency_milli_secs"].count == 1

@@ -1,0 +1,142 @@
+"""What a model host shares with its owner's program, and what it does not: classes, variables, modules."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import cloudpickle
+import numpy
+import pytest
+
+from headrace import ModelHandler, predict
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Doing(ModelHandler):
+    """Does to each example what is given."""
+
+    def __init__(self, what, **options):
+        super().__init__(**options)
+        self.what = what
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [self.what(example) for example in batch]
+
+
+def hosted(what, elements, **options):
+    return list(predict(Doing(what, **options), elements, isolate=True))
+
+
+SCRIPT = """
+import enum, sys
+from dataclasses import dataclass
+from typing import NamedTuple
+from headrace import ModelHandler, predict
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+@dataclass
+class Record:
+    value: object
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Refused(Exception):
+    def __init__(self, value, *, why):
+        super().__init__(value)
+        self.why = why
+
+class Base(ModelHandler):
+    calls = 0
+
+    def load_model(self):
+        return OFFSET
+
+class Handler(Base):
+    def load_model(self):
+        return super().load_model()
+
+    def get_num_bytes(self, batch):
+        return 0
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(example == Record(13) for example in batch):
+            raise Refused(13, why="unlucky")
+        Base.calls += 1
+        return [Pair(Record(model), [example, Colour.RED, Handler, added]) for example in batch]
+
+def added(value):
+    return Pair(value, OFFSET)
+
+OFFSET = 5
+
+def main():
+    class Local(Handler):
+        pass
+
+    factor = 2
+    for kind in (Handler, Local):
+        handler = kind().with_preprocess_fn(lambda n: Record(n * factor + OFFSET)).with_postprocess_fn(added)
+        for outcome in predict(handler, [1, 4, 2], isolate=True, on_failure="yield"):
+            if hasattr(outcome, "error"):
+                kind, error = outcome.record[1][0], outcome.error
+                print(type(error) is Refused, kind is Refused, error.why, outcome.element == Record(13))
+                continue
+            prediction, offset = outcome
+            example, colour, found, function = prediction.second
+            print(isinstance(outcome, Pair), isinstance(prediction, Pair), offset, end=" ")
+            print(prediction.first == Record(5), type(example) is Record, colour is Colour.RED, found is Handler)
+    print(Base.calls, "apache_beam" in sys.modules)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_what_a_script_defines_is_its_own_when_it_comes_back(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
+    good, bad = "True True 5 True True True True", "True True unlucky True"
+    assert done.stdout.splitlines() == [*[good, bad, good] * 2, "0 False"], done.stderr
+    assert done.stderr == ""
+
+
+def test_environment_variables_are_the_hosts_only():
+    assert hosted(os.getenv, ["HEADRACE_TEST_VARIABLE"], env_vars={"HEADRACE_TEST_VARIABLE": "1"}) == ["1"]
+    assert "HEADRACE_TEST_VARIABLE" not in os.environ
+
+
+def test_the_owners_surroundings_are_the_hosts(monkeypatch, tmp_path):
+    monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+
+    def look(name):
+        return os.getenv(name), os.getcwd(), sys.path
+
+    assert hosted(look, ["HEADRACE_TEST_VARIABLE"]) == [("2", str(tmp_path), sys.path)]
+
+
+@pytest.mark.parametrize(("example", "needed"), [(1, []), (numpy.ones(3), ["numpy"])])
+def test_a_host_imports_what_is_needed_and_no_more(example, needed):
+    def packages(_):
+        found = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+        return sorted(name for name in found if not name.startswith("_"))
+
+    assert hosted(packages, [example]) == [["cloudpickle", "headrace", *needed]]
