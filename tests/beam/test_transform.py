@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
+import cloudpickle
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, RetryConfig, UnsupportedError
+from headrace import BatchingConfig, ConfigurationError, PlacementConfig, RetryConfig, UnsupportedError
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
 
 
@@ -263,3 +266,52 @@ def test_a_transform_applied_again_loads_its_model_again(make_run, tmp_path):
     (tmp_path / "amount").write_text("2")
     second = make_run()
     assert inferences(second.values(out=second.create([0]) | transform)) == [2]
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", float("inf"), float("nan")])
+def test_a_timeout_must_be_a_positive_number(timeout):
+    with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
+        RunInference(Adder()).with_exception_handling(timeout=timeout)
+
+
+def test_a_handler_that_cannot_be_isolated_is_an_error_at_construction():
+    handler = Adder(amount=threading.Lock())
+    assert RunInference(handler)
+    for isolate in (
+        lambda: RunInference(handler, isolate=True),
+        lambda: RunInference(handler, placement=PlacementConfig(isolate=True)),
+        lambda: RunInference(handler).with_exception_handling(timeout=3),
+        lambda: RunInference(handler).with_exception_handling(use_subprocess=True),
+    ):
+        with pytest.raises(ConfigurationError, match=r"Adder cannot go .* Adder\.amount, of type _thread\.lock"):
+            isolate()
+
+
+@pytest.fixture
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Where(Adder):
+    def load_model(self):
+        return (os.getpid(),)
+
+
+@pytest.mark.usefixtures("_module_travels")
+@pytest.mark.parametrize(
+    ("arguments", "handling"),
+    [
+        ({"isolate": True}, None),
+        ({"placement": PlacementConfig(isolate=True)}, None),
+        ({"isolate": True}, {}),
+        ({}, {"timeout": 60}),
+        ({}, {"use_subprocess": True}),
+    ],
+)
+def test_what_isolates(run, arguments, handling):
+    transform = RunInference(Where(), **arguments)
+    out = run.create([0]) | (transform if handling is None else transform.with_exception_handling(**handling))
+    assert inferences(run.values(out=out if handling is None else out[0])) != [os.getpid()]

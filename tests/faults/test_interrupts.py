@@ -39,8 +39,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 """
 
 
-@pytest.mark.parametrize("fault", ["hang", "hang_holding_gil"])
-@pytest.mark.parametrize("run", ["run_predict", "run_pipeline"])
+@pytest.mark.parametrize(
+    ("run", "fault"),
+    [("run_predict", "hang"), ("run_predict", "hang_holding_gil"), ("run_pipeline", "hang_holding_gil")],
+)
 def test_ctrl_c(tmp_path, census, wait_until, run, fault):
     script, log = tmp_path / "script.py", tmp_path / "log"
     script.write_text(textwrap.dedent(SCRIPT.format(run=run, fault=fault)))

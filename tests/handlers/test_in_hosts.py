@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from headrace import KeyedModelHandler, KeyModelMapping, predict
+from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
 from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
@@ -27,6 +27,16 @@ FEATURES = RNG.normal(size=(40, 3)).astype(numpy.float32)
 FRAME = pandas.DataFrame(FEATURES, columns=["a", "b", "c"])
 LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
 FRAMEWORKS = {"numpy", "sklearn", "pandas", "torch", "onnxruntime", "apache_beam"}
+
+
+class Tensors(ModelHandler):
+    """Gives back what it gets, a copy of it, and what it is."""
+
+    def load_model(self):
+        return torch.nn.Identity()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [{"echo": example, "copy": example.clone(), "repr": repr(example)} for example in batch]
 
 
 class Sum(torch.nn.Module):
@@ -64,35 +74,60 @@ def probabilities(model, batch, inference_args):
     return model.predict_proba(numpy.stack(batch))
 
 
-HANDLERS = {
-    "sklearn numpy": lambda folder: SklearnModelHandlerNumpy(str(folder / "numpy.pkl")),
-    "sklearn keyed": lambda folder: KeyedModelHandler(
-        [KeyModelMapping(["k"], SklearnModelHandlerNumpy(str(folder / "numpy.pkl"), inference_fn=probabilities))]
-    ),
-    "sklearn pandas": lambda folder: SklearnModelHandlerPandas(str(folder / "pandas.pkl")),
-    "torch": lambda folder: PytorchModelHandlerTensor(
-        str(folder / "linear.pt"), functools.partial(torch.nn.Linear, 3, 2)
-    ),
-    "torch keyed tensors": lambda folder: PytorchModelHandlerKeyedTensor(str(folder / "sum.pt"), Sum),
-    "onnx": lambda folder: OnnxModelHandlerNumpy(str(folder / "model.onnx")),
-}
-ELEMENTS = {
-    "sklearn numpy": list(FEATURES),
-    "sklearn keyed": [("k", row) for row in FEATURES],
-    "sklearn pandas": [FRAME[n : n + 1] for n in range(9)],
-    "torch": list(torch.from_numpy(FEATURES)),
-    "torch keyed tensors": [{"a": torch.ones(2) * n, "b": torch.full((2,), 3.0)} for n in range(9)],
-    "onnx": list(FEATURES),
-}
-NEEDED = {"sklearn numpy": {"numpy", "sklearn"}, "torch": {"numpy", "torch"}, "onnx": {"numpy", "onnxruntime"}}
+def by_key(**handlers):
+    return KeyedModelHandler([KeyModelMapping([key], handler) for key, handler in handlers.items()])
 
 
-@pytest.mark.parametrize("name", HANDLERS)
-def test_a_host_predicts_as_this_process(folder, name):
-    handler = HANDLERS[name](folder).with_postprocess_fn(frameworks)
-    here, there = (list(predict(handler, ELEMENTS[name], isolate=isolate)) for isolate in (False, True))
-    assert len(there) == len(ELEMENTS[name])
+def sklearn_handlers(folder):
+    return by_key(
+        array=SklearnModelHandlerNumpy(str(folder / "numpy.pkl"), inference_fn=probabilities),
+        frame=SklearnModelHandlerPandas(str(folder / "pandas.pkl")),
+    )
+
+
+def torch_handlers(folder):
+    return by_key(
+        tensor=PytorchModelHandlerTensor(str(folder / "linear.pt"), functools.partial(torch.nn.Linear, 3, 2)),
+        tensors=PytorchModelHandlerKeyedTensor(str(folder / "sum.pt"), Sum),
+        any=Tensors(),
+    )
+
+
+def onnx_handler(folder):
+    return OnnxModelHandlerNumpy(str(folder / "model.onnx"))
+
+
+FRAMES = [("frame", FRAME[n : n + 1]) for n in range(9)]
+TENSORS = [("tensors", {"a": torch.ones(2) * n, "b": torch.full((2,), 3.0)}) for n in range(9)]
+DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64]
+MATRICES = [torch.arange(6).view(2, 3).to(dtype) for dtype in DTYPES]
+OTHERS = [
+    *(torch.tensor(3.5), torch.empty(0, 3), torch.arange(6.0).view(2, 3).T, torch.arange(9.0)[::2]),
+    *(torch.ones(3, requires_grad=True), torch.nn.Parameter(torch.ones(2))),
+]
+ANY = [("any", tensor) for tensor in MATRICES + MATRICES + OTHERS]
+
+
+@pytest.mark.parametrize(
+    ("make", "elements", "needed"),
+    [
+        (sklearn_handlers, [("array", row) for row in FEATURES] + FRAMES, {"numpy", "pandas", "sklearn"}),
+        (torch_handlers, [("tensor", row) for row in torch.from_numpy(FEATURES)] + TENSORS + ANY, {"numpy", "torch"}),
+        (onnx_handler, list(FEATURES), {"numpy", "onnxruntime"}),
+    ],
+)
+def test_a_host_predicts_as_this_process(folder, make, elements, needed):
+    handler = make(folder).with_postprocess_fn(frameworks)
+    here, there = (list(predict(handler, elements, isolate=isolate)) for isolate in (False, True))
+    assert len(there) == len(elements)
     assert nearly_equal([result for result, _ in there], [result for result, _ in here])
-    imported = there[0][1]
-    assert "apache_beam" not in imported
-    assert name not in NEEDED or imported - {"pandas"} == NEEDED[name]
+    assert there[0][1] == needed
+    assert [traits(result) for result, _ in there] == [traits(result) for result, _ in here]
+
+
+def traits(result):
+    """Types, and what tensors have beside their numbers."""
+    if isinstance(result, torch.Tensor):
+        return type(result), result.dtype, tuple(result.shape), result.requires_grad, result.layout
+    parts = result.values() if isinstance(result, dict) else result if isinstance(result, tuple) else ()
+    return type(result), list(map(traits, parts))

@@ -300,7 +300,7 @@ HANGS = {
 @pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
 def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
     call = host.tell(hang)
-    assert wait_until(lambda: host._life._progress.read().call)
+    assert wait_until(lambda: host._life._progress.read().call == call.number)
     started = time.monotonic()
     host.close()
     assert time.monotonic() - started < LONG / 4
@@ -309,8 +309,8 @@ def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
 
 
 def test_closing_while_it_computes_is_quiet(host, gate, caplog, wait_until):
-    host.tell(wait_for(gate))
-    assert wait_until(lambda: host._life._progress.read().call)
+    call = host.tell(wait_for(gate))
+    assert wait_until(lambda: host._life._progress.read().call == call.number)
     threading.Timer(0.1, gate.touch).start()
     host.close()
     assert caplog.records == []
@@ -348,6 +348,29 @@ def test_closing_ends_a_start_that_is_under_way(new_host, new_module, wait_until
     host.close()
     thread.join(LONG)
     assert outcomes == ["woken"]
+
+
+STILLBORN = "import os; os.register_at_fork(after_in_child=lambda: os._exit(7))"
+
+
+def test_hosts_that_end_before_they_begin_are_given_up(new_host, new_module):
+    host = new_host(imports=new_module(STILLBORN))
+    for _ in range(2):
+        with pytest.raises(HostStartError, match="it ended itself with exit code 7 before its first request, 5 times"):
+            host.ask(doubled)
+
+
+def test_hosts_that_can_be_had_later_are_had_then(new_host, new_module, tmp_path):
+    code = f"""
+import os, pathlib
+os.register_at_fork(after_in_child=lambda: os._exit(7) if pathlib.Path({str(tmp_path)!r}, "ill").exists() else None)
+"""
+    host = new_host(imports=new_module(code))
+    (tmp_path / "ill").touch()
+    with pytest.raises(HostStartError):
+        host.ask(doubled)
+    (tmp_path / "ill").unlink()
+    assert host.ask(doubled, 1).rows == [2]
 
 
 def test_a_limit_far_away_is_none(new_host):

@@ -1,24 +1,16 @@
-"""Messages: what is sent once, as an index or side by side, whose memory it becomes, and what goes by value."""
+"""Messages: what lies side by side, whose memory it becomes, and what comes back as an index."""
 
 from __future__ import annotations
 
 import gc
 import mmap
-import pickle
-import subprocess
-import sys
-import threading
-from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy
 import pytest
 
 from headrace import PredictionResult
-from headrace.core.errors import ConfigurationError
-from headrace.hosting.columns import Apart, Known
 from headrace.hosting.encoding import Columns, decode, encode
-from headrace.hosting.pickling import codec
 
 RNG = numpy.random.default_rng(3)
 
@@ -29,19 +21,10 @@ def written(message) -> memoryview:
     return memory
 
 
-def round_trip(rows, **options):
-    return decode(written(encode(None, rows, **options)), own=True).rows
-
-
 def request(rows) -> tuple[Columns, Any]:
     """What the owner knows of a request, and what arrives in the host."""
     message = encode(None, rows)
     return message.columns, decode(written(message), own=False)
-
-
-def form(rows) -> str:
-    """How rows are sent."""
-    return Apart(rows, Known(None, None, len(rows)), {}).form[0]
 
 
 def vectors(count: int, length: int = 1000) -> list[Any]:
@@ -81,83 +64,6 @@ def test_arrays_within_rows_are_one_piece_of_memory(row):
     assert len(message._stacks) == 1
     assert message.nbytes < 300 * 10 * 8 + 3000
     assert repr(decode(written(message), own=True).rows) == repr(rows)
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        (["a", "b"], "list"),
-        ([{"a": 1}, {"a": 2}], "list"),  # a pickle is faster
-        ([{"a": numpy.zeros(2)}, {"a": numpy.zeros(2)}], "dicts"),
-        ([{"a": numpy.zeros(2)}, {"b": numpy.zeros(2)}], "list"),
-        ([{"a": numpy.zeros(2)}, {numpy.str_("a"): numpy.zeros(2)}], "list"),
-        ([{1: numpy.zeros(2)}, {True: numpy.zeros(2)}], "list"),
-        ([("a", 1), ("b", 2)], "tuples"),
-        ([("a", 1), ("b",)], "list"),
-        ([("a", 1), ["b", 2]], "list"),
-        ([("a", 1), Pair("b", 2)], "list"),
-        ([{}, {}], "list"),
-        ([Pair(1, 2), Pair(3, 4)], "named"),
-        ([tuple(range(1000))], "list"),  # a thousand columns of one value each
-        ([None, None], "same"),
-        ([numpy.zeros(2), numpy.zeros(3)], "list"),
-        ([numpy.zeros(2), None], "list"),
-    ],
-)
-def test_rows_go_in_columns_where_that_is_right_and_pays(rows, expected):
-    assert form(rows) == expected
-    arrived = round_trip(rows)
-    assert repr(arrived) == repr(rows)
-    assert [list(map(type, row)) for row in arrived if isinstance(row, dict)] == [
-        list(map(type, row)) for row in rows if isinstance(row, dict)
-    ]
-
-
-class WithAttributes(namedtuple("Base", "x")):
-    pass
-
-
-class Counting(NamedTuple):
-    x: int
-
-    def __len__(self):
-        return 3
-
-
-class Reduced(NamedTuple):
-    x: int
-
-    def __reduce__(self):
-        return Pair, (self[0], "reduced")
-
-
-def test_a_named_tuple_with_a_mind_of_its_own_stays_whole():
-    rows = [WithAttributes(1), WithAttributes(2)]
-    rows[1].note = "kept"
-    assert round_trip(rows)[1].note == "kept"
-    assert list(round_trip([Counting(1), Counting(2)])[1]) == [2]
-    assert round_trip([Reduced(1), Reduced(2)]) == [Pair(1, "reduced"), Pair(2, "reduced")]
-
-
-def test_deep_rows_are_taken_apart_only_so_far():
-    rows = [((((((i,),),),),),) for i in range(3)]
-    assert round_trip(rows) == rows
-    assert len(encode(None, rows).columns) == 5
-
-
-def test_both_processes_have_the_same_columns():
-    rows = [(str(i), {"x": array, "y": [i]}) for i, array in enumerate(vectors(4))]
-    owner, host = request(rows)
-    assert len(owner) == 5
-    assert repr(owner.lists) == repr(host.columns.lists)
-
-
-def test_columns_do_not_change_with_the_rows():
-    rows = ["a", "b"]
-    owner, host = request(rows)
-    rows.clear()
-    host.rows.clear()
-    assert owner.lists == host.columns.lists == [["a", "b"]]
 
 
 def test_large_buffers_of_other_objects_stay_out_of_the_pickle():
@@ -323,126 +229,3 @@ def test_a_memory_that_is_too_small_is_not_touched():
     with pytest.raises(ValueError, match=f"{message.nbytes} bytes does not fit into 1000"):
         message.write(memoryview(memory))
     assert not any(memory)
-
-
-def test_what_cannot_be_pickled_raises_what_pickle_raises():
-    with pytest.raises(TypeError, match=r"cannot pickle .*lock"):
-        encode(None, [threading.Lock()])
-    with pytest.raises(TypeError, match=r"cannot pickle .*lock"):
-        encode(threading.Lock(), vectors(3))
-
-
-def test_arrays_that_nobody_knows():
-    with pytest.raises(ConfigurationError, match="no plug-in for arrays of abacus was found"):
-        codec("abacus")
-
-
-# By name or by value
-
-
-def test_reducers_are_asked_by_name_and_by_value():
-    lock = threading.Lock()
-    reducers = {type(lock): lambda _: (str, ("a lock",))}
-    assert round_trip([lock], reducers=reducers) == ["a lock"]
-    stand_in, function = round_trip([[lock, numpy.zeros(3)], lambda: 7], reducers=reducers)
-    assert stand_in[0] == "a lock"
-    assert function() == 7
-
-
-def test_a_local_class_remains_itself_where_it_comes_from():
-    class Local:
-        def __init__(self, value):
-            self.value = value
-
-        def read(self):
-            return self.value
-
-    read = Local.read
-    (arrived,) = round_trip([Local(numpy.arange(2000))])
-    assert type(arrived) is Local
-    assert Local.read is read
-    assert arrived.read()[-1] == 1999
-
-
-AT_HOME = """
-import dataclasses, enum, subprocess, sys, typing
-from headrace.hosting.encoding import decode, encode
-
-FACTOR = 2
-
-class Colour(enum.Enum):
-    RED = 1
-
-@dataclasses.dataclass
-class Record:
-    name: str
-    def scaled(self):
-        return self.name * FACTOR
-
-class Pair(typing.NamedTuple):
-    left: object
-    right: object
-
-def doubled(number):
-    return number * FACTOR
-
-rows = [(Record("a"), Pair(1, "x"), Colour.RED), (Record("b"), Pair(2, "y"), Colour.RED)]
-scaled = Record.scaled
-message = encode(doubled, rows)
-content = memoryview(bytearray(message.nbytes))
-message.write(content)
-done = subprocess.run([sys.executable, "-c", sys.argv[1]], input=content, stdout=subprocess.PIPE, check=True)
-head, arrived, _ = decode(memoryview(bytearray(done.stdout)), known=message.columns, own=True)
-assert head == 42, head
-FACTOR = 3
-for (theirs, (record, pair, colour)), mine in zip(arrived, rows):
-    assert theirs is mine[0]
-    assert type(record) is Record and record == Record("made")
-    assert record.scaled() == "mademademade" and Record.scaled is scaled
-    assert type(pair) is Pair and pair == (3, 4)
-    assert colour is Colour.RED
-print("at home")
-"""
-
-AWAY = """
-import sys
-from headrace.hosting.encoding import decode, encode
-
-head, rows, columns = decode(memoryview(bytearray(sys.stdin.buffer.read())), own=False)
-record, pair, colour = map(type, rows[0])
-assert rows[1][0].scaled() == "bb"
-answer = [(row[0], (record("made"), pair(3, 4), colour.RED)) for row in rows]
-message = encode(head(21), answer, known=columns)
-content = memoryview(bytearray(message.nbytes))
-message.write(content)
-sys.stdout.buffer.write(content)
-"""
-
-
-def test_what_a_script_defines_is_understood_elsewhere_and_itself_at_home():
-    command = [sys.executable, "-c", AT_HOME, AWAY]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "at home\n"
-
-
-WITHOUT_FRAMEWORKS = """
-import sys
-from headrace.hosting.encoding import decode, encode
-message = encode(None, [("a", {"b": 1.5})])
-content = memoryview(bytearray(message.nbytes))
-message.write(content)
-decode(content, own=True)
-print(sorted({"numpy", "torch"} & set(sys.modules)))
-"""
-
-
-def test_frameworks_are_loaded_for_their_own_arrays_only():
-    command = [sys.executable, "-c", WITHOUT_FRAMEWORKS]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_a_text_that_names_main_arrives():
-    assert round_trip(["if __name__ == '__main__':"]) == ["if __name__ == '__main__':"]
-
-
-def test_pickles_themselves_arrive():
-    assert round_trip([pickle.dumps(1), bytearray(b"x" * 100_000)]) == [pickle.dumps(1), bytearray(b"x" * 100_000)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosting.life import Life, Loss
-from headrace.hosting.nursery import Zygote
+from headrace.hosting.life import Loss
 from headrace.hosting.progress import Doing
 from headrace.hosting.system import fields_of
 
@@ -71,8 +69,8 @@ def both(host):
     return host.learn(lambda rows, servant: (os.getpid(), os.getppid()))
 
 
-def is_working(host):
-    return host._life is not None and host._life._progress.read().call > 0
+def is_working(host, call):
+    return host._life._progress.read().call == call.number
 
 
 def kill(process, wait_until, number=signal.SIGKILL):
@@ -225,7 +223,7 @@ def test_a_host_that_is_idle_is_not_late(new_host):
 def test_a_host_that_is_stopped_is_late(new_host, wait_until):
     host = new_host(timeout_secs=0.3)
     call = host.tell(hang)
-    assert wait_until(lambda: is_working(host))
+    assert wait_until(lambda: is_working(host, call))
     os.kill(host._life._process, signal.SIGSTOP)
     assert host.result(call).timed_out
 
@@ -305,7 +303,7 @@ def test_with_its_zygote_an_idle_host_is_replaced(host, wait_until):
 def test_with_its_zygote_a_request_is_lost(host, wait_until):
     _, zygote = both(host)
     calls = [host.tell(hang), host.tell(doubled, 1)]
-    assert wait_until(lambda: is_working(host))
+    assert wait_until(lambda: is_working(host, calls[0]))
     os.kill(zygote, signal.SIGKILL)
     assert host.result(calls[0]).ending == "was killed together with the process that had started it"
     assert host.result(calls[1]).rows == [2]
@@ -334,29 +332,6 @@ def test_a_host_that_hangs_is_killed_even_if_its_zygote_is_stopped(new_host, mon
     assert host.ask(doubled, 1).rows == [2]
 
 
-STILLBORN = "import os; os.register_at_fork(after_in_child=lambda: os._exit(7))"
-
-
-def test_hosts_that_end_before_they_begin_are_given_up(new_host, new_module):
-    host = new_host(imports=new_module(STILLBORN))
-    for _ in range(2):
-        with pytest.raises(HostStartError, match="it ended itself with exit code 7 before its first request, 5 times"):
-            host.ask(doubled)
-
-
-def test_hosts_that_can_be_had_later_are_had_then(new_host, new_module, tmp_path):
-    code = f"""
-import os, pathlib
-os.register_at_fork(after_in_child=lambda: os._exit(7) if pathlib.Path({str(tmp_path)!r}, "ill").exists() else None)
-"""
-    host = new_host(imports=new_module(code))
-    (tmp_path / "ill").touch()
-    with pytest.raises(HostStartError):
-        host.ask(doubled)
-    (tmp_path / "ill").unlink()
-    assert host.ask(doubled, 1).rows == [2]
-
-
 def test_too_many_open_files_are_no_fault_of_a_request(host, no_more_files, descriptors):
     """However many are missing: starting, sending and receiving need some."""
     outcomes = set()
@@ -370,167 +345,3 @@ def test_too_many_open_files_are_no_fault_of_a_request(host, no_more_files, desc
     assert tuple("done") in outcomes
     assert outcomes <= {HostStartError, OSError, tuple("done")}
     assert host.ask(doubled, 1).rows == [2]
-
-
-def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
-    call = host.tell(wait_for(tmp_path / "gate"), 1)
-    for _ in range(3):
-        ctrl_c_in(Life._wait)
-        with pytest.raises(KeyboardInterrupt):
-            host.result(call)
-    (tmp_path / "gate").touch()
-    assert host.result(call).rows == [1]
-
-
-def test_ctrl_c_in_a_wait_of_the_main_thread_lets_others_wait(host, tmp_path, ctrl_c_in):
-    call, results = host.tell(wait_for(tmp_path / "gate")), []
-    with ThreadPoolExecutor(3) as pool:
-        for _ in range(3):
-            pool.submit(lambda: results.append(host.ask(doubled, 1).rows))
-        ctrl_c_in(Life._wait)
-        with pytest.raises(KeyboardInterrupt):
-            host.result(call)
-        (tmp_path / "gate").touch()
-    assert results == [[2]] * 3
-
-
-def test_after_ctrl_c_a_host_can_be_closed(host, ctrl_c_in):
-    call = host.tell(hang)
-    ctrl_c_in(Life._wait)
-    with pytest.raises(KeyboardInterrupt):
-        host.result(call)
-    host.close()
-
-
-def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
-    host = new_host(imports=new_module("import signal; signal.pause()"))
-    ctrl_c_in(Zygote.ready)
-    with pytest.raises(KeyboardInterrupt):
-        host.ask(doubled)
-    assert marked() == []
-    assert not host._changing.locked()
-
-
-@pytest.mark.parametrize("when", ["_take", "_send"])
-def test_a_message_that_is_broken_off_costs_the_host_and_blames_nobody(host, monkeypatch, when):
-    """As by Ctrl-C at the worst of times: who knows what the host has been told, or has said."""
-    first = host.ask(process).rows
-    calls = [host.tell(process) for _ in range(2)]
-    life = host._life
-    original, broken = getattr(life, when), []
-
-    def interrupted(*args):
-        if not broken:
-            broken.append(args)
-            raise KeyboardInterrupt
-        return original(*args)
-
-    monkeypatch.setattr(life, when, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        host.result(calls[0]) if when == "_take" else host.tell(process)
-    rows = [host.result(call).rows for call in calls]
-    assert rows[1] != first
-    assert host.ask(process).rows != first
-
-
-FORKS = """
-import traceback
-host = new_host()
-def both(host):
-    return host.learn(lambda rows, servant: (os.getpid(), os.getppid()))
-before = both(host)
-def in_child(work, leave=os._exit):
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        leave(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-"""
-
-
-@pytest.mark.parametrize("leave", ["os._exit", "sys.exit"])
-@pytest.mark.parametrize(
-    "work",
-    [
-        "None",
-        "(lambda other: (both(other), other.close()))(new_host())",
-        "both(new_host())",
-        "host.close()",
-        "globals().pop('host')",
-        "both(host)",
-        "(both(host), host.close())",
-    ],
-)
-def test_what_a_fork_of_the_owner_does_is_its_own_affair(run_owner, work, leave):
-    owner = run_owner(f"""{FORKS}
-assert in_child(lambda: {work}, {leave}) == 0
-assert both(host) == before
-call = host.tell(lambda rows, servant: time.sleep(0.2) or [os.getpid()])
-assert in_child(lambda: {work}, {leave}) == 0
-assert host.result(call).rows == [before[0]]
-host.close()
-print("undisturbed")
-""")
-    assert owner.stdout == "undisturbed\n", owner.stderr
-    if "both" not in work or "close" in work:  # else Python warns of what the child has not closed itself
-        assert owner.stderr == ""
-
-
-def test_a_fork_of_the_owner_can_ask_again_for_what_its_parent_asked(run_owner):
-    owner = run_owner(f"""{FORKS}
-call = host.tell(lambda rows, servant: time.sleep(0.2) or [os.getpid()])
-def again():
-    assert host.result(call).rows[0] not in before
-    host.close()
-assert in_child(again) == 0
-assert host.result(call).rows == [before[0]]
-host.close()
-print("undisturbed")
-""")
-    assert owner.stdout == "undisturbed\n", owner.stderr
-
-
-def test_a_fork_of_the_owner_that_lives_on_delays_nobody(run_owner):
-    """It has copies of every descriptor, so that no channel ends by being closed."""
-    owner = run_owner(f"""{FORKS}
-child = os.fork()
-if not child:
-    signal.pause()
-started = time.monotonic()
-host.close()
-print("quick" if time.monotonic() - started < 20 else "slow")
-os.kill(child, signal.SIGKILL)
-os.waitpid(child, 0)
-""")
-    assert owner.stdout == "quick\n", owner.stderr
-
-
-def test_an_owner_whose_fork_lives_on_leaves_nothing(run_owner, wait_until):
-    owner = run_owner(f"""{FORKS}
-child = os.fork()
-if not child:
-    [os.close(number) for number in (1, 2)]
-    signal.pause()
-print(child, *before, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-""")
-    child, *processes = map(int, owner.stdout.split())
-    assert wait_until(lambda: all(map(has_ended, processes)))
-    assert not has_ended(child)
-    os.kill(child, signal.SIGKILL)
-    assert wait_until(lambda: has_ended(child))
-
-
-def test_programs_that_the_owner_starts_do_not_hold_hosts(host, wait_until):
-    first, zygote = both(host)
-    with subprocess.Popen(["sleep", "1000"], close_fds=False) as program:
-        kill(first, wait_until)
-        assert both(host)[1] == zygote
-        host.close()
-        assert has_ended(zygote)
-        program.kill()

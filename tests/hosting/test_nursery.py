@@ -212,6 +212,27 @@ def test_too_many_open_files_are_an_error(nursery, no_more_files, descriptors, m
     assert len(failures) > 8
 
 
+@pytest.mark.parametrize("name", ["headrace output of toy", "headrace starts zygotes"])
+def test_too_many_threads_are_an_error(nursery, monkeypatch, name, descriptors):
+    """As when the program ends: since Python 3.12 there are no new ones then."""
+    started = threading.Thread.start
+
+    def start(thread):
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(module, "_STARTER", module._Starter())
+    before = descriptors()
+    with files() as pair, pytest.raises(HostStartError, match="can't start new thread"):
+        nursery.fork(*pair)
+    assert descriptors() == before
+    monkeypatch.undo()
+    with files() as pair:
+        nursery.fork(*pair)
+
+
 def test_a_servant_of_many_megabytes_is_no_hindrance(toy):
     nursery = Nursery(toy() + bytes(32_000_000), "toy")  # what follows a pickle is not read
     with files() as pair:

@@ -286,7 +286,7 @@ def test_a_model_that_cannot_be_loaded_is_not_the_other_models_affair(opened):
     assert {event.model for event in events.of(HostLost)} == {"bad"}
 
 
-@pytest.mark.parametrize("limit", [{}, {"element_size_fn": len, "max_batch_weight": 1000}])
+@pytest.mark.parametrize("limit", [{}, {"element_size_fn": len, "max_batch_weight": 5}])
 def test_batches_are_those_of_an_unhosted_run(opened, limit):
     handler = Batches().with_preprocess_fn(lambda n: [n] * (n % 3))
     elements, batching = list(range(700)), fixed(9, **limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 
 import apache_beam.ml.inference.base as incumbent
@@ -17,7 +18,7 @@ from headrace import (
     RetryConfig,
     UnsupportedError,
 )
-from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.prepare import Request, catching, isolated, prepare
 
 
 class Handler(ModelHandler):
@@ -103,3 +104,69 @@ def test_identifiers():
     shared = [prepare(Handler(), Request(model_identifier="m")) for _ in range(2)]
     assert shared[0].model_identifier == shared[1].model_identifier == "m"
     assert shared[0].transform != shared[1].transform
+
+
+@pytest.mark.parametrize(
+    ("request_", "timeout"),
+    [
+        (Request(isolate=True), None),
+        (Request(placement=PlacementConfig(isolate=True)), None),
+        (Request(placement=PlacementConfig("process", isolate=True)), None),
+        (Request(timeout_secs=3), 3),
+        (Request(timeout_secs=0.5, isolate=True), 0.5),
+    ],
+)
+def test_what_isolates(request_, timeout):
+    spec = prepare(Handler(), request_)
+    assert (spec.isolated, spec.timeout_secs) == (True, timeout)
+
+
+@pytest.mark.parametrize("request_", [Request(), Request(placement=PlacementConfig()), Request(placement="process")])
+def test_what_does_not(request_):
+    spec = prepare(Handler(), request_)
+    assert (spec.isolated, spec.timeout_secs) == (False, None)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.0, -1, float("inf"), float("nan"), "5", [5], True])
+def test_a_timeout_must_be_a_positive_number(timeout):
+    with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
+        prepare(Handler(), Request(timeout_secs=timeout))
+    with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
+        isolated(prepare(Handler(), Request()), timeout)
+
+
+class Holding(Handler):
+    """Holds something that does not pickle."""
+
+    def __init__(self, **held):
+        super().__init__()
+        self.connections = held
+
+
+def test_what_cannot_go_to_a_host_is_named():
+    handler = Holding(main=threading.Lock())
+    assert not prepare(handler, Request()).isolated
+    with pytest.raises(ConfigurationError, match=r"^Holding cannot go .* Holding\.connections\['main'\],.* load_model"):
+        prepare(handler, Request(isolate=True))
+
+
+def test_neither_can_what_a_handler_within_holds():
+    models = [KeyModelMapping(["a"], Handler()), KeyModelMapping(["b"], Holding(x=threading.Lock()))]
+    with pytest.raises(ConfigurationError, match=r"connections\['x'\], of type _thread.lock, does not pickle"):
+        prepare(KeyedModelHandler(models), Request(isolate=True))
+
+
+def test_nor_a_functions_variable():
+    lock = threading.Lock()
+
+    def guarded(element):
+        with lock:
+            return element
+
+    with pytest.raises(ConfigurationError, match=r"variable `lock` of the function .*guarded"):
+        prepare(Handler().with_preprocess_fn(guarded), Request(timeout_secs=3))
+
+
+def test_nor_an_argument():
+    with pytest.raises(ConfigurationError, match=r"inference_args\['lock'\]"):
+        prepare(Handler(), Request(isolate=True, inference_args={"lock": threading.Lock()}))

@@ -150,13 +150,15 @@ class Life:
 
     def is_ready(self, call: Call) -> bool:
         """Whether ``wait`` would return at once."""
-        with self._changed:
-            leads = not self._is_read and call.reply is None and not self.is_over
-            self._is_read = self._is_read or leads
-        if leads:
-            try:
+        leads = False
+        try:
+            with self._changed:
+                if not self._is_read and call.reply is None and not self.is_over:
+                    leads = self._is_read = True
+            if leads:
                 self._read_once(block=False)
-            finally:
+        finally:
+            if leads:
                 self._hand_over()
         return call.reply is not None or self.is_over
 

@@ -42,6 +42,7 @@ class Zygote:
     Raises:
         EOFError: it has died at once.
         OSError: it cannot be started.
+        RuntimeError: nor can threads, since there are too many, or since the program ends.
     """
 
     def __init__(self, servant: bytes, name: str, *, imports: bool) -> None:
@@ -202,7 +203,7 @@ class Nursery:
             self._newborn = zygote = Zygote(self._servant, self._name, imports=self._imports)
         except EOFError as error:
             raise HostStartError(self._name, f"it {error} as it started.") from None
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # too few files, processes or threads
             raise HostStartError(self._name, f"{error}.") from error
         try:
             answer = self._first_words(zygote, forgives=again)
@@ -314,8 +315,9 @@ class _Starter:
         """Starts a process there; should the wait for that be interrupted, the process is ended."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="headrace starts zygotes", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="headrace starts zygotes", daemon=True)
+                thread.start()
+                self._thread = thread
         started: Future[subprocess.Popen[bytes]] = Future()
         try:
             self._tasks.put(lambda: _settle(started, start))

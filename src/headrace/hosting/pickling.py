@@ -19,6 +19,11 @@ from headrace.core.errors import ConfigurationError
 Reducers = Mapping[type, Callable[[Any], Any]]
 
 _GROUP = "headrace.arrays"
+_MAIN = pickle.SHORT_BINUNICODE + b"\x08__main__"
+"""How a pickle gives the name of that module."""
+_LONGEST_FRAME = 1 << 17
+"""Bytes; the pickler ends a frame at half of this, with the object that it is at."""
+
 _making_classes = threading.RLock()
 
 
@@ -82,8 +87,16 @@ def pickled(value: Any, reducers: Reducers) -> Pickled:
         named = _dumped(_by_name, value, reducers)
     except Exception:
         return _dumped(_ByValue, value, reducers)
-    main_is_named = any(b"__main__" in piece for piece in named.pieces)
-    return _dumped(_ByValue, value, reducers) if main_is_named else named
+    return _dumped(_ByValue, value, reducers) if any(map(_names_main, named.pieces)) else named
+
+
+def _names_main(piece: bytes) -> bool:
+    """Whether a pickle says that something is found in ``__main__``.
+
+    Large bytes and texts, which are pieces by themselves, are not looked through: only a frame begins as one does.
+    """
+    is_content = len(piece) > _LONGEST_FRAME and piece[:1] not in (pickle.PROTO, pickle.FRAME)
+    return not is_content and _MAIN in piece
 
 
 def _dumped(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: Reducers) -> Pickled:
