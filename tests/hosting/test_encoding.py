@@ -183,7 +183,7 @@ def test_whatever_the_example_is(example, keyed, positions):
         assert (row[0] is rows[place][0] and row[1].example is rows[place][1]) if keyed else row[0] is rows[place]
 
 
-def test_the_input_itself_and_parts_of_it_come_back():
+def test_what_cannot_have_changed_comes_back_itself():
     rows = [{"a": numpy.full(3, i), "b": str(i)} for i in range(5)]
     owner, host = request(rows)
     for answer in (host.rows, [{**row, "c": 1} for row in host.rows], [[row["b"]] for row in host.rows]):
@@ -191,7 +191,20 @@ def test_the_input_itself_and_parts_of_it_come_back():
         arrived = decode(written(message), known=owner, own=True).rows
         assert repr(arrived) == repr(answer)
         if isinstance(arrived[0], dict):
-            assert all(one["a"] is other["a"] for one, other in zip(arrived, rows, strict=True))
+            assert all(one["b"] is other["b"] for one, other in zip(arrived, rows, strict=True))
+
+
+def test_what_may_have_changed_comes_back_as_it_is_now_except_as_an_example():
+    rows = [{"a": numpy.full(3, i)} for i in range(5)]
+    owner, host = request(rows)
+    for row in host.rows:
+        row["a"] += 1
+        row["b"] = 2
+    message = encode(None, [PredictionResult(row, row) for row in host.rows], known=host.columns)
+    arrived = decode(written(message), known=owner, own=True).rows
+    for number, (result, row) in enumerate(zip(arrived, rows, strict=True)):
+        assert result.example is row
+        assert repr(result.inference) == repr({"a": numpy.full(3, number + 1), "b": 2})
 
 
 def test_equal_is_not_the_same():

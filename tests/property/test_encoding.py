@@ -236,10 +236,10 @@ def test_without_positions_the_first_row_answers_to_the_first(rows, data):
     count = data.draw(st.integers(0, len(rows)))
     request = encode(None, rows)
     came = decode(travelled(request), own=False)
-    message = encode(None, came.rows[:count], known=came.columns)
+    message = encode(None, [PredictionResult(row, 1) for row in came.rows[:count]], known=came.columns)
     arrived = decode(travelled(message), known=request.columns, own=True).rows
     assert len(arrived) == count
-    assert all(one is other for one, other in zip(arrived, rows))
+    assert all(result.example is other for result, other in zip(arrived, rows))
 
 
 @given(batches(), st.integers(1, 3))

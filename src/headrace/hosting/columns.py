@@ -1,8 +1,8 @@
 """Takes rows of one make apart into columns, which travel better than rows, and puts them together again.
 
 A column is sent in the cheapest way that holds: as an index, if its values are the very objects that the other process
-already has; as one piece of memory, if they are arrays alike; in columns of its own; once, if all are one object; else
-as a list.
+already has, and cannot have changed or stand for what was sent; as one piece of memory, if they are arrays alike; in
+columns of its own; once, if all are one object; else as a list.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ _DEPTH = 4
 """How deep rows are taken apart."""
 _NARROW = 8
 """Rows with more parts than this, and than there are rows, stay whole: a column has a price of its own."""
+
+_UNCHANGING = {str, bytes, int, float, complex, bool, type(None)}
+_GIVEN_BACK = "example"
+"""The field of a prediction that stands for what was sent: it comes back as it was, whatever was done to it since."""
 
 Form = tuple[Any, ...]
 """How a column is sent: a word, and what belongs to it."""
@@ -96,12 +100,12 @@ class Apart:
         self._reducers = reducers
         self.form: Form = self._form(list(rows), 0)
 
-    def _form(self, values: list[Any], depth: int) -> Form:
+    def _form(self, values: list[Any], depth: int, name: str = "") -> Form:
         self.columns.lists.append(values)
         if not values:
             return "list", values
         index = self._known.index(values)
-        if index is not None:
+        if index is not None and (name == _GIVEN_BACK or set(map(type, values)) <= _UNCHANGING):
             self.echoes = True
             return "echo", index
         return self._parts(values, depth) or self._leaf(values)
@@ -124,14 +128,15 @@ class Apart:
         if kind is tuple:
             return "tuples", self._children(values, depth)
         if kind is not dict:
-            return "named", kind, self._children(values, depth)
+            return "named", kind, self._children(values, depth, kind._fields)
         keys = list(values[0])
         if not self._pays(values[0], depth) or not _have_keys(values, keys):
             return None
         return "dicts", keys, self._children(map(dict.values, values), depth)
 
-    def _children(self, rows: Iterable[Iterable[Any]], depth: int) -> list[Form]:
-        return [self._form(list(column), depth + 1) for column in zip(*rows, strict=True)]
+    def _children(self, rows: Iterable[Iterable[Any]], depth: int, names: Iterable[str] = repeat("")) -> list[Form]:
+        columns = zip(zip(*rows, strict=True), names)  # noqa: B905 - without names there is no end of empty ones
+        return [self._form(list(column), depth + 1, name) for column, name in columns]
 
     def _can_part(self, kind: type) -> bool:
         return kind is tuple or kind is dict or (_is_named_tuple(kind) and kind not in self._reducers)

@@ -44,6 +44,8 @@ class Answer(NamedTuple):
     """To which row of the request each row belongs; None: in order."""
     reducers: Mapping[type, Callable[[Any], Any]] | None = None
     """How to pickle what does not pickle by itself."""
+    echoes: bool = True
+    """Whether what the request held, and the rows hold, is as it was sent."""
 
 
 class Servant(Protocol):
@@ -129,5 +131,5 @@ class _Server:
 
 
 def _encode(answer: Answer, known: Columns | None) -> Message:
-    head, rows, positions, reducers = answer
-    return encode(head, rows, known=known, positions=positions, reducers=reducers)
+    head, rows, positions, reducers, echoes = answer
+    return encode(head, rows, known=known if echoes else None, positions=positions, reducers=reducers)

@@ -105,7 +105,8 @@ class InferenceServant:
             return _raised(Caught.of(error), events)
         finally:
             steps.tell_news()
-        return _done(_without_traceback(outcomes, head.sentences), events, observations)
+        answer = _done(_without_traceback(outcomes, head.sentences), events, observations)
+        return answer._replace(echoes=not head.preprocess)  # which may have changed the elements themselves
 
     def unreadable(self, error: Exception) -> Answer:
         """See ``headrace.hosting.host.Servant``."""
@@ -130,7 +131,8 @@ class InferenceServant:
                 events.append(ElementFailed(Stage.INFERENCE, problem.error))
                 failures.append(Failure(tag, Stage.INFERENCE, 0, _shown(row), problem, self._spec.plan.prebatched))
         head = answer.head._replace(tags=tags, failures=failures)
-        return Answer(head, rows, tags, _stand_ins(events, [failure.error for failure in failures]))
+        reducers = _stand_ins(events, [failure.error for failure in failures])
+        return Answer(head, rows, tags, reducers, answer.echoes)
 
     def close(self) -> None:
         """Lets go of the models, so that their finalizers run."""
