@@ -19,9 +19,9 @@ from outputs import Outputs
 
 from headrace.hosting.client import ModelHost
 from headrace.hosting.portable import pickled
-from headrace.runtime.hosted import open_worker
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.worker import open_worker
 
 TITLE = "A batch's way to a model in another process and back"
 
