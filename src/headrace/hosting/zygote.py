@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from headrace.hosting.channel import Channel
 from headrace.hosting.host import serve
 from headrace.hosting.output import divert_output
+from headrace.hosting.pickling import all_reducers
 from headrace.hosting.system import adopt_orphans, be_killed_first, children, die_with_parent
 
 
@@ -98,6 +99,7 @@ class Zygote:
         if self._upbringing.imports:
             try:
                 self._servant = pickle.loads(self._upbringing.servant)
+                all_reducers(None)  # looks for plug-ins, which takes a while, once for all hosts
             except Exception:
                 return Failed(traceback.format_exc().splitlines())
             others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]

@@ -34,7 +34,7 @@ def predict(
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        iterable: the elements; read only as far as the next batch needs, isolated as far as the next three.
+        iterable: the elements; read only as far as the next batch needs, or isolated a few batches further.
         inference_args: extra arguments for the model's call.
         ordered: whether predictions come in the order of the elements, or as they are finished.
         on_failure: ``"raise"``: the first exception is raised; ``"yield"``: a Failure comes in its element's place,

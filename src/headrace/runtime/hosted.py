@@ -99,7 +99,7 @@ class HostedModels:
             return Raised(Caught(standing, []), [], loading=True)
         try:
             return self._host.submit(work, rows)
-        except HostError:
+        except (HostError, OSError, MemoryError):  # the machine's fault, not the rows'
             raise
         except Exception as error:
             return Unreadable(Caught.of(error))
