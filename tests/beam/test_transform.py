@@ -220,7 +220,6 @@ def test_nothing_loads_at_construction():
         ({"watch_model_pattern": "*.pkl"}, "watch_model_pattern"),
         ({"monitoring_transform": beam.Map(print)}, "monitoring_transform"),
         ({"interval": 3}, "interval"),
-        ({"placement": "machine"}, "placement"),
         ({"retry": RetryConfig()}, "retry"),
     ],
 )

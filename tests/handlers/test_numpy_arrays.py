@@ -166,3 +166,53 @@ def test_subclasses_are_left_to_themselves():
 
 def test_without_numpy_the_extra_is_named(said_without):
     assert "install it with: pip install 'headrace[onnx]'" in said_without("headrace.handlers.numpy_arrays", "numpy")
+
+
+def moved(value):
+    """A value that was taken apart as whole models are, and put together on other memory; and the buffers' sizes."""
+    pieces, buffers = [], []
+    file = type("File", (), {"write": pieces.append})
+    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.dispatch_table = CODEC.exporters()
+    pickler.dump(value)
+    memories = [memoryview(bytearray(buffer.raw())) for buffer in buffers]
+    return pickle.loads(b"".join(pieces), buffers=memories), list(map(len, memories))
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (lambda a: a, 24),
+        (lambda a: a.T, 24),
+        (lambda a: a[:, ::2], 23),
+        (lambda a: a[::-1, ::-3], 22),
+        (lambda a: a[1], 6),
+        (lambda a: a[2, 3, ...], 1),
+        (lambda a: numpy.broadcast_to(a[1], (1000, 6)), 6),
+        (lambda a: a[:, None, :, None], 24),
+    ],
+    ids=range(8),
+)
+@pytest.mark.parametrize("dtype", ["f8", ">M8[s]", "U3", STRUCTURED, numpy.dtype("f4", metadata={"a": 1})], ids=str)
+def test_whole_arrays_keep_their_strides_and_take_the_memory_between_their_ends(make, size, dtype):
+    dtype = numpy.dtype(dtype)
+    content = numpy.random.default_rng(0).bytes(24 * dtype.itemsize) if dtype.kind != "U" else b"a\0\0\0" * 72
+    array = make(numpy.frombuffer(bytearray(content), dtype).reshape(4, 6))
+    (came, alias), sizes = moved([array, array])
+    assert came is alias
+    assert sizes == [size * dtype.itemsize]
+    assert (came.dtype, came.shape, came.strides) == (array.dtype, array.shape, array.strides)
+    assert came.dtype.metadata == array.dtype.metadata
+    assert came.flags.writeable == array.flags.writeable
+    assert came.tobytes() == array.tobytes()
+
+
+def test_whole_arrays_of_which_there_is_no_memory_to_move():
+    for array in (numpy.array([None, "text", 1], object), numpy.empty((0, 3), order="F"), numpy.zeros(3, "V0")):
+        came, sizes = moved(array)
+        assert repr(came) == repr(array)
+        assert sum(sizes) == 0
+
+
+def test_threads_are_the_business_of_blas():
+    assert CODEC.limit_threads(1)() is None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import gc
 import pickle
+import weakref
 
 import pytest
 import torch
 
+from headrace.core.arrays import NotMappableError
 from headrace.handlers.torch_arrays import _NAMES, TorchArrays
 
 CODEC = TorchArrays()
@@ -196,3 +199,109 @@ def test_what_is_more_than_memory_is_left_to_torch(make):
 
 def test_without_torch_the_extra_is_named(said_without):
     assert "install it with: pip install 'headrace[pytorch]'" in said_without("headrace.handlers.torch_arrays", "torch")
+
+
+def moved(value):
+    """A value that was taken apart as whole models are, and put together on other memory."""
+    pieces, buffers = [], []
+    file = type("File", (), {"write": pieces.append})
+    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **CODEC.exporters()}
+    pickler.dump(value)
+    return pickle.loads(b"".join(pieces), buffers=[bytearray(buffer.raw()) for buffer in buffers])
+
+
+ALL_DTYPES = sorted({one for one in vars(torch).values() if isinstance(one, torch.dtype)}, key=str)
+
+
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+@pytest.mark.filterwarnings("ignore:.*support is experimental:UserWarning", "ignore:.*deprecated:UserWarning")
+def test_storages_of_every_dtype_there_is(dtype):
+    content = torch.arange(4096, dtype=torch.uint8) % 2
+    tensor = content.view(dtype)
+    came, alias = moved((tensor, tensor))
+    assert came is alias
+    assert (came.dtype, came.shape, came.stride()) == (dtype, tensor.shape, tensor.stride())
+    assert bytes(came.untyped_storage().tolist()) == bytes(content.tolist())
+
+
+def test_strides_and_shared_storages_are_kept():
+    whole = torch.arange(600.0).view(20, 30)
+    views = [whole, whole.T, whole[3:, ::2], whole.view(torch.int32), whole[5:5], torch.nn.Parameter(whole[1])]
+    came = moved(views)
+    for one, other in zip(came, views, strict=True):
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+        assert (one.storage_offset(), one.requires_grad) == (other.storage_offset(), other.requires_grad)
+        assert torch.equal(one, other)
+        assert type(one) is type(other)
+        assert one.untyped_storage().data_ptr() == came[0].untyped_storage().data_ptr()
+    came[0].zero_()
+    assert not came[1].any()
+    assert not came[5].any()
+
+
+MORE = {
+    "empty": lambda: torch.empty(0, 3),
+    "scalar": lambda: torch.tensor(5.0),
+    "expanded": lambda: torch.arange(3.0).expand(4, 3),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "compressed": lambda: torch.eye(3).to_sparse_csr(),
+    "conjugate": lambda: torch.tensor([1 + 2j]).conj(),
+    "negative": lambda: torch.tensor([1 + 2j]).conj().imag,
+    "subclass": lambda: torch.ones(2).as_subclass(Special),
+    "rare subclass": lambda: torch.ones(2).to(torch.float8_e4m3fn).as_subclass(Special),
+    "attribute": lambda: with_attribute(torch.zeros(2)),
+    "rare parameter": lambda: torch.nn.Parameter(torch.ones(2).to(torch.float8_e4m3fn), requires_grad=False),
+}
+
+
+@pytest.mark.parametrize("make", MORE.values(), ids=MORE.keys())
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
+def test_tensors_of_every_kind(make):
+    tensor = make()
+    came = moved(tensor)
+    traits = ("dtype", "shape", "layout", "device", "requires_grad")
+    assert [getattr(came, name) for name in traits] == [getattr(tensor, name) for name in traits]
+    assert (came.is_conj(), came.is_neg()) == (tensor.is_conj(), tensor.is_neg())
+    assert type(came) is type(tensor)
+    assert getattr(came, "note", None) == getattr(tensor, "note", None)
+    numbers = [one.to_dense().to(torch.complex64).tolist() for one in (came, tensor)]
+    assert numbers[0] == numbers[1]
+
+
+def test_nothing_holds_on_to_sparse_tensors():
+    came = moved(torch.eye(100).to_sparse())
+    gone = weakref.ref(came.values().untyped_storage())
+    del came
+    gc.collect()
+    assert gone() is None
+
+
+def test_meta_tensors_come_back_and_other_devices_are_refused():
+    assert moved(torch.zeros(2, device="meta")).is_meta
+    with pytest.raises(NotMappableError, match=r"^a tensor lies on meta$"):
+        moved(torch.zeros(2, device="meta").untyped_storage())
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_parametrized_modules(cached):
+    layer = torch.nn.Linear(3, 3)
+    for name, function in (("weight", torch.nn.Tanh()), ("bias", torch.nn.ReLU())):
+        torch.nn.utils.parametrize.register_parametrization(layer, name, function, unsafe=True)
+    came, alias = moved([layer, layer])
+    assert came is alias
+    assert came.state_dict().keys() == layer.state_dict().keys()
+    with torch.nn.utils.parametrize.cached() if cached else contextlib.nullcontext():
+        assert torch.equal(came(torch.ones(1, 3)), layer(torch.ones(1, 3)))
+        assert torch.equal(came.weight, layer.weight)
+    came.parametrizations.weight.original.data.zero_()
+    assert not came.weight.any()
+    assert layer.weight.all()
+
+
+def test_threads_are_limited_and_set_free():
+    before = torch.get_num_threads()
+    restore = CODEC.limit_threads(before + 1)
+    assert torch.get_num_threads() == before + 1
+    restore()
+    assert torch.get_num_threads() == before

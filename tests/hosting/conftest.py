@@ -18,8 +18,9 @@ import cloudpickle
 import pytest
 
 from headrace.hosting import orphans
-from headrace.hosting.client import ModelHost
+from headrace.hosting.client import ModelHosts
 from headrace.hosting.host import Answer
+from headrace.hosting.nursery import Nursery
 from headrace.hosting.system import children, processes
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot import it
@@ -166,8 +167,11 @@ class Toy:
         Path(self.farewell).touch() if hasattr(self, "farewell") else None
 
 
-class Told(ModelHost):
+class Told(ModelHosts):
     """A model host that is told what to do."""
+
+    def __init__(self, servant, name, timeout_secs):
+        super().__init__(Nursery(servant, name), name, timeout_secs)
 
     def tell(self, work, *rows):
         return self.submit(cloudpickle.dumps(work), list(rows))

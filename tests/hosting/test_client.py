@@ -299,7 +299,7 @@ HANGS = {
 @pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
 def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
     call = host.tell(hang)
-    assert wait_until(lambda: host._life._progress.read().call == call.number)
+    assert wait_until(lambda: host._lives[0]._progress.read().call == call.number)
     started = time.monotonic()
     host.close()
     assert time.monotonic() - started < LONG / 4
@@ -309,7 +309,7 @@ def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
 
 def test_closing_while_it_computes_is_quiet(host, gate, caplog, wait_until):
     call = host.tell(wait_for(gate))
-    assert wait_until(lambda: host._life._progress.read().call == call.number)
+    assert wait_until(lambda: host._lives[0]._progress.read().call == call.number)
     threading.Timer(0.1, gate.touch).start()
     host.close()
     assert caplog.records == []
@@ -326,7 +326,7 @@ def test_closing_wakes_whoever_waits(host, wait_until):
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert wait_until(lambda: host._life and len(host._life._lent) == 4)
+    assert wait_until(lambda: host._lives[0] and len(host._lives[0]._lent) == 4)
     host.close()
     for thread in threads:
         thread.join(LONG)
@@ -343,7 +343,7 @@ def test_closing_ends_a_start_that_is_under_way(new_host, new_module, wait_until
 
     thread = threading.Thread(target=wait)
     thread.start()
-    assert wait_until(lambda: host._nursery._newborn)
+    assert wait_until(lambda: host._landlord._newborn)
     host.close()
     thread.join(LONG)
     assert outcomes == ["woken"]

@@ -79,7 +79,7 @@ def test_a_message_that_is_broken_off_costs_the_host_and_blames_nobody(host, mon
     """As by Ctrl-C at the worst of times: who knows what the host has been told, or has said."""
     first = host.ask(process).rows
     calls = [host.tell(process) for _ in range(2)]
-    life = host._life
+    life = host._lives[0]
     original, broken = getattr(life, when), []
 
     def interrupted(*args):

@@ -70,7 +70,7 @@ def both(host):
 
 
 def is_working(host, call):
-    return host._life._progress.read().call == call.number
+    return host._lives[0]._progress.read().call == call.number
 
 
 def kill(process, wait_until, number=signal.SIGKILL):
@@ -151,7 +151,7 @@ def test_an_answer_outlives_its_host(host, wait_until):
 def test_an_answer_that_was_sent_before_death_counts(host, wait_until):
     """It lies in the socket of a host that has died."""
     call = host.tell(process)
-    assert wait_until(lambda: host._life._poll.poll(0))
+    assert wait_until(lambda: host._lives[0]._poll.poll(0))
     kill(both_of(host), wait_until)
     (answer,) = host.result(call).rows
     assert has_ended(answer)
@@ -159,7 +159,7 @@ def test_an_answer_that_was_sent_before_death_counts(host, wait_until):
 
 
 def both_of(host):
-    return host._life._process
+    return host._lives[0].process
 
 
 def test_a_request_that_takes_too_long_is_lost(new_host):
@@ -224,7 +224,7 @@ def test_a_host_that_is_stopped_is_late(new_host, wait_until):
     host = new_host(timeout_secs=0.3)
     call = host.tell(hang)
     assert wait_until(lambda: is_working(host, call))
-    os.kill(host._life._process, signal.SIGSTOP)
+    os.kill(host._lives[0].process, signal.SIGSTOP)
     assert host.result(call).timed_out
 
 

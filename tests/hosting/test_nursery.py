@@ -15,11 +15,13 @@ import pytest
 
 from headrace.core.errors import HostStartError
 from headrace.hosting import nursery as module
+from headrace.hosting import starter
 from headrace.hosting.channel import Channel
-from headrace.hosting.nursery import Nursery, how_ended
+from headrace.hosting.nursery import Nursery
 from headrace.hosting.progress import Progress
 from headrace.hosting.segment import Segment
 from headrace.hosting.system import children, fields_of
+from headrace.hosting.tenancy import how_ended
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -223,7 +225,7 @@ def test_too_many_threads_are_an_error(nursery, monkeypatch, name, descriptors):
         started(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(module, "_STARTER", module._Starter())
+    monkeypatch.setattr(module, "STARTER", starter.Starter())
     before = descriptors()
     with files() as pair, pytest.raises(HostStartError, match="can't start new thread"):
         nursery.fork(*pair)
@@ -308,15 +310,15 @@ def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, wait_until):
 
     ctrl_c_in(Future.result)
     with pytest.raises(KeyboardInterrupt):
-        module._STARTER.run(start)
+        module.STARTER.run(start)
     may_start.set()
     assert wait_until(lambda: processes and processes[0].returncode == -signal.SIGKILL)
 
 
 def test_what_owners_have_left_behind_is_looked_for_once(nursery, monkeypatch):
     looked = []
-    monkeypatch.setattr(module, "end_orphans", lambda: looked.append(threading.current_thread().name))
-    monkeypatch.setattr(module._STARTER, "_has_looked_for_orphans", False)
+    monkeypatch.setattr(starter, "end_orphans", lambda: looked.append(threading.current_thread().name))
+    monkeypatch.setattr(module.STARTER, "_has_looked_for_orphans", False)
     for _ in range(2):
         with files() as pair:
             nursery.fork(*pair)

@@ -72,7 +72,7 @@ def clock():
 def run_host(reader, code, expected=0, level=logging.DEBUG, call=DIVERT):
     """Runs a host to its end, and waits until everything has been passed on."""
     call = call.format(printed=reader.printed, logged=reader.logged, level=level)
-    code = f"import logging, os, sys\nfrom headrace.hosting.output import divert_output\n{call}\n{code}"
+    code = f"import logging, os, sys\nfrom headrace.hosting.diversion import divert_output\n{call}\n{code}"
     descriptors, environment = (reader.printed, reader.logged), os.environ | {"PYTHONUNBUFFERED": ""}
     options = {"pass_fds": descriptors, "env": environment, "input": b"not for hosts", "timeout": LONG}
     host = subprocess.run([sys.executable, "-c", code], **options, check=False)

@@ -292,7 +292,7 @@ def work(rows, servant):
 print(*host.learn(work), flush=True)
 if {hangs}:
     call = host.tell(lambda rows, servant: signal.pause())
-    while host._life._progress.read().call != call.number:
+    while host._lives[0]._progress.read().call != call.number:
         time.sleep(0.001)
 {end}
 """

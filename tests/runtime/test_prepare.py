@@ -18,6 +18,7 @@ from headrace import (
     RetryConfig,
     UnsupportedError,
 )
+from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import Request, catching, isolated, prepare
 
 
@@ -49,9 +50,6 @@ def test_only_exceptions_can_be_caught(given):
 @pytest.mark.parametrize(
     ("request_", "feature"),
     [
-        (Request(placement="machine"), "placement='machine'"),
-        (Request(placement="auto"), "placement='auto'"),
-        (Request(placement=PlacementConfig(linger_secs=3)), "linger_secs"),
         (Request(retry=RetryConfig()), "retry"),
     ],
 )
@@ -68,8 +66,6 @@ def test_the_process_is_where_models_live(placement):
 @pytest.mark.parametrize("base", [Handler, incumbent.ModelHandler])
 def test_options_without_effect_give_one_warning(base):
     handler = base(
-        large_model=True,
-        model_copies=2,
         max_batch_duration_secs=1,
         batch_length_fn=len,
         batch_bucket_boundaries=[1],
@@ -77,8 +73,42 @@ def test_options_without_effect_give_one_warning(base):
     with pytest.warns(NotYetHonouredWarning) as record:
         prepare(handler, Request())
     assert len(record) == 1
-    for option in ("large_model", "model_copies", "max_batch_duration_secs", "length_fn", "bucket_boundaries"):
+    for option in ("max_batch_duration_secs", "length_fn", "bucket_boundaries"):
         assert option in str(record[0].message)
+
+
+@pytest.mark.parametrize(
+    ("asks", "placement", "shared", "copies", "automatic"),
+    [
+        ({}, None, False, 1, False),
+        ({"large_model": True}, None, True, 1, False),
+        ({"model_copies": 1}, None, True, 1, False),
+        ({"model_copies": 3}, None, True, 3, False),
+        ({"model_copies": 3}, "process", False, 1, False),
+        ({"large_model": True}, PlacementConfig("process"), False, 1, False),
+        ({}, "machine", True, 1, False),
+        ({}, "auto", True, 1, True),
+        ({"model_copies": 2}, "machine", True, 2, False),
+    ],
+)
+@pytest.mark.parametrize("base", [Handler, incumbent.ModelHandler])
+def test_what_is_shared(base, asks, placement, shared, copies, automatic):
+    spec = prepare(base(**asks), Request(placement=placement))
+    assert (spec.shared, spec.copies, spec.automatic) == (frozenset([ONLY] if shared else []), copies, automatic)
+    assert spec.lives_elsewhere == shared
+
+
+def test_what_is_shared_of_models_by_key():
+    mappings = [KeyModelMapping(["a"], Handler(large_model=True)), KeyModelMapping(["b"], Handler())]
+    assert len(prepare(KeyedModelHandler(mappings), Request()).shared) == 1
+    assert len(prepare(KeyedModelHandler(mappings), Request(placement="machine")).shared) == 2
+
+
+def test_a_runtime_directory_that_cannot_be_used_is_an_error_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
+    prepare(Handler(), Request())
+    with pytest.raises(ConfigurationError, match="HEADRACE_RUNTIME_DIR"):
+        prepare(Handler(large_model=True), Request())
 
 
 def test_keyed_models_give_no_warning():

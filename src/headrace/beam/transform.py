@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple
 import apache_beam as beam
 
 from headrace.beam.dofn import InferenceDoFn, dead_letter_tag
+from headrace.beam.surroundings import on_engine
 from headrace.beam.threshold import check_threshold
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig, RetryConfig
@@ -49,7 +50,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         model_identifier: transforms with the same identifier share one model in each process.
         use_model_manager: accepted; Headrace manages models either way.
         model_manager_args: accepted, without effect.
-        placement: where the model lives: ``"process"`` (the default) or a PlacementConfig.
+        placement: where the model lives: ``"process"``, ``"machine"``, ``"auto"`` or a PlacementConfig; by default
+            as the handler's ``share_model_across_processes()`` and ``model_copies()`` say.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
         retry: not available in this version.
         isolate: whether the model lives in a host: a process of its own beside each worker process, which may hang,
@@ -150,7 +152,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
 
     def expand(self, pcoll: beam.PCollection) -> Any:
         """One ParDo, and beside it a check of the threshold where there is one."""
-        spec = replace(self._spec, transform=uuid.uuid4().hex)  # applied twice, it is two transforms
+        spec = on_engine(replace(self._spec, transform=uuid.uuid4().hex), pcoll.pipeline)  # applied twice, it is two
         pardo = beam.ParDo(InferenceDoFn(spec, self._metrics_namespace))
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None:

@@ -24,6 +24,13 @@ class Stacked(NamedTuple):
     """Fills a writable memory of exactly ``nbytes`` bytes; may be called more than once."""
 
 
+class NotMappableError(Exception):
+    """A value cannot be put into memory that processes share.
+
+    Its text says why, in words that follow "the model cannot be mapped, since".
+    """
+
+
 class ArrayCodec(Protocol):
     """Moves one framework's arrays through plain memory."""
 
@@ -49,5 +56,22 @@ class ArrayCodec(Protocol):
         """For single arrays within other objects: what goes into a pickler's ``dispatch_table``.
 
         Each gives what ``__reduce_ex__(5)`` would give, with the array's memory as a ``pickle.PickleBuffer``.
+        """
+        ...
+
+    def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
+        """For whole models that are moved into shared memory: what goes into a pickler's ``dispatch_table``.
+
+        Nothing is copied or converted: the memory itself goes into a ``pickle.PickleBuffer``, with dtypes, strides and
+        offsets beside it, and what lies in the same memory lies in the same memory afterwards. Loaded with writable
+        buffers, the values are views on them. The entries raise ``NotMappableError`` for memory that is not the CPU's.
+        """
+        ...
+
+    def limit_threads(self, count: int) -> Callable[[], None]:
+        """Has the framework compute with at most ``count`` threads in this process.
+
+        Returns:
+            What undoes it.
         """
         ...

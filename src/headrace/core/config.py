@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral
@@ -133,18 +134,25 @@ Scope = Literal["process", "machine", "auto"]
 
 @dataclass(frozen=True)
 class PlacementConfig:
-    """Where a model lives: in each worker process, or isolated in a host, a process of its own beside it."""
+    """Where a model lives: in each worker process or once for all of the machine's, and whether in hosts."""
 
     scope: Scope | None = None
-    """None and ``"process"``: one model for each worker process. The others are not available in this version."""
+    """``"process"``: one copy of the model for each worker process; ``"machine"``: one for all of the machine's, or as
+    many as the handler's ``model_copies()`` says; ``"auto"``: for all, if the memory has no room for one each. None: as
+    the handler's ``share_model_across_processes()`` and ``model_copies()`` say."""
     isolate: bool = False
     """Whether each worker process has its model in a host, which may hang, crash or run out of memory without harm."""
     linger_secs: float | None = None
-    """How long a machine's model outlives its last client, in seconds; not available in this version."""
+    """How long a machine's model outlives its last client, in seconds. None: 60 on an engine, which starts and ends
+    worker processes as it likes; 0 on Beam's direct runners, and without an engine."""
 
     def __post_init__(self) -> None:
         if self.scope not in (None, "process", "machine", "auto"):
             raise ConfigurationError(f"placement must be 'process', 'machine' or 'auto', not {self.scope!r}.")
+        if self.linger_secs is not None and not (
+            isinstance(self.linger_secs, int | float) and 0 <= self.linger_secs < math.inf
+        ):
+            raise ConfigurationError(f"linger_secs must be a number of seconds, at least 0, not {self.linger_secs!r}.")
 
 
 @dataclass(frozen=True)

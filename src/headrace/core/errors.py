@@ -8,6 +8,7 @@
     │   └── MissingExtraError (ImportError)   a framework is not installed; names the extra
     ├── PredictionCountError (ValueError)     a handler answered with too few or too many predictions
     ├── UnknownKeyError (KeyError)            a key that no KeyModelMapping names
+    ├── ModelMemoryError (MemoryError)        the machine has no room for a model
     └── HostError (RuntimeError)              about the process in which an isolated model lives
         ├── HostStartError                    it cannot be started
         └── HostDiedError                     it died while it worked
@@ -72,6 +73,20 @@ class UnknownKeyError(HeadraceError, KeyError):
         return str(self.args[0])
 
 
+class ModelMemoryError(HeadraceError, MemoryError):
+    """A machine's memory cannot hold a model beside what it holds already, or at all."""
+
+    retryable = True
+
+    def __init__(self, model: str, reason: str) -> None:
+        """Names the ``model``; the ``reason`` has the figures and the cure."""
+        super().__init__(model, reason)
+
+    def __str__(self) -> str:
+        model, reason = self.args
+        return f"There is no room for {model}: {reason}"
+
+
 class HostError(HeadraceError, RuntimeError):
     """Something about a model host: the process in which an isolated model lives."""
 
@@ -81,7 +96,11 @@ class HostStartError(HostError):
 
     def __init__(self, model: str, reason: str, traceback: Sequence[str] = ()) -> None:
         """Names the ``model`` and the ``reason``; ``traceback`` is of what was raised in the other process."""
-        super().__init__("\n".join([f"A host for {model} cannot be started: {reason}", *traceback]))
+        super().__init__(model, reason, traceback)  # as they are, so that it pickles
+
+    def __str__(self) -> str:
+        model, reason, traceback = self.args
+        return "\n".join([f"A host for {model} cannot be started: {reason}", *traceback])
 
 
 class HostDiedError(HostError):

@@ -49,6 +49,17 @@ class NumpyArrays:
         """Arrays that are not contiguous are made so; those that are go without a copy, in C's order or Fortran's."""
         return {numpy.ndarray: _reduce}
 
+    def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
+        """Arrays keep their strides and whether they can be written to; memory-mapped files are read into memory.
+
+        Arrays that overlap go on doing so where each of them takes at least ``LARGE`` bytes.
+        """
+        return {numpy.ndarray: _export, numpy.memmap: _export}
+
+    def limit_threads(self, count: int) -> Callable[[], None]:
+        """Does nothing: numpy computes with the threads that its BLAS took from the environment when imported."""
+        return lambda: None
+
 
 def _stacked_scalars(values: Sequence[Any]) -> Stacked:
     dtype, count = values[0].dtype, len(values)
@@ -119,3 +130,33 @@ def _on(memory: memoryview, dtype: Any, shape: tuple[int, ...], order: Literal["
     if not len(memory):
         return numpy.empty(shape, dtype, order)
     return numpy.frombuffer(memory, dtype).reshape(shape, order=order)
+
+
+def _export(array: Array) -> Any:
+    """An array as the memory between its first byte and its last, and how it lies there."""
+    if array.dtype.hasobject or not array.nbytes:
+        return array.__reduce_ex__(5)
+    memory = _Memory(array)
+    buffer = PickleBuffer(numpy.asarray(memory))  # type: ignore[arg-type]
+    make = numpy.ndarray if type(array) is numpy.ndarray else _memmap
+    return make, (array.shape, array.dtype, buffer, memory.start, array.strides)
+
+
+def _memmap(*place: Any) -> Array:
+    return numpy.ndarray(*place).view(numpy.memmap)
+
+
+class _Memory:
+    """The bytes from an array's first to its last in memory, whatever the strides; numpy sees them as an array.
+
+    Attributes:
+        start: where among them the array's first element lies.
+    """
+
+    def __init__(self, array: Array) -> None:
+        ways = [stride * (length - 1) for stride, length in zip(array.strides, array.shape, strict=True)]
+        self.start = -sum(way for way in ways if way < 0)
+        size = self.start + sum(way for way in ways if way > 0) + array.itemsize
+        self._array = array
+        place = (array.__array_interface__["data"][0] - self.start, not array.flags.writeable)
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": place}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from operator import attrgetter, eq
 from pickle import PickleBuffer
 from typing import Any
 
-from headrace.core.arrays import Stacked
+from headrace.core.arrays import NotMappableError, Stacked
 from headrace.core.errors import MissingExtraError
 
 try:
@@ -74,6 +75,26 @@ class TorchArrays:
         """A tensor on another device arrives in the CPU's memory; ``requires_grad`` is kept, its history is not."""
         return {torch.Tensor: _reduce}
 
+    def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
+        """Storages, whole; of what tensors and modules are besides, torch's own pickling tells.
+
+        Besides, modules with parametrizations, which torch itself refuses to pickle. An ``UntypedStorage`` that is not
+        a tensor's comes back as a ``TypedStorage``, as from ``torch.load``.
+        """
+        return {
+            torch.UntypedStorage: _export_storage,
+            torch.TypedStorage: _export_typed_storage,
+            torch.Tensor: _export_tensor,
+            **dict.fromkeys(_scripted(), _refuse_script),
+            **dict.fromkeys(filter(_is_parametrized, _subclasses(torch.nn.Module)), _export_parametrized),
+        }
+
+    def limit_threads(self, count: int) -> Callable[[], None]:
+        """Within operations; how many of these run side by side torch lets nobody change once one has run."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        return partial(torch.set_num_threads, before)
+
 
 def _is_unusual(tensor: torch.Tensor) -> bool:
     """Whether a tensor is more than numbers in memory; with such ones torch itself shall deal."""
@@ -118,3 +139,81 @@ def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
 
 def _writable(memory: memoryview) -> memoryview:
     return memoryview(bytearray(memory)) if memory.readonly else memory
+
+
+def _export_storage(storage: torch.UntypedStorage) -> Any:
+    if storage.device.type != "cpu":
+        raise NotMappableError(f"a tensor lies on {storage.device}")
+    if not storage.nbytes():
+        return _empty_storage, ()
+    data: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return _storage_on, (PickleBuffer(data),)
+
+
+def _empty_storage() -> torch.TypedStorage:
+    return _typed(torch.UntypedStorage(0), torch.uint8)
+
+
+def _storage_on(memory: Any) -> torch.TypedStorage:
+    """With a type, since what torch rebuilds tensors with expects one, which it overrules."""
+    return _typed(torch.frombuffer(memory, dtype=torch.uint8).untyped_storage(), torch.uint8)
+
+
+def _export_typed_storage(storage: torch.TypedStorage) -> Any:
+    return _retyped, (storage._untyped_storage, storage.dtype)
+
+
+def _retyped(storage: torch.TypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
+    return _typed(storage._untyped_storage, dtype)
+
+
+def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStorage:
+    return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _export_tensor(tensor: torch.Tensor) -> Any:
+    reduced = tensor.__reduce_ex__(5)
+    return (_sparse, reduced[1]) if reduced[0] is torch._utils._rebuild_sparse_tensor else reduced
+
+
+def _sparse(layout: torch.layout, parts: tuple[Any, ...]) -> torch.Tensor:
+    """As torch does it, but torch keeps what it makes in a list until ``torch.load`` ends."""
+    if layout is torch.sparse_coo:
+        indices, values, size, is_coalesced = parts
+        return torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=is_coalesced)
+    return torch.sparse_compressed_tensor(*parts, layout=layout, check_invariants=False)
+
+
+def _scripted() -> Iterator[type]:
+    """Classes of what TorchScript compiles."""
+    names = ("RecursiveScriptModule", "TopLevelTracedModule", "ScriptModule", "ScriptFunction")
+    return (getattr(torch.jit, name) for name in names if hasattr(torch.jit, name))
+
+
+def _refuse_script(_: Any) -> Any:
+    raise NotMappableError("TorchScript is compiled code that does not pickle")
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    subclass: type
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _is_parametrized(cls: type) -> bool:
+    """Whether torch has made this class for a module's parametrizations, with a ``__getstate__`` that always fails."""
+    return getattr(vars(cls).get("__getstate__"), "__module__", "") == "torch.nn.utils.parametrize"
+
+
+def _export_parametrized(module: Any) -> Any:
+    return _parametrized, (type(module).__base__, list(module.parametrizations)), vars(module)
+
+
+def _parametrized(base: type[torch.nn.Module], names: list[str]) -> torch.nn.Module:
+    """A module, still without its state, whose class is made as torch makes it."""
+    module = base.__new__(base)
+    torch.nn.utils.parametrize._inject_new_class(module)
+    for name in names:
+        torch.nn.utils.parametrize._inject_property(module, name)
+    return module

@@ -1,8 +1,9 @@
-"""The owner's side of a model host: sends requests, waits for answers, has another one started should it be lost."""
+"""A client's side of a model's hosts: sends requests, waits for answers, gets another host should one be lost."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from itertools import count
 from typing import Any
@@ -11,39 +12,41 @@ from weakref import WeakSet
 from headrace.core.errors import HostStartError
 from headrace.hosting.encoding import Decoded, encode
 from headrace.hosting.life import Call, Life, Loss
-from headrace.hosting.nursery import Nursery
+from headrace.hosting.tenancy import Landlord
 
 _MOST_STILLBORN = 5
 """So many hosts in a row may end before they have begun any request."""
 
 
-class ModelHost:
-    """A host for a model, and the next one should that be lost; thread-safe.
+class ModelHosts:
+    """One or more hosts for a model, and the next ones should they be lost; thread-safe.
 
-    A process forked from its owner may use it, too, and gets a host of its own.
+    A process forked from this one may use it, too, and gets hosts of its own.
 
     Args:
-        servant: pickled; see ``headrace.hosting.host.Servant``.
+        landlord: has the hosts.
         name: of the model, for the log and for errors.
         timeout_secs: the longest that a host may do one thing; None: any time.
+        copies: how many hosts there are.
     """
 
-    def __init__(self, servant: bytes, name: str, timeout_secs: float | None) -> None:
-        self._servant = servant
+    def __init__(self, landlord: Landlord, name: str, timeout_secs: float | None, copies: int = 1) -> None:
+        self._landlord = landlord
         self._name = name
         self._timeout_secs = timeout_secs
-        self._numbers = count(1)
-        self._life: Life | None = None
+        self.copies = copies
+        self._lives: list[Life | None] = [None] * copies
         self._is_closed = False
         self._begin()
         _ALL.add(self)
 
     def _begin(self) -> None:
-        self._nursery = Nursery(self._servant, self._name)
+        self._numbers = count(secrets.randbits(31) << 32 | 1)  # hosts that are shared show them to all their clients
         self._changing = threading.Lock()
         self._stillborn = 0
-        if self._life is not None:
-            self._life.let_go()
+        for life in self._lives:
+            if life is not None:
+                life.let_go()
 
     def submit(self, head: Any, rows: list[Any]) -> Call:
         """Sends a request; several may be on their way, the host takes them in turn.
@@ -81,49 +84,90 @@ class ModelHost:
         life = call.life
         return life is None or life.is_over or life.is_ready(call)
 
-    def close(self) -> None:
-        """Ends the host and everything with it, for good; waits a second at most for what it is doing."""
-        self._is_closed = True
-        self._nursery.hurry()
+    def life(self, number: int) -> Life:
+        """The host of that number, alive as far as is known.
+
+        Raises:
+            HostStartError: it cannot be had.
+        """
         with self._changing:
-            if self._life is not None:
-                self._life.end()
-            self._nursery.close()
+            if self._is_closed:
+                raise HostStartError(self._name, "its owner has closed it.")
+            life = self._lives[number]
+            if life is not None:
+                life.look()
+            return life if life is not None and not life.is_over else self._renew(number)
+
+    @property
+    def processes(self) -> list[int]:
+        """Of the hosts that there are."""
+        return [life.process for life in self._lives if life is not None and not life.is_over]
+
+    def watched(self, process: int) -> int | None:
+        """A descriptor that is readable once that host has ended, if there is one."""
+        return next((life.watched for life in self._lives if life is not None and life.process == process), None)
+
+    def close(self) -> None:
+        """Ends the hosts, or leaves them where they are shared, for good; waits a second at most for each."""
+        self._is_closed = True
+        self._landlord.hurry()
+        with self._changing:
+            self.end_hosts()
+            self._landlord.close()
+
+    def end_hosts(self) -> None:
+        """Ends, or leaves, those that there are."""
+        for life in self._lives:
+            if life is not None:
+                life.end()
+
+    def disown(self) -> None:
+        """In a process forked from this one: the hosts are the parent's, which must not be disturbed."""
+        self._landlord.disown()
+        self._begin()
 
     def _send(self, call: Call) -> None:
         while True:
-            life = self._current()
+            life = self._least_loaded()
             if life.send(call):
                 return
             life.wait(None)  # until it is seen to have ended
 
-    def _current(self) -> Life:
+    def _least_loaded(self) -> Life:
         with self._changing:
             if self._is_closed:
                 raise HostStartError(self._name, "its owner has closed it.")
-            if self._life is None or self._life.is_over:
-                self._look_at_the_dead(self._life)
-                try:
-                    self._life = Life(self._nursery, self._timeout_secs)
-                except OSError as error:
-                    raise HostStartError(self._name, f"{error}.") from error
-            return self._life
+            number = min(range(self.copies), key=lambda number: self._load(self._lives[number]))
+            life = self._lives[number]
+            return life if life is not None and not life.is_over else self._renew(number)
 
-    def _look_at_the_dead(self, life: Life | None) -> None:
+    @staticmethod
+    def _load(life: Life | None) -> float:
+        """A host that is yet to be had comes after those with nothing to do, and before all others."""
+        return 0.5 if life is None or life.is_over else life.load
+
+    def _renew(self, number: int) -> Life:
+        self._look_at_the_dead(number)
+        try:
+            life = self._lives[number] = Life(self._landlord, number, self._timeout_secs)
+        except OSError as error:
+            raise HostStartError(self._name, f"{error}.") from error
+        return life
+
+    def _look_at_the_dead(self, number: int) -> None:
+        life = self._lives[number]
         self._stillborn = self._stillborn + 1 if life and not life.has_begun else 0
         if life and self._stillborn >= _MOST_STILLBORN:
-            self._life, self._stillborn = None, 0  # whoever asks next may try again
+            self._lives[number], self._stillborn = None, 0  # whoever asks next may try again
             raise HostStartError(self._name, f"it {life.ending} before its first request, {_MOST_STILLBORN} times.")
 
 
-_ALL: WeakSet[ModelHost] = WeakSet()
+_ALL: WeakSet[ModelHosts] = WeakSet()
 
 
 def _begin_anew() -> None:
-    """In a process forked from an owner: the hosts are the parent's, which must not be disturbed."""
-    for host in list(_ALL):
-        host._nursery.disown()
-        host._begin()
+    for hosts in list(_ALL):
+        hosts.disown()
 
 
 os.register_at_fork(after_in_child=_begin_anew)

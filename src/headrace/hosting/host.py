@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
+import select
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from headrace.hosting.arena import Arena, NotMappableError, export
 from headrace.hosting.channel import Channel
 from headrace.hosting.encoding import Columns, Message, decode, encode
 from headrace.hosting.progress import Doing, Progress
 from headrace.hosting.segment import Attached, Segment, SegmentPool
+from headrace.hosting.system import peak_bytes
 
 
 class Request(NamedTuple):
@@ -35,6 +39,29 @@ class Reply(NamedTuple):
     """Whether something in the host still refers to the request's memory, which must not be used again then."""
 
 
+class Guest(NamedTuple):
+    """From owner to host: somebody else will send requests, too, through the file that comes with this."""
+
+
+class Export(NamedTuple):
+    """A request's head: load, and put into an arena what others can map."""
+
+    work: bytes
+    """Pickled; the request to the servant that has it load."""
+
+
+class Exported(NamedTuple):
+    """The answer's head; where there is an arena, its file comes along, and the host is of no more use."""
+
+    told: bytes
+    """What the servant said to the work: a message, for whoever can read it."""
+    arena: Arena | None = None
+    reason: str = ""
+    """Why there is no arena; empty: loading has failed, as the servant told."""
+    peak: int | None = None
+    """Bytes of memory that this process has had at a time, at most; None: unknown."""
+
+
 class Answer(NamedTuple):
     """What a servant says to a request."""
 
@@ -46,6 +73,8 @@ class Answer(NamedTuple):
     """How to pickle what does not pickle by itself."""
     echoes: bool = True
     """Whether what the request held, and the rows hold, is as it was sent."""
+    files: Sequence[int] = ()
+    """Descriptors that go along, and are closed here."""
 
 
 class Servant(Protocol):
@@ -63,47 +92,78 @@ class Servant(Protocol):
         """Says the same as ``answer``, less what cannot be pickled."""
         ...
 
+    def exports(self, work: Any) -> Any:
+        """What ``work`` has had it load, for ``attach`` in other processes; None if that has failed."""
+        ...
+
+    def attach(self, work: Any, value: Any) -> None:
+        """Takes what another one has exported, so that it need not be loaded."""
+        ...
+
     def close(self) -> None:
         """Lets go of what it has; the host ends."""
         ...
 
 
 def serve(servant: Servant, channel: Channel, progress_file: int) -> None:
-    """Answers requests until the owner ends the connection."""
+    """Answers requests, the owner's and those of its guests, until the owner ends the connection."""
     shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
     progress = Progress(shared.memory)
     progress.end()  # ready to begin
-    server = _Server(servant, progress)
-    while True:
-        try:
-            request, files = channel.receive()
-        except EOFError:
-            break
-        progress.begin(request.call)
-        reply, files = server.handle(request, files)
-        try:
-            channel.send(reply, files)
-        except ConnectionError:  # the owner did not wait for it
-            break
-        progress.end()  # until then, a host that ends owes an answer
+    owner = channel.fileno()
+    clients = {owner: _Client(servant, progress, channel)}
+    poll = select.poll()
+    poll.register(owner, select.POLLIN)
+    while owner in clients:
+        for file, _ in poll.poll():
+            guests = clients[file].serve()
+            if guests is None:
+                poll.unregister(file)
+                clients.pop(file).close()
+            for guest in guests or ():
+                clients[guest] = _Client(servant, progress, Channel.inherited(guest))
+                poll.register(guest, select.POLLIN)
     servant.close()
 
 
-class _Server:
-    def __init__(self, servant: Servant, progress: Progress) -> None:
+class _Client:
+    """One end of a connection: the owner's or a guest's, with the memory that goes to and fro."""
+
+    def __init__(self, servant: Servant, progress: Progress, channel: Channel) -> None:
         self._servant = servant
         self._progress = progress
+        self._channel = channel
         self._requests = Attached()
         self._answers = SegmentPool()
         self._unread: dict[int, tuple[Segment, int]] = {}
 
-    def handle(self, request: Request, files: list[int]) -> tuple[Reply, list[int]]:
-        """What to send to a request, and the files to send with it."""
+    def serve(self) -> list[int] | None:
+        """Answers one request; returns the files of new guests, None if this one has left."""
+        try:
+            request, files = self._channel.receive()
+        except EOFError:
+            return None
+        if isinstance(request, Guest):
+            return files
+        self._progress.begin(request.call)
+        is_here = True
+        try:
+            self._handle(request, files)
+        except ConnectionError:  # it did not wait for the answer
+            is_here = False
+        self._progress.end()  # until then, a host that ends owes an answer
+        return [] if is_here else None
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        self._channel.close()
+
+    def _handle(self, request: Request, files: list[int]) -> None:
         self._requests.drop(request.dropped)
         for call in request.free:
             self._answers.give_back(*self._unread.pop(call))
         memory, is_kept = self._requests.segment(request.segment, files).lend(request.size)
-        message = self._answer(memory)
+        message, more = self._answer(memory)
         del memory
         segment = self._answers.take(message.nbytes)
         message.write(segment.memory)
@@ -112,24 +172,46 @@ class _Server:
         self._unread[request.call] = segment, size
         introduced = self._answers.introduce(segment)
         dropped, self._answers.dropped = self._answers.dropped, []
-        return Reply(request.call, segment.name, size, dropped, is_kept()), introduced
+        reply = Reply(request.call, segment.name, size, dropped, is_kept())
+        try:
+            self._channel.send(reply, [*introduced, *more])
+        finally:
+            for file in more:
+                os.close(file)
 
-    def _answer(self, memory: memoryview) -> Message:
+    def _answer(self, memory: memoryview) -> tuple[Message, Sequence[int]]:
         known: Columns | None = None
         try:
             head, rows, known = decode(memory, own=False)
         except Exception as error:
             answer = self._servant.unreadable(error)
         else:
-            answer = self._servant.answer(head, rows, self._progress)
+            if isinstance(head, Export):
+                answer = self._export(pickle.loads(head.work))
+            else:
+                answer = self._servant.answer(head, rows, self._progress)
             del rows
         self._progress.mark(Doing.ANSWERING)
         try:
-            return _encode(answer, known)
+            return _encode(answer, known), answer.files
         except Exception as error:
-            return _encode(self._servant.unsendable(answer, error), known)
+            return _encode(self._servant.unsendable(answer, error), known), answer.files
+
+    def _export(self, work: Any) -> Answer:
+        answer = self._servant.answer(work, [], self._progress)
+        message = _encode(answer, None)
+        told = bytearray(message.nbytes)
+        message.write(memoryview(told))
+        value = self._servant.exports(work)
+        if value is None:
+            return Answer(Exported(bytes(told)))
+        try:
+            file, arena = export(value)
+        except NotMappableError as error:
+            return Answer(Exported(bytes(told), reason=str(error), peak=peak_bytes()))
+        return Answer(Exported(bytes(told), arena, peak=peak_bytes()), files=[file])
 
 
 def _encode(answer: Answer, known: Columns | None) -> Message:
-    head, rows, positions, reducers, echoes = answer
+    head, rows, positions, reducers, echoes, _ = answer
     return encode(head, rows, known=known if echoes else None, positions=positions, reducers=reducers)

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from headrace.hosting.channel import Channel
 from headrace.hosting.encoding import Decoded, Message, decode
-from headrace.hosting.host import Reply, Request
-from headrace.hosting.nursery import Nursery, how_ended
+from headrace.hosting.host import Guest, Reply, Request
 from headrace.hosting.progress import Moment, Progress
 from headrace.hosting.segment import Attached, Segment, SegmentPool
-from headrace.hosting.system import oom_kills, watch
+from headrace.hosting.system import oom_kills
+from headrace.hosting.tenancy import Landlord, how_ended
 
 _MOST_IN_FLIGHT = 32
 """So many requests may wait in a host's socket; more might fill it, and whoever sends would wait unwatched."""
@@ -79,17 +78,23 @@ class Call:
         self.message = message
         self.life: Life | None = None
         self.reply: _Reply | None = None
+        self.files: list[int] = []
+        """Descriptors that came with the answer, now the caller's."""
 
 
 class Life:
-    """One host process, from its birth to its end."""
+    """One host process as one client knows it, from its birth, or the client's coming, to its end or his leaving.
 
-    def __init__(self, nursery: Nursery, timeout_secs: float | None) -> None:
-        self._nursery = nursery
+    Args:
+        landlord: has the host.
+        number: of the host, where the landlord has several.
+        timeout_secs: the longest that it may do one thing; None: any time.
+    """
+
+    def __init__(self, landlord: Landlord, number: int, timeout_secs: float | None) -> None:
+        self._landlord = landlord
         self._timeout_secs = timeout_secs
         self._oom_kills = oom_kills()
-        self._progress_segment = Segment.create(0, Progress.SIZE)
-        self._progress = Progress(self._progress_segment.memory)
         self._requests = SegmentPool()
         self._answers = Attached()
         self._lent: dict[int, _Lent] = {}
@@ -109,19 +114,35 @@ class Life:
         self.loss: Loss | None = None
         """Why it ended, if a request is to blame."""
         self.ending = ""
-        self._channel, theirs = Channel.pair()
-        try:
-            self._process = nursery.fork(theirs.fileno(), self._progress_segment.file)
-        except BaseException:
-            self._channel.close()
-            raise
-        finally:
-            theirs.close()
-        self._watched = watch(self._process)
+        self.process, self._channel, self._progress_segment, self.watched, self._is_shared = landlord.host(number)
+        self._progress = Progress(self._progress_segment.memory)
         self._poll = select.poll()
-        for file in (self._channel.fileno(), self._watched):
+        for file in (self._channel.fileno(), self.watched):
             if file is not None:
                 self._poll.register(file, select.POLLIN)
+
+    @property
+    def load(self) -> int:
+        """How many requests it has to answer, as far as can be seen from here."""
+        moment = self._progress.read()
+        return len(self._lent) + (moment.call not in self._lent and moment.call > 0)
+
+    @property
+    def progress_file(self) -> int:
+        """Shows others what the host does."""
+        return self._progress_segment.file
+
+    def introduce(self, file: int) -> None:
+        """Has the host answer a guest at the other end of that file, too.
+
+        Raises:
+            OSError: the host is gone.
+        """
+        self._channel.send(Guest(), [file])
+
+    def look(self) -> None:
+        """Sees whether the host has ended, if nobody is looking already."""
+        self._lead_once(lambda: not self.is_over)
 
     def send(self, call: Call) -> bool:
         """Sends a request as soon as few enough are on their way; False if the host is gone."""
@@ -150,17 +171,21 @@ class Life:
 
     def is_ready(self, call: Call) -> bool:
         """Whether ``wait`` would return at once."""
+        self._lead_once(lambda: call.reply is None and not self.is_over)
+        return call.reply is not None or self.is_over
+
+    def _lead_once(self, is_open: Callable[[], bool]) -> None:
+        """Takes what has come, if that is still of interest and nobody else is waiting for it."""
         leads = False
         try:
             with self._changed:
-                if not self._is_read and call.reply is None and not self.is_over:
+                if not self._is_read and is_open():
                     leads = self._is_read = True
             if leads:
                 self._read_once(block=False)
         finally:
             if leads:
                 self._hand_over()
-        return call.reply is not None or self.is_over
 
     def read(self, call: Call) -> Decoded:
         """The answer to a call that has one; frees its memory."""
@@ -179,8 +204,9 @@ class Life:
         if not self.is_over:
             self.is_over = True
             self._channel.close()
-            if self._watched is not None:
-                os.close(self._watched)
+            if self.watched is not None:
+                os.close(self.watched)
+                self.watched = None
             self._requests, self._answers = SegmentPool(), Attached()
             self._lent.clear()
             self._progress_segment.close()
@@ -252,7 +278,7 @@ class Life:
         with self._changed:
             self.has_begun = True
             self._answers.drop(reply.dropped)
-            answer = self._answers.segment(reply.segment, files)
+            answer = self._answers.segment(reply.segment, files)  # what is left of the files is the servant's
             request = self._lent.pop(reply.call)
             if reply.kept:
                 self._requests.drop(request.segment)
@@ -261,12 +287,20 @@ class Life:
             call = self._calls.pop(reply.call, None)
             if call is None:
                 self._free.append(reply.call)
+                for file in files:
+                    os.close(file)
             else:
+                call.files = files
                 call.reply = _Reply(answer, reply.size, reply.call, self._free)
 
     def _end_by_itself(self) -> None:
+        if self._is_given_up and self._is_shared:  # it lives on for others
+            self.ending = "was left"
+            with self._changed:
+                self.let_go()
+            return
         has_ended = self._await_end()
-        code = self._nursery.bury(self._process)
+        code = self._landlord.bury(self.process)
         self.ending = how_ended(code) if has_ended else "closed the connection to its owner"
         if code == -signal.SIGKILL and has_ended and oom_kills() > self._oom_kills:
             self.ending += ", since the machine had run out of memory"
@@ -274,16 +308,16 @@ class Life:
 
     def _await_end(self) -> bool:
         """Gives it, once the connection has ended, a moment to end in its own way; returns whether it has, if known."""
-        if self._watched is None:
+        if self.watched is None:
             return True
         poll = select.poll()
-        poll.register(self._watched, select.POLLIN)
+        poll.register(self.watched, select.POLLIN)
         return bool(poll.poll(_LAST_MOMENTS_MS))
 
     def _end_if_late(self, timeout_secs: float) -> None:
         late = self._progress.read()
         if self._delay(late) > timeout_secs:
-            self._nursery.bury(self._process)
+            self._landlord.bury(self.process, late=True)
             self.ending = f"was killed, having taken longer than {timeout_secs:g} s"
             self._find_culprit(timed_out=True, late=late)
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from queue import SimpleQueue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from headrace.core.errors import HostStartError
+from headrace.hosting.arena import Arena
 from headrace.hosting.channel import Channel
-from headrace.hosting.orphans import MARK, end_marked, end_orphans, new_mark
+from headrace.hosting.orphans import end_marked, new_mark
 from headrace.hosting.output import OutputReader
-from headrace.hosting.zygote import Bury, Failed, Fork, Ready, Unfit, Upbringing
+from headrace.hosting.progress import Progress
+from headrace.hosting.segment import Segment
+from headrace.hosting.starter import STARTER, start_zygote
+from headrace.hosting.surroundings import Surroundings
+from headrace.hosting.system import watch
+from headrace.hosting.tenancy import Tenancy, how_ended
+from headrace.hosting.zygote import Attach, Attached, Bury, Failed, Fork, Ready, Unfit, Upbringing
 
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_IMPORT_SECS = 600
@@ -36,7 +38,8 @@ class Zygote:
 
     Args:
         servant: pickled.
-        name: of the model, for the log.
+        output: where what it and its hosts print and log is read.
+        surroundings: that it takes over.
         imports: whether it shall import the servant's modules before it forks.
 
     Raises:
@@ -45,16 +48,17 @@ class Zygote:
         RuntimeError: nor can threads, since there are too many, or since the program ends.
     """
 
-    def __init__(self, servant: bytes, name: str, *, imports: bool) -> None:
+    def __init__(self, servant: bytes, output: OutputReader, surroundings: Surroundings, *, imports: bool) -> None:
         self._mark = new_mark()
-        self._output = OutputReader(name)
+        self._output = output
         try:
-            self._process, self._channel = _connected(self._mark)
+            self._process, self._channel = _connected(surroundings, self._mark)
         except BaseException:
             self._output.close(0)
             raise
         try:
-            self._channel.send(_upbringing(servant, imports=imports), [self._output.printed, self._output.logged])
+            upbringing = Upbringing(servant, surroundings, imports)
+            self._channel.send(upbringing, [self._output.printed, self._output.logged])
             self._output.release()
         except BrokenPipeError:
             raise EOFError(self.close()) from None
@@ -72,7 +76,7 @@ class Zygote:
         answer: Ready | Unfit | Failed = self._channel.receive(_LONGEST_IMPORT_SECS)[0]
         return answer
 
-    def ask(self, request: Fork | Bury, *files: int) -> int | Failed | None:
+    def ask(self, request: Fork | Bury | Attach, *files: int) -> int | Attached | Failed | None:
         """A host's process id, or how it has ended: None if that is not known.
 
         Raises:
@@ -80,7 +84,7 @@ class Zygote:
             OSError: it cannot be reached, or does not answer.
         """
         self._channel.send(request, files)
-        answer: int | Failed | None = self._channel.receive(_LONGEST_ANSWER_SECS)[0]
+        answer: int | Attached | Failed | None = self._channel.receive(_LONGEST_ANSWER_SECS)[0]
         return answer
 
     def kill(self) -> None:
@@ -111,23 +115,78 @@ class Zygote:
         return how_ended(self._process.returncode)
 
 
+class Inheritance(NamedTuple):
+    """A model in an arena, which hosts have from birth."""
+
+    file: int
+    arena: Arena
+    work: bytes
+    """Pickled; what it was exported for."""
+
+
 class Nursery:
     """Gives birth to hosts, and buries them; thread-safe.
 
     Args:
         servant: pickled; answers the requests of every host.
         name: of the model, for the log and for errors.
+        inheritance: what hosts have from birth; its file stays the caller's, and open.
+        surroundings: of the hosts; None: this process's, when they are born.
+        output: makes a reader for what hosts print and log; None: it goes to the logging of this process.
     """
 
-    def __init__(self, servant: bytes, name: str) -> None:
+    def __init__(
+        self,
+        servant: bytes,
+        name: str,
+        inheritance: Inheritance | None = None,
+        surroundings: Surroundings | None = None,
+        output: Callable[[], OutputReader] | None = None,
+    ) -> None:
         self._servant = servant
         self._name = name
+        self._inheritance = inheritance
+        self._surroundings = surroundings
+        self._output = output or (lambda: OutputReader(name))
+        self._begin()
+
+    def _begin(self) -> None:
         self._imports = True
-        self._lock = threading.Lock()
         self._zygote: Zygote | None = None
         self._newborn: Zygote | None = None
         """A zygote that is importing modules."""
         self._is_closed = False
+        self._lock = threading.Lock()
+
+    def host(self, _number: int = 0) -> Tenancy:
+        """A new host, for this process alone.
+
+        Raises:
+            HostStartError: it cannot be had.
+            OSError: too many files are open.
+        """
+        progress = Segment.create(0, Progress.SIZE)
+        channel, theirs = Channel.pair()
+        try:
+            process = self.fork(theirs.fileno(), progress.file)
+        except BaseException:
+            channel.close()
+            progress.close()
+            raise
+        finally:
+            theirs.close()
+        return Tenancy(process, channel, progress, watch(process))
+
+    def inherit(self, inheritance: Inheritance) -> None:
+        """Has hosts that are yet to be born map a model.
+
+        Raises:
+            HostStartError: the zygote cannot map it.
+        """
+        with self._lock:
+            self._inheritance = inheritance
+            if self._zygote is not None:
+                self._try(lambda zygote: _leave(zygote, inheritance, self._name))
 
     def fork(self, channel: int, progress: int) -> int:
         """The process id of a new host, which has the two files.
@@ -136,22 +195,26 @@ class Nursery:
             HostStartError: it cannot be had.
         """
         with self._lock:
-            for _ in range(_TRIES):
-                self._zygote = self._zygote or self._new_zygote()
-                try:
-                    answer = self._zygote.ask(Fork(), channel, progress)
-                except (EOFError, OSError) as error:
-                    ending = self._end_zygote(error)
-                except BaseException as error:
-                    self._end_zygote(error)
-                    raise
-                else:
-                    if isinstance(answer, int):
-                        return answer
-                    raise HostStartError(self._name, "it cannot be forked.", answer.lines if answer else ())
-            raise HostStartError(self._name, f"the process that forks it {ending}, {_TRIES} times in a row.")
+            answer = self._try(lambda zygote: zygote.ask(Fork(), channel, progress))
+            if isinstance(answer, int):
+                return answer
+            raise HostStartError(self._name, "it cannot be forked.", answer.lines if isinstance(answer, Failed) else ())
 
-    def bury(self, host: int) -> int | None:
+    def _try(self, ask: Callable[[Zygote], T]) -> T:
+        """What a zygote says; another one, should one die over it."""
+        ending = ""
+        for _ in range(_TRIES):
+            try:
+                self._zygote = self._zygote or self._new_zygote()
+                return ask(self._zygote)
+            except (EOFError, OSError) as error:
+                ending = self._end_zygote(error) or "died"
+            except BaseException as error:
+                self._end_zygote(error)
+                raise
+        raise HostStartError(self._name, f"the process that forks it {ending}, {_TRIES} times in a row.")
+
+    def bury(self, host: int, *, late: bool = False) -> int | None:
         """Kills a host and whatever it has started; returns its exit code, None if nobody knows it.
 
         As in ``subprocess``, minus the number of a signal that killed it.
@@ -169,6 +232,11 @@ class Nursery:
                 raise
             return os.waitstatus_to_exitcode(status) if isinstance(status, int) else None
 
+    def rest(self) -> None:
+        """Ends everything until the next host is wanted."""
+        with self._lock:
+            self._end_zygote()
+
     def close(self) -> None:
         """Ends everything, for good."""
         self.hurry()
@@ -182,10 +250,11 @@ class Nursery:
             newborn.kill()
 
     def disown(self) -> None:
-        """In a fork of the owner: lets go of what is the parent's."""
+        """In a fork of this process: lets go of what is the parent's, and begins anew."""
         for zygote in (self._zygote, self._newborn):
             if zygote is not None:
                 zygote.disown()
+        self._begin()
 
     def _end_zygote(self, error: BaseException | None = None) -> str:
         """Ends it; after an ``error``, since what it says from now on would be the answer to something else."""
@@ -200,7 +269,8 @@ class Nursery:
     def _new_zygote(self, *, again: bool = True) -> Zygote:
         """A zygote that is ready; one that dies as it imports may have been killed by an outsider, so ``again``."""
         try:
-            self._newborn = zygote = Zygote(self._servant, self._name, imports=self._imports)
+            surroundings = self._surroundings or Surroundings.here()
+            self._newborn = zygote = Zygote(self._servant, self._output(), surroundings, imports=self._imports)
         except EOFError as error:
             raise HostStartError(self._name, f"it {error} as it started.") from None
         except (OSError, RuntimeError) as error:  # too few files, processes or threads
@@ -210,6 +280,12 @@ class Nursery:
         finally:
             self._newborn = None
         if isinstance(answer, Ready):
+            try:
+                if self._inheritance is not None:
+                    _leave(zygote, self._inheritance, self._name)
+            except BaseException:
+                zygote.close(0)
+                raise
             return zygote
         if answer is None:
             return self._new_zygote(again=False)
@@ -245,111 +321,25 @@ class Nursery:
         raise HostStartError(self._name, f"{reason} while it imported the handler's modules.")
 
 
-def how_ended(code: int | None) -> str:
-    """An exit code in words; negative: the number of a signal."""
-    if code is None:
-        return "was killed together with the process that had started it"
-    if code >= 0:
-        return f"ended itself with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
+def _leave(zygote: Zygote, inheritance: Inheritance, name: str) -> None:
+    """Has a zygote map a model.
+
+    Raises:
+        HostStartError: it cannot.
+        EOFError, OSError: it has died.
+    """
+    answer = zygote.ask(Attach(inheritance.arena, inheritance.work), inheritance.file)
+    if isinstance(answer, Failed):
+        raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)
 
 
-def _connected(mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
+def _connected(surroundings: Surroundings, mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
     """A new process, and the channel to it."""
     mine, theirs = Channel.pair()
     try:
-        return _STARTER.run(lambda: _start(theirs, mark)), mine
+        return STARTER.run(lambda: start_zygote(theirs, surroundings, mark)), mine
     except BaseException:
         mine.close()
         raise
     finally:
         theirs.close()
-
-
-def _upbringing(servant: bytes, *, imports: bool) -> Upbringing:
-    level = logging.getLogger().getEffectiveLevel()
-    return Upbringing(servant, list(sys.path), _directory(), os.environ.get("PYTHONPATH"), level, imports)
-
-
-def _directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return os.sep
-
-
-def _start(channel: Channel, mark: str) -> subprocess.Popen[bytes]:
-    """Starts the process.
-
-    Its parent-death signal comes when the thread that started it ends, so this runs on one that lives on.
-    """
-    _STARTER.end_orphans_once()
-    path = [os.path.join(_directory(), entry) for entry in sys.path if isinstance(entry, str)]
-    command = [sys.executable, "-m", "headrace.hosting", str(os.getpid()), str(channel.fileno())]
-    return subprocess.Popen(  # noqa: S603 - this Python, with our own module
-        command,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), MARK: mark},
-        cwd=os.sep,  # "-m" puts it before everything else, and what lies in the owner's may be called like our imports
-        stdin=subprocess.DEVNULL,
-        pass_fds=[channel.fileno()],
-        start_new_session=True,  # out of reach of the terminal's Ctrl-C: its owner decides when it ends
-    )
-
-
-class _Starter:
-    """The thread on which this process starts its zygotes; it ends when the process does, and not before."""
-
-    def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Threads do not survive a fork."""
-        self._lock = threading.Lock()
-        self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._has_looked_for_orphans = False
-
-    def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Starts a process there; should the wait for that be interrupted, the process is ended."""
-        with self._lock:
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="headrace starts zygotes", daemon=True)
-                thread.start()
-                self._thread = thread
-        started: Future[subprocess.Popen[bytes]] = Future()
-        try:
-            self._tasks.put(lambda: _settle(started, start))
-            return started.result()
-        except BaseException:
-            started.add_done_callback(_undo)
-            raise
-
-    def end_orphans_once(self) -> None:
-        """The first time, ends what is left of owners that have been killed."""
-        if not self._has_looked_for_orphans:
-            self._has_looked_for_orphans = True
-            end_orphans()
-
-    def _work(self) -> None:
-        while True:
-            self._tasks.get()()
-
-
-def _settle(future: Future[T], work: Callable[[], T]) -> None:
-    try:
-        future.set_result(work())
-    except BaseException as error:
-        future.set_exception(error)
-
-
-def _undo(started: Future[subprocess.Popen[bytes]]) -> None:
-    if started.exception() is None:
-        process = started.result()
-        process.kill()
-        process.wait()
-
-
-_STARTER = _Starter()
-os.register_at_fork(after_in_child=_STARTER.begin)

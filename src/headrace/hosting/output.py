@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import selectors
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -158,13 +157,17 @@ class OutputReader:
     Args:
         name: the model's name.
         clock: measures the seconds of that limit, and the half second that an unfinished line waits for its end.
+        log: takes each line in place of this process's logging: the logger's name, the level and the text.
 
     Raises:
         OSError: there are too few file descriptors.
     """
 
-    def __init__(self, name: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, name: str, clock: Clock | None = None, log: Callable[[str, int, str], None] | None = None
+    ) -> None:
         self._name = name
+        self._log_here = log or self._log_to_logger
         self._clock: Clock = clock or SystemClock()
         self._process = os.getpid()
         self._open: set[int] = set()
@@ -213,7 +216,7 @@ class OutputReader:
     def _pipe(self, size: int = _PIPE_BYTES) -> tuple[int, int]:
         ends = os.pipe()
         self._open.update(ends)
-        read, write = (_lifted(end) for end in ends)
+        read, write = (lifted(end) for end in ends)
         self._open.update((read, write))
         self._close(*set(ends) - {read, write})
         os.set_blocking(read, False)
@@ -274,18 +277,18 @@ class OutputReader:
         shown = line[:_LINE_BYTES]
         cut += len(line) - len(shown)
         text = _legible(shown.rstrip(b"\r").rpartition(b"\r")[2])  # of a progress bar what a terminal would show last
-        self._log(_PRINTS, logging.INFO, f"{text} ... ({cut:,} more bytes)" if cut else text)
+        self._log(_PRINTS.name, logging.INFO, f"{text} ... ({cut:,} more bytes)" if cut else text)
 
     def _pass_on_record(self, line: bytes, cut: int) -> None:
         if record := _parsed(line):
             level, name, text = record
-            self._log(self._logger(name), level, text)
+            self._log(name, level, text)
         else:
             self._pass_on_print(line, cut)
 
     def _tell_dropped(self, lines: int) -> None:
         text = f"{lines:,} more lines were dropped; at most {_LINES_A_SECOND:,} a second are passed on."
-        self._log(_PRINTS, logging.WARNING, text)
+        self._log(_PRINTS.name, logging.WARNING, text)
 
     def _logger(self, name: str) -> logging.Logger:
         if name not in ("", logging.root.name) and name not in logging.root.manager.loggerDict:
@@ -294,9 +297,12 @@ class OutputReader:
             self._new_loggers += 1
         return logging.getLogger(name)
 
-    def _log(self, logger: logging.Logger, level: int, text: str) -> None:
+    def _log_to_logger(self, logger: str, level: int, text: str) -> None:
+        self._logger(logger).log(level, "%s: %s", self._name, text)
+
+    def _log(self, logger: str, level: int, text: str) -> None:
         try:
-            logger.log(level, "%s: %s", self._name, text)
+            self._log_here(logger, level, text)
         except BaseException:  # whatever a handler raises: hosts would wait for ever on a pipe that nobody reads
             if not self._failed:  # once will do
                 self._failed = True
@@ -304,65 +310,9 @@ class OutputReader:
                     traceback.print_exc()
 
 
-def divert_output(printed: int, logged: int, level: int) -> None:
-    """Host's (or zygote's) side: from now on everything that this process prints and logs goes to its owner.
-
-    File descriptors 1 and 2, ``sys.stdout`` and ``sys.stderr`` (line buffered) go to ``printed``, so do those of
-    programs that are started from here; standard input is empty. The root logger's only handler sends records to
-    ``logged``, one JSON line each, which those programs do not inherit. For a process of one thread; may be repeated.
-
-    Args:
-        printed: the descriptor of an ``OutputReader``, or a copy of it; stays open.
-        logged: likewise.
-        level: the root logger's new level.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # closed, or None
-            stream.flush()
-    target, sink, nothing = (_lifted(number) for number in (printed, logged, os.open(os.devnull, os.O_RDONLY)))
-    for source, number in ((nothing, 0), (target, 1), (target, 2)):
-        os.dup2(source, number)
-    for copy in {nothing, target} - {printed}:
-        os.close(copy)
-    _replace_streams()
-    for handler in logging.root.handlers[:]:
-        logging.root.removeHandler(handler)
-    logging.root.addHandler(_RecordSender(sink))
-    logging.root.setLevel(level)
-
-
-def _replace_streams() -> None:
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        mode, buffering = ("w", 1) if number else ("r", -1)
-        stream = open(number, mode, buffering, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115 - stays open
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-
-
-class _RecordSender(logging.Handler):
-    """Sends log records through a pipe: level, logger's name and text as one line of JSON."""
-
-    def __init__(self, logged: int) -> None:
-        super().__init__()
-        self._logged = logged
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            line = json.dumps([record.levelno, record.name[:_NAME_CHARS], _shortened(self.format(record))])
-            self._write(f"{line}\n".encode())
-        except Exception:
-            self.handleError(record)  # prints on stderr, as every handler of Python's does
-
-    def _write(self, line: bytes) -> None:
-        """Writes all of a line; threads wait for each other before, forks of this process here."""
-        with suppress(OSError):  # not every system can lock a pipe
-            fcntl.lockf(self._logged, fcntl.LOCK_EX)
-        try:
-            while line:
-                line = line[os.write(self._logged, line) :]
-        finally:
-            with suppress(OSError):
-                fcntl.lockf(self._logged, fcntl.LOCK_UN)
+def record_line(level: int, logger: str, text: str) -> bytes:
+    """A record as it goes through the pipe that an ``OutputReader`` reads records from."""
+    return f"{json.dumps([level, logger[:_NAME_CHARS], _shortened(text)])}\n".encode()
 
 
 def _parsed(line: bytes) -> tuple[int, str, str] | None:
@@ -390,7 +340,7 @@ def _legible(line: bytes) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line.decode("utf-8", "backslashreplace"))
 
 
-def _lifted(descriptor: int) -> int:
+def lifted(descriptor: int) -> int:
     """A descriptor of the same file other than 0, 1 and 2, which programs that are started do not inherit."""
     if descriptor > 2:
         os.set_inheritable(descriptor, False)

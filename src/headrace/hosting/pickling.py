@@ -62,11 +62,23 @@ def framework_of(value: Any) -> str | None:
 
 def all_reducers(more: Reducers | None = None) -> Reducers:
     """What a pickler must know of classes: ``copyreg``'s, those for arrays of imported frameworks, and ``more``."""
+    return _table(*(one.reducers() for one in codecs()), more or {})
+
+
+def all_exporters() -> Reducers:
+    """What a pickler must know of classes to move a whole model, ``copyreg``'s included; see ``hosting.arena``."""
+    return _table(*(one.exporters() for one in codecs()))
+
+
+def codecs() -> list[ArrayCodec]:
+    """The plug-ins for arrays of those frameworks that this process has imported."""
+    return [codec(framework) for framework in array_plug_ins() if sys.modules.get(framework)]
+
+
+def _table(*parts: Reducers) -> Reducers:
     table: dict[Any, Callable[[Any], Any]] = dict(copyreg.dispatch_table)
-    for framework in array_plug_ins():
-        if sys.modules.get(framework):
-            table.update(codec(framework).reducers())
-    table.update(more or {})
+    for part in parts:
+        table.update(part)
     return table
 
 
@@ -88,6 +100,35 @@ def pickled(value: Any, reducers: Reducers) -> Pickled:
     except Exception:
         return _dumped(_ByValue, value, reducers)
     return _dumped(_ByValue, value, reducers) if any(map(_names_main, named.pieces)) else named
+
+
+def measured(value: Any, reducers: Reducers) -> tuple[int, int]:
+    """Bytes of the pieces, and of the buffers, of which a pickle would consist; nothing is kept of it.
+
+    Args:
+        value: as for ``pickled``.
+        reducers: as for ``pickled``.
+
+    Raises:
+        Exception: what pickling raises.
+    """
+    try:
+        return _measured(_by_name, value, reducers)
+    except Exception:
+        return _measured(_ByValue, value, reducers)
+
+
+def _measured(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: Reducers) -> tuple[int, int]:
+    pieces, apart = _Sum(), _Sum()
+
+    def keep_within(buffer: pickle.PickleBuffer) -> bool:
+        size = buffer.raw().nbytes
+        if size >= LARGE:
+            apart.nbytes += size
+        return size < LARGE
+
+    make_pickler(pieces, reducers, keep_within).dump(value)
+    return pieces.nbytes, apart.nbytes
 
 
 def _names_main(piece: bytes) -> bool:
@@ -118,6 +159,16 @@ class _Pieces:
 
     def __init__(self, pieces: list[bytes]) -> None:
         self.write = pieces.append
+
+
+class _Sum:
+    """A file for a pickler of which only the size is of interest."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def write(self, piece: bytes) -> None:
+        self.nbytes += len(piece)
 
 
 def _by_name(file: Any, reducers: Reducers, keep_within: Callable[[pickle.PickleBuffer], bool]) -> pickle.Pickler:

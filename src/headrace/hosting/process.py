@@ -35,6 +35,11 @@ class ModelStore:
         """How many models are held, those being loaded included."""
         return len(self._slots)
 
+    def get(self, name: Any) -> Any:
+        """The model called ``name``, if it is here; None if not."""
+        slot = self._slots.get(name)
+        return slot.model if slot is not None and slot.ready else None
+
     @contextmanager
     def use(self, name: Any, load: Callable[[], Any]) -> Iterator[Any]:
         """The model called ``name``, loaded with ``load`` if it is not here; it stays while the context is open.

@@ -124,9 +124,10 @@ class Attached:
         self._segments: dict[int, Segment] = {}
 
     def segment(self, name: int, files: list[int]) -> Segment:
-        """The segment of that name; its file comes with it the first time."""
-        if files:
-            self._segments[name] = Segment(name, files[0], os.fstat(files[0]).st_size)
+        """The segment of that name; its file comes the first time, and is taken out of ``files``."""
+        if name not in self._segments:
+            file = files.pop(0)
+            self._segments[name] = Segment(name, file, os.fstat(file).st_size)
         return self._segments[name]
 
     def drop(self, names: list[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import socket
@@ -52,6 +53,23 @@ def be_killed_first() -> None:
     with contextlib.suppress(OSError, ValueError):
         file = Path("/proc/self/oom_score_adj")
         file.write_text(str(min(1000, int(file.read_text()) + _KILLED_FIRST)))
+
+
+def allowed_cores() -> int:
+    """How many of the machine's cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def peak_bytes() -> int | None:
+    """The most memory that this process has had at a time, in bytes, what it shares with others included."""
+    try:
+        resource = importlib.import_module("resource")  # which Windows does not have
+    except ImportError:
+        return None
+    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def oom_kills() -> int:

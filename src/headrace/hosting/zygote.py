@@ -20,10 +20,12 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from headrace.hosting.arena import Arena, attach
 from headrace.hosting.channel import Channel
+from headrace.hosting.diversion import divert_output
 from headrace.hosting.host import serve
-from headrace.hosting.output import divert_output
 from headrace.hosting.pickling import all_reducers
+from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import adopt_orphans, be_killed_first, children, die_with_parent
 
 
@@ -33,12 +35,7 @@ class Upbringing:
 
     servant: bytes
     """Pickled; it answers the requests."""
-    path: list[str]
-    """``sys.path``."""
-    directory: str
-    python_path: str | None
-    """The owner's ``PYTHONPATH``; the zygote was started with one of its own, so as to find this package."""
-    log_level: int
+    surroundings: Surroundings
     imports: bool
     """Whether to unpickle the servant, and so import its modules, before hosts are forked or in each host."""
 
@@ -60,6 +57,19 @@ class Failed:
 
     lines: list[str]
     """Of the traceback."""
+
+
+@dataclass(frozen=True)
+class Attach:
+    """The owner's request to map a model, for all hosts that are yet to be forked. Its arena's file comes along."""
+
+    arena: Arena
+    work: bytes
+    """Pickled; what the model was exported for."""
+
+
+class Attached:
+    """The zygote's answer: it has mapped the model."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,8 @@ class Zygote:
         self._channel = channel
         self._upbringing = upbringing
         self._servant: Any = None
+        self._unattached: tuple[Attach, int] | None = None
+        """A model, and its file, that hosts must map themselves, since they import the servant's modules themselves."""
         self._hosts: set[int] = set()
         self._helpers: set[int] = set()
         """Processes that modules have started as they were imported."""
@@ -131,8 +143,28 @@ class Zygote:
     def _serve(self) -> NoReturn:
         while True:
             request, files = self._channel.receive()
-            answer = self._fork(*files) if isinstance(request, Fork) else self._bury(request.host)
+            answer: Any
+            if isinstance(request, Fork):
+                answer = self._fork(*files)
+            elif isinstance(request, Attach):
+                answer = self._attach(request, *files)
+            else:
+                answer = self._bury(request.host)
             self._channel.send(answer)
+
+    def _attach(self, request: Attach, file: int) -> Attached | Failed:
+        if self._servant is None:
+            self._unattached = request, file
+            return Attached()
+        try:
+            _attach(self._servant, request, file)
+        except Exception:
+            return Failed(traceback.format_exc().splitlines())
+        finally:
+            os.close(file)
+        gc.collect()
+        gc.freeze()
+        return Attached()
 
     def _fork(self, channel: int, progress: int) -> int | Failed:
         zygote = os.getpid()
@@ -167,6 +199,8 @@ class Zygote:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             self._channel.close()
             servant, self._servant = self._servant or pickle.loads(self._upbringing.servant), None
+            if self._unattached is not None:
+                _attach(servant, *self._unattached)
             serve(servant, to_owner, progress)
             code = 0
         except SystemExit as end:
@@ -199,6 +233,10 @@ class Zygote:
                 os.waitpid(orphan, 0)
 
 
+def _attach(servant: Any, request: Attach, file: int) -> None:
+    servant.attach(pickle.loads(request.work), attach(file, request.arena))
+
+
 def _end(*_: object) -> NoReturn:
     raise _OwnerHasEnded
 
@@ -216,9 +254,9 @@ def main() -> None:
     adopt_orphans()
     channel = Channel.inherited(descriptor)
     upbringing, (printed, logged) = channel.receive()
-    divert_output(printed, logged, upbringing.log_level)
+    divert_output(printed, logged, upbringing.surroundings.log_level)
     faulthandler.enable(2)
-    _resemble_owner(upbringing)
+    upbringing.surroundings.take()
     zygote = Zygote(channel, upbringing)
     answer = zygote.prepare()
     if isinstance(answer, Ready):
@@ -227,13 +265,3 @@ def main() -> None:
     else:
         zygote.end_helpers()
         channel.send(answer)
-
-
-def _resemble_owner(upbringing: Upbringing) -> None:
-    sys.path[:] = upbringing.path
-    if upbringing.python_path is None:
-        os.environ.pop("PYTHONPATH", None)
-    else:
-        os.environ["PYTHONPATH"] = upbringing.python_path
-    with contextlib.suppress(OSError):  # it has been removed
-        os.chdir(upbringing.directory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,20 +48,24 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
         )
     if not isinstance(request.batching, BatchingConfig | None):
         raise ConfigurationError(f"batching must be a BatchingConfig, not {request.batching!r}.")
-    _refuse_unsupported(request.placement, request.retry)
+    _refuse_unsupported(request.retry)
     handler.validate_inference_args(request.inference_args)
     plan = make_plan(handler, request.batching)
     _refuse_remote(plan)
     _warn_of_ignored(plan)
-    transform = uuid.uuid4().hex
+    config = _config(request.placement)
+    origin = uuid.uuid4().hex
     spec = SessionSpec(
         plan=plan,
-        transform=transform,
-        model_identifier=request.model_identifier or transform,
+        transform=origin,
+        model_identifier=request.model_identifier or origin,
         clock=request.clock or SystemClock(),
         inference_args=request.inference_args,
+        origin=origin,
+        linger_secs=config.linger_secs,
     )
-    isolate = request.isolate or _config(request.placement).isolate or request.timeout_secs is not None
+    spec = _shared(spec, config.scope)
+    isolate = request.isolate or config.isolate or request.timeout_secs is not None
     return isolated(spec, request.timeout_secs) if isolate else spec
 
 
@@ -79,12 +84,53 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpe
             f"isolate=True, use_subprocess=True and timeout run the model in a process of its own: {reason}. "
             "Leave them out on this machine."
         )
+    spec = replace(spec, isolated=True, timeout_secs=timeout_secs)
+    _check_that_it_pickles(spec)
+    return spec
+
+
+def _shared(spec: SessionSpec, scope: Scope | None) -> SessionSpec:
+    """The same, with the models named of which the machine is to hold one copy, or so many, for all its processes.
+
+    Raises:
+        ConfigurationError: the machine cannot do it though ``scope`` says so, or the handler cannot be pickled.
+    """
+    names = frozenset(_names_to_share(spec.plan, scope))
+    if not names:
+        return spec
+    reason = why_no_hosts()
+    if reason is not None and scope is not None:
+        raise ConfigurationError(f"placement={scope!r} keeps models in processes of their own: {reason}.")
+    if reason is not None:
+        warnings.warn(
+            f"{spec.plan.name} asks for one copy of its model for all processes of the machine, and each has a copy of "
+            f"its own: {reason}.",
+            NotYetHonouredWarning,
+            stacklevel=4,
+        )
+        return spec
+    from headrace.hosting.rendezvous import runtime_directory  # noqa: PLC0415 - as in _check_that_it_pickles
+
+    runtime_directory(make=False)
+    copies = 1 if spec.plan.routed else spec.plan.handler.model_copies()
+    spec = replace(spec, shared=names, copies=max(1, copies), automatic=scope == "auto")
+    _check_that_it_pickles(spec)
+    return spec
+
+
+def _names_to_share(plan: Plan, scope: Scope | None) -> Iterator[Any]:
+    if scope == "process":
+        return
+    for name, handler in plan.models.items():
+        if scope is not None or handler.share_model_across_processes() or handler.model_copies() > 1:
+            yield name
+
+
+def _check_that_it_pickles(spec: SessionSpec) -> None:
     from headrace.hosting.portable import pickled  # noqa: PLC0415 - only now is it certain that the system has
     from headrace.runtime.servant import InferenceServant  # noqa: PLC0415 - what these modules need
 
-    spec = replace(spec, isolated=True, timeout_secs=timeout_secs)
     pickled(InferenceServant(spec), spec.plan.name, spec.plan.handler)
-    return spec
 
 
 def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[BaseException], ...]) -> SessionSpec:
@@ -103,12 +149,7 @@ def _config(placement: Placement) -> PlacementConfig:
     return placement if isinstance(placement, PlacementConfig) else PlacementConfig(placement)
 
 
-def _refuse_unsupported(placement: Placement, retry: RetryConfig | None) -> None:
-    config = _config(placement)
-    if config.scope not in (None, "process"):
-        raise UnsupportedError(f"placement={config.scope!r}", "leave it out: each worker process loads its own copy")
-    if config.linger_secs is not None:
-        raise UnsupportedError("linger_secs", "leave it out: models live as long as their worker process needs them")
+def _refuse_unsupported(retry: RetryConfig | None) -> None:
     if retry is not None:
         raise UnsupportedError("retry=RetryConfig(...)", "leave it out: the runner retries failed bundles")
 
@@ -124,14 +165,10 @@ def _refuse_remote(plan: Plan) -> None:
 
 def _warn_of_ignored(plan: Plan) -> None:
     ignored = plan.batching.not_yet_honoured()
-    if not plan.routed and plan.handler.share_model_across_processes():
-        ignored.append("large_model")
-    if plan.handler.model_copies() != 1:
-        ignored.append("model_copies")
     if ignored:
         warnings.warn(
             f"{type(plan.handler).__qualname__} asks for {', '.join(ignored)}, which this version accepts but does not "
-            "honour: models are loaded once per process, and batches are formed within a bundle, in arrival order.",
+            "honour: batches are formed within a bundle, in arrival order.",
             NotYetHonouredWarning,
             stacklevel=4,
         )

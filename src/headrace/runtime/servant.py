@@ -16,7 +16,7 @@ from headrace.hosting.exceptions import stand_ins
 from headrace.hosting.host import Answer
 from headrace.hosting.progress import Doing, Progress
 from headrace.runtime.recorders import Recorders
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.session import Loaded, ModelSource, SessionSpec, close_session, open_session
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
 
@@ -33,7 +33,7 @@ class Work(NamedTuple):
     model: Any
     preprocess: bool = False
     infer: bool = False
-    """And postprocess. Without either, the model is loaded if there is only one."""
+    """And postprocess. Without either, the model is loaded."""
     weight: float = 0
     sentences: Mapping[int, Sentence] = {}
     """Which elements, by position, are condemned to what."""
@@ -73,8 +73,9 @@ class InferenceServant:
     """
 
     def __init__(self, spec: SessionSpec) -> None:
-        self._spec = replace(spec, isolated=False)
+        self._spec = spec.within()
         self._worker: Worker | None = None
+        self._inherited: dict[Any, Loaded] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In the zygote: what takes time is done once for all hosts."""
@@ -134,6 +135,14 @@ class InferenceServant:
         reducers = _stand_ins(events, [failure.error for failure in failures])
         return Answer(head, rows, tags, reducers, answer.echoes)
 
+    def exports(self, work: Work) -> Loaded | None:
+        """See ``headrace.hosting.host.Servant``."""
+        return None if self._worker is None else self._worker.session.held(work.model)
+
+    def attach(self, work: Work, value: Loaded) -> None:
+        """See ``headrace.hosting.host.Servant``."""
+        self._inherited[work.model] = value
+
     def close(self) -> None:
         """Lets go of the models, so that their finalizers run."""
         if self._worker is not None:
@@ -143,8 +152,27 @@ class InferenceServant:
 
     def _opened(self) -> Worker:
         if self._worker is None:
-            self._worker = Worker(self._spec)
+            session = open_session(self._spec)
+            try:
+                if self._inherited:
+                    session.shared(lambda: _Inherited(self._inherited))
+                self._worker = Worker(self._spec)
+            finally:
+                close_session(session)
         return self._worker
+
+
+class _Inherited(ModelSource):
+    """Models that this process has had from birth."""
+
+    def __init__(self, models: dict[Any, Loaded]) -> None:
+        self._models = models
+
+    def load(self, name: Any) -> Loaded | None:
+        return self._models.get(name)
+
+    def close(self) -> None:
+        self._models.clear()
 
 
 class _Events(list[Event]):
@@ -198,6 +226,8 @@ def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
             good.elements.append(element)
             good.tags.append(position)
     if not work.infer:
+        if not work.preprocess:
+            steps.load(work.model)
         outcomes.append(Predictions(good.tags, good.elements))
     elif good.elements:
         outcomes += steps.run(work.model, good)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from headrace.batching.size import size_controller
@@ -40,6 +41,27 @@ class SessionSpec:
     """Whether the models live in a host: a process of their own."""
     timeout_secs: float | None = None
     """The longest that one operation, or the loading of a model, may take in a host."""
+    shared: frozenset[Any] = frozenset()
+    """The names of the models of which the machine holds one copy, or ``copies``, for all worker processes."""
+    copies: int = 1
+    """How many hosts a shared model has, where it lives in hosts; with more than one it does."""
+    automatic: bool = False
+    """Whether a shared model is to be shared only if the machine's memory has no room for a copy in each process."""
+    linger_secs: float | None = None
+    """How long the machine keeps a shared model when nobody uses it any more; None: the user has not said."""
+    origin: str = ""
+    """Whose handler it is: transforms that were made as one have one."""
+    pipeline: str = ""
+    """Model identifiers of different pipelines are different."""
+
+    @property
+    def lives_elsewhere(self) -> bool:
+        """Whether models are not simply loaded into this process."""
+        return self.isolated or bool(self.shared)
+
+    def within(self) -> SessionSpec:
+        """The same for the process in which a model lives."""
+        return replace(self, isolated=False, shared=frozenset(), automatic=False)
 
 
 class Loaded(NamedTuple):
@@ -50,6 +72,24 @@ class Loaded(NamedTuple):
     """Whose handler loaded it; another transform's handler may be quite another one."""
     changes: dict[Path, dict[str, Any]]
     """Attributes that were set, of the handler and of handlers within it."""
+    lease: Any = None
+    """What has the machine keep the model, for as long as this is not forgotten."""
+
+
+class ModelSource(ABC):
+    """Where a session's models come from, if this process need not load them itself."""
+
+    @abstractmethod
+    def load(self, name: Any) -> Loaded | None:
+        """The model of that name; None: this process loads it itself.
+
+        Raises:
+            Exception: it cannot be loaded.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """The session has ended."""
 
 
 class InferenceSession:
@@ -70,6 +110,11 @@ class InferenceSession:
     def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
         """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
         return self._store.use(name, lambda: self._load(name, handler))
+
+    def held(self, name: Any) -> Loaded | None:
+        """The model of that name, if it is here."""
+        loaded: Loaded | None = self._store.get(name)
+        return loaded
 
     def shared(self, make: Callable[[], Any]) -> Any:
         """What the session's workers share beside models of this process; the first one makes it."""
@@ -92,11 +137,15 @@ class InferenceSession:
 
     def close(self) -> None:
         """Lets go of the models."""
+        close_store(self.spec.model_identifier)
         if self._shared is not None:
             self._shared.close()
-        close_store(self.spec.model_identifier)
 
     def _load(self, name: Any, handler: Any) -> Loaded:
+        loaded = self._shared.load(name) if isinstance(self._shared, ModelSource) else None
+        return loaded or self._load_here(name, handler)
+
+    def _load_here(self, name: Any, handler: Any) -> Loaded:
         attributes = {path: dict(vars(one)) for path, one in handlers_within(handler)}
         before, started = process_bytes(), self.spec.clock.time_ns()
         model = handler.load_model()

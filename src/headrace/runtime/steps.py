@@ -53,22 +53,20 @@ class Watch(Protocol):
         ...
 
 
-class Steps:
-    """Calls the operations one after the other, for one thread; each element comes out in an outcome.
+class Operations:
+    """Calls what needs no model, preprocessing and postprocessing, for one thread.
 
     Wherever an operation fails with an exception that the session does not catch, that is raised.
 
     Args:
-        worker: has the models.
+        spec: of the session.
         observer: is told what happened.
         watch: is told what is about to happen.
     """
 
-    def __init__(self, worker: Models, observer: Observer, watch: Watch | None = None) -> None:
-        self._worker = worker
-        self._session = worker.session
-        self._plan = worker.plan
-        self._caught = worker.spec.caught
+    def __init__(self, spec: SessionSpec, observer: Observer, watch: Watch | None = None) -> None:
+        self._plan = spec.plan
+        self._caught = spec.caught
         self._observer = observer
         self._watch = watch
 
@@ -83,6 +81,58 @@ class Steps:
             except self._caught as error:
                 return None, self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error))
         return element, None
+
+    def postprocess(self, tags: list[Any], values: list[Any]) -> list[Outcome]:
+        """Outcomes for predictions; the first holds the good ones."""
+        if not self._plan.postprocess:
+            return [Predictions(tags, values)]
+        watch = self._watch
+        good = Predictions([], [])
+        outcomes: list[Outcome] = [good]
+        for tag, given in zip(tags, values, strict=True):
+            value = given
+            for index, operation in enumerate(self._plan.postprocess):
+                try:
+                    if watch is not None:
+                        watch.operation(Stage.POSTPROCESSING, tag, index)
+                    value = operation(value)
+                except self._caught as error:
+                    outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, Caught.of(error)))
+                    break
+            else:
+                good.tags.append(tag)
+                good.values.append(value)
+        return outcomes
+
+    def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
+        """The outcome of an element that an operation could not do; the observer is told."""
+        self._observer.on_event(ElementFailed(stage, caught.error))
+        whole = stage is Stage.INFERENCE and self._plan.prebatched
+        return Failure(tag, stage, index, element, caught, whole)
+
+
+class Steps(Operations):
+    """Calls all operations one after the other, for one thread; each element comes out in an outcome.
+
+    Args:
+        worker: has the models.
+        observer: is told what happened.
+        watch: is told what is about to happen.
+    """
+
+    def __init__(self, worker: Models, observer: Observer, watch: Watch | None = None) -> None:
+        super().__init__(worker.spec, observer, watch)
+        self._worker = worker
+        self._session = worker.session
+
+    def load(self, name: Any) -> None:
+        """Has the model of that name in memory, if only for a moment.
+
+        Raises:
+            Exception: it cannot be loaded.
+        """
+        with self._worker.model(name):
+            pass
 
     def run(self, name: Any, batch: Batch) -> list[Outcome]:
         """Takes a batch of preprocessed elements through the model of that name and through postprocessing."""
@@ -99,12 +149,6 @@ class Steps:
                 return self._infer(name, batch, partial(self._attempt, name, model))
             finally:
                 del model  # before the store may drop it: a limit on models is one on memory
-
-    def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
-        """The outcome of an element that an operation could not do; the observer is told."""
-        self._observer.on_event(ElementFailed(stage, caught.error))
-        whole = stage is Stage.INFERENCE and self._plan.prebatched
-        return Failure(tag, stage, index, element, caught, whole)
 
     def tell_news(self) -> None:
         """Tells the observer what happened outside any bundle or in another thread."""
@@ -155,26 +199,7 @@ class Steps:
 
     def _deliver(self, batch: Batch, predictions: list[Any]) -> list[Outcome]:
         tags = batch.tags * len(predictions) if self._plan.prebatched else batch.tags
-        return self._postprocess(tags, predictions) if self._plan.postprocess else [Predictions(tags, predictions)]
-
-    def _postprocess(self, tags: list[Any], values: list[Any]) -> list[Outcome]:
-        watch = self._watch
-        good = Predictions([], [])
-        outcomes: list[Outcome] = [good]
-        for tag, given in zip(tags, values, strict=True):
-            value = given
-            for index, operation in enumerate(self._plan.postprocess):
-                try:
-                    if watch is not None:
-                        watch.operation(Stage.POSTPROCESSING, tag, index)
-                    value = operation(value)
-                except self._caught as error:
-                    outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, Caught.of(error)))
-                    break
-            else:
-                good.tags.append(tag)
-                good.values.append(value)
-        return outcomes
+        return self.postprocess(tags, predictions)
 
     def _tell_failed(self, name: Any, batch: Batch, error: BaseException) -> None:
         self._observer.on_event(BatchFailed(self._plan.label(name), len(batch.elements), error))

@@ -145,8 +145,8 @@ class Worker(AnyWorker):
 
 def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:
     """A worker for this thread, of the kind that the session asks for."""
-    if not spec.isolated:
+    if not spec.lives_elsewhere:
         return Worker(spec, metrics_namespace)
-    from headrace.runtime.hosted import HostedWorker  # noqa: PLC0415 - needs what not every system has
+    from headrace.runtime.hosted import open_worker_elsewhere  # noqa: PLC0415 - needs what not every system has
 
-    return HostedWorker(spec, metrics_namespace)
+    return open_worker_elsewhere(spec, metrics_namespace)

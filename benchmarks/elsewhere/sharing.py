@@ -1,0 +1,197 @@
+"""A handler that writes down what it does, and a pipeline around it: ``python -m elsewhere.sharing PLAN``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from headrace import ModelHandler
+
+NOTES, OUTPUTS = "notes", "outputs"
+"""Files in the run's folder: lines of what, process, how many rows and when (nanoseconds, monotonic); and the outputs,
+lines of JSON."""
+
+_FIRST, _OTHERS = "first", "others"
+"""Marks in the run's folder: a process has come, others have an output."""
+
+_WAIT_SECS = 120.0
+
+_CHUNK = 16
+"""Rows that are made together."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run of a pipeline; it travels as JSON."""
+
+    side: str
+    """Whose ``RunInference``."""
+    handler: str
+    """``module:Class``, a ``NotingHandler``."""
+    folder: str
+    rows: int
+    batch: int
+    """Rows in a batch, fixed."""
+    processes: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The handler's own."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The handler's options about sharing."""
+    one_after_another: bool = False
+    """Whether the second process asks for the model when the first one has begun its first batch, which then waits for
+    the second one's first output before it goes on."""
+
+    def make_handler(self) -> NotingHandler:
+        """The handler, not yet loaded."""
+        module, _, name = self.handler.partition(":")
+        sizes = {"min_batch_size": self.batch, "max_batch_size": self.batch}
+        return getattr(import_module(module), name)(self.folder, **self.settings, **self.options, **sizes)
+
+
+class NotingHandler(ModelHandler[tuple[int, Any], tuple[int, float], Any]):
+    """Predicts a number for each numbered row.
+
+    Args:
+        folder: where it writes.
+        options: those of ``headrace.ModelHandler``.
+    """
+
+    def __init__(self, folder: str, **options: Any) -> None:
+        super().__init__(**options)
+        self._folder = folder
+
+    def make_rows(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
+        """Numbered rows, the same in every run."""
+        raise NotImplementedError
+
+    def make_model(self) -> Any:
+        """An object with a method ``predict``."""
+        raise NotImplementedError
+
+    def predict(self, rows: Sequence[Any], model: Any) -> Sequence[float]:
+        """One call of the model's ``predict``, which may be in another process."""
+        return model.predict(rows)
+
+    def load_model(self) -> Any:
+        """Whatever ``make_model`` makes."""
+        note(self._folder, "loading")
+        model = self.make_model()
+        note(self._folder, "loaded")
+        return model
+
+    def run_inference(
+        self, batch: Sequence[tuple[int, Any]], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[tuple[int, float]]:
+        """Each row's number with its prediction."""
+        note(self._folder, "begun", len(batch))
+        predictions = self.predict([row for _, row in batch], model)
+        note(self._folder, "ended", len(batch))
+        return [(number, float(value)) for (number, _), value in zip(batch, predictions, strict=True)]
+
+
+def note(folder: str, what: str, count: int = 0) -> None:
+    """Adds a line to the notes."""
+    with Path(folder, NOTES).open("a") as file:
+        file.write(f"{what} {os.getpid()} {count} {time.monotonic_ns()}\n")
+
+
+class _Sink(beam.DoFn):
+    """Writes what comes out. Fused with the transform, and set up just before it, which is when the process asks for
+    its model: the handler's modules have been imported by then, since it came with this DoFn."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._outputs: list[tuple[int, float]] = []
+        self._meets = plan.one_after_another
+        self._is_first = True
+
+    def setup(self) -> None:
+        if self._plan.one_after_another:
+            self._enter()
+        note(self._plan.folder, "request")
+
+    def process(self, output: tuple[int, float]) -> None:
+        self._outputs.append(output)
+        if self._meets:
+            self._meet()
+
+    def finish_bundle(self) -> None:
+        with Path(self._plan.folder, OUTPUTS).open("a") as file:
+            file.write("".join(f"{json.dumps(output)}\n" for output in self._outputs))
+        self._outputs = []
+
+    def _enter(self) -> None:
+        """All processes but the first wait until that one has begun its first batch."""
+        folder = Path(self._plan.folder)
+        try:
+            (folder / _FIRST).touch(exist_ok=False)
+        except FileExistsError:
+            self._is_first = False
+            _wait_until(lambda: "begun" in (folder / NOTES).read_text())
+
+    def _meet(self) -> None:
+        """The first process waits until another one has an output, too, so that they compute together."""
+        self._meets = False
+        others = Path(self._plan.folder, _OTHERS)
+        if self._is_first:
+            _wait_until(others.exists)
+        else:
+            others.touch()
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + _WAIT_SECS
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError("the other worker process does not come; has it been given nothing to do?")
+        time.sleep(0.002)
+
+
+def main(path: str) -> None:
+    """Runs the pipeline."""
+    logging.getLogger().setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    plan = Plan(**json.loads(Path(path).read_text(encoding="utf-8")))
+    handler = plan.make_handler()
+    starts = range(0, plan.rows, _CHUNK)
+    options = PipelineOptions(direct_num_workers=plan.processes, direct_running_mode="multi_processing")
+    pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
+    _ = (
+        pipeline
+        | beam.Create(starts, reshuffle=False)
+        | beam.Reshuffle()
+        | "Rows" >> beam.FlatMap(lambda start: handler.make_rows(start, min(start + _CHUNK, plan.rows)))
+        | _run_inference(plan.side)(handler)
+        | beam.ParDo(_Sink(plan))
+    )
+    note(plan.folder, "submitted")
+    pipeline.run().wait_until_finish()
+    note(plan.folder, "finished")
+
+
+def _run_inference(side: str) -> Any:
+    """Headrace's or Beam's; the import of the other one would only take time and memory."""
+    if side == "Headrace":
+        from headrace.beam import RunInference  # noqa: PLC0415
+
+        return RunInference
+    from apache_beam.ml.inference.base import RunInference as BeamRunInference  # noqa: PLC0415
+
+    return BeamRunInference
+
+
+if __name__ == "__main__":
+    import_module("elsewhere.sharing").main(sys.argv[1])  # its classes travel by name, and that is not __main__

@@ -1,0 +1,294 @@
+"""What the workloads about sharing a model have in common: pipelines with worker processes, run in turn and measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from elsewhere.sharing import NOTES, OUTPUTS, Plan
+from measure import BEAM, HEADRACE
+from outputs import OutputsDifferError
+
+MB = 10**6
+
+BUDGET_SECS = 300.0
+"""After so long no further round is begun, however many are asked for."""
+
+_LEAST_ROUNDS = 2
+_LIMIT_SECS = 600
+"""A run that takes longer is killed."""
+
+PROCEDURE = f"""\
+Each run is a pipeline on the FnApiRunner with worker processes, all of it (the user's process, too) in processes of its
+own. The variants take turns, forwards and backwards, in rounds: no round is begun after {BUDGET_SECS:.0f} s. PyTorch has
+one thread in each process. All variants gave equal predictions.
+
+- *rows/s*: while all processes that compute do so, from the last one's first batch to the first one's last.
+- *wall s*: from submission to the end, with the start of the workers, their imports, and loading.
+- *CPU s*: of all processes, with Python's start and all imports.
+- *PSS*: proportional set size of all processes together, sampled: the median while all compute, and the greatest
+  sample at any time.
+- *loads*: how often the model was loaded in a run, and how many seconds a load took.
+- Intervals are from the least to the greatest of the runs (of the rounds, for ratios of neighbours in one round)."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a workload's pipeline."""
+
+    name: str
+    plan: Plan
+    """Its folder is filled in for each run."""
+
+
+class Note(NamedTuple):
+    """A line of a run's notes."""
+
+    what: str
+    process: int
+    count: int
+    ns: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was measured in one run; seconds and bytes."""
+
+    wall: float
+    cpu_seconds: float
+    rate: float
+    """Rows in a second while all processes compute."""
+    whole_rate: float
+    """Rows in a second from the first batch's begin to the last one's end."""
+    pss: float
+    peak_pss: float
+    loads: int
+    load_seconds: float
+    """Of the longest load; 0 where there is none."""
+    last_start: float
+    """From when the last process asked for its model to the begin of its first batch."""
+    left_behind: int
+
+
+class Interval(NamedTuple):
+    """The median of some measurements and the range of them all."""
+
+    median: float
+    least: float
+    greatest: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.median:.3g} ({self.least:.3g} to {self.greatest:.3g})"
+
+    @property
+    def confidence(self) -> float:
+        """Probability that the range has the true median in it, if the measurements are independent."""
+        return 1 - 2.0 ** (1 - self.count)
+
+
+Measure = Callable[[Run], float]
+Runs = Mapping[str, Sequence[Run]]
+"""Of each variant; those at one place are of one round."""
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Median and range."""
+    return Interval(statistics.median(values), min(values), max(values), len(values))
+
+
+def take_turns(variants: Sequence[Variant], folder: Path, rounds: int, tolerance: float = 0.0) -> dict[str, list[Run]]:
+    """Runs all variants so many times, or fewer when time is up.
+
+    Raises:
+        OutputsDifferError: two runs did not predict the same.
+        RuntimeError: a run failed.
+    """
+    started, expected = time.monotonic(), None
+    runs: dict[str, list[Run]] = {variant.name: [] for variant in variants}
+    for number in range(rounds):
+        if number >= _LEAST_ROUNDS and time.monotonic() - started > BUDGET_SECS:
+            break
+        for variant in variants[:: 1 if number % 2 == 0 else -1]:
+            place = folder / f"{number}-{variants.index(variant)}"
+            run, outputs = run_pipeline(variant.plan, place)
+            expected = expected or outputs
+            check_equal(outputs, expected, variant.name, tolerance)
+            runs[variant.name].append(run)
+            print(f"round {number + 1}: {variant.name} {run.wall:.1f} s, {run.rate:.0f} rows/s", file=sys.stderr)
+    return runs
+
+
+def run_pipeline(plan: Plan, folder: Path) -> tuple[Run, dict[int, float]]:
+    """What was measured and what was predicted, by row.
+
+    Raises:
+        RuntimeError: the pipeline failed; its last words are in the message.
+    """
+    folder.mkdir(parents=True)
+    for name in ("tmp", "runtime"):
+        (folder / name).mkdir(mode=0o700)
+    plan = replace(plan, folder=str(folder))
+    (folder / "plan").write_text(json.dumps(asdict(plan)), encoding="utf-8")
+    command = [sys.executable, "-m", "elsewhere.accounting", folder / "account", str(_LIMIT_SECS)]
+    command += [sys.executable, "-m", "elsewhere.sharing", folder / "plan"]
+    with (folder / "log").open("wb") as log:
+        subprocess.run(command, env=_environment(folder), stdout=log, stderr=log, check=True, stdin=subprocess.DEVNULL)
+    account = json.loads((folder / "account").read_text())
+    if account["code"] != 0:
+        words = (folder / "log").read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"{plan} ended with {account['code']}: {words}")
+    outputs = dict(json.loads(line) for line in (folder / OUTPUTS).read_text().splitlines())
+    if len(outputs) != plan.rows:
+        raise OutputsDifferError(f"{plan.rows} rows went in, {len(outputs)} came out")
+    return evaluate(read_notes(folder), account), outputs
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Keeps runs apart: nobody finds a model, or the address of one, that another run has left."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "TMPDIR": str(folder / "tmp"),
+        "HEADRACE_RUNTIME_DIR": str(folder / "runtime"),
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+
+
+def read_notes(folder: Path) -> list[Note]:
+    """In the order of their times."""
+    lines = [line.split() for line in (folder / NOTES).read_text().splitlines()]
+    notes = [Note(what, int(process), int(count), int(ns)) for what, process, count, ns in lines]
+    return sorted(notes, key=lambda one: one.ns)
+
+
+def evaluate(notes: Sequence[Note], account: Mapping[str, Any]) -> Run:
+    """A run's figures from what it has noted."""
+    at = {what: [one for one in notes if one.what == what] for what in _WHAT}
+    batches = find_batches(notes)
+    together, whole = find_overlap(batches), (batches[0][1], max(end for *_, end, _ in batches))
+    samples = account["samples"] or [(0, 0)]
+    computing = [size for ns, size in samples if together[0] <= ns <= together[1]]
+    loads = [(end.ns - start.ns) / 1e9 for start, end in zip(at["loading"], at["loaded"], strict=True)]
+    return Run(
+        wall=(at["finished"][-1].ns - at["submitted"][0].ns) / 1e9,
+        cpu_seconds=account["cpu_seconds"],
+        rate=find_rate(batches, *together),
+        whole_rate=find_rate(batches, *whole),
+        pss=statistics.median(computing or [size for _, size in samples]),
+        peak_pss=max(size for _, size in samples),
+        loads=len(loads),
+        load_seconds=max(loads, default=0.0),
+        last_start=_last_start(notes),
+        left_behind=account["left_behind"],
+    )
+
+
+_WHAT = ("submitted", "request", "loading", "loaded", "begun", "ended", "finished")
+
+
+def find_batches(notes: Sequence[Note]) -> list[tuple[int, int, int, int]]:
+    """Process, begin, end and rows of each batch, in order of their begins."""
+    ends: dict[int, list[Note]] = {}
+    for one in notes:
+        if one.what == "ended":
+            ends.setdefault(one.process, []).append(one)
+    begins = [one for one in notes if one.what == "begun"]
+    return [(one.process, one.ns, ends[one.process].pop(0).ns, one.count) for one in begins]
+
+
+def find_overlap(batches: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
+    """When all processes compute.
+
+    Raises:
+        ValueError: they never do so at the same time; the run is too short.
+    """
+    processes = {process for process, *_ in batches}
+    begins = [min(begin for one, begin, *_ in batches if one == process) for process in processes]
+    ends = [max(end for one, _, end, _ in batches if one == process) for process in processes]
+    if max(begins) >= min(ends):
+        raise ValueError(f"{len(processes)} processes never computed together; more rows are needed")
+    return max(begins), min(ends)
+
+
+def find_rate(batches: Sequence[tuple[int, int, int, int]], since: int, until: int) -> float:
+    """Rows in a second; of a batch that was partly in the time given, its part counts."""
+    rows = sum(count * max(0, min(end, until) - max(begin, since)) / (end - begin) for _, begin, end, count in batches)
+    return rows / (until - since) * 1e9
+
+
+def _last_start(notes: Sequence[Note]) -> float:
+    """From the last request to its process's first batch; or to anybody's next one, where hosts compute."""
+    requests: dict[int, int] = {}
+    for one in notes:
+        if one.what == "request":
+            requests.setdefault(one.process, one.ns)
+    process, asked = max(requests.items(), key=lambda pair: pair[1])
+    begins = [one for one in notes if one.what == "begun" and one.ns > asked]
+    own = [one.ns for one in begins if one.process == process]
+    return (min(own or [one.ns for one in begins]) - asked) / 1e9
+
+
+def check_equal(ours: Mapping[int, float], theirs: Mapping[int, float], name: str, tolerance: float) -> None:
+    """Compares predictions.
+
+    Raises:
+        OutputsDifferError: they differ by more than the tolerance, absolute or relative to the larger one.
+    """
+    gaps = [abs(ours[row] - theirs[row]) / max(1.0, abs(theirs[row])) for row in theirs]
+    if ours.keys() != theirs.keys() or max(gaps) > tolerance:
+        raise OutputsDifferError(f"{name}: predictions differ by up to {max(gaps):g}")
+
+
+def ratios(runs: Runs, first: str, second: str, measure: Measure) -> Interval:
+    """Of the runs of one round."""
+    return interval([measure(one) / measure(two) for one, two in zip(runs[first], runs[second], strict=True)])
+
+
+def judge(what: str, found: Interval, goal: float, *, at_least: bool = False, unit: str = "") -> str:
+    """A line about a goal: whether it is reached, or that this machine cannot tell."""
+    reached = [value >= goal if at_least else value <= goal for value in (found.least, found.greatest)]
+    verdict = {2: "reached", 1: "**this machine cannot decide it**", 0: "**missed**"}[sum(reached)]
+    border = "at least" if at_least else "at most"
+    sure = f"{found.confidence:.0%} interval of {found.count} rounds" if found.count > 1 else "one round, no interval"
+    return f"- {what}: {found}{unit} ({sure}); the goal is {border} {goal:g}{unit}: {verdict}."
+
+
+def row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+    """A line of the workload's table, with every single run for the programs."""
+    return {
+        "variant": name,
+        "runs": [asdict(run) for run in runs],
+        "rounds": str(len(runs)),
+        "rows/s": str(interval([run.rate for run in runs])),
+        "wall s": str(interval([run.wall for run in runs])),
+        "CPU s": str(interval([run.cpu_seconds for run in runs])),
+        "PSS MB": f"{statistics.median(run.pss for run in runs) / MB:,.0f}",
+        "greatest PSS MB": f"{max(run.peak_pss for run in runs) / MB:,.0f}",
+        "loads": f"{statistics.median(run.loads for run in runs):g}",
+        "load s": f"{statistics.median(run.load_seconds for run in runs):.2f}",
+        "left behind": str(max(run.left_behind for run in runs)),
+    }
+
+
+def runs_of(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Run]]:
+    """The runs again from the table's lines."""
+    return {fact["variant"]: [Run(**run) for run in fact["runs"]] for fact in facts}
+
+
+def both_sides(variants: Mapping[str, Plan]) -> Iterator[Variant]:
+    """Each variant with either ``RunInference``."""
+    for side in (HEADRACE, BEAM):
+        for name, plan in variants.items():
+            yield Variant(f"{side}, {name}", replace(plan, side=side))

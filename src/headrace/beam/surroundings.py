@@ -1,0 +1,33 @@
+"""What a pipeline's surroundings mean for the models of its transforms."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import apache_beam as beam
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner, SwitchingDirectRunner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.portability.prism_runner import PrismRunner
+
+from headrace.runtime.session import SessionSpec
+
+_LINGER_SECS = 60.0
+_DIRECT_RUNNERS = (SwitchingDirectRunner, BundleBasedDirectRunner, FnApiRunner, PrismRunner)
+"""They keep their worker processes until the pipeline is done, or have none."""
+
+_identities: WeakKeyDictionary[beam.Pipeline, str] = WeakKeyDictionary()
+
+
+def on_engine(spec: SessionSpec, pipeline: beam.Pipeline) -> SessionSpec:
+    """The same, as a transform of ``pipeline``.
+
+    Where worker processes come and go, the machine keeps a model a while for those that are yet to come, unless the
+    user has said how long.
+    """
+    identity = _identities.setdefault(pipeline, uuid.uuid4().hex)
+    linger_secs = spec.linger_secs
+    if linger_secs is None:
+        linger_secs = 0.0 if isinstance(pipeline.runner, _DIRECT_RUNNERS) else _LINGER_SECS
+    return replace(spec, pipeline=identity, linger_secs=linger_secs)

@@ -1,0 +1,274 @@
+"""A client's share in a model of the machine: asks the manager for it and for hosts; should it die, elects another."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any, NamedTuple, TypeVar
+
+from headrace.core.errors import HeadraceError, HostStartError
+from headrace.hosting.arena import Arena
+from headrace.hosting.channel import Channel
+from headrace.hosting.life import Loss
+from headrace.hosting.orphans import MARK
+from headrace.hosting.output import OutputReader
+from headrace.hosting.rendezvous import find_or_launch, runtime_directory
+from headrace.hosting.segment import Segment
+from headrace.hosting.surroundings import Surroundings
+from headrace.hosting.tenancy import Tenancy
+
+_TRIES = 5
+"""So many managers in a row may die over one request."""
+_LONGEST_GREETING_SECS = 30
+
+T = TypeVar("T")
+
+
+class Order(NamedTuple):
+    """What a client wants of the manager; the first one's counts for all who use the same key."""
+
+    key: str
+    name: str
+    """What the log and errors call the model."""
+    servant: bytes
+    """Pickled; loads the model, and answers requests where the model lives in hosts."""
+    work: bytes
+    """Pickled; the request to the servant that has it load."""
+    surroundings: Surroundings
+    copies: int
+    """How many hosts there are to be."""
+    hosted: bool
+    """Whether hosts are wanted even if the model can be mapped."""
+    timeout_secs: float | None
+    """The longest that loading may take."""
+    linger_secs: float
+    """How long the model stays when nobody uses it any more."""
+    at_least: int | None
+    """Bytes that loading will take, if anything is known."""
+
+
+class Share(NamedTuple):
+    """The manager's answer. Where there is an arena, its file comes along."""
+
+    told: bytes
+    """What the servant said when it loaded, as a message."""
+    arena: Arena | None
+    reason: str
+    """Why there is no arena, so that the model lives in hosts; empty: it could not be loaded, as the servant told."""
+    nbytes: int
+    """How many bytes the model takes."""
+    is_first: bool
+    """Whether it was loaded for this client."""
+
+
+class Refused(NamedTuple):
+    """The manager's answer: the model cannot be had."""
+
+    error: HeadraceError
+
+
+class Join(NamedTuple):
+    """A client's request for a way to a host."""
+
+    number: int
+
+
+class Joined(NamedTuple):
+    """The manager's answer. With it come the client's end of a channel, the progress page, and the watched file."""
+
+    process: int
+
+
+class End(NamedTuple):
+    """A client's request to say how a host has ended; and to kill it, if it is late."""
+
+    process: int
+    late: bool
+
+
+class Census(NamedTuple):
+    """A request for the manager's state."""
+
+
+class Lease:
+    """A share in one model, held until it is closed or forgotten; thread-safe. It is a ``Landlord`` of the hosts.
+
+    Args:
+        order: what is wanted.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._channel: Channel | None = None
+        self._output: OutputReader | None = None
+
+    def take(self) -> tuple[Share, int | None] | Loss:
+        """The model, which is loaded if need be; and the file of its arena, now the caller's. Or how loading ended.
+
+        Raises:
+            HeadraceError: it cannot be had.
+        """
+        with self._lock:
+            return self._persist(self._take)
+
+    def host(self, number: int) -> Tenancy:
+        """See ``Landlord``."""
+
+        def join() -> Tenancy:
+            if self._channel is None:
+                self._retake()
+            answer, files = self._ask(Join(number))
+            channel, progress, *watched = files
+            size = os.fstat(progress).st_size
+            segment = Segment(0, progress, size)
+            return Tenancy(answer.process, Channel.inherited(channel), segment, watched[0] if watched else None, True)
+
+        with self._lock:
+            return self._persist(join)
+
+    def bury(self, process: int, *, late: bool = False) -> int | None:
+        """See ``Landlord``."""
+        with self._lock:
+            if self._channel is None:
+                return None  # the host went with its manager
+            try:
+                code: int | None = self._ask(End(process, late))[0]
+            except (EOFError, OSError):
+                self._let_go()
+                return None
+            return code
+
+    def hurry(self) -> None:
+        """See ``Landlord``."""
+        self._is_closed = True
+        channel = self._channel
+        if channel is not None:
+            channel.shut_down()
+
+    def close(self) -> None:
+        """Gives the share back."""
+        self.hurry()
+        with self._lock:
+            self._let_go()
+
+    def disown(self) -> None:
+        """See ``Landlord``."""
+        if self._channel is not None:
+            self._channel.close()
+        if self._output is not None:
+            self._output.close(0)
+        self._begin()
+
+    def __del__(self) -> None:
+        channel = getattr(self, "_channel", None)
+        if channel is not None:
+            self.close()
+
+    def _take(self) -> tuple[Share, int | None] | Loss:
+        if self._channel is None:
+            self._channel = _manager()
+        if self._output is None:
+            self._output = OutputReader(self._order.name)
+        try:
+            answer, files = self._ask(self._order, self._output.logged)
+        finally:
+            self._output.release()
+        if isinstance(answer, Share):
+            return answer, files[0] if files else None
+        if isinstance(answer, Refused):
+            raise answer.error
+        assert isinstance(answer, Loss)
+        return answer
+
+    def _retake(self) -> None:
+        """After a manager has died: has the next one load the model again."""
+        taken = self._take()
+        if isinstance(taken, Loss):
+            raise HostStartError(self._order.name, f"it {taken.ending} while it was loading the model.")
+        share, file = taken
+        if file is not None:
+            os.close(file)
+        if share.arena is None and not share.reason:
+            raise HostStartError(
+                self._order.name, "the model, which had been loaded before, could not be loaded again."
+            )
+
+    def _ask(self, request: Any, *files: int) -> tuple[Any, list[int]]:
+        assert self._channel is not None
+        self._channel.send(request, files)
+        answer, received = self._channel.receive()
+        if isinstance(answer, Refused) and not isinstance(request, Order):
+            raise answer.error
+        return answer, received
+
+    def _persist(self, work: Callable[[], T]) -> T:
+        """Does something with the manager; with another one, should one die over it."""
+        for _ in range(_TRIES):
+            if self._is_closed:
+                raise HostStartError(self._order.name, "its owner no longer wants one.")
+            try:
+                return work()
+            except (EOFError, BrokenPipeError, ConnectionError):
+                self._let_go()
+            except BaseException:
+                self._let_go()
+                raise
+        raise HostStartError(self._order.name, f"the manager of this machine's models died {_TRIES} times in a row.")
+
+    def _let_go(self) -> None:
+        channel, self._channel = self._channel, None
+        output, self._output = self._output, None
+        if channel is not None:
+            channel.shut_down()
+            channel.close()
+        if output is not None:
+            output.close()
+
+
+def seat_name() -> str:
+    """Of the manager for programs like this one: with another Python or another Headrace they have another manager."""
+    like = "\0".join([sys.executable, sys.prefix, sys.version, version("headrace"), os.path.dirname(__file__)])
+    return hashlib.sha256(like.encode()).hexdigest()[:16]
+
+
+def _manager() -> Channel:
+    """A connection to this machine's manager, which is started if there is none.
+
+    Raises:
+        EOFError: it has just ended.
+        HeadraceError: there can be none.
+    """
+    directory, name = runtime_directory(), seat_name()
+    channel = Channel(find_or_launch(directory, name, lambda lock, seat: _launch(directory, name, lock, seat)))
+    try:
+        channel.receive(_LONGEST_GREETING_SECS)
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+def _launch(directory: str, name: str, lock: int, listening: int) -> None:
+    here = Surroundings.here()
+    environment = {key: value for key, value in here.environment.items() if key != MARK}
+    process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
+        [sys.executable, "-m", "headrace.hosting.manager", directory, name, str(lock), str(listening)],
+        env={**environment, "PYTHONPATH": here.python_path},
+        cwd=os.sep,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[lock, listening],
+        start_new_session=True,  # it outlives this process, and any terminal
+    )
+    threading.Thread(target=process.wait, name="headrace waits for the manager's end", daemon=True).start()

@@ -1,0 +1,291 @@
+"""The process that has a machine's models for all of a user's programs; ``python -m headrace.hosting.manager``.
+
+One thread waits for clients, one serves each client, one loads each model. A connection is a lease: when it ends, for
+whatever reason, the client's share in its model ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from headrace.core.clock import Clock, SystemClock
+from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
+from headrace.hosting.admission import Evict, Go, Held, Refuse, admit
+from headrace.hosting.channel import Channel
+from headrace.hosting.lease import Census, End, Join, Order, Refused, Share
+from headrace.hosting.life import Loss
+from headrace.hosting.memory import memory_available, memory_limit
+from headrace.hosting.rendezvous import Seat
+from headrace.hosting.shared_model import SharedModel
+
+_FIRST_CLIENT_SECS = 10.0
+"""A manager that nobody has come to within this time ends."""
+_POLL_SECS = 0.1
+"""How often a client that waits for a model is looked after."""
+
+
+class _Entry:
+    """A model, and who uses it."""
+
+    def __init__(self, model: SharedModel) -> None:
+        self.model = model
+        self.leases = 0
+        self.linger_secs = 0.0
+        self.last_used_ns = 0
+
+
+class Manager:
+    """Serves clients until there are none, and no model lingers.
+
+    Args:
+        seat: where they come to.
+        clock: tells how long models linger.
+    """
+
+    def __init__(self, seat: Seat, clock: Clock | None = None) -> None:
+        self._seat = seat
+        self._clock: Clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._entries: dict[str, _Entry] = {}
+        self._clients: dict[Channel, _Entry | None] = {}
+        self._loading: dict[str, int | None] = {}
+        """How many bytes each load in progress is thought to take."""
+        self._peaks: dict[str, int] = {}
+        self._dropping = 0
+        self._started_ns = self._clock.time_ns()
+        self._had_clients = False
+
+    def run(self) -> None:
+        """Until the last client has left and the last model has lingered long enough."""
+        threading.Thread(target=self._welcome, name="welcomes clients", daemon=True).start()
+        while True:
+            with self._changed:
+                dropped = self._overdue()
+                if not dropped and self._is_idle():
+                    break
+                if not dropped:
+                    self._changed.wait(self._patience())
+            for entry in dropped:
+                self._drop(entry)
+        self._seat.vacate()
+
+    # clients
+
+    def _welcome(self) -> None:
+        while self._seat.fileno() >= 0:
+            try:
+                channel = Channel(self._seat.accept())
+            except OSError:  # vacated; or too many files are open, which may pass
+                time.sleep(_POLL_SECS)
+                continue
+            with self._changed:
+                self._clients[channel] = None
+                self._had_clients = True
+            threading.Thread(target=self._serve, args=[channel], name="serves a client", daemon=True).start()
+
+    def _serve(self, channel: Channel) -> None:
+        try:
+            channel.send("welcome")
+            while True:
+                request, files = channel.receive()
+                self._answer(channel, request, files)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            pass
+        finally:
+            with self._changed:
+                entry = self._clients.pop(channel)
+                abandoned = self._release(entry)
+                self._changed.notify_all()
+            channel.close()
+            if abandoned is not None:
+                self._drop(abandoned)
+
+    def _answer(self, channel: Channel, request: Any, files: list[int]) -> None:
+        if isinstance(request, Order):
+            answer, attached = self._take(channel, request, files[0])
+            channel.send(answer, attached)
+        elif isinstance(request, Census):
+            channel.send(self.census())
+        else:
+            self._answer_about_host(channel, request)
+
+    def _answer_about_host(self, channel: Channel, request: Join | End) -> None:
+        entry = self._clients[channel]
+        if entry is None:
+            channel.send(Refused(HostStartError("a model", "it has not been ordered.")))
+        elif isinstance(request, End):
+            channel.send(entry.model.bury(request.process, late=request.late))
+        else:
+            try:
+                joined, files = entry.model.join(request.number)
+            except HeadraceError as error:
+                channel.send(Refused(error))
+                return
+            try:
+                channel.send(joined, files)
+            finally:
+                for file in files:
+                    os.close(file)
+
+    # models
+
+    def _take(self, channel: Channel, order: Order, sink: int) -> tuple[Share | Loss | Refused, list[int]]:
+        with self._changed:
+            entry = self._entries.get(order.key)
+            is_first = entry is None
+            if entry is None:
+                entry = self._entries[order.key] = _Entry(SharedModel(order))
+                threading.Thread(target=self._load, args=[entry], name=f"loads {order.name}", daemon=True).start()
+            entry.leases += 1
+            entry.linger_secs = max(entry.linger_secs, order.linger_secs)
+            entry.model.add_sink(sink)
+            self._clients[channel] = entry
+            while entry.model.outcome is None:
+                self._changed.wait(_POLL_SECS)
+                if _has_left(channel):
+                    raise EOFError
+            outcome = entry.model.outcome
+            if not entry.model.is_ready:
+                self._clients[channel] = None
+                abandoned = self._release(entry)
+            else:
+                abandoned = None
+        if abandoned is not None:
+            self._drop(abandoned)
+        if isinstance(outcome, Share):
+            outcome = outcome._replace(is_first=is_first)
+        file = entry.model.file
+        return outcome, [] if file is None or not entry.model.is_ready else [file]
+
+    def _load(self, entry: _Entry) -> None:
+        model, key = entry.model, entry.model.order.key
+        need = max(self._peaks.get(key, 0), model.order.at_least or 0) or None
+        refusal = self._await_room(key, need)
+        outcome = Refused(ModelMemoryError(model.order.name, refusal)) if refusal else model.load()
+        with self._changed:
+            self._loading.pop(key, None)
+            if model.peak:
+                self._peaks[key] = model.peak
+            model.outcome = outcome
+            self._changed.notify_all()
+
+    def _await_room(self, key: str, need: int | None) -> str | None:
+        """Until the model may be loaded; returns why it may not be, if so."""
+        while True:
+            with self._changed:
+                verdict = admit(need, self._held(), list(self._loading.values()), memory_available(), memory_limit())
+                if isinstance(verdict, Go):
+                    self._loading[key] = need
+                    return None
+                if isinstance(verdict, Refuse):
+                    return verdict.reason
+                evicted = [self._entries[idle] for idle in verdict.keys] if isinstance(verdict, Evict) else []
+                for entry in evicted:
+                    self._forget(entry)
+                if not evicted:
+                    self._changed.wait()
+            for entry in evicted:
+                self._drop(entry)
+
+    def _held(self) -> list[Held]:
+        return [
+            Held(key, entry.model.nbytes, entry.leases, entry.last_used_ns / 1e9)
+            for key, entry in self._entries.items()
+            if entry.model.is_ready
+        ]
+
+    def _release(self, entry: _Entry | None) -> _Entry | None:
+        """Ends a lease; returns the entry if it is to be dropped at once."""
+        if entry is None:
+            return None
+        entry.leases -= 1
+        entry.last_used_ns = self._clock.time_ns()
+        if entry.leases or (entry.model.is_ready and entry.linger_secs > 0):
+            return None
+        return entry if self._forget(entry) else None
+
+    def _forget(self, entry: _Entry) -> bool:
+        """Has no new client get it; it is yet to be dropped. False: it is forgotten already."""
+        key = entry.model.order.key
+        if self._entries.get(key) is not entry:
+            return False
+        del self._entries[key]
+        self._dropping += 1
+        return True
+
+    def _drop(self, entry: _Entry) -> None:
+        try:
+            entry.model.close()
+        finally:
+            with self._changed:
+                self._dropping -= 1
+                self._changed.notify_all()
+
+    # the end
+
+    def _overdue(self) -> list[_Entry]:
+        now = self._clock.time_ns()
+        overdue = [entry for entry in self._entries.values() if not entry.leases and self._due(entry) <= now]
+        return [entry for entry in overdue if self._forget(entry)]
+
+    @staticmethod
+    def _due(entry: _Entry) -> float:
+        return entry.last_used_ns + entry.linger_secs * 1e9
+
+    def _is_idle(self) -> bool:
+        if self._entries or self._clients or self._dropping:
+            return False
+        return self._had_clients or self._clock.time_ns() - self._started_ns > _FIRST_CLIENT_SECS * 1e9
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due."""
+        if not self._had_clients:
+            return _FIRST_CLIENT_SECS
+        due = [self._due(entry) for entry in self._entries.values() if not entry.leases]
+        return max(0.0, (min(due) - self._clock.time_ns()) / 1e9) if due else None
+
+    def census(self) -> dict[str, Any]:
+        """What there is, for people to read: plain values only."""
+        with self._changed:
+            models = [_described(entry) for entry in self._entries.values()]
+            return {"process": os.getpid(), "clients": len(self._clients), "models": models}
+
+
+def _described(entry: _Entry) -> dict[str, Any]:
+    model = entry.model
+    share = model.outcome if isinstance(model.outcome, Share) else None
+    return {
+        "name": model.order.name,
+        "key": model.order.key,
+        "state": "ready" if model.is_ready else "loading" if model.outcome is None else "failed",
+        "mapped": share is not None and share.arena is not None,
+        "reason": share.reason if share else "",
+        "bytes": model.nbytes,
+        "clients": entry.leases,
+        "hosts": model.processes,
+        "linger_secs": entry.linger_secs,
+    }
+
+
+def _has_left(channel: Channel) -> bool:
+    poll = select.poll()
+    poll.register(channel.fileno(), getattr(select, "POLLRDHUP", 0))
+    return bool(poll.poll(0))
+
+
+def main() -> None:
+    """Takes the runtime directory, the seat's name, and the descriptors of its lock and its socket as arguments."""
+    directory, name, lock, listening = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Manager(Seat.inherited(directory, name, int(lock), int(listening))).run()
+
+
+if __name__ == "__main__":
+    main()

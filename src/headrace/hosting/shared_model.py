@@ -1,0 +1,163 @@
+"""One model of the machine, as its manager has it: loaded once, in an arena or in hosts, for all clients together."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+
+from headrace.core.errors import HeadraceError, HostStartError
+from headrace.hosting.arena import Arena
+from headrace.hosting.channel import Channel
+from headrace.hosting.client import ModelHosts
+from headrace.hosting.host import Export, Exported
+from headrace.hosting.lease import Joined, Order, Refused, Share
+from headrace.hosting.life import Loss
+from headrace.hosting.memory import memory_of
+from headrace.hosting.nursery import Inheritance, Nursery
+from headrace.hosting.output import OutputReader, record_line
+from headrace.hosting.system import allowed_cores
+
+_TRIES = 3
+
+
+class SharedModel:
+    """Loads a model, and lets hosts for it.
+
+    Args:
+        order: the first client's.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.outcome: Share | Loss | Refused | None = None
+        """What there is to tell clients; None: it is being loaded."""
+        self.peak: int | None = None
+        """Bytes that the loader took, at most."""
+        self._file: int | None = None
+        self._sinks: list[int] = []
+        """Where clients read what hosts print and log; the first of them gets it."""
+        self._writing = threading.Lock()
+        self._codes: dict[int, int | None] = {}
+        """How hosts have ended, by process."""
+        surroundings = order.surroundings
+        if order.hosted:
+            surroundings = surroundings.with_threads(max(1, allowed_cores() // order.copies))
+        self._nursery = Nursery(order.servant, order.name, None, surroundings, self._reader)
+        self._hosts = ModelHosts(self._nursery, order.name, order.timeout_secs, order.copies)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether clients can have it."""
+        share = self.outcome
+        return isinstance(share, Share) and (share.arena is not None or bool(share.reason))
+
+    @property
+    def file(self) -> int | None:
+        """The arena's, for clients that map it themselves."""
+        return None if self.order.hosted else self._file
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes: its arena, and what its hosts have for themselves."""
+        return self._size(self.outcome.arena if isinstance(self.outcome, Share) else None)
+
+    @property
+    def processes(self) -> list[int]:
+        """Its hosts."""
+        return self._hosts.processes
+
+    def load(self) -> Share | Loss | Refused:
+        """Loads it; puts it into an arena, if that can be, else keeps the host that has it."""
+        outcome: Share | Loss | Refused
+        try:
+            outcome = self._load()
+        except HeadraceError as error:
+            outcome = Refused(error)
+        except OSError as error:
+            outcome = Refused(HostStartError(self.order.name, f"{error}."))
+        if isinstance(outcome, Share) and outcome.arena is not None and not self.order.hosted:
+            self._hosts.end_hosts()
+            self._nursery.rest()
+        return outcome
+
+    def join(self, number: int) -> tuple[Joined, list[int]]:
+        """A way to a host for one more client: what to tell it, and files for it, which the caller closes.
+
+        Raises:
+            HeadraceError: there is no host to be had.
+        """
+        for _ in range(_TRIES):
+            life = self._hosts.life(number)
+            mine, theirs = Channel.pair()
+            try:
+                life.introduce(theirs.fileno())
+            except OSError:
+                mine.close()
+                continue
+            finally:
+                theirs.close()
+            files = [os.dup(life.progress_file), *([os.dup(life.watched)] if life.watched is not None else [])]
+            channel = os.dup(mine.fileno())
+            mine.close()
+            return Joined(life.process), [channel, *files]
+        raise HostStartError(self.order.name, f"{_TRIES} hosts in a row ended before a client could join them.")
+
+    def bury(self, process: int, *, late: bool) -> int | None:
+        """How a host has ended; one that has not is killed if it is ``late``, else left alone."""
+        if process in self._codes:
+            return self._codes[process]
+        watched = self._hosts.watched(process)
+        if late or watched is None or select.select([watched], [], [], 0)[0]:
+            code = self._nursery.bury(process)
+            self._codes.setdefault(process, code)
+        return self._codes.get(process)
+
+    def add_sink(self, file: int) -> None:
+        """One more client would read what hosts print and log."""
+        os.set_blocking(file, False)
+        with self._writing:
+            self._sinks.append(file)
+
+    def close(self) -> None:
+        """Ends everything that belongs to it."""
+        self._hosts.close()
+        with self._writing:
+            for sink in self._sinks:
+                os.close(sink)
+            self._sinks.clear()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _load(self) -> Share | Loss:
+        call = self._hosts.submit(Export(self.order.work), [])
+        answer = self._hosts.result(call)
+        if isinstance(answer, Loss):
+            return answer
+        exported: Exported = answer.head
+        self.peak = exported.peak
+        if exported.arena is not None:
+            [self._file] = call.files
+            self._hosts.end_hosts()
+            self._nursery.inherit(Inheritance(self._file, exported.arena, self.order.work))
+        return Share(exported.told, exported.arena, exported.reason, self._size(exported.arena), is_first=True)
+
+    def _size(self, arena: Arena | None) -> int:
+        return (arena.nbytes if arena else 0) + sum(usage.private for usage in map(memory_of, self.processes) if usage)
+
+    def _reader(self) -> OutputReader:
+        return OutputReader(self.order.name, log=self._pass_on)
+
+    def _pass_on(self, logger: str, level: int, text: str) -> None:
+        line = record_line(level, logger, text)
+        with self._writing:
+            while self._sinks:
+                try:
+                    os.write(self._sinks[0], line)
+                except BlockingIOError:  # it reads too slowly; what would not fit is lost
+                    return
+                except OSError:  # it has ended
+                    os.close(self._sinks.pop(0))
+                else:
+                    return

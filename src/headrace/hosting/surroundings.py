@@ -1,0 +1,57 @@
+"""What a process takes over from the one that it works for: where modules are found, the folder, the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Of a process."""
+
+    path: list[str]
+    """``sys.path``."""
+    directory: str
+    environment: dict[str, str]
+    log_level: int
+    """The root logger's."""
+
+    @classmethod
+    def here(cls) -> Surroundings:
+        """This process's."""
+        return cls(list(sys.path), _directory(), dict(os.environ), logging.getLogger().getEffectiveLevel())
+
+    @property
+    def python_path(self) -> str:
+        """With which a new process finds this package, wherever the path has it."""
+        path = [os.path.join(self.directory, entry) for entry in self.path if isinstance(entry, str)]
+        return os.pathsep.join(path)
+
+    def take(self) -> None:
+        """Makes them this process's, which was started with this environment but for a ``PYTHONPATH`` of its own."""
+        sys.path[:] = self.path
+        own = self.environment.get("PYTHONPATH")
+        if own is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = own
+        with contextlib.suppress(OSError):  # it has been removed
+            os.chdir(self.directory)
+
+    def with_threads(self, count: int) -> Surroundings:
+        """The same, with so many threads for each pool of native threads, unless the environment says how many."""
+        return replace(self, environment={**dict.fromkeys(_POOLS, str(count)), **self.environment})
+
+
+_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return os.sep

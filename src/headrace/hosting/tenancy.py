@@ -1,0 +1,65 @@
+"""What a client has of a host: a way to it, whoever started it, and what is said when it has ended."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import NamedTuple, Protocol
+
+from headrace.hosting.channel import Channel
+from headrace.hosting.segment import Segment
+
+
+class Tenancy(NamedTuple):
+    """One client's way to one host."""
+
+    process: int
+    channel: Channel
+    progress: Segment
+    watched: int | None
+    """A descriptor that is readable once the process has ended; None where there is no such thing."""
+    is_shared: bool = False
+    """Whether others use the host, too, so that it goes on when this client leaves."""
+
+
+class Landlord(Protocol):
+    """Lets hosts; thread-safe."""
+
+    def host(self, number: int) -> Tenancy:
+        """A way to a living host: to the one of that number where they are shared.
+
+        Raises:
+            HostStartError: it cannot be had.
+            OSError: too many files are open.
+        """
+        ...
+
+    def bury(self, process: int, *, late: bool = False) -> int | None:
+        """Ends a host, if nobody else uses it or it is ``late``; returns how it ended, None if that is not known.
+
+        As in ``subprocess``, minus the number of a signal that killed it.
+        """
+        ...
+
+    def hurry(self) -> None:
+        """Has nobody wait for a host from now on: it fails."""
+        ...
+
+    def close(self) -> None:
+        """Lets no more."""
+        ...
+
+    def disown(self) -> None:
+        """In a fork of this process: lets go of what is the parent's, and begins anew."""
+        ...
+
+
+def how_ended(code: int | None) -> str:
+    """An exit code in words; negative: the number of a signal."""
+    if code is None:
+        return "was killed together with the process that had started it"
+    if code >= 0:
+        return f"ended itself with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"

@@ -1,0 +1,262 @@
+"""The way of a bundle's elements through models in hosts: batches go there and their outcomes come back."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+from headrace.batching.batcher import Batch, Batcher
+from headrace.core.errors import HostDiedError
+from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.outlast import Lost, Sentence, outlast
+from headrace.hosting.exceptions import with_traceback_of
+from headrace.hosting.life import Call, Loss
+from headrace.hosting.progress import Doing
+from headrace.runtime.hosted_models import Answer, HostedModels
+from headrace.runtime.queues import Queues
+from headrace.runtime.servant import Done, Raised, Unreadable, Work
+from headrace.runtime.session import InferenceSession, SessionSpec
+from headrace.runtime.steps import Operations
+
+_LOGGER = logging.getLogger(__name__)
+_PREPROCESSED_TOGETHER = 256
+"""How many elements are preprocessed by one request, at most, where that comes before batching."""
+
+_STAGES = {Doing.PREPROCESSING: Stage.PREPROCESSING, Doing.POSTPROCESSING: Stage.POSTPROCESSING}
+_WORDS = {
+    Doing.DECODING: "reading",
+    Doing.PREPROCESSING: "preprocessing",
+    Doing.INFERENCE: "running inference on",
+    Doing.POSTPROCESSING: "postprocessing",
+    Doing.ANSWERING: "sending back the predictions for",
+}
+
+
+class _Task(NamedTuple):
+    """A batch on its way."""
+
+    work: Work
+    batch: Batch
+    call: Call | Raised | Unreadable
+
+
+class HostedBundle:
+    """Takes a bundle's elements one by one and gives outcomes as they are ready; used by one thread.
+
+    Of an isolated model preprocessing runs in the host together with the rest, unless elements must be preprocessed
+    before it is known which batch they go to. Else it runs here, and so does postprocessing: the machine's hosts should
+    have nothing to do but inference.
+
+    Args:
+        spec: of the session.
+        session: has what was learnt about the models.
+        models: where batches go.
+        observer: is told what happens.
+    """
+
+    def __init__(self, spec: SessionSpec, session: InferenceSession, models: HostedModels, observer: Observer) -> None:
+        self._plan = spec.plan
+        self._caught = spec.caught
+        self._timeout_secs = spec.timeout_secs
+        self._session = session
+        self._models = models
+        self._observer = observer
+        self._queues = Queues(self._plan, session.sizes)
+        self._here = None if spec.isolated else Operations(spec, observer)
+        there = bool(self._plan.preprocess) and self._here is None
+        in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
+        self._together = there and not in_two_steps
+        together = min(_PREPROCESSED_TOGETHER, self._plan.batching.max_batch_size)  # no further ahead than it pays
+        self._before = Batcher(lambda: together, together) if in_two_steps else None
+        self._preprocessed: deque[tuple[Any, Any]] = deque()
+        """Elements, with their tags, that are yet to be queued: in the order in which they came."""
+        self._tasks: deque[_Task] = deque()
+
+    def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
+        """Takes an element; ``tag`` comes back with its outcome. Returns what became ready.
+
+        Raises:
+            Exception: an operation failed, and the session does not catch this exception.
+        """
+        if self._here is not None:
+            element, failure = self._here.preprocess(element, tag)
+            if failure is not None:
+                return [failure]
+        if self._before is None:
+            return self._queue(element, tag)
+        batch = self._before.add(element, tag)
+        return list(self._preprocess(batch)) if batch else ()
+
+    def finish(self) -> Iterator[Outcome]:
+        """Sends what is left and waits for everything; afterwards every element has its outcome."""
+        if self._before is not None and len(self._before):
+            yield from self._preprocess(self._before.flush())
+        while self._tasks or self._preprocessed:
+            yield from self._collect_all()
+            yield from self._queue_preprocessed()
+        for name, batch in self._queues.flush():
+            yield from self._infer(name, batch)
+        yield from self._collect_all()
+        self._tell(self._session.news())
+
+    @property
+    def _first_model(self) -> Any:
+        """Preprocessing needs no model, but a request names one."""
+        return next(iter(self._plan.models))
+
+    def _preprocess(self, batch: Batch) -> Iterator[Outcome]:
+        yield from self._send(Work(self._first_model, preprocess=True), batch)
+        yield from self._queue_preprocessed()
+
+    def _queue_preprocessed(self) -> Iterator[Outcome]:
+        """Collecting answers meanwhile may append to what is waiting."""
+        while self._preprocessed:
+            yield from self._queue(*self._preprocessed.popleft())
+
+    def _queue(self, element: Any, tag: Any) -> Sequence[Outcome]:
+        try:
+            batches = self._queues.add(element, tag)
+        except self._caught as error:
+            return [self._fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
+        return list(chain.from_iterable(self._infer(name, batch) for name, batch in batches))
+
+    def _infer(self, name: Any, batch: Batch) -> list[Outcome]:
+        return self._send(Work(name, preprocess=self._together, infer=True, weight=batch.weight), batch)
+
+    def _send(self, work: Work, batch: Batch) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        while len(self._tasks) >= self._models.in_flight:
+            outcomes += self._collect()
+        self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
+        while self._tasks and self._models.is_ready(self._tasks[0].call):
+            outcomes += self._collect()
+        return outcomes
+
+    def _collect_all(self) -> Iterator[Outcome]:
+        while self._tasks:
+            yield from self._collect()
+
+    def _collect(self) -> list[Outcome]:
+        task = self._tasks.popleft()
+        answer = self._models.answer(task.work, task.batch.elements, task.call)
+        return list(self._outcomes(task, range(len(task.batch.elements)), answer))
+
+    def _outcomes(self, task: _Task, part: Sequence[int], answer: Answer) -> Iterator[Outcome]:
+        """What an answer about part of a task's elements means; asks again where it leaves some of them open."""
+        head, rows = answer
+        if isinstance(head, Done):
+            yield from self._done(task, part, head, rows)
+        elif isinstance(head, Loss):
+            yield from self._outlast(task, part, head)
+        elif isinstance(head, Unreadable) and len(part) > 1:
+            middle = len(part) // 2
+            for half in (part[:middle], part[middle:]):
+                yield from self._outcomes(task, half, self._try(task, half, {}))
+        else:
+            if isinstance(head, Raised):
+                self._raised(task, part, head)
+            yield from self._give_up(task, part, Stage.INFERENCE, head.caught)
+
+    def _done(self, task: _Task, part: Sequence[int], done: Done, rows: list[Any]) -> Iterator[Outcome]:
+        self._tell(done.events)
+        for size, seconds in done.observations:
+            self._session.sizes[task.work.model].observe(size, seconds)
+        if rows:
+            self._breaker(task.work).record(succeeded=True)
+        yield from (self._at_home(task, part[failure.tag], failure) for failure in done.failures)
+        tags = [task.batch.tags[part[position]] for position in done.tags]
+        if self._here is not None:
+            yield from self._here.postprocess(tags, rows)
+        elif task.work.infer:
+            yield Predictions(tags, rows)
+        else:
+            self._preprocessed.extend(zip(rows, tags, strict=True))
+
+    def _raised(self, task: _Task, part: Sequence[int], raised: Raised) -> None:
+        self._tell(raised.events)
+        if raised.loading:
+            self._observer.on_event(BatchFailed(self._label(task.work), len(part), raised.caught.error))
+            self._breaker(task.work).record(succeeded=False)
+
+    def _at_home(self, task: _Task, position: int, failure: Failure) -> Failure:
+        """A failure with its element's own tag, and the element itself where that is what failed."""
+        is_first = failure.index == 0 and failure.stage is (
+            Stage.PREPROCESSING if task.work.preprocess else Stage.INFERENCE
+        )
+        element = task.batch.elements[position] if is_first else failure.element
+        return replace(failure, tag=task.batch.tags[position], element=element)
+
+    def _outlast(self, task: _Task, part: Sequence[int], loss: Loss) -> Iterator[Outcome]:
+        """Has the good elements answered, and the bad ones fail, of a batch whose host was lost."""
+        breaker = self._breaker(task.work)
+        lost = self._lost(task, part, loss)
+        self._observer.on_event(BatchFailed(self._label(task.work), len(part), lost.error))
+        if breaker.is_open or self._plan.remote or (loss.timed_out and not isinstance(lost.error, self._caught)):
+            breaker.record(succeeded=False)
+            yield from self._give_up(task, part, lost.stage, Caught.of(lost.error), lost.index)
+            return
+
+        def attempt(positions: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer | Lost:
+            answer = self._try(task, positions, sentences)
+            return self._lost(task, positions, answer[0]) if isinstance(answer[0], Loss) else answer
+
+        succeeded = False
+        for positions, answer in outlast(part, lost, attempt, settles_alone=not task.work.preprocess):
+            if isinstance(answer, Lost):
+                yield from self._give_up(task, positions, answer.stage, Caught.of(answer.error), answer.index)
+            else:
+                succeeded = succeeded or bool(answer[1])
+                yield from self._outcomes(task, positions, answer)
+        if not succeeded:
+            breaker.record(succeeded=False)
+
+    def _label(self, work: Work) -> str:
+        return self._plan.label(work.model) if work.infer else ""
+
+    def _breaker(self, work: Work) -> CircuitBreaker:
+        return self._session.breakers[work.model] if work.infer else self._models.breaker
+
+    def _try(self, task: _Task, part: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer:
+        here = {place: sentences[position] for place, position in enumerate(part) if position in sentences}
+        return self._models.ask(task.work._replace(sentences=here), [task.batch.elements[place] for place in part])
+
+    def _lost(self, task: _Task, part: Sequence[int], loss: Loss) -> Lost:
+        """A loss as the policy knows it."""
+        moment = loss.moment
+        position = part[moment.position] if moment.position >= 0 else None
+        culprit = part[0] if position is None and len(part) == 1 else position
+        count = len(task.batch.elements)
+        whom = f"{len(part)} elements" if culprit is None else f"element {culprit} (counted from 0)"
+        what = f"{_WORDS[moment.doing]} {whom} of a batch of {count}"
+        _LOGGER.warning("%s: the host %s while it was %s.", self._plan.name, loss.ending, what)
+        self._observer.on_event(HostLost(self._label(task.work), loss.timed_out, loss.ending))
+        error = (
+            TimeoutError(f"{what} took longer than {self._timeout_secs:g} s.")
+            if loss.timed_out
+            else HostDiedError(f"the host {loss.ending} while it was {what}.")
+        )
+        return Lost(error, loss.timed_out, _STAGES.get(moment.doing, Stage.INFERENCE), position, moment.index)
+
+    def _give_up(
+        self, task: _Task, part: Sequence[int], stage: Stage, caught: Caught, index: int = 0
+    ) -> Iterator[Outcome]:
+        """Failures for elements of which nothing more is known than what was sent; raises what is not caught."""
+        if not isinstance(caught.error, self._caught):
+            raise with_traceback_of(*caught)
+        stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
+        for position in part:
+            yield self._fail(task.batch.tags[position], stage, index, task.batch.elements[position], caught)
+
+    def _fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
+        self._observer.on_event(ElementFailed(stage, caught.error))
+        return Failure(tag, stage, index, element, caught, stage is Stage.INFERENCE and self._plan.prebatched)
+
+    def _tell(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._observer.on_event(event)

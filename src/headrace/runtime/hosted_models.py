@@ -1,0 +1,112 @@
+"""Models in hosts: work goes there and its answer comes back, whatever becomes of a host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any, TypeAlias
+
+from headrace.core.errors import HostDiedError, HostError
+from headrace.core.events import Event, HostLost
+from headrace.core.result import Caught
+from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.loads import LoadRecord
+from headrace.hosting.client import ModelHosts
+from headrace.hosting.life import Call, Loss
+from headrace.hosting.progress import Doing
+from headrace.runtime.servant import Done, Raised, Unreadable, Work
+from headrace.runtime.session import SessionSpec
+
+_LOGGER = logging.getLogger(__name__)
+
+Answer: TypeAlias = tuple[Done | Raised | Unreadable | Loss, list[Any]]
+"""What has become of some work, and the predictions or preprocessed elements."""
+
+
+class HostedModels:
+    """The models of a session, in hosts; thread-safe.
+
+    Args:
+        spec: of the session.
+        hosts: have the models.
+        tell: is told of hosts that were lost while they loaded a model.
+        keeps: is closed last.
+    """
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        hosts: ModelHosts,
+        tell: Callable[[Iterable[Event]], None],
+        keeps: ExitStack | None = None,
+    ) -> None:
+        self._plan = spec.plan
+        self._tell = tell
+        self._name = spec.plan.name
+        self._timeout_secs = spec.timeout_secs
+        self._hosts = hosts
+        self._keeps = keeps or ExitStack()
+        self.in_flight = 2 * hosts.copies
+        """How many batches of a bundle may be on their way: for each host one to compute, and one that waits for it."""
+        self._loads = {name: LoadRecord(spec.clock.time_ns) for name in spec.plan.models}
+        self._opening = LoadRecord(spec.clock.time_ns)
+        self.breaker = CircuitBreaker()
+        """Of preprocessing that comes before batching."""
+
+    def submit(self, work: Work, rows: list[Any]) -> Call | Raised | Unreadable:
+        """Sends work to the host; what cannot be sent, or need not, has its answer at once."""
+        standing = self._record(work).standing_error()
+        if standing is not None:
+            return Raised(Caught(standing, []), [], loading=True)
+        try:
+            return self._hosts.submit(work, rows)
+        except (HostError, OSError, MemoryError):  # the machine's fault, not the rows'
+            raise
+        except Exception as error:
+            return Unreadable(Caught.of(error))
+
+    def is_ready(self, call: Call | Raised | Unreadable) -> bool:
+        """Whether ``answer`` would not wait."""
+        return not isinstance(call, Call) or self._hosts.is_ready(call)
+
+    def answer(self, work: Work, rows: list[Any], call: Call | Raised | Unreadable) -> Answer:
+        """What has become of the work."""
+        record = self._record(work)
+        while isinstance(call, Call):
+            try:
+                result = self._hosts.result(call)
+            except HostError:
+                raise
+            except Exception as problem:  # the answer cannot be unpickled
+                return Unreadable(Caught.of(problem)), []
+            if isinstance(result, Loss) and result.moment.doing is Doing.LOADING:
+                error = self._load_error(work, result)
+                again = record.failed(error, result.moment.seconds, timed_out=result.timed_out)
+                call = self._hosts.submit(work, rows) if again else Raised(Caught(error, []), [], loading=True)
+                continue
+            if isinstance(result, Loss):
+                return result, []
+            record.loaded()
+            return result.head, result.rows
+        return call, []
+
+    def ask(self, work: Work, rows: list[Any]) -> Answer:
+        """Sends work and waits for what becomes of it."""
+        return self.answer(work, rows, self.submit(work, rows))
+
+    def close(self) -> None:
+        """Ends the hosts, or leaves them."""
+        with self._keeps:
+            self._hosts.close()
+
+    def _record(self, work: Work) -> LoadRecord:
+        """Of the model, if the work needs one: what is preprocessed before its key is known does not."""
+        return self._loads[work.model] if work.infer or not self._plan.routed else self._opening
+
+    def _load_error(self, work: Work, loss: Loss) -> Exception:
+        self._tell([HostLost(self._plan.label(work.model), loss.timed_out, loss.ending)])
+        _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, loss.ending)
+        if loss.timed_out:
+            return TimeoutError(f"loading the model of {self._name} took longer than {self._timeout_secs:g} s.")
+        return HostDiedError(f"the host {loss.ending} while it was loading the model of {self._name}.")

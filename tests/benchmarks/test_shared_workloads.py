@@ -1,0 +1,213 @@
+"""The workloads about sharing measure what they say, on real pipelines with worker processes."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def sharing(benchmark_module):
+    return benchmark_module("workloads.sharing")
+
+
+@pytest.fixture
+def plan(sharing):
+    """Of a model in plain Python, in two processes."""
+    return sharing.Plan("Headrace", "elsewhere.counter:CounterHandler", "", 128, 16, 2, {"steps": 2000})
+
+
+def make_run(sharing, **figures):
+    zeros = dict.fromkeys(sharing.Run.__dataclass_fields__, 1.0)
+    return sharing.Run(**{**zeros, "loads": 1, "left_behind": 0, **figures})
+
+
+def test_pipelines_run_in_processes_of_their_own(sharing, plan, tmp_path):
+    """Private copies in two processes that meet, and shared ones in one, on either side."""
+    meeting = replace(plan, one_after_another=True)
+    copies = replace(plan, processes=1, options={"model_copies": 2})
+    plans = [meeting, copies, replace(meeting, side="Beam"), replace(copies, side="Beam")]
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(sharing.run_pipeline, plans, [tmp_path / str(n) for n in range(4)]))
+
+    for run, outputs in done:
+        assert outputs == done[0][1]
+        assert run.rate > 0
+        assert 0 < run.last_start < run.wall
+        assert run.cpu_seconds > 1
+        assert run.pss > 50 * sharing.MB
+        assert run.left_behind == 0
+    assert [run.loads for run, _ in done[::2]] == [2, 2]
+    for number in (0, 2):
+        first, second = find_starts(sharing.read_notes(tmp_path / str(number)))
+        assert first["begun"] < second["request"] < second["begun"]
+
+
+def find_starts(notes):
+    """Of each worker process, in the order of their begins: when it asked and when it began."""
+    starts = {}
+    for one in notes:
+        if one.what in ("request", "begun"):
+            starts.setdefault(one.process, {}).setdefault(one.what, one.ns)
+    return sorted(starts.values(), key=lambda start: start["begun"])
+
+
+def test_a_pipeline_that_fails_is_no_measurement(sharing, plan, tmp_path):
+    broken = replace(plan, settings={"steps": "many"}, processes=1)
+    with pytest.raises(RuntimeError, match="'str' object cannot be interpreted as an integer"):
+        sharing.run_pipeline(broken, tmp_path / "run")
+
+
+def account(tmp_path, limit_secs, script):
+    command = [sys.executable, "-m", "elsewhere.accounting", tmp_path / "account", str(limit_secs)]
+    subprocess.run([*command, sys.executable, "-c", script], cwd=BENCHMARKS, check=True)
+    return json.loads((tmp_path / "account").read_text())
+
+
+def test_orphans_are_accounted_for(tmp_path):
+    """One burns CPU time after its parent has ended."""
+    orphan = "import time\nwhile time.process_time() < 0.5: pass"
+    found = account(tmp_path, 60, f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {orphan!r}])")
+    assert found["code"] == 0
+    assert found["left_behind"] == 0
+    assert found["cpu_seconds"] >= 0.5
+    assert found["samples"][0][1] > 10**6
+
+
+def test_nobody_outlives_the_limit(tmp_path):
+    script = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\ntime.sleep(600)"
+    found = account(tmp_path, 1, script)
+    assert found["code"] is None
+    assert found["left_behind"] == 2
+
+
+def notes(sharing, *lines):
+    return [sharing.Note(what, process, count, int(seconds * 1e9)) for what, process, count, seconds in lines]
+
+
+def test_rates_are_of_the_time_when_all_compute(sharing):
+    found = sharing.find_batches(
+        notes(
+            sharing,
+            *[("begun", 1, 10, 0), ("ended", 1, 10, 2), ("begun", 2, 10, 1), ("begun", 1, 10, 2)],
+            *[("ended", 1, 10, 4), ("ended", 2, 10, 6)],
+        )
+    )
+    assert sharing.find_overlap(found) == (1e9, 4e9)
+    assert sharing.find_rate(found, int(1e9), int(4e9)) == pytest.approx((5 + 10 + 6) / 3)
+    assert sharing.find_rate(found, 0, int(6e9)) == pytest.approx(5)
+    with pytest.raises(ValueError, match="2 processes never computed together"):
+        sharing.find_overlap([(1, 0, 1, 10), (2, 2, 3, 10)])
+
+
+def test_a_run_is_evaluated(sharing):
+    lines = [
+        ("submitted", 9, 0, 0),
+        ("request", 1, 0, 1),
+        ("loading", 1, 0, 1),
+        ("loaded", 1, 0, 3),
+        ("begun", 1, 8, 3),
+    ]
+    lines += [("request", 2, 0, 4), ("begun", 2, 8, 4.5), ("ended", 1, 8, 7), ("ended", 2, 8, 8), ("finished", 9, 0, 9)]
+    samples = [(int(5e9), 100), (int(6e9), 300), (int(8e9), 900)]
+    run = sharing.evaluate(notes(sharing, *lines), {"samples": samples, "cpu_seconds": 7.5, "left_behind": 0})
+    assert (run.wall, run.cpu_seconds, run.loads, run.load_seconds) == (9, 7.5, 1, 2)
+    assert (run.pss, run.peak_pss) == (200, 900)
+    assert run.last_start == 0.5
+
+
+def test_predictions_are_compared(sharing, benchmark_module):
+    differ = benchmark_module("outputs").OutputsDifferError
+    sharing.check_equal({1: 1.0, 2: 1000.5}, {1: 1.0, 2: 1000.0}, "x", 1e-3)
+    with pytest.raises(differ, match="x: predictions differ by up to 0.002"):
+        sharing.check_equal({1: 1.002}, {1: 1.0}, "x", 1e-3)
+    with pytest.raises(differ):
+        sharing.check_equal({1: 1.0, 2: 1.0}, {1: 1.0}, "x", 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [((0.99, 1.0), "reached"), ((0.9, 0.97), "missed"), ((0.9, 1.0), "cannot decide")],
+)
+def test_goals_are_judged_by_the_interval(sharing, values, verdict):
+    line = sharing.judge("rows/s", sharing.interval(values), 0.98, at_least=True)
+    assert verdict in line
+    assert "50% interval of 2 rounds" in line
+    opposite = {"reached": "missed", "missed": "reached"}.get(verdict, verdict)
+    assert opposite in sharing.judge("ms", sharing.interval(values), 0.98)
+
+
+def test_the_pages_judge_their_goals(sharing, benchmark_module):
+    """From the table's lines alone, and the document's figures stand beside them."""
+    classifier, transformer, copies = (
+        benchmark_module(f"workloads.sharing_{name}") for name in ("classifier", "transformer", "copies")
+    )
+    fast, slow = make_run(sharing, rate=200.0, whole_rate=200.0), make_run(sharing, rate=100.0, whole_rate=100.0)
+
+    def facts(module, *others, **runs):
+        found = {
+            f"{side}, {getattr(module, name)}": [run] for side in ("Headrace", "Beam") for name, run in runs.items()
+        }
+        return [{**sharing.row(name, one), "model_bytes": 0} for name, one in {**found, **dict(others)}.items()]
+
+    page = classifier.remarks(facts(classifier, ONE=slow, PRIVATE=fast, SHARED=slow))
+    assert "Beam, rows/s shared / private: 0.5" in page
+    assert "| use_sibling_sdk_workers, multi_process_shared | 4.863 | 4.883 | 4.500 | 4.749 | 1.216 |" in page
+    assert "| two processes, shared | 0.556 | 2.000 | 0.556 | 2.000 |" in page
+    page = copies.remarks(facts(copies, ONE=slow, TWO=fast))
+    assert page.count("2 (2 to 2)") == 2
+    assert page.count("reached") == 2
+    page = transformer.remarks(facts(transformer, (transformer.NONE, [slow]), PRIVATE=slow, SHARED=slow))
+    assert "the second process's start: 1e+03" in page
+    assert page.count("reached") == page.count("missed") == 2
+
+
+@pytest.mark.parametrize("name", ["classifier", "answerer"])
+def test_models_predict_the_same_wherever_they_are_made(benchmark_module, tmp_path, name):
+    """Made from files; rows are the same in every run, and differ."""
+    made = {"classifier": make_classifier, "answerer": make_answerer}[name](benchmark_module, tmp_path)
+    rows, again = list(made.make_rows(0, 4)), list(made.make_rows(0, 4))
+    first, second = (list(made.run_inference(some, made.load_model())) for some in (rows, again))
+    assert first == second
+    assert [number for number, _ in first] == [0, 1, 2, 3]
+    assert len({round(value, 6) for _, value in first}) == 4
+
+
+def make_classifier(benchmark_module, folder):
+    module = benchmark_module("elsewhere.classifier")
+    network = module.make_network()
+    assert sum(one.numel() for one in network.parameters()) == 3_504_872
+    benchmark_module("torch").save(network.state_dict(), folder / "weights")
+    return module.ClassifierHandler(str(folder), str(folder / "weights"))
+
+
+def make_answerer(benchmark_module, folder):
+    module = benchmark_module("elsewhere.answerer")
+    module.save(str(folder / "model"), "tiny")
+    assert list(module.AbsentAnswererHandler("", "").make_model().predict([0] * 3).shape) == [3, 64]
+    return module.AnswererHandler(str(folder), str(folder / "model"))
+
+
+def test_hosts_over_mapped_weights_come_back(benchmark_module, tmp_path):
+    recovery = benchmark_module("workloads.sharing_recovery")
+    mapped, private = recovery.facts(tmp_path, 2, quick=True)
+    for fact in (mapped, private):
+        assert len(fact["runs"]) == 2
+        assert all(0 < one["next_try"] < one["answer"] for one in fact["runs"])
+    assert private["loads"] == "3"
+    assert recovery.remarks([mapped, private]).count("the goal is at most 100 ms") == 4
+
+
+def test_a_batch_that_is_not_answered_is_no_recovery(benchmark_module):
+    recovery = benchmark_module("workloads.sharing_recovery")
+    lines = [("begun", 0, 1), ("killed", 0, 2), ("begun", 4, 3), ("begun", 0, 5), ("ended", 4, 6), ("ended", 0, 7)]
+    moments = [recovery.Moment(what, batch, int(ms * 1e6)) for what, batch, ms in lines]
+    assert recovery.find_recoveries(moments) == [(3.0, 5.0)]
+    with pytest.raises(ValueError, match="no recovery"):
+        recovery.find_recoveries(moments[:-1])

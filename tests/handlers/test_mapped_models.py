@@ -1,0 +1,315 @@
+"""Models in shared memory predict as they did, in another process, and keep what ties their parts together."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import cloudpickle
+import numpy
+import onnx
+import onnxruntime
+import pytest
+import sklearn.ensemble
+import sklearn.linear_model
+import sklearn.pipeline
+import sklearn.preprocessing
+import torch
+import transformers
+from torch import nn
+
+from headrace.hosting.arena import NotMappableError, attach, export
+
+ELSEWHERE = """
+import os, pickle, socket, sys
+import numpy, torch
+from headrace.hosting.arena import attach
+link = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    try:
+        arena, function, args = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        break
+    _, files, *_ = socket.recv_fds(link, 1, 1)
+    answer = function(lambda: attach(files[0], arena), *args)
+    pickle.dump(answer, sys.stdout.buffer)
+    sys.stdout.flush()
+    os.close(files[0])
+"""
+
+
+class Elsewhere:
+    """Another process."""
+
+    def __init__(self):
+        self._link, theirs = socket.socketpair()
+        command = [sys.executable, "-W", "ignore", "-c", ELSEWHERE, str(theirs.fileno())]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def say(self, mapped, function, *args):
+        """What a function says there, called with one that attaches the value, and more."""
+        file, description = mapped
+        self._process.stdin.write(cloudpickle.dumps((description, function, args)))
+        self._process.stdin.flush()
+        socket.send_fds(self._link, [b"f"], [file])
+        return pickle.load(self._process.stdout)
+
+    def end(self):
+        self._process.communicate()
+        self._link.close()
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    process = Elsewhere()
+    yield process
+    process.end()
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def mapped():
+    files = []
+
+    def move(value):
+        files.append(export(value))
+        return files[-1]
+
+    yield move
+    for file, _ in files:
+        os.close(file)
+
+
+def inputs():
+    return torch.linspace(-1, 1, 3 * 64).view(3, 64)
+
+
+def called(model):
+    with torch.no_grad():
+        result = model(inputs())
+    return result[0] if isinstance(result, tuple) else result
+
+
+class Tricky(nn.Module):
+    """Buffers of both kinds, a frozen and a bare parameter, and a function that cannot be imported."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.ones(64, 64))
+        self.register_buffer("passing", torch.ones(64, 64) * 2, persistent=False)
+        self.frozen = nn.Parameter(torch.ones(64, 64) * 3, requires_grad=False)
+        self.scale = nn.Parameter(torch.tensor(0.5))
+        self.function = lambda x: x + 1
+        self.plain = torch.arange(64.0)
+
+    def forward(self, x):
+        return self.function(x @ self.kept + x @ self.passing) @ self.frozen * self.scale + self.plain
+
+
+def hooked():
+    model = nn.Linear(64, 64)
+    model.register_forward_hook(lambda module, args, output: output * 2)
+    return model
+
+
+def quantized():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(64, 64)), {nn.Linear}, torch.qint8)
+
+
+def old_weight_norm():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.utils.weight_norm(nn.Linear(64, 64))
+
+
+PARAMETRIZATIONS = nn.utils.parametrizations
+MODULES = {
+    "linear": lambda: nn.Linear(64, 64),
+    "deep": lambda: nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 64)),
+    "bfloat16": lambda: nn.Sequential(nn.Linear(64, 64).bfloat16(), nn.Identity()).float(),
+    "recurrent": lambda: nn.LSTM(64, 64, num_layers=2),
+    "tricky": Tricky,
+    "hook": hooked,
+    "transformer": lambda: nn.TransformerEncoderLayer(64, 4, batch_first=True),
+    "weight norm": lambda: PARAMETRIZATIONS.weight_norm(nn.Linear(64, 64)),
+    "spectral norm": lambda: nn.Sequential(PARAMETRIZATIONS.spectral_norm(nn.Linear(64, 64)), nn.ReLU()),
+    "old weight norm": old_weight_norm,
+    "quantized": quantized,
+}
+
+
+@pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
+@pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning")
+def test_modules_predict_as_before(mapped, elsewhere, make):
+    torch.manual_seed(0)
+    model = make().eval()
+    expected = called(model)
+    assert torch.equal(elsewhere.say(mapped(model), lambda attached: called(attached())), expected)
+
+
+def test_what_a_module_knows_of_its_tensors(mapped, elsewhere):
+    model = Tricky()
+    described = elsewhere.say(
+        mapped(model),
+        lambda attached: (
+            [(name, one.requires_grad) for name, one in attached().named_parameters()],
+            [name for name, _ in attached().named_buffers()],
+            list(attached().state_dict()),
+        ),
+    )
+    assert described == (
+        [("frozen", False), ("scale", True)],
+        ["kept", "passing"],
+        ["frozen", "scale", "kept"],
+    )
+
+
+def t5():
+    sizes = {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab_size": 500}
+    return transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).eval()
+
+
+def bert():
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    return transformers.BertModel(transformers.BertConfig(vocab_size=500, **sizes)).eval()
+
+
+def generated(model):
+    tokens = torch.arange(2, 22).view(2, 10)
+    with torch.no_grad():
+        if isinstance(model, transformers.BertModel):
+            return model(input_ids=tokens).last_hidden_state
+        return model(input_ids=tokens, decoder_input_ids=tokens).logits
+
+
+@pytest.mark.parametrize("make", [t5, bert])
+def test_transformers(mapped, make):
+    model = make()
+    expected = generated(model)
+    assert torch.equal(generated(attach(*mapped(model))), expected)
+
+
+def test_tied_weights_stay_tied(mapped):
+    model = attach(*mapped(t5()))
+    assert model.shared.weight is model.encoder.embed_tokens.weight is model.decoder.embed_tokens.weight
+    assert model.shared.weight is model.lm_head.weight
+    with torch.no_grad():
+        model.shared.weight[3] = 7
+    assert model.lm_head.weight[3].tolist() == [7] * 64
+
+
+def estimators():
+    scaler, logistic = sklearn.preprocessing.StandardScaler(), sklearn.linear_model.LogisticRegression()
+    return [
+        sklearn.linear_model.LinearRegression(),
+        sklearn.ensemble.RandomForestClassifier(5, random_state=0),
+        sklearn.ensemble.HistGradientBoostingRegressor(max_iter=2),
+        sklearn.pipeline.make_pipeline(scaler, logistic),
+    ]
+
+
+@pytest.mark.parametrize("estimator", estimators(), ids=lambda one: type(one).__name__)
+def test_estimators(mapped, elsewhere, estimator):
+    rng = numpy.random.default_rng(0)
+    examples, target = rng.normal(size=(600, 600)), rng.integers(0, 3, 600)
+    estimator.fit(examples, target)
+    question = examples[:50].copy()
+    expected = estimator.predict(question)
+    answer = elsewhere.say(mapped(estimator), lambda attached, question: attached().predict(question), question)
+    assert answer.tolist() == expected.tolist()
+
+
+def test_containers(mapped, elsewhere):
+    weights = torch.arange(4096.0)
+    model = {"weights": (weights, [weights[2000:]]), "table": numpy.arange(4096), "name": "it"}
+
+    def summary(attached):
+        one = attached()
+        weights, (part,) = one["weights"]
+        return weights.sum().item(), part[0].item(), one["table"].sum(), one["name"]
+
+    said = elsewhere.say(mapped(model), summary)
+    assert said == (4096 * 4095 / 2, 2000, 4096 * 4095 // 2, "it")
+
+
+def test_what_is_written_in_one_process_no_other_sees(mapped, elsewhere):
+    place = mapped(nn.Linear(64, 64, bias=False))
+
+    def overwritten(attached):
+        with torch.no_grad():
+            first, second = attached(), attached()
+            before = second.weight.sum().item()
+            first.weight.fill_(7)
+            return before, first.weight.sum().item(), second.weight.sum().item(), attached().weight.sum().item()
+
+    mine = attach(*place)
+    true = mine.weight.sum().item()
+    assert elsewhere.say(place, overwritten) == (true, 7 * 64 * 64, true, true)
+    with torch.no_grad():
+        mine.weight.zero_()
+    assert elsewhere.say(place, lambda attached: attached().weight.sum().item()) == true
+
+
+def private_bytes():
+    """Without pages of files, which the arena's remain until they are written to."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def test_a_process_takes_little_memory_of_its_own(mapped, elsewhere):
+    model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(40)))
+
+    def private(attached):
+        torch.randn(3, 1024) @ torch.randn(1024, 1024)  # what the first product costs anyway
+        before = private_bytes()
+        mine = attached()
+        with torch.no_grad():
+            mine(torch.zeros(3, 1024))
+        return private_bytes() - before
+
+    place = mapped(model)
+    assert place[1].nbytes > 160_000_000
+    assert elsewhere.say(place, private) < 16_000_000
+
+
+def onnx_session():
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([node], "graph", [value], [output])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def scripted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.Sequential(torch.jit.script(nn.Linear(64, 64)), torch.jit.trace(nn.Linear(64, 64), inputs()))
+
+
+NOT_MAPPABLE = {
+    "onnx": (onnx_session, r"^it does not pickle \(TypeError: cannot pickle '.*InferenceSession' object\)"),
+    "torchscript": (scripted, "^TorchScript is compiled code that does not pickle$"),
+}
+
+
+@pytest.mark.parametrize(("make", "why"), NOT_MAPPABLE.values(), ids=NOT_MAPPABLE.keys())
+def test_what_cannot_be_mapped_says_why_and_goes_on_working(make, why):
+    model, other = make(), torch.arange(5000.0)
+    with pytest.raises(NotMappableError, match=why):
+        export((other, model))
+    assert other.sum().item() == 5000 * 4999 / 2
+    if isinstance(model, nn.Module):
+        assert called(model).shape == (3, 64)
+    else:
+        assert model.run(None, {"x": numpy.ones(1, "f4")})[0].tolist() == [1]

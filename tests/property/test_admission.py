@@ -1,0 +1,107 @@
+"""Whatever is held, loaded and free: memory suffices for what is admitted, and nothing goes in vain."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.hosting.admission import Evict, Go, Held, Refuse, Wait, admit, margin_of
+
+figures = st.integers(0, 20)  # few, so that sums meet exactly; times 10**8, so that the margin is in their midst
+nbytes = figures.map(lambda figure: figure * 10**8)
+needs = st.none() | nbytes
+models = st.lists(
+    st.builds(Held, st.text("abcdef", min_size=1), nbytes, st.integers(0, 1), st.integers(0, 3).map(float)),
+    max_size=6,
+    unique_by=lambda model: model.key,
+)
+situations = st.tuples(needs, models, st.lists(needs, max_size=3), nbytes, nbytes, nbytes)
+
+
+def idle(held):
+    return [model for model in held if not model.leases]
+
+
+def decide(situation):
+    *rest, leaving = situation
+    return admit(*rest, leaving=leaving)
+
+
+def missing(need, loading, available, limit):
+    """Bytes that are not there."""
+    return (need or 0) + sum(filter(None, loading)) + margin_of(need, limit) - min(available, limit)
+
+
+@given(situations)
+def test_no_more_is_admitted_than_there_is(situation):
+    need, _, loading, available, limit, _ = situation
+    if decide(situation) == Go():
+        assert need is None or missing(need, loading, available, limit) <= 0
+
+
+@given(situations)
+def test_what_is_unknown_is_loaded_alone(situation):
+    need, _, loading, *_ = situation
+    verdict = decide(situation)
+    if None in loading or (need is None and loading):
+        assert isinstance(verdict, (Wait, Refuse))
+    if need is None:
+        assert not isinstance(verdict, Refuse)
+
+
+@given(situations)
+def test_those_that_go_are_idle_and_enough_and_none_of_them_goes_in_vain(situation):
+    need, held, loading, available, limit, leaving = situation
+    verdict = decide(situation)
+    if isinstance(verdict, Evict):
+        sizes = {model.key: model.nbytes for model in idle(held)}
+        freed = [sizes[key] for key in verdict.keys]  # KeyError: one is in use
+        short = missing(need, loading, available, limit) - leaving
+        assert len(set(verdict.keys)) == len(verdict.keys)
+        assert sum(freed) >= short > sum(freed) - min(freed)
+
+
+@given(situations)
+def test_whoever_is_spared_was_used_later_or_would_not_do_or_is_not_needed(situation):
+    need, held, loading, available, limit, leaving = situation
+    verdict = decide(situation)
+    if isinstance(verdict, Evict):
+        last = max(model.last_used for model in held if model.key in verdict.keys)
+        older = sum(model.nbytes for model in idle(held) if model.last_used < last)
+        assert older < missing(need, loading, available, limit) - leaving
+
+
+@given(situations)
+def test_it_is_refused_only_where_nothing_can_make_room(situation):
+    need, held, loading, available, limit, leaving = situation
+    verdict = decide(situation)
+    if isinstance(verdict, Refuse) and need <= limit - margin_of(need, limit):
+        assert not loading
+        assert not leaving
+        assert missing(need, loading, available, limit) > sum(model.nbytes for model in idle(held))
+
+
+@given(needs, models, nbytes, nbytes)
+def test_a_model_that_can_fit_beside_nothing_gets_in_when_all_are_idle(need, held, others, limit):
+    held = [model._replace(leases=0) for model in held]
+    available = limit - others - sum(model.nbytes for model in held)
+    for _ in range(2):
+        verdict = admit(need, held, [], available, limit)
+        if isinstance(verdict, Evict):
+            gone = [model for model in held if model.key in verdict.keys]
+            held = [model for model in held if model not in gone]
+            available += sum(model.nbytes for model in gone)
+    assert isinstance(verdict, Go) == (need is None or need <= limit - others - margin_of(need, limit))
+
+
+@given(situations, st.randoms())
+def test_the_order_in_which_models_are_named_does_not_matter(situation, random):
+    need, held, loading, *rest = situation
+    mixed, others = random.sample(held, len(held)), random.sample(loading, len(loading))
+    assert decide((need, mixed, others, *rest)) == decide(situation)
+
+
+@given(situations)
+def test_somebody_always_gets_on_in_the_end(situation):
+    need, held, _, available, limit, _ = situation
+    assert not isinstance(admit(need, held, [], available, limit), Wait)
