@@ -20,7 +20,7 @@ Bottlenecks" (Sandler et al., 2018)."""
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, groups=groups, bias=False)
-    nn.init.kaiming_normal_(convolution.weight, mode="fan_out")
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_in")
     return [convolution, nn.BatchNorm2d(outputs)]
 
 

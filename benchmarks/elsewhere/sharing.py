@@ -24,8 +24,8 @@ NOTES, OUTPUTS = "notes", "outputs"
 """Files in the run's folder: lines of what, process, how many rows and when (nanoseconds, monotonic); and the outputs,
 lines of JSON."""
 
-_FIRST, _OTHERS = "first", "others"
-"""Marks in the run's folder: a process has come, others have an output."""
+_FIRST = "first"
+"""A link in the run's folder that names the process that came first."""
 
 _WAIT_SECS = 120.0
 
@@ -52,7 +52,7 @@ class Plan:
     """The handler's options about sharing."""
     one_after_another: bool = False
     """Whether the second process asks for the model when the first one has begun its first batch, which then waits for
-    the second one's first output before it goes on."""
+    the second one before it goes on."""
 
     def make_handler(self) -> NotingHandler:
         """The handler, not yet loaded."""
@@ -108,6 +108,34 @@ def note(folder: str, what: str, count: int = 0) -> None:
         file.write(f"{what} {os.getpid()} {count} {time.monotonic_ns()}\n")
 
 
+class _Source(beam.DoFn):
+    """Makes rows."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._handler = plan.make_handler()
+        self._made = 0
+
+    def process(self, start: int) -> Iterator[tuple[int, Any]]:
+        if self._plan.one_after_another and self._made == 1:
+            self._meet()
+        self._made += 1
+        yield from self._handler.make_rows(start, min(start + _CHUNK, self._plan.rows))
+
+    def _meet(self) -> None:
+        """The first process waits, its first rows given away, until another one has begun to compute, too."""
+        folder = Path(self._plan.folder)
+        if os.readlink(folder / _FIRST) == str(os.getpid()):
+            _wait_until(lambda: _have_met((folder / NOTES).read_text()))
+
+
+def _have_met(notes: str) -> bool:
+    """Whether two processes compute; or, if they do not do it themselves, have asked for the model."""
+    pairs = {tuple(line.split()[:2]) for line in notes.splitlines()}
+    asked, computing = ({process for what, process in pairs if what == word} for word in ("request", "begun"))
+    return len(asked) > 1 and (len(computing) > 1 or not computing <= asked)
+
+
 class _Sink(beam.DoFn):
     """Writes what comes out. Fused with the transform, and set up just before it, which is when the process asks for
     its model: the handler's modules have been imported by then, since it came with this DoFn."""
@@ -115,8 +143,6 @@ class _Sink(beam.DoFn):
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._outputs: list[tuple[int, float]] = []
-        self._meets = plan.one_after_another
-        self._is_first = True
 
     def setup(self) -> None:
         if self._plan.one_after_another:
@@ -125,8 +151,6 @@ class _Sink(beam.DoFn):
 
     def process(self, output: tuple[int, float]) -> None:
         self._outputs.append(output)
-        if self._meets:
-            self._meet()
 
     def finish_bundle(self) -> None:
         with Path(self._plan.folder, OUTPUTS).open("a") as file:
@@ -137,19 +161,9 @@ class _Sink(beam.DoFn):
         """All processes but the first wait until that one has begun its first batch."""
         folder = Path(self._plan.folder)
         try:
-            (folder / _FIRST).touch(exist_ok=False)
+            (folder / _FIRST).symlink_to(str(os.getpid()))
         except FileExistsError:
-            self._is_first = False
             _wait_until(lambda: "begun" in (folder / NOTES).read_text())
-
-    def _meet(self) -> None:
-        """The first process waits until another one has an output, too, so that they compute together."""
-        self._meets = False
-        others = Path(self._plan.folder, _OTHERS)
-        if self._is_first:
-            _wait_until(others.exists)
-        else:
-            others.touch()
 
 
 def _wait_until(holds: Callable[[], bool]) -> None:
@@ -165,7 +179,6 @@ def main(path: str) -> None:
     logging.getLogger().setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     plan = Plan(**json.loads(Path(path).read_text(encoding="utf-8")))
-    handler = plan.make_handler()
     starts = range(0, plan.rows, _CHUNK)
     options = PipelineOptions(direct_num_workers=plan.processes, direct_running_mode="multi_processing")
     pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
@@ -173,8 +186,8 @@ def main(path: str) -> None:
         pipeline
         | beam.Create(starts, reshuffle=False)
         | beam.Reshuffle()
-        | "Rows" >> beam.FlatMap(lambda start: handler.make_rows(start, min(start + _CHUNK, plan.rows)))
-        | _run_inference(plan.side)(handler)
+        | beam.ParDo(_Source(plan))
+        | _run_inference(plan.side)(plan.make_handler())
         | beam.ParDo(_Sink(plan))
     )
     note(plan.folder, "submitted")

@@ -1,4 +1,4 @@
-"""What the workloads about sharing a model have in common: pipelines with worker processes, run in turn and measured."""
+"""What the workloads about sharing have in common: pipelines with worker processes, run in turn and measured."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,8 +29,8 @@ _LIMIT_SECS = 600
 
 PROCEDURE = f"""\
 Each run is a pipeline on the FnApiRunner with worker processes, all of it (the user's process, too) in processes of its
-own. The variants take turns, forwards and backwards, in rounds: no round is begun after {BUDGET_SECS:.0f} s. PyTorch has
-one thread in each process. All variants gave equal predictions.
+own. The variants take turns, forwards and backwards, in rounds; no round is begun after {BUDGET_SECS:.0f} s. PyTorch
+has one thread in each process. All variants gave equal predictions.
 
 - *rows/s*: while all processes that compute do so, from the last one's first batch to the first one's last.
 - *wall s*: from submission to the end, with the start of the workers, their imports, and loading.
@@ -133,15 +134,14 @@ def run_pipeline(plan: Plan, folder: Path) -> tuple[Run, dict[int, float]]:
     Raises:
         RuntimeError: the pipeline failed; its last words are in the message.
     """
-    folder.mkdir(parents=True)
-    for name in ("tmp", "runtime"):
-        (folder / name).mkdir(mode=0o700)
+    (folder / "tmp").mkdir(parents=True)
     plan = replace(plan, folder=str(folder))
     (folder / "plan").write_text(json.dumps(asdict(plan)), encoding="utf-8")
     command = [sys.executable, "-m", "elsewhere.accounting", folder / "account", str(_LIMIT_SECS)]
     command += [sys.executable, "-m", "elsewhere.sharing", folder / "plan"]
-    with (folder / "log").open("wb") as log:
-        subprocess.run(command, env=_environment(folder), stdout=log, stderr=log, check=True, stdin=subprocess.DEVNULL)
+    with (folder / "log").open("wb") as log, tempfile.TemporaryDirectory() as runtime:
+        environment = _environment(str(folder / "tmp"), runtime)
+        subprocess.run(command, env=environment, stdout=log, stderr=log, check=True, stdin=subprocess.DEVNULL)
     account = json.loads((folder / "account").read_text())
     if account["code"] != 0:
         words = (folder / "log").read_text(errors="replace")[-2000:]
@@ -152,13 +152,18 @@ def run_pipeline(plan: Plan, folder: Path) -> tuple[Run, dict[int, float]]:
     return evaluate(read_notes(folder), account), outputs
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """Keeps runs apart: nobody finds a model, or the address of one, that another run has left."""
+def _environment(temporary: str, runtime: str) -> dict[str, str]:
+    """Keeps runs apart: nobody finds a model, or the address of one, that another run has left.
+
+    Args:
+        temporary: where Beam keeps addresses.
+        runtime: where Headrace does; private, and with a short path.
+    """
     return {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
-        "TMPDIR": str(folder / "tmp"),
-        "HEADRACE_RUNTIME_DIR": str(folder / "runtime"),
+        "TMPDIR": temporary,
+        "HEADRACE_RUNTIME_DIR": runtime,
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
@@ -261,7 +266,7 @@ def judge(what: str, found: Interval, goal: float, *, at_least: bool = False, un
     reached = [value >= goal if at_least else value <= goal for value in (found.least, found.greatest)]
     verdict = {2: "reached", 1: "**this machine cannot decide it**", 0: "**missed**"}[sum(reached)]
     border = "at least" if at_least else "at most"
-    sure = f"{found.confidence:.0%} interval of {found.count} rounds" if found.count > 1 else "one round, no interval"
+    sure = f"{found.confidence:.0%} interval of {found.count} runs" if found.count > 1 else "one run, no interval"
     return f"- {what}: {found}{unit} ({sure}); the goal is {border} {goal:g}{unit}: {verdict}."
 
 

@@ -61,11 +61,10 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
 
 def remarks(facts: Sequence[Mapping[str, Any]]) -> str:
     """Whether the goal is reached."""
+    (mapped,) = (fact["runs"] for fact in facts if fact["placement"] == MAPPED)
     return "\n".join(
-        judge(f"{fact['placement']}, from the death to the {what.replace('_', ' ')}", found, _GOAL_MS, unit=" ms")
-        for fact in facts
-        for what in Recovery._fields
-        for found in [interval([one[what] for one in fact["runs"]])]
+        judge(f"Mapped, from the death to {what}", interval([one[field] for one in mapped]), _GOAL_MS, unit=" ms")
+        for what, field in (("the next try", "next_try"), ("the answer", "answer"))
     )
 
 

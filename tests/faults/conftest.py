@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,8 +47,11 @@ class Census:
         """Process id: command line."""
         return {process: _read(process, "cmdline").replace("\0", " ") for process in _all() if self._counts(process)}
 
+    def managers(self):
+        return [process for process, command in self.processes().items() if "headrace.hosting.manager" in command]
+
     def zygotes(self, owner=None):
-        return [one for one in _children(owner or os.getpid()) if "headrace.hosting" in _read(one, "cmdline")]
+        return [one for one in _children(owner or os.getpid()) if "headrace.hosting\0" in _read(one, "cmdline")]
 
     def hosts(self, owner=None):
         return [host for zygote in self.zygotes(owner) for host in _children(zygote)]
@@ -178,6 +183,101 @@ def start_owner(tmp_path):
     for owner in owners:
         owner.process.kill()
         owner.process.wait()
+
+
+class Machine:
+    """Several workers, each a process (``machine.py``), that share a model; and what they share it through."""
+
+    def __init__(self, folder, census):
+        self.folder = folder
+        self.program = _program()
+        self.runtime = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))  # a socket's address is short
+        self._census = census
+        self.workers = []
+
+    def start(self, spec, moment="never", workers=3, bundles=4):
+        """Starts workers, each with elements of its own, which are held at that moment."""
+        (self.folder / "spec").write_bytes(cloudpickle.dumps(spec))
+        environment = {**os.environ, "FAULTS_FOLDER": str(self.folder), "FAULTS_MOMENT": moment}
+        for first in range(1000 * len(self.workers), 1000 * (len(self.workers) + workers), 1000):
+            command = [sys.executable, self.program.__file__, str(first), str(bundles)]
+            with (self.folder / f"stderr-{first}").open("w") as errors:
+                worker = subprocess.Popen(command, env=environment, stderr=errors, start_new_session=True)
+            self.workers.append(worker)
+        self.expected = bundles * self.program.BUNDLE
+
+    def notes(self, what):
+        """The processes that have come somewhere, each as often as it has."""
+        return [int(file.name.split("-")[1]) for file in sorted(self.folder.glob(f"{what}-*"))]
+
+    def held(self, count=1):
+        """Waits until so many processes are held, and returns them."""
+        assert wait_until(lambda: len(set(self.notes("held"))) >= count), self.stderr()
+        return sorted(set(self.notes("held")))
+
+    def manager(self):
+        [manager] = self._census.managers()
+        return manager
+
+    def pids(self):
+        return [worker.pid for worker in self.workers]
+
+    def go(self):
+        (self.folder / "go").touch()
+
+    def end(self, killed=()):
+        """Waits until all workers have ended; each that has not been killed has the right results, once each."""
+        for number, worker in enumerate(self.workers):
+            code = worker.wait(30)
+            if worker.pid in killed:
+                assert code == -signal.SIGKILL
+            else:
+                assert code == 0, self.stderr()[-3000:]
+                assert self.result(number) == [[n, 2 * n] for n in self.elements(number)]
+        self.workers.clear()
+
+    def result(self, number):
+        return sorted(json.loads((self.folder / f"result-{1000 * number}").read_text()))
+
+    def elements(self, number):
+        return range(1000 * number, 1000 * number + self.expected)
+
+    def stderr(self):
+        return "".join(file.read_text() for file in sorted(self.folder.glob("stderr-*")))
+
+    def assert_vacated(self):
+        """Neither socket nor lock file, nor the directory itself, nor a process is left."""
+        assert wait_until(lambda: not self._census.processes(), 5), self._census.processes()
+        assert wait_until(lambda: not self.runtime.exists(), 5), list(self.runtime.iterdir())
+
+    def assert_vacated_by_the_next(self, spec):
+        """As above, though a manager was killed whose clients needed no other one: the next one finds its files."""
+        assert wait_until(lambda: not self._census.processes(), 5), self._census.processes()
+        self.start(spec, workers=1, bundles=1)
+        self.end()
+        self.assert_vacated()
+
+
+def _program():
+    path = Path(__file__).with_name("machine.py")
+    spec = importlib.util.spec_from_file_location("machine", path)
+    module = sys.modules["machine"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch, census):
+    """Whatever becomes of it, the next workers must be able to start, and leave nothing."""
+    machine = Machine(tmp_path, census)
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(machine.runtime))
+    cloudpickle.register_pickle_by_value(machine.program)
+    yield machine
+    cloudpickle.unregister_pickle_by_value(machine.program)
+    for worker in machine.workers:
+        worker.kill()
+        worker.wait()
+    shutil.rmtree(machine.runtime, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", name="wait_until")

@@ -395,9 +395,3 @@ def test_a_listener_of_another_user_is_not_trusted(start, take_seat, directory):
     for seek in (lambda: find(directory, "m"), lambda: find_or_launch(directory, "m", no_launch)):
         with pytest.raises(ConfigurationError, match=f"user {NOBODY} listens at .*m.sock; set HEADRACE_RUNTIME_DIR"):
             seek()
-
-
-def test_a_directory_that_is_not_private_is_not_used(directory):
-    os.chmod(directory, 0o750)
-    with pytest.raises(ConfigurationError, match="mode 750"):
-        find_or_launch(directory, "m", no_launch)

@@ -100,6 +100,13 @@ def test_what_is_wrong_with_a_directory_is_said_with_the_cure(wanted, monkeypatc
         runtime_directory()
 
 
+def test_a_directory_that_others_may_use_meanwhile_is_not_used(wanted):
+    os.chmod(wanted, 0o750)
+    with pytest.raises(ConfigurationError, match="mode 750"):
+        find_or_launch(wanted, "m", lambda lock, listening: None)
+    assert os.listdir(wanted) == []
+
+
 def test_a_directory_of_another_user(wanted, monkeypatch, tmp_path):
     monkeypatch.setenv(rendezvous.DIRECTORY_VARIABLE, somebody_else_s(tmp_path))
     reason = f"it belongs to user {NOBODY if IS_ROOT else 0}, and this process to user {os.geteuid()}; set HEADRACE"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
-from collections.abc import Callable
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
@@ -29,9 +32,39 @@ def open_uri(uri: str) -> BinaryIO:
     """
     if uri.startswith("file://"):
         uri = unquote(urlsplit(uri).path)
-    if _SCHEME.match(uri):
-        return _remote_opener()(uri)
-    return open(uri, "rb")
+    if not _SCHEME.match(uri):
+        return open(uri, "rb")
+    return _remote_opener()(uri) if _copies is None else _open_copy(uri, _copies)
+
+
+_copies: dict[str, int] | None = None
+"""Of remote files: unnamed local files, by URI; None: none are made."""
+
+
+def keep_copies(copies: Mapping[str, int]) -> None:
+    """From now on a remote file is copied to this machine when it is first opened, and then read from the copy.
+
+    For processes that load the same model again and again: the copies, which have no names, can be handed on.
+
+    Args:
+        copies: file descriptors of those that are here already, by URI.
+    """
+    global _copies  # noqa: PLW0603 - it is about the process
+    _copies = dict(copies)
+
+
+def kept_copies() -> dict[str, int]:
+    """The file descriptors of the copies that there are, by URI."""
+    return dict(_copies or {})
+
+
+def _open_copy(uri: str, copies: dict[str, int]) -> BinaryIO:
+    if uri not in copies:
+        with tempfile.TemporaryFile() as copy, _remote_opener()(uri) as remote:
+            shutil.copyfileobj(remote, copy, 1 << 22)
+            copy.flush()
+            copies[uri] = os.dup(copy.fileno())
+    return open(f"/dev/fd/{copies[uri]}", "rb")
 
 
 @cache

@@ -92,7 +92,7 @@ class TorchArrays:
     def limit_threads(self, count: int) -> Callable[[], None]:
         """Within operations; how many of these run side by side torch lets nobody change once one has run."""
         before = torch.get_num_threads()
-        torch.set_num_threads(count)
+        torch.set_num_threads(min(count, before))
         return partial(torch.set_num_threads, before)
 
 

@@ -6,14 +6,19 @@ import os
 import pickle
 import select
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from headrace.core.files import keep_copies, kept_copies
 from headrace.hosting.arena import Arena, NotMappableError, export
 from headrace.hosting.channel import Channel
 from headrace.hosting.encoding import Columns, Message, decode, encode
 from headrace.hosting.progress import Doing, Progress
 from headrace.hosting.segment import Attached, Segment, SegmentPool
 from headrace.hosting.system import peak_bytes
+
+_MOST_COPIES = 4
+"""So many files go with a message besides."""
 
 
 class Request(NamedTuple):
@@ -48,6 +53,8 @@ class Export(NamedTuple):
 
     work: bytes
     """Pickled; the request to the servant that has it load."""
+    refusal: str = ""
+    """Why it should not be put into an arena after all, if so."""
 
 
 class Exported(NamedTuple):
@@ -60,6 +67,8 @@ class Exported(NamedTuple):
     """Why there is no arena; empty: loading has failed, as the servant told."""
     peak: int | None = None
     """Bytes of memory that this process has had at a time, at most; None: unknown."""
+    copies: Sequence[str] = ()
+    """URIs of which this machine has copies now; their files come along, last."""
 
 
 class Answer(NamedTuple):
@@ -187,7 +196,7 @@ class _Client:
             answer = self._servant.unreadable(error)
         else:
             if isinstance(head, Export):
-                answer = self._export(pickle.loads(head.work))
+                answer = self._export(head)
             else:
                 answer = self._servant.answer(head, rows, self._progress)
             del rows
@@ -197,7 +206,9 @@ class _Client:
         except Exception as error:
             return _encode(self._servant.unsendable(answer, error), known), answer.files
 
-    def _export(self, work: Any) -> Answer:
+    def _export(self, request: Export) -> Answer:
+        work = pickle.loads(request.work)
+        keep_copies(kept_copies())
         answer = self._servant.answer(work, [], self._progress)
         message = _encode(answer, None)
         told = bytearray(message.nbytes)
@@ -206,9 +217,13 @@ class _Client:
         if value is None:
             return Answer(Exported(bytes(told)))
         try:
+            if request.refusal:
+                raise NotMappableError(request.refusal)
             file, arena = export(value)
         except NotMappableError as error:
-            return Answer(Exported(bytes(told), reason=str(error), peak=peak_bytes()))
+            copies = dict(islice(kept_copies().items(), _MOST_COPIES))
+            files = [os.dup(copy) for copy in copies.values()]
+            return Answer(Exported(bytes(told), None, str(error), peak_bytes(), tuple(copies)), files=files)
         return Answer(Exported(bytes(told), arena, peak=peak_bytes()), files=[file])
 
 

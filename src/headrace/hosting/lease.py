@@ -53,7 +53,11 @@ class Order(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The manager's answer. Where there is an arena, its file comes along."""
+    """The manager's answer.
+
+    Where the client is to map the model, the file of its arena comes along, and that of the page that says how many
+    processes do.
+    """
 
     told: bytes
     """What the servant said when it loaded, as a message."""
@@ -64,6 +68,8 @@ class Share(NamedTuple):
     """How many bytes the model takes."""
     is_first: bool
     """Whether it was loaded for this client."""
+    peak: int | None = None
+    """Bytes that the process took, at most, that has loaded it; None: not known."""
 
 
 class Refused(NamedTuple):
@@ -108,12 +114,13 @@ class Lease:
         self._begin()
 
     def _begin(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._channel: Channel | None = None
         self._output: OutputReader | None = None
 
-    def take(self) -> tuple[Share, int | None] | Loss:
-        """The model, which is loaded if need be; and the file of its arena, now the caller's. Or how loading ended.
+    def take(self) -> tuple[Share, list[int]] | Loss:
+        """The model, which is loaded if need be; and its files, now the caller's. Or how loading ended.
 
         Raises:
             HeadraceError: it cannot be had.
@@ -171,10 +178,10 @@ class Lease:
 
     def __del__(self) -> None:
         channel = getattr(self, "_channel", None)
-        if channel is not None:
+        if channel is not None and self._process == os.getpid():  # not in a fork, which would end its parent's share
             self.close()
 
-    def _take(self) -> tuple[Share, int | None] | Loss:
+    def _take(self) -> tuple[Share, list[int]] | Loss:
         if self._channel is None:
             self._channel = _manager()
         if self._output is None:
@@ -184,7 +191,9 @@ class Lease:
         finally:
             self._output.release()
         if isinstance(answer, Share):
-            return answer, files[0] if files else None
+            return answer, files
+        output, self._output = self._output, None
+        output.close()
         if isinstance(answer, Refused):
             raise answer.error
         assert isinstance(answer, Loss)
@@ -195,8 +204,8 @@ class Lease:
         taken = self._take()
         if isinstance(taken, Loss):
             raise HostStartError(self._order.name, f"it {taken.ending} while it was loading the model.")
-        share, file = taken
-        if file is not None:
+        share, files = taken
+        for file in files:
             os.close(file)
         if share.arena is None and not share.reason:
             raise HostStartError(

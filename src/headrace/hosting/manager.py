@@ -24,6 +24,7 @@ from headrace.hosting.life import Loss
 from headrace.hosting.memory import memory_available, memory_limit
 from headrace.hosting.rendezvous import Seat
 from headrace.hosting.shared_model import SharedModel
+from headrace.hosting.threads import ComputingPage
 
 _FIRST_CLIENT_SECS = 10.0
 """A manager that nobody has come to within this time ends."""
@@ -58,9 +59,11 @@ class Manager:
         self._loading: dict[str, int | None] = {}
         """How many bytes each load in progress is thought to take."""
         self._peaks: dict[str, int] = {}
-        self._dropping = 0
+        self._leaving: dict[int, int] = {}
+        """How many bytes each model takes that is being dropped."""
         self._started_ns = self._clock.time_ns()
         self._had_clients = False
+        self._page = ComputingPage()
 
     def run(self) -> None:
         """Until the last client has left and the last model has lingered long enough."""
@@ -101,7 +104,10 @@ class Manager:
         finally:
             with self._changed:
                 entry = self._clients.pop(channel)
+                if entry is not None:
+                    entry.model.remove_sink(channel)
                 abandoned = self._release(entry)
+                self._count_computing()
                 self._changed.notify_all()
             channel.close()
             if abandoned is not None:
@@ -145,24 +151,28 @@ class Manager:
                 threading.Thread(target=self._load, args=[entry], name=f"loads {order.name}", daemon=True).start()
             entry.leases += 1
             entry.linger_secs = max(entry.linger_secs, order.linger_secs)
-            entry.model.add_sink(sink)
+            entry.model.add_sink(channel, sink)
             self._clients[channel] = entry
             while entry.model.outcome is None:
                 self._changed.wait(_POLL_SECS)
                 if _has_left(channel):
                     raise EOFError
             outcome = entry.model.outcome
+            abandoned = None
             if not entry.model.is_ready:
                 self._clients[channel] = None
+                entry.model.remove_sink(channel)
                 abandoned = self._release(entry)
-            else:
-                abandoned = None
+            self._count_computing()
         if abandoned is not None:
             self._drop(abandoned)
         if isinstance(outcome, Share):
             outcome = outcome._replace(is_first=is_first)
         file = entry.model.file
-        return outcome, [] if file is None or not entry.model.is_ready else [file]
+        return outcome, [] if file is None or not entry.model.is_ready else [file, self._page.file]
+
+    def _count_computing(self) -> None:
+        self._page.write(sum(entry is not None and entry.model.file is not None for entry in self._clients.values()))
 
     def _load(self, entry: _Entry) -> None:
         model, key = entry.model, entry.model.order.key
@@ -180,7 +190,9 @@ class Manager:
         """Until the model may be loaded; returns why it may not be, if so."""
         while True:
             with self._changed:
-                verdict = admit(need, self._held(), list(self._loading.values()), memory_available(), memory_limit())
+                leaving = sum(self._leaving.values())
+                loading = list(self._loading.values())
+                verdict = admit(need, self._held(), loading, memory_available(), memory_limit(), leaving=leaving)
                 if isinstance(verdict, Go):
                     self._loading[key] = need
                     return None
@@ -217,7 +229,7 @@ class Manager:
         if self._entries.get(key) is not entry:
             return False
         del self._entries[key]
-        self._dropping += 1
+        self._leaving[id(entry)] = entry.model.nbytes
         return True
 
     def _drop(self, entry: _Entry) -> None:
@@ -225,7 +237,7 @@ class Manager:
             entry.model.close()
         finally:
             with self._changed:
-                self._dropping -= 1
+                del self._leaving[id(entry)]
                 self._changed.notify_all()
 
     # the end
@@ -240,7 +252,7 @@ class Manager:
         return entry.last_used_ns + entry.linger_secs * 1e9
 
     def _is_idle(self) -> bool:
-        if self._entries or self._clients or self._dropping:
+        if self._entries or self._clients or self._leaving:
             return False
         return self._had_clients or self._clock.time_ns() - self._started_ns > _FIRST_CLIENT_SECS * 1e9
 

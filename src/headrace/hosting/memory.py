@@ -24,6 +24,8 @@ class Usage(NamedTuple):
     """Of pages that no other process has."""
     shared: int
     """Of pages that others have as well, counted in full."""
+    anonymous: int
+    """Of pages that are no file's, and so no arena's, counted in full."""
 
 
 def process_bytes() -> int:
@@ -53,6 +55,7 @@ def memory_of(process: int, proc: Path = Path("/proc")) -> Usage | None:
         sizes["Pss"],
         sizes["Private_Clean"] + sizes["Private_Dirty"],
         sizes["Shared_Clean"] + sizes["Shared_Dirty"],
+        sizes["Anonymous"],
     )
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from headrace.core.errors import HostStartError
@@ -116,12 +116,15 @@ class Zygote:
 
 
 class Inheritance(NamedTuple):
-    """A model in an arena, which hosts have from birth."""
+    """What hosts have from birth; the files stay the giver's."""
 
-    file: int
-    arena: Arena
     work: bytes
-    """Pickled; what it was exported for."""
+    """Pickled; what the model was exported for."""
+    file: int | None = None
+    """Of the model's arena, if it is in one."""
+    arena: Arena | None = None
+    copies: Mapping[str, int] = {}
+    """Files with the contents of URIs that are read as the model is loaded."""
 
 
 class Nursery:
@@ -133,21 +136,25 @@ class Nursery:
         inheritance: what hosts have from birth; its file stays the caller's, and open.
         surroundings: of the hosts; None: this process's, when they are born.
         output: makes a reader for what hosts print and log; None: it goes to the logging of this process.
+        environment_of: what the host of a number has in its environment besides.
     """
 
     def __init__(
         self,
         servant: bytes,
         name: str,
+        *,
         inheritance: Inheritance | None = None,
         surroundings: Surroundings | None = None,
         output: Callable[[], OutputReader] | None = None,
+        environment_of: Callable[[int], Mapping[str, str]] = lambda _: {},
     ) -> None:
         self._servant = servant
         self._name = name
         self._inheritance = inheritance
         self._surroundings = surroundings
         self._output = output or (lambda: OutputReader(name))
+        self._environment_of = environment_of
         self._begin()
 
     def _begin(self) -> None:
@@ -158,7 +165,7 @@ class Nursery:
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def host(self, _number: int = 0) -> Tenancy:
+    def host(self, number: int = 0) -> Tenancy:
         """A new host, for this process alone.
 
         Raises:
@@ -168,7 +175,7 @@ class Nursery:
         progress = Segment.create(0, Progress.SIZE)
         channel, theirs = Channel.pair()
         try:
-            process = self.fork(theirs.fileno(), progress.file)
+            process = self.fork(theirs.fileno(), progress.file, number)
         except BaseException:
             channel.close()
             progress.close()
@@ -178,24 +185,25 @@ class Nursery:
         return Tenancy(process, channel, progress, watch(process))
 
     def inherit(self, inheritance: Inheritance) -> None:
-        """Has hosts that are yet to be born map a model.
+        """Gives hosts that are yet to be born a model, or what it is loaded from.
 
         Raises:
-            HostStartError: the zygote cannot map it.
+            HostStartError: the zygote cannot map the model.
         """
         with self._lock:
-            self._inheritance = inheritance
             if self._zygote is not None:
                 self._try(lambda zygote: _leave(zygote, inheritance, self._name))
+            self._inheritance = inheritance
 
-    def fork(self, channel: int, progress: int) -> int:
+    def fork(self, channel: int, progress: int, number: int = 0) -> int:
         """The process id of a new host, which has the two files.
 
         Raises:
             HostStartError: it cannot be had.
         """
         with self._lock:
-            answer = self._try(lambda zygote: zygote.ask(Fork(), channel, progress))
+            request = Fork(self._environment_of(number))
+            answer = self._try(lambda zygote: zygote.ask(request, channel, progress))
             if isinstance(answer, int):
                 return answer
             raise HostStartError(self._name, "it cannot be forked.", answer.lines if isinstance(answer, Failed) else ())
@@ -328,7 +336,9 @@ def _leave(zygote: Zygote, inheritance: Inheritance, name: str) -> None:
         HostStartError: it cannot.
         EOFError, OSError: it has died.
     """
-    answer = zygote.ask(Attach(inheritance.arena, inheritance.work), inheritance.file)
+    work, file, arena, copies = inheritance
+    files = [*([] if file is None else [file]), *copies.values()]
+    answer = zygote.ask(Attach(arena, work, tuple(copies)), *files)
     if isinstance(answer, Failed):
         raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)
 

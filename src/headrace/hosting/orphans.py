@@ -10,8 +10,10 @@ import contextlib
 import os
 import re
 import signal
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.hosting.system import fields_of, processes
 
@@ -38,10 +40,29 @@ def end_marked(mark: str) -> None:
 
 def end_orphans() -> None:
     """Kills every process of this user that carries the mark of an owner that no longer lives."""
+    for one in marked():
+        if one.is_orphan:
+            _kill(one.process)
+
+
+class Marked(NamedTuple):
+    """A process that carries a mark."""
+
+    process: int
+    owner: int
+    """Its owner's process id; 0 if that cannot be known here."""
+    is_orphan: bool
+    """Whether its owner no longer lives."""
+
+
+def marked() -> Iterator[Marked]:
+    """The processes of this user that carry a mark."""
     for process in processes():
         mark = _mark_of(process)
-        if mark is not None and not _owner_lives(mark):
-            _kill(process)
+        if mark is not None:
+            found = _FORM.fullmatch(mark)
+            is_here = found is not None and found["namespace"] == _namespace()
+            yield Marked(process, int(found["owner"]) if found and is_here else 0, not _owner_lives(mark))
 
 
 def _mark_of(process: int) -> str | None:

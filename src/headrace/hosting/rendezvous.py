@@ -199,12 +199,12 @@ def find_or_launch(
 
 def sitting(directory: str) -> list[str]:
     """The names of the seats whose managers take connections, sorted."""
-    return [name for name in _names(directory) if _answers(directory, name)]
+    return [name for name in seats(directory) if _answers(directory, name)]
 
 
 def stale(directory: str) -> list[str]:
     """The names of the seats of which only files are left: no manager, nor anybody about to launch one; sorted."""
-    return [name for name in _names(directory) if not _answers(directory, name) and _is_free(directory, name)]
+    return [name for name in seats(directory) if not _answers(directory, name) and is_free(directory, name)]
 
 
 def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> socket.socket | None:
@@ -365,7 +365,8 @@ def _remove(*paths: str) -> None:
             os.remove(path)
 
 
-def _names(directory: str) -> list[str]:
+def seats(directory: str) -> list[str]:
+    """The names of all seats of which there is any file, sorted."""
     try:
         files = [os.path.splitext(file) for file in os.listdir(directory)]
     except FileNotFoundError:
@@ -380,8 +381,8 @@ def _answers(directory: str, name: str) -> bool:
     return connection is not None
 
 
-def _is_free(directory: str, name: str) -> bool:
-    """Whether nobody holds the lock."""
+def is_free(directory: str, name: str) -> bool:
+    """Whether nobody holds the lock of a seat."""
     try:
         lock = os.open(_lock_path(directory, name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

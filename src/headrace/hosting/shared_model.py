@@ -10,6 +10,7 @@ from headrace.core.errors import HeadraceError, HostStartError
 from headrace.hosting.arena import Arena
 from headrace.hosting.channel import Channel
 from headrace.hosting.client import ModelHosts
+from headrace.hosting.gpus import gpu_of
 from headrace.hosting.host import Export, Exported
 from headrace.hosting.lease import Joined, Order, Refused, Share
 from headrace.hosting.life import Loss
@@ -35,7 +36,10 @@ class SharedModel:
         self.peak: int | None = None
         """Bytes that the loader took, at most."""
         self._file: int | None = None
-        self._sinks: list[int] = []
+        """The arena's."""
+        self._files: list[int] = []
+        """All that hosts inherit."""
+        self._sinks: dict[object, int] = {}
         """Where clients read what hosts print and log; the first of them gets it."""
         self._writing = threading.Lock()
         self._codes: dict[int, int | None] = {}
@@ -43,7 +47,13 @@ class SharedModel:
         surroundings = order.surroundings
         if order.hosted:
             surroundings = surroundings.with_threads(max(1, allowed_cores() // order.copies))
-        self._nursery = Nursery(order.servant, order.name, None, surroundings, self._reader)
+        self._nursery = Nursery(
+            order.servant,
+            order.name,
+            surroundings=surroundings,
+            output=self._reader,
+            environment_of=lambda number: gpu_of(number, order.copies, surroundings.environment),
+        )
         self._hosts = ModelHosts(self._nursery, order.name, order.timeout_secs, order.copies)
 
     @property
@@ -113,38 +123,58 @@ class SharedModel:
             self._codes.setdefault(process, code)
         return self._codes.get(process)
 
-    def add_sink(self, file: int) -> None:
-        """One more client would read what hosts print and log."""
+    def add_sink(self, client: object, file: int) -> None:
+        """One more client would read what hosts print and log, at the other end of that file."""
         os.set_blocking(file, False)
         with self._writing:
-            self._sinks.append(file)
+            self._sinks[client] = file
+
+    def remove_sink(self, client: object) -> None:
+        """It has left; or it waits for the end of what it reads."""
+        with self._writing:
+            if (file := self._sinks.pop(client, None)) is not None:
+                os.close(file)
 
     def close(self) -> None:
         """Ends everything that belongs to it."""
         self._hosts.close()
         with self._writing:
-            for sink in self._sinks:
+            for sink in self._sinks.values():
                 os.close(sink)
             self._sinks.clear()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._close_files()
 
-    def _load(self) -> Share | Loss:
-        call = self._hosts.submit(Export(self.order.work), [])
+    def _close_files(self) -> None:
+        files, self._files, self._file = self._files, [], None
+        for file in files:
+            os.close(file)
+
+    def _load(self, refusal: str = "") -> Share | Loss:
+        call = self._hosts.submit(Export(self.order.work, refusal), [])
         answer = self._hosts.result(call)
         if isinstance(answer, Loss):
             return answer
         exported: Exported = answer.head
         self.peak = exported.peak
         if exported.arena is not None:
-            [self._file] = call.files
+            [self._file] = self._files = call.files
             self._hosts.end_hosts()
-            self._nursery.inherit(Inheritance(self._file, exported.arena, self.order.work))
-        return Share(exported.told, exported.arena, exported.reason, self._size(exported.arena), is_first=True)
+            try:
+                self._nursery.inherit(Inheritance(self.order.work, self._file, exported.arena))
+            except HostStartError as error:  # what pickles need not unpickle
+                self._close_files()
+                return self._load(f"it does not unpickle ({str(error).splitlines()[-1]})")
+        elif exported.copies:
+            self._files = call.files
+            copies = dict(zip(exported.copies, self._files, strict=True))
+            self._nursery.inherit(Inheritance(self.order.work, copies=copies))
+        size = self._size(exported.arena)
+        return Share(exported.told, exported.arena, exported.reason, size, is_first=True, peak=self.peak)
 
     def _size(self, arena: Arena | None) -> int:
-        return (arena.nbytes if arena else 0) + sum(usage.private for usage in map(memory_of, self.processes) if usage)
+        return (arena.nbytes if arena else 0) + sum(
+            usage.anonymous for usage in map(memory_of, self.processes) if usage
+        )
 
     def _reader(self) -> OutputReader:
         return OutputReader(self.order.name, log=self._pass_on)
@@ -152,12 +182,12 @@ class SharedModel:
     def _pass_on(self, logger: str, level: int, text: str) -> None:
         line = record_line(level, logger, text)
         with self._writing:
-            while self._sinks:
+            for client, sink in list(self._sinks.items()):
                 try:
-                    os.write(self._sinks[0], line)
+                    os.write(sink, line)
                 except BlockingIOError:  # it reads too slowly; what would not fit is lost
                     return
                 except OSError:  # it has ended
-                    os.close(self._sinks.pop(0))
+                    os.close(self._sinks.pop(client))
                 else:
                     return

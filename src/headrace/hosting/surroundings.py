@@ -19,6 +19,8 @@ class Surroundings:
     environment: dict[str, str]
     log_level: int
     """The root logger's."""
+    threads: int | None = None
+    """How many each framework may compute with; None: as many as it likes."""
 
     @classmethod
     def here(cls) -> Surroundings:
@@ -44,10 +46,12 @@ class Surroundings:
 
     def with_threads(self, count: int) -> Surroundings:
         """The same, with so many threads for each pool of native threads, unless the environment says how many."""
-        return replace(self, environment={**dict.fromkeys(_POOLS, str(count)), **self.environment})
+        limited = {**dict.fromkeys(_POOLS, str(count)), **self.environment}
+        return replace(self, environment=limited, threads=None if _POOLS[0] in self.environment else count)
 
 
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+"""What libraries of numbers read as they are loaded."""
 
 
 def _directory() -> str:

@@ -17,9 +17,11 @@ import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from headrace.core.files import keep_copies
 from headrace.hosting.arena import Arena, attach
 from headrace.hosting.channel import Channel
 from headrace.hosting.diversion import divert_output
@@ -27,6 +29,7 @@ from headrace.hosting.host import serve
 from headrace.hosting.pickling import all_reducers
 from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import adopt_orphans, be_killed_first, children, die_with_parent
+from headrace.hosting.threads import limit_threads
 
 
 @dataclass(frozen=True)
@@ -61,20 +64,26 @@ class Failed:
 
 @dataclass(frozen=True)
 class Attach:
-    """The owner's request to map a model, for all hosts that are yet to be forked. Its arena's file comes along."""
+    """The owner's request to take what hosts that are yet to be forked should have. Its files come along."""
 
-    arena: Arena
+    arena: Arena | None
+    """Of a model to map."""
     work: bytes
     """Pickled; what the model was exported for."""
+    copies: Sequence[str]
+    """URIs of which the machine has copies: the last files."""
 
 
 class Attached:
-    """The zygote's answer: it has mapped the model."""
+    """The zygote's answer: it has."""
 
 
 @dataclass(frozen=True)
 class Fork:
     """The owner's request for a host. Files that come with it: the host's channel, the memory for its progress."""
+
+    environment: Mapping[str, str]
+    """What this host has in its environment besides."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +154,19 @@ class Zygote:
             request, files = self._channel.receive()
             answer: Any
             if isinstance(request, Fork):
-                answer = self._fork(*files)
+                answer = self._fork(request, *files)
             elif isinstance(request, Attach):
-                answer = self._attach(request, *files)
+                answer = self._attach(request, files)
             else:
                 answer = self._bury(request.host)
             self._channel.send(answer)
 
-    def _attach(self, request: Attach, file: int) -> Attached | Failed:
+    def _attach(self, request: Attach, files: list[int]) -> Attached | Failed:
+        copies = files[len(files) - len(request.copies) :]
+        keep_copies(dict(zip(request.copies, copies, strict=True)))
+        if request.arena is None:
+            return Attached()
+        file = files[0]
         if self._servant is None:
             self._unattached = request, file
             return Attached()
@@ -166,7 +180,7 @@ class Zygote:
         gc.freeze()
         return Attached()
 
-    def _fork(self, channel: int, progress: int) -> int | Failed:
+    def _fork(self, request: Fork, channel: int, progress: int) -> int | Failed:
         zygote = os.getpid()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until it is clear whose it is
         try:
@@ -174,6 +188,7 @@ class Zygote:
                 warnings.simplefilter("ignore", DeprecationWarning)  # of native threads: their libraries survive forks
                 host = os.fork()
             if not host:
+                os.environ.update(request.environment)
                 self._become_host(zygote, channel, progress)
             self._hosts.add(host)
         except OSError:
@@ -199,6 +214,9 @@ class Zygote:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             self._channel.close()
             servant, self._servant = self._servant or pickle.loads(self._upbringing.servant), None
+            threads = self._upbringing.surroundings.threads
+            if threads is not None:
+                limit_threads(threads)
             if self._unattached is not None:
                 _attach(servant, *self._unattached)
             serve(servant, to_owner, progress)
@@ -234,6 +252,7 @@ class Zygote:
 
 
 def _attach(servant: Any, request: Attach, file: int) -> None:
+    assert request.arena is not None
     servant.attach(pickle.loads(request.work), attach(file, request.arena))
 
 

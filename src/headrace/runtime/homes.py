@@ -24,8 +24,10 @@ from headrace.hosting.nursery import Inheritance, Nursery
 from headrace.hosting.portable import PROTOCOL, pickled
 from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import allowed_cores
+from headrace.hosting.threads import ComputingPage, ThreadBudget
 from headrace.runtime.artefacts import bytes_of_artefacts
 from headrace.runtime.hosted_models import HostedModels
+from headrace.runtime.placement import choose
 from headrace.runtime.plan import ONLY
 from headrace.runtime.servant import Done, InferenceServant, Work
 from headrace.runtime.session import Loaded, ModelSource, SessionSpec
@@ -35,20 +37,27 @@ _LOGGER = logging.getLogger(__name__)
 Tell: TypeAlias = Callable[[Iterable[Event]], None]
 
 
-class _Taken(NamedTuple):
+class Taken(NamedTuple):
     """A share in a model of the machine's."""
 
     lease: Lease
     arena: Arena | None
     file: int | None
+    """The arena's; None where it lives in hosts."""
+    page: int | None
+    """Says how many processes compute."""
     reason: str
+    """Why it cannot be mapped, if so."""
     nbytes: int
+    peak: int | None
+    """Bytes that the process took, at most, that has loaded it."""
 
     def give_back(self) -> None:
         """Ends the share."""
         self.lease.close()
-        if self.file is not None:
-            os.close(self.file)
+        for file in (self.file, self.page):
+            if file is not None:
+                os.close(file)
 
 
 def find_home(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
@@ -65,23 +74,23 @@ def find_home(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
         return _in_own_hosts(spec, tell)
     if spec.plan.routed:
         return MappedModels(spec, tell)
-    taken = _take(spec, ONLY, tell)
+    taken = take(spec, ONLY, tell)
     if isinstance(taken, Loss):
         if spec.isolated:  # its own host will show what that means for batches
             return _in_own_hosts(spec, tell)
-        raise _load_error(spec, taken)
+        raise load_error(spec, taken)
     return _with_machine(spec, tell, taken)
 
 
-def _with_machine(spec: SessionSpec, tell: Tell, taken: _Taken) -> HostedModels | ModelSource:
+def _with_machine(spec: SessionSpec, tell: Tell, taken: Taken) -> HostedModels | ModelSource:
     if spec.automatic and not _needs_sharing(spec, taken):
         taken.give_back()
         return _in_own_hosts(spec, tell) if spec.isolated else MappedModels(replace(spec, shared=frozenset()), tell)
     if taken.file is None:
-        return _in_machines_hosts(spec, tell, taken)
+        return in_machines_hosts(spec, tell, taken)
     if spec.isolated:
         return _in_own_hosts(spec, tell, taken)
-    return MappedModels(spec, tell, {ONLY: _attached(spec, ONLY, taken)})
+    return MappedModels(spec, tell, taken)
 
 
 class MappedModels(ModelSource):
@@ -90,13 +99,15 @@ class MappedModels(ModelSource):
     Args:
         spec: of the session.
         tell: is told of loads.
-        mapped: those that are here already; each is given away once.
+        taken: a share in the only model, if there is only one.
     """
 
-    def __init__(self, spec: SessionSpec, tell: Tell, mapped: dict[Any, Loaded] | None = None) -> None:
+    def __init__(self, spec: SessionSpec, tell: Tell, taken: Taken | None = None) -> None:
         self._spec = spec
         self._tell = tell
-        self._mapped = mapped or {}
+        self._page: ComputingPage | None = None
+        self._mapped: dict[Any, Loaded] = {ONLY: self._attached(ONLY, taken)} if taken else {}
+        """What has not been asked for yet."""
 
     def load(self, name: Any) -> Loaded | None:
         """See ``ModelSource``."""
@@ -104,35 +115,49 @@ class MappedModels(ModelSource):
             return self._mapped.pop(name)
         if name not in self._spec.shared:
             return None
-        taken = _take(self._spec, name, self._tell)
+        taken = take(self._spec, name, self._tell)
         if isinstance(taken, Loss):
-            raise _load_error(self._spec, taken)
+            raise load_error(self._spec, taken)
         if taken.file is None:
             taken.lease.close()
-            _LOGGER.info("%s: this process loads a copy of its own.", self._spec.plan.label(name))
+            _LOGGER.info(
+                "%s: this process loads a copy of its own, since %s.", self._spec.plan.label(name), taken.reason
+            )
             return None
-        return _attached(self._spec, name, taken)
+        return self._attached(name, taken)
+
+    def thread_budget(self) -> ThreadBudget | None:
+        """See ``ModelSource``."""
+        return ThreadBudget(self._page) if self._page is not None else None
 
     def close(self) -> None:
         """See ``ModelSource``."""
         self._mapped.clear()
 
+    def _attached(self, name: Any, taken: Taken) -> Loaded:
+        assert taken.file is not None
+        assert taken.page is not None
+        self._page = ComputingPage.received(taken.page)
+        try:
+            loaded = _attached(self._spec.plan.label(name) or self._spec.plan.name, taken)
+        finally:
+            os.close(taken.file)
+        return loaded._replace(lease=taken.lease)
 
-def _in_own_hosts(spec: SessionSpec, tell: Tell, taken: _Taken | None = None) -> HostedModels:
+
+def _in_own_hosts(spec: SessionSpec, tell: Tell, taken: Taken | None = None) -> HostedModels:
     """A host for this process alone, over the machine's weights if they can be mapped."""
     keeps = ExitStack()
     inheritance = None
     if taken is not None:
-        assert taken.file is not None
-        assert taken.arena is not None
-        keeps.callback(taken.lease.close)
-        keeps.callback(os.close, taken.file)
-        inheritance = Inheritance(taken.file, taken.arena, _work(ONLY))
-    nursery = Nursery(pickled(InferenceServant(spec), spec.plan.name), spec.plan.name, inheritance)
+        keeps.callback(taken.give_back)
+        inheritance = Inheritance(_work(ONLY), taken.file, taken.arena)
+    nursery = Nursery(pickled(InferenceServant(spec), spec.plan.name), spec.plan.name, inheritance=inheritance)
     return HostedModels(spec, ModelHosts(nursery, spec.plan.name, spec.timeout_secs), tell, keeps)
 
 
-def _in_machines_hosts(spec: SessionSpec, tell: Tell, taken: _Taken) -> HostedModels:
+def in_machines_hosts(spec: SessionSpec, tell: Tell, taken: Taken) -> HostedModels:
+    """Hosts for all of the machine's processes; the share in the model is theirs from now on."""
     lease = taken.lease
     if spec.model_identifier != spec.origin:  # hosts know the handler of whichever transform came first
         lease.close()
@@ -142,7 +167,7 @@ def _in_machines_hosts(spec: SessionSpec, tell: Tell, taken: _Taken) -> HostedMo
     return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, spec.copies), tell)
 
 
-def _take(spec: SessionSpec, name: Any, tell: Tell) -> _Taken | Loss:
+def take(spec: SessionSpec, name: Any, tell: Tell) -> Taken | Loss:
     """A share in a model. A load whose process dies is repeated once, since an outsider may have killed it.
 
     Raises:
@@ -159,26 +184,33 @@ def _take(spec: SessionSpec, name: Any, tell: Tell) -> _Taken | Loss:
             lease.close()
             return taken
     assert not isinstance(taken, Loss)
-    share, file = taken
+    share, files = taken
+    file, page = files or (None, None)
     answer = decode(memoryview(share.told), own=True).head
     if not isinstance(answer, Done):
         lease.close()
         raise with_traceback_of(*answer.caught)
     if share.is_first:
         tell(answer.events)
-    return _Taken(lease, share.arena, file, share.reason, share.nbytes)
+    return Taken(lease, share.arena, file, page, share.reason, share.nbytes, share.peak)
 
 
-def _attached(spec: SessionSpec, name: Any, taken: _Taken) -> Loaded:
+def attached(taken: Taken) -> tuple[Loaded, float, int]:
+    """A model, mapped into this process; the seconds that it took, and the bytes that are this process's own.
+
+    Raises:
+        Exception: what unpickling raises.
+    """
     assert taken.arena is not None
     assert taken.file is not None
     before, started = _private(), time.perf_counter()
-    try:
-        loaded: Loaded = attach(taken.file, taken.arena)
-    finally:
-        os.close(taken.file)
-    seconds, private = time.perf_counter() - started, max(0, _private() - before)
-    label = spec.plan.label(name) or spec.plan.name
+    loaded: Loaded = attach(taken.file, taken.arena)
+    return loaded, time.perf_counter() - started, max(0, _private() - before)
+
+
+def _attached(label: str, taken: Taken) -> Loaded:
+    assert taken.arena is not None
+    loaded, seconds, private = attached(taken)
     text = f"{label}: mapped {taken.arena.nbytes / 1e6:,.1f} MB in {seconds * 1e3:,.0f} ms"
     if private > max(taken.arena.nbytes // 2, 1_000_000):
         text += (
@@ -186,29 +218,18 @@ def _attached(spec: SessionSpec, name: Any, taken: _Taken) -> Loaded:
             "unpickled, as trees and forests do"
         )
     _LOGGER.info("%s.", text)
-    return loaded._replace(lease=taken.lease)
+    return loaded
 
 
 def _private() -> int:
     usage = memory_of(os.getpid())
-    return usage.private if usage else 0
+    return usage.anonymous if usage else 0
 
 
-def _needs_sharing(spec: SessionSpec, taken: _Taken) -> bool:
-    """Whether a copy for each process would leave less than half of the free memory to everything else."""
-    processes = allowed_cores()
-    needed, free = taken.nbytes * processes, memory_available() + taken.nbytes
-    shares = needed > free / 2
-    _LOGGER.info(
-        "%s: placement='auto' has chosen %s: %.2f GB for each of %d processes, one for each core, of %.2f GB that are "
-        "free for models and everything else.",
-        spec.plan.name,
-        "'machine'" if shares else "'process'",
-        taken.nbytes / 1e9,
-        processes,
-        free / 1e9,
-    )
-    return shares
+def _needs_sharing(spec: SessionSpec, taken: Taken) -> bool:
+    choice = choose(taken.nbytes, allowed_cores(), memory_available() + taken.nbytes)
+    _LOGGER.info("%s: placement='auto' has chosen %r: %s.", spec.plan.name, choice.placement, choice.why)
+    return choice.shares
 
 
 def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
@@ -232,7 +253,8 @@ def _work(name: Any) -> bytes:
     return pickle.dumps(Work(name), PROTOCOL)
 
 
-def _load_error(spec: SessionSpec, loss: Loss) -> Exception:
+def load_error(spec: SessionSpec, loss: Loss) -> Exception:
+    """What to raise where the process was lost that was to load a model."""
     if loss.timed_out:
         return TimeoutError(f"loading the model of {spec.plan.name} took longer than {spec.timeout_secs:g} s.")
     return HostDiedError(f"the host {loss.ending} while it was loading the model of {spec.plan.name}.")

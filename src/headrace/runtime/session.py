@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.batching.size import size_controller
 from headrace.core.clock import Clock
@@ -17,6 +17,9 @@ from headrace.failures.breaker import CircuitBreaker
 from headrace.hosting.memory import process_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
 from headrace.runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from headrace.hosting.threads import ThreadBudget
 
 Path = tuple[str, ...]
 """Names of attributes, one within the other."""
@@ -87,6 +90,10 @@ class ModelSource(ABC):
             Exception: it cannot be loaded.
         """
 
+    def thread_budget(self) -> ThreadBudget | None:
+        """What keeps one thread of this process within its share of the cores, where there is need for it."""
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """The session has ended."""
@@ -110,6 +117,10 @@ class InferenceSession:
     def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
         """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
         return self._store.use(name, lambda: self._load(name, handler))
+
+    def thread_budget(self) -> ThreadBudget | None:
+        """See ``ModelSource``; for one thread of this process."""
+        return self._shared.thread_budget() if isinstance(self._shared, ModelSource) else None
 
     def held(self, name: Any) -> Loaded | None:
         """The model of that name, if it is here."""

@@ -1,0 +1,67 @@
+"""How many threads each process may compute with where several share a machine's model, and so its cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from struct import Struct
+
+from headrace.hosting.pickling import codecs
+from headrace.hosting.segment import Segment
+from headrace.hosting.system import allowed_cores
+
+_COUNT = Struct("@Q")
+
+
+class ComputingPage:
+    """How many processes compute over models of the machine: one process writes it, the others read it."""
+
+    def __init__(self, segment: Segment | None = None) -> None:
+        self._segment = segment or Segment.create(0, _COUNT.size)
+
+    @classmethod
+    def received(cls, file: int) -> ComputingPage:
+        """The same page in another process; takes the descriptor."""
+        return cls(Segment(0, file, os.fstat(file).st_size))
+
+    @property
+    def file(self) -> int:
+        """For other processes."""
+        return self._segment.file
+
+    def write(self, processes: int) -> None:
+        """There are so many now."""
+        _COUNT.pack_into(self._segment.memory, 0, processes)
+
+    def read(self) -> int:
+        """How many there are; at least the one that asks."""
+        return max(1, int(_COUNT.unpack_from(self._segment.memory)[0]))
+
+
+class ThreadBudget:
+    """Keeps what frameworks compute with on one thread of this process within its share of the cores.
+
+    Args:
+        page: says how many processes share them.
+    """
+
+    def __init__(self, page: ComputingPage) -> None:
+        self._page = page
+        self._processes = 1
+        self._undo: list[Callable[[], None]] = []
+
+    def keep(self) -> None:
+        """To be called on that thread, before it computes; costs nothing to speak of where nothing has changed."""
+        processes = self._page.read()
+        if processes != self._processes:
+            self._processes = processes
+            for undo in self._undo:
+                undo()
+            threads = max(1, allowed_cores() // processes)
+            self._undo = [codec.limit_threads(threads) for codec in codecs()] if processes > 1 else []
+
+
+def limit_threads(count: int) -> None:
+    """Has every framework that this process has imported compute with at most so many threads, for good."""
+    for codec in codecs():
+        codec.limit_threads(count)

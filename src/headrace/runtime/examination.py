@@ -1,0 +1,365 @@
+"""Finds out what a handler needs on this machine: loads its models as a pipeline would that shares them, and times."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from headrace.core.config import BatchingConfig, PlacementConfig
+from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
+from headrace.core.events import Event, ModelLoaded
+from headrace.hosting.exceptions import with_traceback_of
+from headrace.hosting.life import Loss
+from headrace.hosting.memory import memory_available, memory_limit
+from headrace.hosting.system import allowed_cores
+from headrace.runtime.homes import Taken, attached, in_machines_hosts, load_error, take
+from headrace.runtime.placement import Choice, choose
+from headrace.runtime.plan import Plan
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.servant import Done, Work
+from headrace.runtime.session import Loaded, ModelSource, SessionSpec, close_session, open_session
+from headrace.runtime.steps import Operations
+from headrace.runtime.worker import Worker
+
+_STEP = 8
+_LARGEST = 4096
+"""Elements; larger batches cost hardly less for each."""
+_LONG_SECS = 1.0
+"""A batch that takes so long is the last one that is tried."""
+_ENOUGH_SECS = 0.3
+"""For all calls of one size, unless fewer than a few."""
+_FEWEST_CALLS = 3
+_MOST_ROWS = 20_000
+"""Looked at for elements of one model."""
+
+
+class Cost(NamedTuple):
+    """What batches of one size take."""
+
+    size: int
+    seconds: float
+    """Of one batch, in the median; the first call of all is not counted."""
+    calls: int
+
+
+@dataclass(frozen=True)
+class ModelFindings:
+    """What there is to say of one model."""
+
+    name: str
+    """Empty where there is only one."""
+    load_seconds: float | None
+    """Within ``load_model``; None: not known."""
+    ready_seconds: float
+    """Until it was ready for others: with the start of processes, imports, and the way into shared memory."""
+    peak: int | None
+    """Bytes of the process that loaded it, at most, imports included."""
+    nbytes: int
+    """Of the model: in shared memory, or of the host that has it."""
+    reason: str
+    """Why its weights cannot be mapped; empty: they can."""
+    attach_seconds: float | None = None
+    """Until a process that has imported everything has mapped it; None: it cannot be."""
+    first_attach_seconds: float | None = None
+    """The same with the imports that this process had not done yet."""
+    private: int | None = None
+    """Bytes that each process has for itself once it has mapped the model."""
+    costs: tuple[Cost, ...] = ()
+    trouble: str = ""
+    """Why no (larger) batches were measured, if something went wrong."""
+
+    @property
+    def mapped(self) -> bool:
+        """Whether processes can map its weights."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What a handler needs on this machine."""
+
+    handler: str
+    default: str
+    """The placement where the user says nothing: as the handler asks for."""
+    copies: int
+    """How many hosts the handler asks for."""
+    cores: int
+    memory_limit: int
+    """Bytes that there are for all processes."""
+    memory_available: int
+    """Bytes that could be allocated before anything was loaded."""
+    models: tuple[ModelFindings, ...]
+    processes: int
+    choice: Choice
+    """What ``placement="auto"`` chooses, for a process for each core."""
+    routed: bool
+    """Whether there is a model for each key; the machine then has one of each whatever ``"auto"`` would choose."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of one copy of everything."""
+        return sum(model.nbytes for model in self.models)
+
+    @property
+    def copy_each(self) -> int:
+        """Bytes for as many processes as asked about with a copy each."""
+        return self.nbytes * self.processes
+
+    @property
+    def copy_per_machine(self) -> int:
+        """Bytes for as many processes with what can be shared shared."""
+        return sum(self._shared(model) for model in self.models)
+
+    @property
+    def asked_choice(self) -> Choice:
+        """What the rule of ``"auto"`` says of as many processes as asked about."""
+        return choose(self.nbytes, self.processes, self.choice.free)
+
+    def _shared(self, model: ModelFindings) -> int:
+        if model.mapped:
+            return model.nbytes + (model.private or 0) * (self.copies if self.copies > 1 else self.processes)
+        return model.nbytes * (self.processes if self.routed else self.copies)
+
+
+def examine(
+    handler: Any,
+    rows: Iterable[Any] | None = None,
+    *,
+    inference_args: dict[str, Any] | None = None,
+    batching: BatchingConfig | None = None,
+    processes: int | None = None,
+) -> Examination:
+    """Loads a handler's models one after the other, and lets go of them.
+
+    Args:
+        handler: a model handler.
+        rows: elements, read as far as they are needed, and used again if there are few; None: no batches are measured.
+        inference_args: extra arguments for the model's call.
+        batching: replaces what the handler asks for; no larger batches are tried.
+        processes: how many the figures shall be for; by default one for each core.
+
+    Raises:
+        ConfigurationError: something is wrong with the arguments, or models cannot be shared here.
+        Exception: a model cannot be loaded.
+    """
+    spec = _spec(handler, inference_args, batching)
+    plan, available = spec.plan, memory_available()
+    plan.handler.set_environment_vars()  # as a worker does before anything else
+    elements = None if rows is None else _Elements(spec, rows)
+    models = tuple(_examined(spec, name, elements) for name in plan.models)
+    sharing = any(model.share_model_across_processes() for model in plan.models.values())
+    return Examination(
+        plan.name,
+        "machine" if sharing or spec.copies > 1 else "process",
+        spec.copies,
+        allowed_cores(),
+        memory_limit(),
+        available,
+        models,
+        processes or allowed_cores(),
+        choose(sum(model.nbytes for model in models), allowed_cores(), available),
+        plan.routed,
+    )
+
+
+def _spec(handler: Any, inference_args: dict[str, Any] | None, batching: BatchingConfig | None) -> SessionSpec:
+    placement = PlacementConfig("machine", linger_secs=0)
+    spec = prepare(handler, Request(inference_args, placement=placement, batching=batching))
+    if spec.plan.remote:
+        raise ConfigurationError(f"{spec.plan.name} sends requests to an endpoint; it has no model on this machine.")
+    return spec
+
+
+def _examined(spec: SessionSpec, name: Any, elements: _Elements | None) -> ModelFindings:
+    """Of one model; it is gone afterwards."""
+    spec = replace(spec, copies=1)
+    events: list[Event] = []
+    started = time.perf_counter()
+    taken = take(spec, name, events.extend)
+    ready_seconds = time.perf_counter() - started
+    if isinstance(taken, Loss):
+        raise load_error(spec, taken)
+    load_seconds = next((event.seconds for event in events if isinstance(event, ModelLoaded)), None)
+    findings = ModelFindings(spec.plan.label(name), load_seconds, ready_seconds, taken.peak, taken.nbytes, taken.reason)
+    with ExitStack() as stack:
+        stack.callback(taken.give_back)
+        if taken.file is None:
+            return _measured(findings, _Hosted(spec, name, taken), name, elements)
+        findings, loaded = _mapped(findings, taken)
+        return _measured(findings, _Here(spec, name, loaded), name, elements)
+
+
+def _mapped(findings: ModelFindings, taken: Taken) -> tuple[ModelFindings, Loaded]:
+    """Maps it twice: the first time modules may be imported, too, which is no part of what every process pays."""
+    loaded, first_seconds, private = attached(taken)
+    seconds = first_seconds
+    if private < memory_available() // 2:
+        _, seconds, private = attached(taken)  # while the first is there, lest its memory be used again
+    findings = replace(findings, attach_seconds=seconds, first_attach_seconds=first_seconds, private=private)
+    return findings, loaded
+
+
+class _Here:
+    """A model in this process."""
+
+    def __init__(self, spec: SessionSpec, name: Any, loaded: Loaded) -> None:
+        self._name = name
+        session = open_session(spec)
+        try:
+            session.shared(lambda: _Given(loaded))
+            self._worker = Worker(spec)
+        finally:
+            close_session(session)
+
+    def run(self, elements: list[Any]) -> None:
+        """One batch."""
+        with self._worker.model(self._name) as model:
+            self._worker.run(self._name, model, elements)
+
+    def close(self) -> None:
+        """Lets go of it."""
+        self._worker.close()
+
+
+class _Given(ModelSource):
+    """The model that is here already."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded: Loaded | None = loaded
+
+    def load(self, name: Any) -> Loaded | None:
+        return self._loaded
+
+    def close(self) -> None:
+        self._loaded = None
+
+
+class _Hosted:
+    """A model in a host of the machine's."""
+
+    def __init__(self, spec: SessionSpec, name: Any, taken: Taken) -> None:
+        self._name = name
+        self._models = in_machines_hosts(spec, lambda _: None, taken)
+
+    def run(self, elements: list[Any]) -> None:
+        """One batch, there and back."""
+        answer, _ = self._models.ask(Work(self._name, infer=True, weight=len(elements)), elements)
+        if isinstance(answer, Loss):
+            raise HostDiedError(f"the host {answer.ending} while it computed.")
+        if not isinstance(answer, Done):
+            raise with_traceback_of(*answer.caught)
+
+    def close(self) -> None:
+        """Leaves it."""
+        self._models.close()
+
+
+class _Elements:
+    """Preprocessed elements, for each model its own; read as far as they are asked for."""
+
+    def __init__(self, spec: SessionSpec, rows: Iterable[Any]) -> None:
+        self._plan: Plan = spec.plan
+        self._rows = iter(rows)
+        self._operations = Operations(catching(spec, Exception), _Nobody())
+        self._found: dict[Any, list[Any]] = defaultdict(list)
+        self._read = 0
+        self.trouble = ""
+        """What went wrong with the first element with which something did."""
+
+    @property
+    def largest(self) -> int:
+        """How many there may be in a batch."""
+        batching = self._plan.batching
+        if self._plan.prebatched:
+            return 1
+        return _LARGEST if batching.sizes_are_weights else min(_LARGEST, batching.max_batch_size)
+
+    def take(self, name: Any, count: int) -> list[Any]:
+        """So many; the same ones again and again if there are fewer. Empty: there are none."""
+        found = self._found[name]
+        while len(found) < count and self._read < _MOST_ROWS and self._add():
+            pass
+        return (found * -(-count // len(found)))[:count] if found else []
+
+    def _add(self) -> bool:
+        """Reads one more; whether there was one."""
+        for row in self._rows:
+            self._read += 1
+            element, failure = self._operations.preprocess(row, None)
+            try:
+                if failure is not None:
+                    raise failure.error
+                name = self._plan.handler.cohort(element[0]) if self._plan.routed else next(iter(self._plan.models))
+            except Exception as error:
+                self.trouble = self.trouble or f"no row can be preprocessed: {as_type_name(error)}: {error}"
+                continue
+            self._found[name].append(element)
+            return True
+        return False
+
+
+class _Nobody:
+    """An observer that does not care."""
+
+    def on_event(self, event: Event) -> None:
+        pass
+
+
+def _measured(findings: ModelFindings, model: _Here | _Hosted, name: Any, elements: _Elements | None) -> ModelFindings:
+    costs: list[Cost] = []
+    trouble = ""
+    with closing(model):
+        if elements is None:
+            return findings
+        try:
+            costs.extend(measure(model.run, lambda size: elements.take(name, size), elements.largest))
+        except Exception as error:
+            trouble = f"{as_type_name(error)}: {error}"
+    if not (costs or trouble):
+        trouble = elements.trouble or "no row is for this model."
+    return replace(findings, costs=tuple(costs), trouble=trouble)
+
+
+def measure(
+    run: Callable[[list[Any]], None],
+    take: Callable[[int], list[Any]],
+    largest: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Cost]:
+    """Times batches of 1, 8, 64, ... elements, until one takes a second or is the largest.
+
+    Args:
+        run: the model's call; the first one is not counted.
+        take: gives so many elements; none: there are none.
+        largest: elements of a batch.
+        clock: seconds.
+
+    Raises:
+        Exception: whatever ``run`` raises.
+    """
+    size = 1
+    if batch := take(size):
+        run(batch)
+    while batch:
+        seconds: list[float] = []
+        while not _suffice(seconds):
+            started = clock()
+            run(batch)
+            seconds.append(clock() - started)
+        cost = Cost(size, statistics.median(seconds), len(seconds))
+        yield cost
+        if size == largest or cost.seconds >= _LONG_SECS:
+            return
+        size = min(size * _STEP, largest)
+        batch = take(size)
+
+
+def _suffice(seconds: list[float]) -> bool:
+    """Whether a size has been timed often enough."""
+    total = sum(seconds)
+    return total >= _LONG_SECS or (total >= _ENOUGH_SECS and len(seconds) >= _FEWEST_CALLS)

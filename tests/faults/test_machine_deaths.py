@@ -1,0 +1,151 @@
+"""Deaths around a model that several workers share: the others get on, and in the end nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from headrace import BatchingConfig
+from headrace.runtime.prepare import Request, catching, prepare
+
+WORKERS = 3
+KINDS = {
+    "mapped": ({"large_model": True}, {}),
+    "timeout": ({"large_model": True}, {"timeout_secs": 20.0}),
+    "copies": ({"model_copies": 2}, {}),
+}
+HELD = {"load": 1, "export": 1, "attach": 1, "batch": 1, "idle": WORKERS}
+"""How many processes there are, at least, that are held at a moment."""
+
+
+@pytest.fixture
+def make_spec(machine):
+    def make(kind):
+        options, request = KINDS[kind]
+        batching = BatchingConfig(machine.program.BATCH, machine.program.BATCH)
+        handler = machine.program.Doubling(**options)
+        return catching(prepare(handler, Request(batching=batching, **request)), Exception)
+
+    return make
+
+
+def kill(*processes):
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_undisturbed(machine, make_spec, kind):
+    machine.start(make_spec(kind))
+    machine.end()
+    assert len(machine.notes("load")) == 1
+    machine.assert_vacated()
+
+
+@pytest.mark.parametrize("moment", HELD)
+@pytest.mark.parametrize("kind", ["mapped", "copies"])
+def test_manager(machine, make_spec, kind, moment):
+    """Workers that have mapped the model need no other one."""
+    spec = make_spec(kind)
+    machine.start(spec, moment)
+    machine.held(HELD[moment])
+    kill(machine.manager())
+    machine.go()
+    machine.end()
+    machine.assert_vacated_by_the_next(spec)
+
+
+@pytest.mark.parametrize("moment", ["load", "export"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_loader(machine, census, make_spec, kind, moment):
+    """Nobody gets half a model."""
+    machine.start(make_spec(kind), moment)
+    [loader] = machine.held()
+    assert census.hosts(machine.manager()) == [loader]
+    kill(loader)
+    machine.go()
+    machine.end()
+    assert len(machine.notes("load")) == 2
+    machine.assert_vacated()
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"), [("mapped", "load"), ("copies", "export"), ("copies", "batch"), ("copies", "idle")]
+)
+def test_managers_zygote(machine, census, make_spec, kind, moment):
+    machine.start(make_spec(kind), moment)
+    machine.held(HELD[moment])
+    [zygote] = census.zygotes(machine.manager())
+    kill(zygote)
+    machine.go()
+    machine.end()
+    machine.assert_vacated()
+
+
+@pytest.mark.parametrize("moment", ["batch", "idle"])
+def test_machines_hosts(machine, census, make_spec, moment):
+    machine.start(make_spec("copies"), moment)
+    machine.held(HELD[moment])
+    hosts = census.hosts(machine.manager())
+    assert hosts
+    kill(*hosts)
+    machine.go()
+    machine.end()
+    assert len(machine.notes("load")) == 1
+    machine.assert_vacated()
+
+
+@pytest.mark.parametrize("whom", ["zygotes", "hosts"])
+@pytest.mark.parametrize("moment", ["batch", "idle"])
+def test_workers_own(machine, census, make_spec, moment, whom):
+    """The next host has the model that the machine keeps."""
+    machine.start(make_spec("timeout"), moment)
+    machine.held(WORKERS)
+    for worker in machine.pids():
+        [victim] = getattr(census, whom)(worker)
+        kill(victim)
+    machine.go()
+    machine.end()
+    assert len(machine.notes("load")) == 1
+    machine.assert_vacated()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("moment", ["load", "batch", "idle"])
+def test_worker(machine, make_spec, kind, moment):
+    """One of three, which may be the one that had started the manager."""
+    machine.start(make_spec(kind), moment)
+    machine.held(HELD[moment])
+    victim = machine.pids()[0]
+    kill(victim)
+    machine.go()
+    machine.end(killed=[victim])
+    assert len(machine.notes("load")) == 1
+    machine.assert_vacated()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_workers(machine, make_spec, kind):
+    """With the last of them goes everything, though none has said goodbye."""
+    machine.start(make_spec(kind), "idle")
+    machine.held(WORKERS)
+    kill(*machine.pids())
+    machine.assert_vacated()
+    machine.end(killed=machine.pids())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everybody_at_once(machine, census, make_spec, kind):
+    """Files may remain; the next ones start nevertheless, and remove them."""
+    spec = make_spec(kind)
+    machine.start(spec, "idle")
+    machine.held(WORKERS)
+    everybody = list(census.processes())
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in everybody:
+            os.kill(process, number)
+    machine.end(killed=machine.pids())
+    machine.go()
+    machine.assert_vacated_by_the_next(spec)
