@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,9 +26,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_stray_children() -> Iterator[None]:
-    """Fails the session when a process that a test started is still running at its end (where /proc tells)."""
+    """Fails the session when a process that a test started is still running at its end (where /proc tells).
+
+    A manager of the machine's models may be about to end.
+    """
     yield
-    assert [command for command in _children() if not any(name in command for name in _HELPERS)] == []
+    deadline = time.monotonic() + 10
+    while (left := _strays()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert left == []
+
+
+def _strays() -> list[str]:
+    return [command for command in _children() if not any(name in command for name in _HELPERS)]
 
 
 def _children() -> list[str]:

@@ -30,7 +30,8 @@ def make_run(sharing, **figures):
 
 def test_pipelines_run_in_processes_of_their_own(sharing, plan, tmp_path):
     """On either side; the second process asks when the first one has begun."""
-    ours, theirs = replace(plan, one_after_another=True, options={"large_model": True}), replace(plan, side="Beam")
+    meeting = replace(plan, one_after_another=True)
+    ours, theirs = replace(meeting, options={"large_model": True}), replace(meeting, side="Beam")
     with ThreadPoolExecutor() as pool:
         done = list(pool.map(sharing.run_pipeline, [ours, theirs], [tmp_path / "0", tmp_path / "1"]))
 
@@ -42,8 +43,9 @@ def test_pipelines_run_in_processes_of_their_own(sharing, plan, tmp_path):
         assert run.pss > 50 * sharing.MB
         assert run.left_behind == 0
     assert [run.loads for run, _ in done] == [1, 2]
-    first, second = find_starts(sharing.read_notes(tmp_path / "0"))
-    assert first["begun"] < second["request"] < second["begun"]
+    for folder in ("0", "1"):
+        first, second = find_starts(sharing.read_notes(tmp_path / folder))
+        assert first["begun"] < second["request"] < second["begun"]
 
 
 def find_starts(notes):

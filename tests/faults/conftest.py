@@ -20,6 +20,9 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
+from headrace import BatchingConfig
+from headrace.runtime.prepare import Request, catching, prepare
+
 _TOKEN = "HEADRACE_CENSUS"
 """A variable in the environment of everything that a test starts, and of whatever that starts."""
 
@@ -185,6 +188,10 @@ def start_owner(tmp_path):
         owner.process.wait()
 
 
+APART = 10**5
+"""Between the first elements of two workers."""
+
+
 class Machine:
     """Several workers, each a process (``machine.py``), that share a model; and what they share it through."""
 
@@ -195,11 +202,18 @@ class Machine:
         self._census = census
         self.workers = []
 
-    def start(self, spec, moment="never", workers=3, bundles=4):
+    def spec(self, kind, handler="Doubling"):
+        """The model is mapped into workers, or each has a host over it, or the machine has two hosts."""
+        options = {"model_copies": 2} if kind == "copies" else {"large_model": True}
+        batching = BatchingConfig(self.program.BATCH, self.program.BATCH)
+        request = Request(batching=batching, timeout_secs=20.0 if kind == "timeout" else None)
+        return catching(prepare(getattr(self.program, handler)(**options), request), Exception)
+
+    def start(self, spec, moment="never", workers=3, bundles=3):
         """Starts workers, each with elements of its own, which are held at that moment."""
         (self.folder / "spec").write_bytes(cloudpickle.dumps(spec))
         environment = {**os.environ, "FAULTS_FOLDER": str(self.folder), "FAULTS_MOMENT": moment}
-        for first in range(1000 * len(self.workers), 1000 * (len(self.workers) + workers), 1000):
+        for first in range(APART * len(self.workers), APART * (len(self.workers) + workers), APART):
             command = [sys.executable, self.program.__file__, str(first), str(bundles)]
             with (self.folder / f"stderr-{first}").open("w") as errors:
                 worker = subprocess.Popen(command, env=environment, stderr=errors, start_new_session=True)
@@ -237,10 +251,13 @@ class Machine:
         self.workers.clear()
 
     def result(self, number):
-        return sorted(json.loads((self.folder / f"result-{1000 * number}").read_text()))
+        """Of the bundles that it has finished."""
+        file = self.folder / f"result-{number * APART}"
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []
+        return sorted(pair for line in lines for pair in json.loads(line))
 
     def elements(self, number):
-        return range(1000 * number, 1000 * number + self.expected)
+        return range(number * APART, number * APART + self.expected)
 
     def stderr(self):
         return "".join(file.read_text() for file in sorted(self.folder.glob("stderr-*")))

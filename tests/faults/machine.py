@@ -12,14 +12,14 @@ import sys
 import time
 from pathlib import Path
 
-import numpy
-
 from headrace import Failure, ModelHandler
 from headrace.runtime.observers import Everybody
 from headrace.runtime.worker import open_worker
 
 BATCH = 4
 BUNDLE = 3 * BATCH
+REFUSED = 50
+"""Of so many examples, a handler of that kind refuses one."""
 
 
 def note(what: str) -> None:
@@ -38,16 +38,17 @@ def hold(moment: str) -> None:
 class Weights:
     """A model, some of which is large; it is held as it is exported, and as it is mapped."""
 
-    def __init__(self) -> None:
-        self.twos = numpy.full(1 << 18, 2)
+    def __init__(self, twos):
+        self.twos = twos
 
-    def __getstate__(self):
+    def __reduce_ex__(self, protocol):
         hold("export")
-        return self.__dict__
+        return attached, (pickle.PickleBuffer(self.twos),)
 
-    def __setstate__(self, state):
-        hold("attach")
-        self.__dict__.update(state)
+
+def attached(memory):
+    hold("attach")
+    return Weights(memory)
 
 
 class Doubling(ModelHandler):
@@ -57,38 +58,53 @@ class Doubling(ModelHandler):
         note("load")
         hold("load")
         self.loaded = True
-        return Weights()
+        return Weights(bytearray(b"\2" * (1 << 20)))
 
     def run_inference(self, batch, model, inference_args=None):
         assert self.loaded
         if any(example % 1000 == BUNDLE for example in batch):
             hold("batch")
-        return [int(model.twos[example]) * example for example in batch]
+        return [model.twos[example] * example for example in batch]
+
+
+class Refusing(Doubling):
+    """Refuses one example in so many; a load takes long enough that it can be disturbed."""
+
+    def load_model(self):
+        note("load")
+        time.sleep(0.1)
+        self.loaded = True
+        return Weights(bytearray(b"\2" * (1 << 20)))
+
+    def run_inference(self, batch, model, inference_args=None):
+        assert self.loaded
+        if any(example % REFUSED == 0 for example in batch):
+            raise ValueError("refused")
+        return [model.twos[0] * example for example in batch]
 
 
 def main(first: int, bundles: int) -> None:
-    """Runs so many bundles, from that element on; the first bundle alone before the moment called "idle"."""
+    """Runs so many bundles, from that element on; the first one before the moment called "idle"."""
     folder = Path(os.environ["FAULTS_FOLDER"])
     worker = open_worker(pickle.loads((folder / "spec").read_bytes()))
-    outcomes = []
-    for number in range(bundles):
-        if number == 1:
-            hold("idle")
-        bundle = worker.bundle(Everybody())
-        start = first + number * BUNDLE
-        for element in range(start, start + BUNDLE):
-            outcomes += bundle.add(element, element)
-        outcomes += bundle.finish()
-    hold("end")
+    with Path(folder, f"result-{first}").open("w") as results:
+        for number in range(bundles):
+            if number == 1:
+                hold("idle")
+            outcomes = run(worker.bundle(Everybody()), range(first + number * BUNDLE, first + (number + 1) * BUNDLE))
+            print(json.dumps(outcomes), file=results, flush=True)
+            if (folder / "enough").exists():
+                break
     worker.close()
-    Path(folder, f"result-{first}").write_text(json.dumps([line for one in outcomes for line in lines(one)]))
 
 
-def lines(outcome):
-    """Pairs of tags, and predictions or errors."""
-    if isinstance(outcome, Failure):
-        return [[outcome.tag, repr(outcome.error)]]
-    return list(zip(outcome.tags, outcome.values, strict=True))
+def run(bundle, elements):
+    """Pairs of elements and predictions or errors."""
+    outcomes = [outcome for element in elements for outcome in bundle.add(element, element)]
+    pairs = []
+    for one in outcomes + list(bundle.finish()):
+        pairs += [(one.tag, repr(one.error))] if isinstance(one, Failure) else zip(one.tags, one.values, strict=True)
+    return pairs
 
 
 if __name__ == "__main__":

@@ -7,28 +7,10 @@ import signal
 
 import pytest
 
-from headrace import BatchingConfig
-from headrace.runtime.prepare import Request, catching, prepare
-
 WORKERS = 3
-KINDS = {
-    "mapped": ({"large_model": True}, {}),
-    "timeout": ({"large_model": True}, {"timeout_secs": 20.0}),
-    "copies": ({"model_copies": 2}, {}),
-}
+KINDS = ["mapped", "timeout", "copies"]
 HELD = {"load": 1, "export": 1, "attach": 1, "batch": 1, "idle": WORKERS}
 """How many processes there are, at least, that are held at a moment."""
-
-
-@pytest.fixture
-def make_spec(machine):
-    def make(kind):
-        options, request = KINDS[kind]
-        batching = BatchingConfig(machine.program.BATCH, machine.program.BATCH)
-        handler = machine.program.Doubling(**options)
-        return catching(prepare(handler, Request(batching=batching, **request)), Exception)
-
-    return make
 
 
 def kill(*processes):
@@ -37,8 +19,8 @@ def kill(*processes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_undisturbed(machine, make_spec, kind):
-    machine.start(make_spec(kind))
+def test_undisturbed(machine, kind):
+    machine.start(machine.spec(kind))
     machine.end()
     assert len(machine.notes("load")) == 1
     machine.assert_vacated()
@@ -46,9 +28,9 @@ def test_undisturbed(machine, make_spec, kind):
 
 @pytest.mark.parametrize("moment", HELD)
 @pytest.mark.parametrize("kind", ["mapped", "copies"])
-def test_manager(machine, make_spec, kind, moment):
+def test_manager(machine, kind, moment):
     """Workers that have mapped the model need no other one."""
-    spec = make_spec(kind)
+    spec = machine.spec(kind)
     machine.start(spec, moment)
     machine.held(HELD[moment])
     kill(machine.manager())
@@ -59,9 +41,9 @@ def test_manager(machine, make_spec, kind, moment):
 
 @pytest.mark.parametrize("moment", ["load", "export"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_loader(machine, census, make_spec, kind, moment):
+def test_loader(machine, census, kind, moment):
     """Nobody gets half a model."""
-    machine.start(make_spec(kind), moment)
+    machine.start(machine.spec(kind), moment)
     [loader] = machine.held()
     assert census.hosts(machine.manager()) == [loader]
     kill(loader)
@@ -74,8 +56,8 @@ def test_loader(machine, census, make_spec, kind, moment):
 @pytest.mark.parametrize(
     ("kind", "moment"), [("mapped", "load"), ("copies", "export"), ("copies", "batch"), ("copies", "idle")]
 )
-def test_managers_zygote(machine, census, make_spec, kind, moment):
-    machine.start(make_spec(kind), moment)
+def test_managers_zygote(machine, census, kind, moment):
+    machine.start(machine.spec(kind), moment)
     machine.held(HELD[moment])
     [zygote] = census.zygotes(machine.manager())
     kill(zygote)
@@ -85,8 +67,8 @@ def test_managers_zygote(machine, census, make_spec, kind, moment):
 
 
 @pytest.mark.parametrize("moment", ["batch", "idle"])
-def test_machines_hosts(machine, census, make_spec, moment):
-    machine.start(make_spec("copies"), moment)
+def test_machines_hosts(machine, census, moment):
+    machine.start(machine.spec("copies"), moment)
     machine.held(HELD[moment])
     hosts = census.hosts(machine.manager())
     assert hosts
@@ -99,9 +81,9 @@ def test_machines_hosts(machine, census, make_spec, moment):
 
 @pytest.mark.parametrize("whom", ["zygotes", "hosts"])
 @pytest.mark.parametrize("moment", ["batch", "idle"])
-def test_workers_own(machine, census, make_spec, moment, whom):
+def test_workers_own(machine, census, moment, whom):
     """The next host has the model that the machine keeps."""
-    machine.start(make_spec("timeout"), moment)
+    machine.start(machine.spec("timeout"), moment)
     machine.held(WORKERS)
     for worker in machine.pids():
         [victim] = getattr(census, whom)(worker)
@@ -114,9 +96,9 @@ def test_workers_own(machine, census, make_spec, moment, whom):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", ["load", "batch", "idle"])
-def test_worker(machine, make_spec, kind, moment):
+def test_worker(machine, kind, moment):
     """One of three, which may be the one that had started the manager."""
-    machine.start(make_spec(kind), moment)
+    machine.start(machine.spec(kind), moment)
     machine.held(HELD[moment])
     victim = machine.pids()[0]
     kill(victim)
@@ -127,9 +109,9 @@ def test_worker(machine, make_spec, kind, moment):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_workers(machine, make_spec, kind):
+def test_all_workers(machine, kind):
     """With the last of them goes everything, though none has said goodbye."""
-    machine.start(make_spec(kind), "idle")
+    machine.start(machine.spec(kind), "idle")
     machine.held(WORKERS)
     kill(*machine.pids())
     machine.assert_vacated()
@@ -137,9 +119,9 @@ def test_all_workers(machine, make_spec, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everybody_at_once(machine, census, make_spec, kind):
+def test_everybody_at_once(machine, census, kind):
     """Files may remain; the next ones start nevertheless, and remove them."""
-    spec = make_spec(kind)
+    spec = machine.spec(kind)
     machine.start(spec, "idle")
     machine.held(WORKERS)
     everybody = list(census.processes())

@@ -1,1 +1,1 @@
-"""The command line: ``headrace run``."""
+"""The command line: ``headrace run`` and ``headrace doctor``."""

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from headrace import __version__
 from headrace.cli import options
+from headrace.cli.doctor import DoctorWords, consult
 from headrace.cli.errors import report_error
 from headrace.cli.run import INTERRUPTED, MISUSED, Words, execute
 
@@ -21,6 +22,18 @@ _RUN = "\n\n".join(
         "everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT stays as it was.",
         "Every other option is taken for one of Apache Beam's, for example --direct_num_workers=4.",
         "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 130 interrupted.",
+    )
+)
+
+_DOCTOR = "\n\n".join(
+    (
+        "Say what there is of Headrace on this machine; or what a handler needs on it.",
+        "Without HANDLER: the managers of shared models, their models, memory, clients and hosts, and what killed "
+        "processes have left over.",
+        "With HANDLER: loads its model once as for sharing, says what that takes, what each process would need, what "
+        "batches cost (--rows), and where placement='auto' would have the model live. Nothing stays behind.",
+        "Exit codes: 0 all is well, 1 something is left over, or the model fails, 2 a wrong argument or input, 130 "
+        "interrupted.",
     )
 )
 
@@ -61,6 +74,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     delimiter: options.Delimiter = None,
     min_batch_size: options.MinBatchSize = None,
     max_batch_size: options.MaxBatchSize = None,
+    placement: options.Placement = None,
     isolate: options.Isolate = False,
     timeout: options.Timeout = None,
     runner: options.Runner = None,
@@ -84,10 +98,51 @@ def run(  # noqa: PLR0917 - typer passes them by name
             delimiter=delimiter,
             min_batch_size=min_batch_size,
             max_batch_size=max_batch_size,
+            placement=placement.value if placement else None,
             isolate=isolate,
             timeout=timeout,
             runner=runner,
             progress=not no_progress,
+            verbose=verbose,
+        )
+    )
+
+
+@app.command(help=_DOCTOR)
+def doctor(  # noqa: PLR0917 - typer passes them by name
+    handler: options.Subject = None,
+    model: options.Model = None,
+    handler_arg: options.HandlerArg = None,
+    inference_arg: options.InferenceArg = None,
+    key: options.Key = None,
+    max_batch_size: options.MaxBatchSize = None,
+    rows: options.Rows = None,
+    columns: options.Columns = None,
+    text_columns: options.TextColumns = None,
+    file_format: options.Format = None,
+    delimiter: options.Delimiter = None,
+    processes: options.Processes = None,
+    clean: options.Clean = False,
+    as_json: options.Json = False,
+    verbose: options.DoctorVerbose = False,
+) -> int:
+    """Says what there is on this machine, or what a handler needs on it."""
+    return consult(
+        DoctorWords(
+            handler=handler,
+            model=model,
+            handler_args=handler_arg or (),
+            inference_args=inference_arg or (),
+            key=key,
+            max_batch_size=max_batch_size,
+            rows=rows,
+            columns=columns,
+            text_columns=text_columns,
+            file_format=file_format.value if file_format else None,
+            delimiter=delimiter,
+            processes=processes,
+            clean=clean,
+            as_json=as_json,
             verbose=verbose,
         )
     )

@@ -1,4 +1,4 @@
-"""The options of ``headrace run``, in the groups in which its help shows them."""
+"""The options of ``headrace run`` and ``headrace doctor``, in the groups in which its help shows them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 _INPUT, _MODEL, _OUTPUT, _RUN = "Input", "Model", "Output", "Running"
+_DOCTOR = "Examination"
 
 
 class FileFormat(str, Enum):
@@ -16,6 +17,14 @@ class FileFormat(str, Enum):
     jsonl = "jsonl"
     csv = "csv"
     parquet = "parquet"
+
+
+class PlacementName(str, Enum):
+    """Where a model can live."""
+
+    process = "process"
+    machine = "machine"
+    auto = "auto"
 
 
 Inputs = Annotated[
@@ -129,6 +138,15 @@ Runner = Annotated[
         help="Beam's runner. By default FnApiRunner, in this process.",
     ),
 ]
+Placement = Annotated[
+    PlacementName | None,
+    typer.Option(
+        "--placement",
+        rich_help_panel=_RUN,
+        help="A model for each worker process, or one for the machine; auto: one if memory is short. By default as "
+        "the handler says.",
+    ),
+]
 Isolate = Annotated[
     bool,
     typer.Option(
@@ -149,4 +167,42 @@ Timeout = Annotated[
 NoProgress = Annotated[bool, typer.Option("--no-progress", rich_help_panel=_RUN, help="Show only the summary.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", rich_help_panel=_RUN, help="Show Beam's log, and the traceback of a failure.")
+]
+
+Subject = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[HANDLER]",
+        help="An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable.",
+    ),
+]
+Rows = Annotated[
+    str | None,
+    typer.Option(
+        "--rows", metavar="FILE", rich_help_panel=_INPUT, help="A file of rows, with which batches are measured."
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        metavar="COUNT",
+        rich_help_panel=_DOCTOR,
+        help="How many worker processes to reckon with. By default one for each core.",
+    ),
+]
+Clean = Annotated[
+    bool,
+    typer.Option(
+        "--clean", rich_help_panel=_DOCTOR, help="Remove files of managers, and end hosts, whose owner is gone."
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", rich_help_panel=_DOCTOR, help="Print JSON: plain values, in bytes and seconds.")
+]
+DoctorVerbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", rich_help_panel=_DOCTOR, help="Show what is logged meanwhile, and the traceback of a failure."
+    ),
 ]

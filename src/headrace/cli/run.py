@@ -20,6 +20,7 @@ from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.progress import wait
 from headrace.cli.signals import Signals
 from headrace.cli.summary import show, summary
+from headrace.core.config import Scope
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
@@ -49,6 +50,7 @@ class Words:
     delimiter: str | None = None
     min_batch_size: int | None = None
     max_batch_size: int | None = None
+    placement: Scope | None = None
     isolate: bool = False
     timeout: float | None = None
     runner: str | None = None
@@ -99,6 +101,7 @@ def _prepare(words: Words) -> Any:
             keep=keep,
             inference_args=parse_arguments("--inference-arg", words.inference_args) or None,
             batch_sizes={name: size for name, size in sizes.items() if size is not None},
+            placement=words.placement,
             isolate=words.isolate,
             timeout=words.timeout,
             runner=words.runner or pipeline.DEFAULT_RUNNER,

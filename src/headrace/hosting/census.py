@@ -134,28 +134,43 @@ def clean(state: MachineState) -> None:
             time.sleep(_POLL_SECS)
 
 
-def _look(directory: str, name: str) -> ManagerState | Silent | str:
-    """What is at a seat; its name alone, if only files are."""
+def _look(directory: str, name: str) -> ManagerState | Silent | str | None:
+    """What is at a seat; its name alone, if only files are; None: nothing any more."""
+    deadline = time.monotonic() + _PATIENCE_SECS
+    while True:
+        try:
+            connection = find(directory, name, _PATIENCE_SECS)
+        except (OSError, ConfigurationError) as error:
+            return Silent(name, str(error))
+        if connection is None and is_free(directory, name):
+            return name if name in seats(directory) else None
+        state = None if connection is None else _state(name, Channel(connection))
+        if state is not None:
+            return state
+        if time.monotonic() > deadline:
+            return Silent(name, "a manager is about to start there, or to end.")
+        time.sleep(_POLL_SECS)
+
+
+def _state(name: str, channel: Channel) -> ManagerState | Silent | None:
+    """What a manager says; None: it leaves."""
+    greeted = False
     try:
-        connection = find(directory, name, _PATIENCE_SECS)
-    except (OSError, ConfigurationError) as error:
-        return Silent(name, str(error))
-    if connection is None:
-        return name if is_free(directory, name) else Silent(name, "a manager is about to start there, or to end.")
-    channel = Channel(connection)
-    try:
+        channel.receive(_PATIENCE_SECS)
+        greeted = True
         return _understood(name, _ask(channel))
     except TimeoutError:
         return Silent(name, f"the manager has not answered within {_PATIENCE_SECS:g} s; is it stopped?")
     except Exception as error:  # another version's pickles may raise anything here
+        if not greeted and isinstance(error, EOFError | ConnectionError):
+            return None
         problem = f"{type(error).__name__}: {error}".rstrip(": ")
-        return Silent(name, f"the manager cannot be understood, being of another version of Headrace? ({problem})")
+        return Silent(name, f"the manager cannot be understood; is it of another version of Headrace? ({problem})")
     finally:
         channel.close()
 
 
 def _ask(channel: Channel) -> Any:
-    channel.receive(_PATIENCE_SECS)  # the greeting
     channel.send(Census())
     answer, files = channel.receive(_PATIENCE_SECS)
     for file in files:

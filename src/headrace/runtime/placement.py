@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from headrace.hosting.admission import size
+
 
 class Choice(NamedTuple):
     """Where a model shall live, and why."""
@@ -25,8 +27,8 @@ class Choice(NamedTuple):
     def why(self) -> str:
         """The figures."""
         return (
-            f"{self.nbytes / 1e9:.2f} GB for each of {self.processes} processes, one for each core, of "
-            f"{self.free / 1e9:.2f} GB that are free for models and everything else"
+            f"{size(self.nbytes)} for each of {self.processes} processes, one for each core, of {size(self.free)} that "
+            "are free for models and everything else"
         )
 
 

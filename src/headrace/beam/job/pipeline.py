@@ -26,6 +26,7 @@ from headrace.beam.job.files import Source, read_rows
 from headrace.beam.job.output import Output, PartWriter, write_manifest
 from headrace.beam.job.rows import BrokenLine, Examples, Row, batching_over_rows, over_rows, row_of
 from headrace.beam.transform import RunInference
+from headrace.core.config import Scope
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 
@@ -58,6 +59,8 @@ class Job:
     inference_args: dict[str, Any] | None = None
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     """``min_batch_size`` and ``max_batch_size``, where they replace the handler's."""
+    placement: Scope | None = None
+    """Where the model lives; None: as the handler says."""
     isolate: bool = False
     """Whether the model lives in a process of its own."""
     timeout: float | None = None
@@ -191,6 +194,7 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -
         over_rows(job.handler, job.examples),
         inference_args=job.inference_args,
         batching=batching_over_rows(job.handler, job.batch_sizes),
+        placement=job.placement,
         isolate=job.isolate,
     ).with_exception_handling(timeout=job.timeout)
     dead = {("inference", 0): letters.failed_inferences}

@@ -1,0 +1,128 @@
+"""Whoever dies of those that share a model, at whatever moment: no element is lost, doubled or wrongly blamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+WORKERS = 3
+DEEDS = 12
+MANY = 10**6
+
+
+@pytest.fixture
+def seed():
+    seed = int(os.environ.get("HEADRACE_SEED", random.randrange(10**6)))
+    print(f"HEADRACE_SEED={seed}")
+    return seed
+
+
+class Outsider:
+    """Kills those that have to do with the model, one after the other.
+
+    A batch, or a load, may be its victim only once: of what dies twice nobody could say that it is innocent. So between
+    its deeds it waits until every worker has finished two more bundles.
+    """
+
+    def __init__(self, machine, census, spec, randomness, wait_until):
+        self._machine = machine
+        self._census = census
+        self._spec = spec
+        self._random = randomness
+        self._wait_until = wait_until
+        self.killed = []
+        self.deeds = Counter()
+
+    def run(self, deeds):
+        self._settle()
+        while self.deeds.total() < deeds:
+            time.sleep(self._random.uniform(0, 0.01))
+            kinds = ["manager", "zygotes", "hosts", "worker", "loader", "machine's zygotes", "machine's hosts"]
+            if self._commit(self._random.choice(kinds)):
+                self._settle()
+
+    def _settle(self):
+        """Until the workers that live have finished two more bundles."""
+        before = {number: self._bundles(number) for number in self._living()}
+        done = self._wait_until(lambda: all(self._bundles(n) >= before[n] + 2 or self._failed(n) for n in before), 60)
+        assert done, (dict(self.deeds), self._machine.stderr()[-3000:])
+        assert not any(self._failed(n) for n in before), (dict(self.deeds), self._machine.stderr()[-3000:])
+
+    def _living(self):
+        return [n for n, worker in enumerate(self._machine.workers) if worker.pid not in self.killed]
+
+    def _failed(self, number):
+        return self._machine.workers[number].poll() is not None
+
+    def _bundles(self, number):
+        return len(self._machine.result(number)) // self._machine.program.BUNDLE
+
+    def _commit(self, deed):
+        """Returns whether anybody was there to be killed."""
+        if deed == "worker":
+            self._replace_worker()
+        elif deed == "loader":
+            self._disturb_load()
+        else:
+            victims = self._victims(deed)
+            kill(*victims)
+            if not victims:
+                return False
+        self.deeds[deed] += 1
+        return True
+
+    def _victims(self, deed):
+        managers = self._census.managers()
+        if deed == "manager":
+            return managers
+        owners = managers if deed.startswith("machine") else [self._machine.workers[n].pid for n in self._living()]
+        kind = deed.split()[-1]
+        return [victim for owner in owners for victim in getattr(self._census, kind)(owner)]
+
+    def _replace_worker(self):
+        victim = self._machine.workers[self._random.choice(self._living())]
+        self.killed.append(victim.pid)
+        kill(victim.pid)
+        self._machine.start(self._spec, workers=1, bundles=MANY)
+
+    def _disturb_load(self):
+        """With its manager gone, a model is loaded anew for the next worker, or at once for all; not undisturbed."""
+        loads = len(self._machine.notes("load"))
+        kill(*self._census.managers())
+        self._replace_worker()
+        assert self._wait_until(lambda: len(self._machine.notes("load")) > loads), self._machine.stderr()[-3000:]
+        kill(*(host for manager in self._census.managers() for host in self._census.hosts(manager)))
+
+
+def kill(*processes):
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def expected(element, program):
+    return [element, "ValueError('refused')" if element % program.REFUSED == 0 else 2 * element]
+
+
+@pytest.mark.parametrize("kind", ["mapped", "timeout", "copies"])
+def test_schedule(machine, census, seed, wait_until, kind):
+    spec = machine.spec(kind, "Refusing")
+    outsider = Outsider(machine, census, spec, random.Random(seed), wait_until)
+    machine.start(spec, workers=WORKERS, bundles=MANY)
+    outsider.run(DEEDS)
+    (machine.folder / "enough").touch()
+    for number, worker in enumerate(machine.workers):
+        code = worker.wait(30)
+        assert code == (-signal.SIGKILL if worker.pid in outsider.killed else 0), machine.stderr()[-3000:]
+        outcomes = machine.result(number)
+        first = machine.elements(number).start
+        assert outcomes == [expected(n, machine.program) for n in range(first, first + len(outcomes))]
+    print(dict(outsider.deeds))
+    machine.workers.clear()
+    machine.assert_vacated_by_the_next(machine.spec(kind))
