@@ -47,6 +47,7 @@ def main(report: str, limit_secs: str, *command: str) -> None:
     account = Account()
     _watch(subprocess.Popen(command, stdin=subprocess.DEVNULL), account, float(limit_secs))
     account.left_behind = _kill_all()
+    list(_ended())  # whose CPU time counts only now
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     account.cpu_seconds = used.ru_utime + used.ru_stime
     Path(report).write_text(json.dumps(asdict(account)), encoding="utf-8")

@@ -117,10 +117,12 @@ class _Source(beam.DoFn):
         self._made = 0
 
     def process(self, start: int) -> Iterator[tuple[int, Any]]:
+        rows = self._handler.make_rows(start, min(start + _CHUNK, self._plan.rows))
         if self._plan.one_after_another and self._made == 1:
+            yield next(rows)  # Beam lets a full batch go when the row after it has come
             self._meet()
         self._made += 1
-        yield from self._handler.make_rows(start, min(start + _CHUNK, self._plan.rows))
+        yield from rows
 
     def _meet(self) -> None:
         """The first process waits, its first rows given away, until another one has begun to compute, too."""

@@ -252,9 +252,16 @@ class Machine:
 
     def result(self, number):
         """Of the bundles that it has finished."""
+        return sorted(pair for line in self._result(number).splitlines() for pair in json.loads(line))
+
+    def bundles(self, number):
+        """How many it has finished."""
+        return self._result(number).count("\n")
+
+    def _result(self, number):
         file = self.folder / f"result-{number * APART}"
-        lines = file.read_text().split("\n")[:-1] if file.exists() else []
-        return sorted(pair for line in lines for pair in json.loads(line))
+        text = file.read_text() if file.exists() else ""
+        return text[: text.rfind("\n") + 1]
 
     def elements(self, number):
         return range(number * APART, number * APART + self.expected)

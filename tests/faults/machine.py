@@ -80,6 +80,7 @@ class Refusing(Doubling):
         assert self.loaded
         if any(example % REFUSED == 0 for example in batch):
             raise ValueError("refused")
+        time.sleep(0.001)
         return [model.twos[0] * example for example in batch]
 
 

@@ -49,8 +49,8 @@ class Outsider:
 
     def _settle(self):
         """Until the workers that live have finished two more bundles."""
-        before = {number: self._bundles(number) for number in self._living()}
-        done = self._wait_until(lambda: all(self._bundles(n) >= before[n] + 2 or self._failed(n) for n in before), 60)
+        before = {number: self._machine.bundles(number) for number in self._living()}
+        done = self._wait_until(lambda: all(self._machine.bundles(n) >= before[n] + 2 or self._failed(n) for n in before), 60)
         assert done, (dict(self.deeds), self._machine.stderr()[-3000:])
         assert not any(self._failed(n) for n in before), (dict(self.deeds), self._machine.stderr()[-3000:])
 
@@ -59,9 +59,6 @@ class Outsider:
 
     def _failed(self, number):
         return self._machine.workers[number].poll() is not None
-
-    def _bundles(self, number):
-        return len(self._machine.result(number)) // self._machine.program.BUNDLE
 
     def _commit(self, deed):
         """Returns whether anybody was there to be killed."""

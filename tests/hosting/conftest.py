@@ -7,9 +7,11 @@ import gc
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,11 +19,16 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from headrace.hosting import orphans
+from headrace.hosting import lease, orphans
 from headrace.hosting.client import ModelHosts
 from headrace.hosting.host import Answer
+from headrace.hosting.lease import Lease, Order
+from headrace.hosting.manager import Manager
 from headrace.hosting.nursery import Nursery
+from headrace.hosting.rendezvous import DIRECTORY_VARIABLE, Seat
+from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import children, processes
+from headrace.testing import FakeClock
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot import it
 
@@ -163,6 +170,13 @@ class Toy:
     def unsendable(self, answer, error):
         return Answer(("unsendable", repr(error)))
 
+    def exports(self, work):
+        """What the work has left under that name."""
+        return getattr(self, "model", None)
+
+    def attach(self, work, value):
+        self.model = value
+
     def close(self):
         Path(self.farewell).touch() if hasattr(self, "farewell") else None
 
@@ -219,6 +233,78 @@ def new_module(tmp_path, monkeypatch):
         return name
 
     return write
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """A runtime directory of its own, whose path is short; the last manager removes it."""
+    directory = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(directory))
+    yield directory
+    try:
+        assert wait_until(lambda: not directory.exists(), 5), list(directory.iterdir())
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class Managers:
+    """Managers that are threads of this process, one after the other, for those who look for one."""
+
+    def __init__(self, directory, clock):
+        self._directory = directory
+        self._clock = clock
+        self.all = []
+        self.threads = []
+
+    def launch(self, directory, name, lock, listening):
+        seat = Seat.inherited(directory, name, os.dup(lock), os.dup(listening))
+        self.all.append(Manager(seat, self._clock))
+        self.threads.append(threading.Thread(target=self.all[-1].run, name="manager"))
+        self.threads[-1].start()
+
+    def models(self):
+        """The census of the last one, by the models' names."""
+        return {model["name"]: model for model in self.all[-1].census()["models"]}
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def managers(census, runtime, clock, monkeypatch):
+    managers = Managers(runtime, clock)
+    monkeypatch.setattr(lease, "_launch", managers.launch)
+    yield managers
+    for thread in managers.threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def lease_of(toy, request):
+    """Makes shares in models, which are given back in the end; ``load`` is called with the servant, in the loader."""
+    made = []
+
+    def make(load, key="key", **fields):
+        order = Order(
+            key=key,
+            name=fields.pop("name", key),
+            servant=toy(),
+            work=pickle.dumps(cloudpickle.dumps(lambda rows, servant: [load(servant)])),
+            surroundings=Surroundings.here(),
+            **{**UNDEMANDING, **fields},
+        )
+        made.append(Lease(order))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+UNDEMANDING = {"copies": 1, "hosted": False, "timeout_secs": None, "linger_secs": 0, "at_least": None}
 
 
 @pytest.fixture

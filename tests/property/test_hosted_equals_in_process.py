@@ -62,7 +62,7 @@ ELEMENTS = st.one_of(
     st.lists(VALUES, max_size=7),
     alike(lambda array: array),
     alike(lambda array: (1, {"a": array, "b": "c"})),
-    alike(lambda array: behaviours.Point(array, [array])),
+    alike(lambda array: behaviours.Point(array, [array.copy()])),
 )
 
 

@@ -7,14 +7,14 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Console
 
 from headrace.cli.errors import orderly, report_error
 from headrace.cli.signals import Signals
-from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
 
 HEALTHY, FAILED, MISUSED = 0, 1, 2
 
@@ -114,6 +114,7 @@ def _examine(words: DoctorWords, errors: Console, out: Console) -> int:
             raise
         except Exception as error:
             return _fail(errors, FAILED, error, "the model cannot be loaded: ", verbose=words.verbose)
+    found = replace(found, handler=words.handler or "")  # not that of rows, which is ours
     if words.as_json:
         _print_json(out, examination_as_json(found))
     else:
@@ -160,6 +161,6 @@ def _print_json(out: Console, value: dict[str, Any]) -> None:
 def _fail(console: Console, code: int, error: BaseException, what: str = "", *, verbose: bool) -> int:
     if verbose:
         traceback.print_exception(error, file=sys.stderr)
-    own_words = isinstance(error, ValueError) and type(error) is not ValueError and str(error)
+    own_words = isinstance(error, HeadraceError) or (code == MISUSED and isinstance(error, ValueError) and str(error))
     report_error(console, what + (str(error) if own_words else f"{as_type_name(error)}: {error}"))
     return code

@@ -61,7 +61,7 @@ def _show(console: Console, lines: Sequence[Line]) -> None:
 
 def _census_lines(state: MachineState, cleaned: MachineState | None) -> Iterator[Line]:
     yield "runtime directory", state.directory or f"none: {state.problem}"
-    if not state.managers:
+    if not (state.managers or state.silent):
         yield "managers", "none; one starts when a pipeline shares a model, and ends with the last of them"
     for manager in state.managers:
         yield "", ""
@@ -143,7 +143,7 @@ def _finding_lines(model: ModelFindings) -> Iterator[Line]:
     if model.mapped:
         yield "weights", f"can be mapped: {_bytes(model.nbytes)} in shared memory"
     else:
-        yield "weights", f"cannot be mapped, since {model.reason}; {_bytes(model.nbytes)} in a host"
+        yield "weights", f"cannot be mapped, since {model.reason}; {_bytes(model.nbytes)} in a host, imports included"
     if model.attach_seconds is not None and model.first_attach_seconds is not None:
         first = _seconds(model.first_attach_seconds)
         yield "  attaching", f"{_seconds(model.attach_seconds)} in each process; {first} with this process's imports"

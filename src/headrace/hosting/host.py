@@ -115,7 +115,10 @@ class Servant(Protocol):
 
 
 def serve(servant: Servant, channel: Channel, progress_file: int) -> None:
-    """Answers requests, the owner's and those of its guests, until the owner ends the connection."""
+    """Answers requests, the owner's and those of its guests, until the owner ends the connection.
+
+    What has been exported is not closed: it lives on elsewhere, and its memory here is not what it was.
+    """
     shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
     progress = Progress(shared.memory)
     progress.end()  # ready to begin
@@ -123,16 +126,20 @@ def serve(servant: Servant, channel: Channel, progress_file: int) -> None:
     clients = {owner: _Client(servant, progress, channel)}
     poll = select.poll()
     poll.register(owner, select.POLLIN)
-    while owner in clients:
+    is_wanted = True
+    while is_wanted:
         for file, _ in poll.poll():
             guests = clients[file].serve()
-            if guests is None:
+            if guests is None and file == owner:
+                is_wanted = False
+            elif guests is None:
                 poll.unregister(file)
                 clients.pop(file).close()
             for guest in guests or ():
                 clients[guest] = _Client(servant, progress, Channel.inherited(guest))
                 poll.register(guest, select.POLLIN)
-    servant.close()
+    if not any(client.has_exported for client in clients.values()):
+        servant.close()
 
 
 class _Client:
@@ -145,6 +152,7 @@ class _Client:
         self._requests = Attached()
         self._answers = SegmentPool()
         self._unread: dict[int, tuple[Segment, int]] = {}
+        self.has_exported = False
 
     def serve(self) -> list[int] | None:
         """Answers one request; returns the files of new guests, None if this one has left."""
@@ -224,6 +232,7 @@ class _Client:
             copies = dict(islice(kept_copies().items(), _MOST_COPIES))
             files = [os.dup(copy) for copy in copies.values()]
             return Answer(Exported(bytes(told), None, str(error), peak_bytes(), tuple(copies)), files=files)
+        self.has_exported = True
         return Answer(Exported(bytes(told), arena, peak=peak_bytes()), files=[file])
 
 

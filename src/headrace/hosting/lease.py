@@ -191,6 +191,8 @@ class Lease:
         finally:
             self._output.release()
         if isinstance(answer, Share):
+            if files:  # there are no hosts to be heard from
+                self._end_output()
             return answer, files
         output, self._output = self._output, None
         output.close()
@@ -202,6 +204,8 @@ class Lease:
     def _retake(self) -> None:
         """After a manager has died: has the next one load the model again."""
         taken = self._take()
+        if isinstance(taken, Loss) and not taken.timed_out:
+            taken = self._take()  # an outsider may have killed the loader
         if isinstance(taken, Loss):
             raise HostStartError(self._order.name, f"it {taken.ending} while it was loading the model.")
         share, files = taken
@@ -236,12 +240,16 @@ class Lease:
 
     def _let_go(self) -> None:
         channel, self._channel = self._channel, None
-        output, self._output = self._output, None
         if channel is not None:
             channel.shut_down()
             channel.close()
+        self._end_output()
+
+    def _end_output(self) -> None:
+        """What has come by now is passed on."""
+        output, self._output = self._output, None
         if output is not None:
-            output.close()
+            output.close(0)
 
 
 def seat_name() -> str:

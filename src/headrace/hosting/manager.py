@@ -56,7 +56,7 @@ class Manager:
         self._changed = threading.Condition()
         self._entries: dict[str, _Entry] = {}
         self._clients: dict[Channel, _Entry | None] = {}
-        self._loading: dict[str, int | None] = {}
+        self._loading: dict[_Entry, int | None] = {}
         """How many bytes each load in progress is thought to take."""
         self._peaks: dict[str, int] = {}
         self._leaving: dict[int, int] = {}
@@ -177,24 +177,30 @@ class Manager:
     def _load(self, entry: _Entry) -> None:
         model, key = entry.model, entry.model.order.key
         need = max(self._peaks.get(key, 0), model.order.at_least or 0) or None
-        refusal = self._await_room(key, need)
+        refusal = self._await_room(entry, need)
         outcome = Refused(ModelMemoryError(model.order.name, refusal)) if refusal else model.load()
         with self._changed:
-            self._loading.pop(key, None)
+            self._loading.pop(entry, None)
             if model.peak:
                 self._peaks[key] = model.peak
             model.outcome = outcome
+            has_failed = not model.is_ready and self._forget(entry)  # whoever comes now has it loaded anew
+            is_forgotten = self._entries.get(key) is not entry
             self._changed.notify_all()
+        if has_failed:
+            self._drop(entry)
+        elif is_forgotten:
+            model.close()  # again, should it have been closed before it had all that it has now
 
-    def _await_room(self, key: str, need: int | None) -> str | None:
+    def _await_room(self, loading: _Entry, need: int | None) -> str | None:
         """Until the model may be loaded; returns why it may not be, if so."""
         while True:
             with self._changed:
                 leaving = sum(self._leaving.values())
-                loading = list(self._loading.values())
-                verdict = admit(need, self._held(), loading, memory_available(), memory_limit(), leaving=leaving)
+                needs = list(self._loading.values())
+                verdict = admit(need, self._held(), needs, memory_available(), memory_limit(), leaving=leaving)
                 if isinstance(verdict, Go):
-                    self._loading[key] = need
+                    self._loading[loading] = need
                     return None
                 if isinstance(verdict, Refuse):
                     return verdict.reason

@@ -100,17 +100,20 @@ class SharedModel:
         for _ in range(_TRIES):
             life = self._hosts.life(number)
             mine, theirs = Channel.pair()
+            files: list[int] = []
             try:
                 life.introduce(theirs.fileno())
-            except OSError:
-                mine.close()
+                for file in (mine.fileno(), life.progress_file, life.watched):
+                    files += [os.dup(file)] if file is not None else []
+            except OSError:  # it has ended
+                for file in files:
+                    os.close(file)
                 continue
             finally:
+                mine.close()
                 theirs.close()
-            files = [os.dup(life.progress_file), *([os.dup(life.watched)] if life.watched is not None else [])]
-            channel = os.dup(mine.fileno())
-            mine.close()
-            return Joined(life.process), [channel, *files]
+            self._codes.pop(life.process, None)  # of an earlier one with that number
+            return Joined(life.process), files
         raise HostStartError(self.order.name, f"{_TRIES} hosts in a row ended before a client could join them.")
 
     def bury(self, process: int, *, late: bool) -> int | None:

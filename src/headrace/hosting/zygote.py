@@ -111,6 +111,7 @@ class Zygote:
         self._servant: Any = None
         self._unattached: tuple[Attach, int] | None = None
         """A model, and its file, that hosts must map themselves, since they import the servant's modules themselves."""
+        self._has_model = False
         self._hosts: set[int] = set()
         self._helpers: set[int] = set()
         """Processes that modules have started as they were imported."""
@@ -143,6 +144,9 @@ class Zygote:
         for host in list(self._hosts):
             self._bury(host)
         self.end_helpers()
+        if self._has_model:
+            _flush()
+            os._exit(0)  # what finalizers of the model do is for hosts to do, which have used it
 
     def end_helpers(self) -> None:
         """Ends what was started here, and is no host."""
@@ -176,6 +180,7 @@ class Zygote:
             return Failed(traceback.format_exc().splitlines())
         finally:
             os.close(file)
+        self._has_model = True
         gc.collect()
         gc.freeze()
         return Attached()
