@@ -185,13 +185,14 @@ def evaluate(notes: Sequence[Note], account: Mapping[str, Any]) -> Run:
     together, whole = find_overlap(batches), (batches[0][1], max(end for *_, end, _ in batches))
     samples = account["samples"] or [(0, 0)]
     computing = [size for ns, size in samples if together[0] <= ns <= together[1]]
+    nearest = min(samples, key=lambda sample: abs(sample[0] - sum(together) / 2))[1]
     loads = [(end.ns - start.ns) / 1e9 for start, end in zip(at["loading"], at["loaded"], strict=True)]
     return Run(
         wall=(at["finished"][-1].ns - at["submitted"][0].ns) / 1e9,
         cpu_seconds=account["cpu_seconds"],
         rate=find_rate(batches, *together),
         whole_rate=find_rate(batches, *whole),
-        pss=statistics.median(computing or [size for _, size in samples]),
+        pss=statistics.median(computing or [nearest]),
         peak_pss=max(size for _, size in samples),
         loads=len(loads),
         load_seconds=max(loads, default=0.0),

@@ -59,6 +59,11 @@ class Broken(Add):
         raise OSError("no such weights:\\nw.pkl")
 
 
+class NeverLoads(Add):
+    def load_model(self):
+        threading.Event().wait()
+
+
 class Slow(Add):
     """Never ready."""
 

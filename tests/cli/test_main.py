@@ -10,7 +10,7 @@ import headrace as package
 
 GUIDE = Path(__file__).parents[2] / "docs" / "command-line.md"
 WIDTH = "100"
-DRAWN = re.compile(r"Usage:.*|[─│╭╮╰╯*]|<[^>]*>|\[[a-z|]+\]|\bINTEGER\b|\bINPUT\S*")
+DRAWN = re.compile(r"Usage:.*|[─│╭╮╰╯*]|<[^>]*>|\[[a-z|]+\]|\bINTEGER\b|\b(?:INPUT|HANDLER)\S*")
 """What typer draws around the words of the help; it changes with its version."""
 
 
@@ -31,7 +31,7 @@ def test_the_version(headrace):
 def test_the_help_names_the_commands(headrace, arguments):
     result = headrace(*arguments)
     assert (result.code, result.err) == (0, "")
-    assert "run" in words(result.out)
+    assert {"run", "doctor"} <= set(words(result.out))
 
 
 def test_an_unknown_command(headrace):
@@ -40,19 +40,21 @@ def test_an_unknown_command(headrace):
     assert "No such command 'walk'" in result.error
 
 
-def test_the_help_in_the_guide_is_the_help(command):
-    process = command("run", "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH, NO_COLOR="1")
+@pytest.mark.parametrize("name", ["run", "doctor"])
+def test_the_help_in_the_guide_is_the_help(command, name):
+    process = command(name, "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH, NO_COLOR="1")
     help_text, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")
     (block,) = re.findall(
-        r"^```console\n\$ headrace run --help\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE
+        rf"^```console\n\$ headrace {name} --help\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE
     )
     assert words(block) == words(help_text)
 
 
-def test_every_option_is_explained_in_the_guide(command):
-    help_text, _ = command("run", "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH).communicate()
+@pytest.mark.parametrize(("name", "count"), [("run", 15), ("doctor", 12)])
+def test_every_option_is_explained_in_the_guide(command, name, count):
+    help_text, _ = command(name, "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH).communicate()
     options = set(re.findall(r"(--[a-z-]+) ", help_text)) - {"--help"}
-    assert len(options) > 15
+    assert len(options) > count
     explained = GUIDE.read_text().partition("$ headrace run --help")[0]
     assert {option for option in options if f"`{option}" not in explained} == set()

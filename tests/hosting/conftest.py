@@ -280,6 +280,7 @@ def managers(census, runtime, clock, monkeypatch):
     for thread in managers.threads:
         thread.join(10)
         assert not thread.is_alive()
+    managers.all.clear()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import pickle
 import shutil
@@ -40,6 +39,13 @@ class Unmappable(headrace.ModelHandler):
         return list(batch)
 
 
+class Array(Unmappable):
+    """Its model can be mapped, and needs no imports to speak of."""
+
+    def load_model(self):
+        return numpy.ones(1_000_000)
+
+
 @pytest.fixture
 def directory(monkeypatch):
     """A runtime directory of its own, whose path is short."""
@@ -62,7 +68,6 @@ def shared(directory, wait_until):
     yield begin
     for predictions in running:
         predictions.close()
-    gc.collect()  # what has a model of the machine's is forgotten
     assert wait_until(lambda: not any(take_census().managers))
 
 
@@ -166,9 +171,9 @@ def test_models_that_are_mapped_and_models_in_hosts(shared, classifier):
     assert (state.silent, state.stale) == ((), ())
 
 
-def test_a_model_that_lingers(shared, classifier, wait_until):
+def test_a_model_that_lingers(directory, wait_until):
     placement = headrace.PlacementConfig("machine", linger_secs=1000)
-    predictions = headrace.predict(classifier, [numpy.ones(1_000_000)], placement=placement)
+    predictions = headrace.predict(Array(), [1], placement=placement)
     assert len(list(predictions)) == 1
     (manager,) = wait_until(lambda: [one for one in take_census().managers if not one.clients])
     (model,) = manager.models
@@ -184,8 +189,8 @@ def test_hosts_of_one_process_alone(shared):
     assert len(state.own_hosts[os.getpid()]) == 2  # the host, and what has forked it
 
 
-def test_what_a_killed_manager_leaves_is_found_and_removed(shared, classifier, directory, wait_until):
-    shared(classifier, numpy.ones(1_000_000))
+def test_what_a_killed_manager_leaves_is_found_and_removed(shared, directory, wait_until):
+    shared(Array(max_batch_size=1), 1)
     (manager,) = take_census().managers
     os.kill(manager.process.process, signal.SIGKILL)
     assert wait_until(lambda: take_census().stale == (seat_name(),))
@@ -197,16 +202,16 @@ def test_what_a_killed_manager_leaves_is_found_and_removed(shared, classifier, d
     assert take_census().stale == ()
 
 
-def test_a_seat_that_somebody_has_taken_meanwhile_is_not_cleaned(shared, classifier, directory):
-    shared(classifier, numpy.ones(1_000_000))
+def test_a_seat_that_somebody_has_taken_meanwhile_is_not_cleaned(shared, directory):
+    shared(Array(max_batch_size=1), 1)
     state = take_census()
     (manager,) = state.managers
     clean(replace(state, stale=(manager.seat,)))
     assert [one.process.process for one in take_census().managers] == [manager.process.process]
 
 
-def test_a_manager_that_is_stopped(shared, classifier, impatient):
-    shared(classifier, numpy.ones(1_000_000))
+def test_a_manager_that_is_stopped(shared, impatient):
+    shared(Array(max_batch_size=1), 1)
     (manager,) = take_census().managers
     os.kill(manager.process.process, signal.SIGSTOP)
     try:

@@ -49,7 +49,8 @@ def noted(tmp_path):
     """A way to load that leaves word of each load, and then waits until it may go on."""
 
     def load(servant, folder=str(tmp_path)):
-        import os, time  # noqa: E401, PLC0415
+        import os  # noqa: PLC0415
+        import time
         from pathlib import Path  # noqa: PLC0415
 
         Path(folder, f"load-{os.getpid()}").touch()
@@ -288,6 +289,7 @@ def test_who_waits_for_room_gets_it_when_a_load_has_ended(managers, memory, leas
         first.close()
         with pytest.raises(HostStartError):
             one.result()
+        assert wait_until(lambda: "6" not in managers.models())
         (tmp_path / "go").touch()
         assert two.result() == ("noted", True)
 

@@ -20,7 +20,7 @@ import headrace
 from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.runtime import examination
-from headrace.runtime.examination import Cost, Examination, ModelFindings, examine, measure
+from headrace.runtime.examination import Cost, Examination, ModelFindings, examine, measure, subject
 from headrace.runtime.placement import choose
 
 MB = 10**6
@@ -75,11 +75,15 @@ class Linear(headrace.ModelHandler):
             return list(model(torch.stack(batch)))
 
 
+def look(handler, rows=None, **options):
+    return examine(subject(handler), rows, **options)
+
+
 def test_a_linear_model(tmp_path):
     model = sklearn.linear_model.LogisticRegression().fit(numpy.eye(4), [0, 1, 0, 1])
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
     rows = iter(numpy.eye(4))
-    found = examine(SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"), max_batch_size=100), rows, processes=7)
+    found = look(SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"), max_batch_size=100), rows, processes=7)
     (model,) = found.models
     assert (found.handler, found.default, found.copies, found.processes) == (
         "SklearnModelHandlerNumpy",
@@ -97,7 +101,7 @@ def test_a_linear_model(tmp_path):
 
 
 def test_a_torch_module_without_rows():
-    found = examine(Linear(large_model=True))
+    found = look(Linear(large_model=True))
     (model,) = found.models
     assert found.default == "machine"
     assert 4 * MB <= model.nbytes < 5 * MB
@@ -107,7 +111,7 @@ def test_a_torch_module_without_rows():
 
 
 def test_a_model_that_lives_in_a_host():
-    found = examine(Doing(threading.Lock, lambda batch: [os.getpid() for _ in batch], max_batch_size=8), iter([1, 2]))
+    found = look(Doing(threading.Lock, lambda batch: [os.getpid() for _ in batch], max_batch_size=8), iter([1, 2]))
     (model,) = found.models
     assert not model.mapped
     assert "lock" in model.reason
@@ -118,7 +122,7 @@ def test_a_model_that_lives_in_a_host():
 
 def test_models_by_key_one_after_the_other():
     mappings = [headrace.KeyModelMapping(["a"], Doing()), headrace.KeyModelMapping(["b"], Doing())]
-    found = examine(headrace.KeyedModelHandler(mappings, max_models_per_worker_hint=1), [("a", 1), ("c", 1), ("a", 2)])
+    found = look(headrace.KeyedModelHandler(mappings, max_models_per_worker_hint=1), [("a", 1), ("c", 1), ("a", 2)])
     assert found.routed
     assert [(model.name, bool(model.costs)) for model in found.models] == [("a", True), ("b", False)]
     assert "belongs to no KeyModelMapping" in found.models[1].trouble
@@ -132,7 +136,7 @@ def test_handlers_are_given_what_a_pipeline_gives_them():
         return batch
 
     handler = Doing(predict=predict, max_batch_size=1, env_vars={"A_VARIABLE_OF_THIS_TEST": "set"})
-    examine(handler.with_preprocess_fn(lambda row: row + 1), [1, 2])
+    look(handler.with_preprocess_fn(lambda row: row + 1), [1, 2])
     del os.environ["A_VARIABLE_OF_THIS_TEST"]
     assert {(tuple(batch), value) for batch, value in seen} == {((2,), "set")}
 
@@ -148,7 +152,7 @@ def die():
 @pytest.mark.parametrize(("load", "error", "words"), [(fail, OSError, "^no such weights$"), (die, HostDiedError, "3")])
 def test_a_model_that_does_not_load(load, error, words):
     with pytest.raises(error, match=words):
-        examine(Doing(load))
+        look(Doing(load))
 
 
 @pytest.mark.parametrize("load", [dict, threading.Lock])
@@ -158,13 +162,13 @@ def test_batches_that_fail_end_the_measuring_not_the_examination(load):
             raise RuntimeError("too large")
         return list(batch)
 
-    (model,) = examine(Doing(load, predict), [1]).models
+    (model,) = look(Doing(load, predict), [1]).models
     assert [cost.size for cost in model.costs] == [1, 8]
     assert model.trouble == "RuntimeError: too large"
 
 
 def test_rows_none_of_which_can_be_preprocessed():
-    (model,) = examine(Doing().with_preprocess_fn(lambda row: row["a"]), iter([{}, {}])).models
+    (model,) = look(Doing().with_preprocess_fn(lambda row: row["a"]), iter([{}, {}])).models
     assert model.costs == ()
     assert model.trouble == "no row can be preprocessed: KeyError: 'a'"
 
@@ -177,7 +181,7 @@ def test_what_cannot_be_preprocessed_is_left_out():
 
     seen = []
     handler = Doing(predict=lambda batch: seen.extend(batch) or batch, max_batch_size=8).with_preprocess_fn(positive)
-    (model,) = examine(handler, [1, -1, 2]).models
+    (model,) = look(handler, [1, -1, 2]).models
     assert ([cost.size for cost in model.costs], model.trouble) == ([1, 8], "")
     assert set(seen) == {1, 2}
 
@@ -192,7 +196,7 @@ class Remote(Doing):
 
 def test_whoever_calls_an_endpoint_has_no_model_here():
     with pytest.raises(ConfigurationError, match="sends requests to an endpoint"):
-        examine(Remote())
+        look(Remote())
 
 
 @pytest.mark.parametrize(

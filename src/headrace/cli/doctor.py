@@ -105,13 +105,12 @@ def _examine(words: DoctorWords, errors: Console, out: Console) -> int:
         handler, batching, rows = (
             _over_rows(handler, words) if words.rows else (handler, _batching(handler, words), None)
         )
-        from headrace.cli.findings import examination_as_json, show_examination  # noqa: PLC0415 - needs hosts
-        from headrace.runtime.examination import examine  # noqa: PLC0415 - as above
+        from headrace.cli.findings import examination_as_json, show_examination  # noqa: PLC0415 - as below
+        from headrace.runtime.examination import examine, subject  # noqa: PLC0415 - not every system has what it needs
 
+        spec = subject(handler, inference_args, batching)
         try:
-            found = examine(handler, rows, inference_args=inference_args, batching=batching, processes=words.processes)
-        except ConfigurationError:
-            raise
+            found = examine(spec, rows, words.processes)
         except Exception as error:
             return _fail(errors, FAILED, error, "the model cannot be loaded: ", verbose=words.verbose)
     found = replace(found, handler=words.handler or "")  # not that of rows, which is ours

@@ -143,7 +143,7 @@ def _finding_lines(model: ModelFindings) -> Iterator[Line]:
     if model.mapped:
         yield "weights", f"can be mapped: {_bytes(model.nbytes)} in shared memory"
     else:
-        yield "weights", f"cannot be mapped, since {model.reason}; {_bytes(model.nbytes)} in a host, imports included"
+        yield "weights", f"cannot be mapped, since {model.reason}; {_bytes(model.nbytes)} in a host"
     if model.attach_seconds is not None and model.first_attach_seconds is not None:
         first = _seconds(model.first_attach_seconds)
         yield "  attaching", f"{_seconds(model.attach_seconds)} in each process; {first} with this process's imports"

@@ -172,7 +172,7 @@ Verbose = Annotated[
 Subject = Annotated[
     str | None,
     typer.Argument(
-        metavar="[HANDLER]",
+        metavar="HANDLER",
         help="An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable.",
     ),
 ]

@@ -137,9 +137,12 @@ class ModelHosts:
         with self._changing:
             if self._is_closed:
                 raise HostStartError(self._name, "its owner has closed it.")
-            number = min(range(self.copies), key=lambda number: self._load(self._lives[number]))
-            life = self._lives[number]
-            return life if life is not None and not life.is_over else self._renew(number)
+            while True:
+                number = min(range(self.copies), key=lambda number: self._load(self._lives[number]))
+                life = self._lives[number]
+                if life is not None and not life.is_over:
+                    return life
+                self._renew(number)  # it may be busy with what others want of it
 
     @staticmethod
     def _load(life: Life | None) -> float:

@@ -25,6 +25,8 @@ from headrace.hosting.tenancy import Tenancy
 _TRIES = 5
 """So many managers in a row may die over one request."""
 _LONGEST_GREETING_SECS = 30
+_LAST_WORDS_SECS = 1.0
+"""How long to wait for what a loader has said that has failed."""
 
 T = TypeVar("T")
 
@@ -70,6 +72,11 @@ class Share(NamedTuple):
     """Whether it was loaded for this client."""
     peak: int | None = None
     """Bytes that the process took, at most, that has loaded it; None: not known."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether there is a model: mapped or in hosts."""
+        return self.arena is not None or bool(self.reason)
 
 
 class Refused(NamedTuple):
@@ -190,12 +197,12 @@ class Lease:
             answer, files = self._ask(self._order, self._output.logged)
         finally:
             self._output.release()
+        if files:  # there are no hosts to be heard from
+            self._end_output()
+        elif not (isinstance(answer, Share) and answer.is_loaded):
+            self._end_output(_LAST_WORDS_SECS)
         if isinstance(answer, Share):
-            if files:  # there are no hosts to be heard from
-                self._end_output()
             return answer, files
-        output, self._output = self._output, None
-        output.close()
         if isinstance(answer, Refused):
             raise answer.error
         assert isinstance(answer, Loss)
@@ -211,7 +218,7 @@ class Lease:
         share, files = taken
         for file in files:
             os.close(file)
-        if share.arena is None and not share.reason:
+        if not share.is_loaded:
             raise HostStartError(
                 self._order.name, "the model, which had been loaded before, could not be loaded again."
             )
@@ -245,11 +252,11 @@ class Lease:
             channel.close()
         self._end_output()
 
-    def _end_output(self) -> None:
-        """What has come by now is passed on."""
+    def _end_output(self, patience_secs: float = 0) -> None:
+        """What has come by then is passed on."""
         output, self._output = self._output, None
         if output is not None:
-            output.close(0)
+            output.close(patience_secs)
 
 
 def seat_name() -> str:

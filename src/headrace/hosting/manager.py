@@ -160,8 +160,7 @@ class Manager:
             outcome = entry.model.outcome
             abandoned = None
             if not entry.model.is_ready:
-                self._clients[channel] = None
-                entry.model.remove_sink(channel)
+                self._clients[channel] = None  # its sink is closed when all that is to go there has been written
                 abandoned = self._release(entry)
             self._count_computing()
         if abandoned is not None:

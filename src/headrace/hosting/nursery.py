@@ -87,6 +87,11 @@ class Zygote:
         answer: int | Attached | Failed | None = self._channel.receive(_LONGEST_ANSWER_SECS)[0]
         return answer
 
+    @property
+    def process(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def kill(self) -> None:
         """Has whoever waits for it see its end; it is still to be closed."""
         self._process.kill()
@@ -239,6 +244,12 @@ class Nursery:
                 self._end_zygote(error)
                 raise
             return os.waitstatus_to_exitcode(status) if isinstance(status, int) else None
+
+    @property
+    def zygote(self) -> int | None:
+        """The process that forks hosts, if there is one now."""
+        zygote = self._zygote
+        return zygote.process if zygote is not None else None
 
     def rest(self) -> None:
         """Ends everything until the next host is wanted."""

@@ -40,6 +40,11 @@ class ModelStore:
         slot = self._slots.get(name)
         return slot.model if slot is not None and slot.ready else None
 
+    def clear(self) -> None:
+        """Lets go of all models, which nobody uses."""
+        with self._changed:
+            self._slots.clear()
+
     @contextmanager
     def use(self, name: Any, load: Callable[[], Any]) -> Iterator[Any]:
         """The model called ``name``, loaded with ``load`` if it is not here; it stays while the context is open.
@@ -114,3 +119,5 @@ def close_store(identifier: str) -> None:
         store, users = _open.pop(identifier)
         if users > 1:
             _open[identifier] = (store, users - 1)
+        else:
+            store.clear()

@@ -59,8 +59,7 @@ class SharedModel:
     @property
     def is_ready(self) -> bool:
         """Whether clients can have it."""
-        share = self.outcome
-        return isinstance(share, Share) and (share.arena is not None or bool(share.reason))
+        return isinstance(self.outcome, Share) and self.outcome.is_loaded
 
     @property
     def file(self) -> int | None:
@@ -175,9 +174,11 @@ class SharedModel:
         return Share(exported.told, exported.arena, exported.reason, size, is_first=True, peak=self.peak)
 
     def _size(self, arena: Arena | None) -> int:
-        return (arena.nbytes if arena else 0) + sum(
-            usage.anonymous for usage in map(memory_of, self.processes) if usage
-        )
+        """Imports, which hosts have from their zygote, do not count."""
+        zygote = self._nursery.zygote
+        imports = _anonymous(zygote) if zygote is not None else 0
+        own = sum(max(0, _anonymous(host) - imports) for host in self.processes)
+        return own + (arena.nbytes if arena else 0)
 
     def _reader(self) -> OutputReader:
         return OutputReader(self.order.name, log=self._pass_on)
@@ -194,3 +195,8 @@ class SharedModel:
                     os.close(self._sinks.pop(client))
                 else:
                     return
+
+
+def _anonymous(process: int) -> int:
+    usage = memory_of(process)
+    return usage.anonymous if usage else 0

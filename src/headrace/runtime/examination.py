@@ -126,28 +126,38 @@ class Examination:
         return model.nbytes * (self.processes if self.routed else self.copies)
 
 
-def examine(
-    handler: Any,
-    rows: Iterable[Any] | None = None,
-    *,
-    inference_args: dict[str, Any] | None = None,
-    batching: BatchingConfig | None = None,
-    processes: int | None = None,
-) -> Examination:
-    """Loads a handler's models one after the other, and lets go of them.
+def subject(
+    handler: Any, inference_args: dict[str, Any] | None = None, batching: BatchingConfig | None = None
+) -> SessionSpec:
+    """What is to be examined: a handler as a transform of ``placement="machine"`` has it.
 
     Args:
         handler: a model handler.
-        rows: elements, read as far as they are needed, and used again if there are few; None: no batches are measured.
         inference_args: extra arguments for the model's call.
         batching: replaces what the handler asks for; no larger batches are tried.
-        processes: how many the figures shall be for; by default one for each core.
 
     Raises:
         ConfigurationError: something is wrong with the arguments, or models cannot be shared here.
+        Exception: the handler refuses the inference arguments.
+    """
+    placement = PlacementConfig("machine", linger_secs=0)
+    spec = prepare(handler, Request(inference_args, placement=placement, batching=batching))
+    if spec.plan.remote:
+        raise ConfigurationError(f"{spec.plan.name} sends requests to an endpoint; it has no model on this machine.")
+    return spec
+
+
+def examine(spec: SessionSpec, rows: Iterable[Any] | None = None, processes: int | None = None) -> Examination:
+    """Loads models one after the other, and lets go of them.
+
+    Args:
+        spec: from ``subject``.
+        rows: elements, read as far as they are needed, and used again if there are few; None: no batches are measured.
+        processes: how many the figures shall be for; by default one for each core.
+
+    Raises:
         Exception: a model cannot be loaded.
     """
-    spec = _spec(handler, inference_args, batching)
     plan, available = spec.plan, memory_available()
     plan.handler.set_environment_vars()  # as a worker does before anything else
     elements = None if rows is None else _Elements(spec, rows)
@@ -165,14 +175,6 @@ def examine(
         choose(sum(model.nbytes for model in models), allowed_cores(), available),
         plan.routed,
     )
-
-
-def _spec(handler: Any, inference_args: dict[str, Any] | None, batching: BatchingConfig | None) -> SessionSpec:
-    placement = PlacementConfig("machine", linger_secs=0)
-    spec = prepare(handler, Request(inference_args, placement=placement, batching=batching))
-    if spec.plan.remote:
-        raise ConfigurationError(f"{spec.plan.name} sends requests to an endpoint; it has no model on this machine.")
-    return spec
 
 
 def _examined(spec: SessionSpec, name: Any, elements: _Elements | None) -> ModelFindings:

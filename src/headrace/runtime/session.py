@@ -149,8 +149,9 @@ class InferenceSession:
     def close(self) -> None:
         """Lets go of the models."""
         close_store(self.spec.model_identifier)
-        if self._shared is not None:
-            self._shared.close()
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
 
     def _load(self, name: Any, handler: Any) -> Loaded:
         loaded = self._shared.load(name) if isinstance(self._shared, ModelSource) else None

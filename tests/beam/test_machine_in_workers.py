@@ -1,0 +1,109 @@
+"""Worker processes of an engine share what the machine has of a model, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+PIPELINE = """
+import os
+import sys
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from headrace.beam import ModelHandler, RunInference
+
+class Handler(ModelHandler):
+    def load_model(self):
+        open(os.path.join(FOLDER, f"load-{os.getpid()}"), "x").close()
+        return bytes(100_000)
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(example, len(model), os.getpid()) for example in batch]
+
+class BeamHandler(beam.ml.inference.base.ModelHandler):
+    def share_model_across_processes(self):
+        return True
+
+    def batch_elements_kwargs(self):
+        return {"max_batch_size": 5}
+
+    load_model = Handler.load_model
+    run_inference = Handler.run_inference
+
+HANDLERS = {
+    "large": lambda: Handler(max_batch_size=5, large_model=True),
+    "copies": lambda: Handler(max_batch_size=5, model_copies=2),
+    "beam": BeamHandler,
+}
+
+def main():
+    options = PipelineOptions(direct_num_workers=3, direct_running_mode="multi_processing", save_main_session=True)
+    with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
+        good = pipeline | beam.Create(range(60)) | beam.Reshuffle() | RunInference(HANDLERS[sys.argv[1]]())
+        _ = good | beam.Map(lambda one: "%s %s %s %s" % (*one, os.getpid())) | beam.io.WriteToText(FOLDER + "/good")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """A runtime directory of its own, with a short path."""
+    directory = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(directory))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """The processes that descend from this test, whatever has become of their parents."""
+    token = uuid.uuid4().hex
+    monkeypatch.setenv("HEADRACE_TEST_TOKEN", token)
+
+    def find():
+        return [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if token.encode() in _environment(folder)]
+
+    return find
+
+
+def _environment(folder):
+    try:
+        return (folder / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("handler", ["large", "copies", "beam"])
+def test_one_load_for_all(tmp_path, runtime, processes, handler):
+    script = tmp_path / "pipeline.py"
+    script.write_text(f"import apache_beam.ml.inference.base\nFOLDER = {str(tmp_path)!r}\n{PIPELINE}")
+    command = [sys.executable, script, handler]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = [tuple(map(int, line.split())) for file in tmp_path.glob("good-*") for line in file.read_text().splitlines()]
+    assert sorted(row[:2] for row in rows) == [(n, 100_000) for n in range(60)]
+    loads = [int(file.name.partition("-")[2]) for file in tmp_path.glob("load-*")]
+    assert len(loads) == 1
+    computed, workers = {row[2] for row in rows}, {row[3] for row in rows}
+    if handler == "copies":
+        assert 1 <= len(computed) <= 2
+        assert computed.isdisjoint(workers)
+    else:
+        assert computed == workers
+        assert loads[0] not in workers
+    deadline = time.monotonic() + 10
+    while (processes() or runtime.exists()) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert processes() == []
+    assert not runtime.exists()

@@ -1,0 +1,236 @@
+"""``headrace doctor``: what there is, what is left over, and what a handler needs."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy
+import pytest
+import sklearn.linear_model
+
+import headrace as package
+from headrace.hosting.census import take_census
+from headrace.hosting.orphans import MARK, new_mark
+from headrace.testing import DoublingHandler
+
+LOADED = """
+import json, sys
+from headrace.cli.main import main
+code = main(sys.argv[1:])
+print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(monkeypatch):
+    """A runtime directory of its own, whose path is short."""
+    directory = tempfile.mkdtemp(prefix="hr")
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
+    monkeypatch.setattr("headrace.runtime.examination._ENOUGH_SECS", 0.0)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def wait_until(condition):
+    """Waits for ``condition()`` to be true; returns its last value, true or not."""
+    deadline = time.monotonic() + 20
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return value
+
+
+@pytest.fixture
+def model(folder):
+    """The file of a linear model of four columns; and rows for it."""
+    classifier = sklearn.linear_model.LogisticRegression().fit(numpy.eye(4), [0, 1, 0, 1])
+    (folder.path / "model.pkl").write_bytes(pickle.dumps(classifier))
+    folder.write("rows.csv", "id,a,b,c,d\n" + "".join(f"{i},1,0,{i},2.5\n" for i in range(10)))
+    return "model.pkl"
+
+
+@pytest.fixture
+def sharing():
+    """A model of the machine's, in use; gone in the end."""
+    predictions = package.predict(DoublingHandler(max_batch_size=1), iter([1] * 100_000), placement="machine")
+    next(predictions)
+    yield
+    predictions.close()
+    assert wait_until(lambda: not take_census().managers)
+
+
+@pytest.fixture
+def stale(sharing):
+    """The name of a seat whose manager was killed."""
+    (manager,) = take_census().managers
+    os.kill(manager.process.process, signal.SIGKILL)
+    assert wait_until(lambda: take_census().stale == (manager.seat,))
+    return manager.seat
+
+
+@pytest.fixture
+def orphan():
+    """A process that carries the mark of one that has ended."""
+    with subprocess.Popen(["sleep", "1000"]) as owner:
+        namespace, _, start, _ = new_mark().split(":")
+        owner.kill()
+    process = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
+    assert wait_until(lambda: process.pid in [one.process for one in take_census().orphans])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def no_orphans():
+    """Other tests of this user may have some for a moment."""
+    return wait_until(lambda: not take_census().orphans)
+
+
+def test_nothing_is_there(headrace, directory):
+    assert no_orphans()
+    result = headrace("doctor")
+    assert (result.code, result.err) == (0, "")
+    lines = [line.split("  ") for line in result.out.splitlines()]
+    lines = {words[0]: words[-1].strip() for words in lines}
+    assert lines["runtime directory"] == directory
+    assert lines["managers"].startswith("none; one starts when")
+    assert lines["left over"] == "nothing"
+
+
+def test_nothing_large_is_imported_for_it(folder):
+    process = subprocess.run([sys.executable, "-c", LOADED, "doctor"], capture_output=True, text=True, check=True)
+    _, modules = json.loads(process.stdout.splitlines()[-1])
+    assert "headrace" in modules
+    assert set(modules) & {"apache_beam", "numpy", "torch", "sklearn", "pandas", "onnx", "pyarrow"} == set()
+
+
+def test_a_manager_and_its_model(headrace, sharing):
+    out = headrace("doctor").out
+    (manager,) = take_census().managers
+    lines = {line.strip().partition("  ")[0]: line for line in out.splitlines()}
+    assert f"process {manager.process.process} (" in lines["manager"]
+    assert lines["manager"].endswith("; 1 client")
+    assert "DoublingHandler: ready, " in lines["model"]
+    assert lines["model"].endswith(", 1 client")
+    assert lines["weights"].endswith("  mapped")
+
+
+def test_the_same_as_json(headrace, sharing):
+    found = json.loads(headrace("doctor", "--json").out)
+    (manager,) = found["managers"]
+    (model,) = manager["models"]
+    assert (model["name"], model["state"], model["mapped"], model["clients"]) == ("DoublingHandler", "ready", True, 1)
+    assert manager["process"]["pss"] >= manager["process"]["private"] > 0
+    assert (found["stale"], found["silent"]) == ([], [])
+
+
+def test_what_is_left_over_is_said_with_the_cure_and_cleaned(headrace, stale, orphan, directory):
+    result = headrace("doctor")
+    assert result.code == 1
+    assert f"files of seat {stale}, whose manager is gone" in result.out
+    assert f"host process {orphan} (" in result.out
+    assert "headrace doctor --clean removes" in result.out
+    cleaned = headrace("doctor", "--clean")
+    assert f"seat {stale}" in cleaned.out
+    assert f"process {orphan}" in cleaned.out
+    assert not os.path.exists(directory)
+    assert no_orphans()
+    again = headrace("doctor", "--clean", "--json")
+    assert again.code == 0
+    assert json.loads(again.out)["nothing_left_over"] is True
+
+
+def test_a_directory_that_cannot_be_used(headrace, directory):
+    os.chmod(directory, 0o755)
+    result = headrace("doctor")
+    assert result.code == 1
+    assert f"chmod 700 {directory}" in result.out
+
+
+def test_what_a_handler_needs(headrace, model):
+    result = headrace("doctor", "sklearn-numpy", "--model", model, "--rows", "rows.csv", "--columns", "a,b,c,d")
+    assert (result.code, result.err) == (0, "")
+    lines = {line.strip().partition("  ")[0]: line for line in result.out.splitlines()}
+    assert lines["handler"].endswith("sklearn-numpy; asks for placement='process'")
+    assert "in load_model" in lines["loading"]
+    assert "can be mapped: " in lines["weights"]
+    assert lines["private"].endswith(" in each process")
+    assert [line.split("  ")[0] for line in result.out.splitlines() if line.startswith("batches of")] == [
+        f"batches of {size}" for size in ("1", "8", "64", "512", "4,096")
+    ]
+    assert "would choose 'process': " in lines["placement='auto'"]
+    assert wait_until(lambda: not (take_census().managers or take_census().stale))
+
+
+def test_the_needs_as_json(headrace, model):
+    found = json.loads(headrace("doctor", "sklearn-numpy", "--model", model, "--processes", 7, "--json").out)
+    (examined,) = found["models"]
+    assert (found["handler"], found["processes"], found["choice"]["placement"]) == ("sklearn-numpy", 7, "process")
+    assert (examined["mapped"], examined["costs"], examined["trouble"]) == (True, [], "")
+    assert found["copy_each"] == 7 * examined["nbytes"]
+
+
+def test_processes_other_than_cores(headrace, handlers):
+    out = headrace("doctor", f"{handlers}:Add", "--processes", 10_000).out
+    assert "for 10,000 processes\n" in out
+    assert "for 10,000 processes the same rule says 'process'" in out
+
+
+def test_models_by_key(headrace, handlers, folder):
+    folder.write("rows.jsonl", [{"k": "x", "a": 1, "b": 2}, {"k": "y", "a": 1, "b": 2}])
+    options = ["--rows", "rows.jsonl", "--key", "k", "--columns", "a,b", "--max-batch-size", 8]
+    result = headrace("doctor", f"{handlers}:keyed", *options)
+    assert (result.code, result.err) == (0, "")
+    assert [line.split()[1] for line in result.out.splitlines() if line.startswith("model ")] == ["x", "y"]
+    assert result.out.count("batches of 8 ") == 2
+    assert "would choose 'machine': models by key" in result.out
+
+
+def test_a_model_that_does_not_load(headrace, handlers):
+    result = headrace("doctor", f"{handlers}:Broken")
+    assert (result.code, result.out) == (1, "")
+    assert result.error == "the model cannot be loaded: OSError: no such weights: w.pkl"
+
+
+def test_a_batch_that_fails(headrace, handlers, folder):
+    folder.write("rows.jsonl", [{"a": "text"}])
+    result = headrace("doctor", f"{handlers}:Add", "--rows", "rows.jsonl")
+    assert result.code == 1
+    assert "weights" in result.out
+    assert result.error.startswith("TypeError: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rows", "rows.csv"], "--rows is about a handler; name one: headrace doctor HANDLER."),
+        (["--handler-arg", "a=1"], "--handler-arg is about a handler"),
+        (["sklearn-numpy", "--clean"], "--clean is about the machine; leave HANDLER out."),
+        (["sklearn-numpy", "--processes", "0"], "--processes must be at least 1, not 0."),
+        (["sklearn-numpy", "--columns", "a"], "--columns is about rows; name a file of them with --rows."),
+        (["sklearn"], "there is no handler 'sklearn'; there are "),
+        (["sklearn-numpy", "--model", "none.pkl"], "there is no file 'none.pkl', which --model names."),
+        (["{}:Add", "--rows", "none.csv"], "there is no file 'none.csv'."),
+        (["{}:Add", "--inference-arg", "x=1"], "Add takes no inference argument but times"),
+        (["{}:Unpicklable"], "Unpicklable"),
+    ],
+)
+def test_mistakes(headrace, handlers, folder, arguments, message):
+    result = headrace("doctor", *(argument.format(handlers) for argument in arguments))
+    assert (result.code, result.out) == (2, "")
+    assert message in result.error
+
+
+def test_ctrl_c_while_the_model_loads(command, handlers, folder, directory):
+    process = command("doctor", f"{handlers}:NeverLoads")
+    assert wait_until(lambda: [model for manager in take_census().managers for model in manager.models])
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=30)
+    assert (process.returncode, out, error) == (130, "", "error: interrupted.\n")
+    assert wait_until(lambda: not take_census().managers)
+    assert take_census().stale == ()
