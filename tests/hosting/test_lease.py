@@ -27,7 +27,7 @@ def model_of(lease):
 
 def manager_process():
     [manager] = take_census().managers
-    return manager.process
+    return manager.process.process
 
 
 @pytest.fixture(autouse=True)
