@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import T5Config, T5ForConditionalGeneration
 
-from elsewhere.sharing import NotingHandler
+from elsewhere.noting import NotingHandler
 
 TOKENS = 16
 """In a row."""

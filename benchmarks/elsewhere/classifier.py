@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from elsewhere.sharing import NotingHandler
+from elsewhere.noting import NotingHandler
 
 SIDE = 96
 """Pixels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from elsewhere.sharing import NotingHandler
+from elsewhere.noting import NotingHandler
 
 
 class Counter:

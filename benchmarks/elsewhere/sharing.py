@@ -1,4 +1,4 @@
-"""A handler that writes down what it does, and a pipeline around it: ``python -m elsewhere.sharing PLAN``."""
+"""A pipeline around a handler that writes down what it does: ``python -m elsewhere.sharing PLAN``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -18,11 +18,10 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from headrace import ModelHandler
+from elsewhere.noting import NOTES, NotingHandler, note
 
-NOTES, OUTPUTS = "notes", "outputs"
-"""Files in the run's folder: lines of what, process, how many rows and when (nanoseconds, monotonic); and the outputs,
-lines of JSON."""
+OUTPUTS = "outputs"
+"""The file in the run's folder: lines of JSON."""
 
 _FIRST = "first"
 """A link in the run's folder that names the process that came first."""
@@ -59,53 +58,6 @@ class Plan:
         module, _, name = self.handler.partition(":")
         sizes = {"min_batch_size": self.batch, "max_batch_size": self.batch}
         return getattr(import_module(module), name)(self.folder, **self.settings, **self.options, **sizes)
-
-
-class NotingHandler(ModelHandler[tuple[int, Any], tuple[int, float], Any]):
-    """Predicts a number for each numbered row.
-
-    Args:
-        folder: where it writes.
-        options: those of ``headrace.ModelHandler``.
-    """
-
-    def __init__(self, folder: str, **options: Any) -> None:
-        super().__init__(**options)
-        self._folder = folder
-
-    def make_rows(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
-        """Numbered rows, the same in every run."""
-        raise NotImplementedError
-
-    def make_model(self) -> Any:
-        """An object with a method ``predict``."""
-        raise NotImplementedError
-
-    def predict(self, rows: Sequence[Any], model: Any) -> Sequence[float]:
-        """One call of the model's ``predict``, which may be in another process."""
-        return model.predict(rows)
-
-    def load_model(self) -> Any:
-        """Whatever ``make_model`` makes."""
-        note(self._folder, "loading")
-        model = self.make_model()
-        note(self._folder, "loaded")
-        return model
-
-    def run_inference(
-        self, batch: Sequence[tuple[int, Any]], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[tuple[int, float]]:
-        """Each row's number with its prediction."""
-        note(self._folder, "begun", len(batch))
-        predictions = self.predict([row for _, row in batch], model)
-        note(self._folder, "ended", len(batch))
-        return [(number, float(value)) for (number, _), value in zip(batch, predictions, strict=True)]
-
-
-def note(folder: str, what: str, count: int = 0) -> None:
-    """Adds a line to the notes."""
-    with Path(folder, NOTES).open("a") as file:
-        file.write(f"{what} {os.getpid()} {count} {time.monotonic_ns()}\n")
 
 
 class _Source(beam.DoFn):

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from elsewhere.sharing import NOTES, OUTPUTS, Plan
+from elsewhere.noting import NOTES
+from elsewhere.sharing import OUTPUTS, Plan
 from measure import BEAM, HEADRACE
 from outputs import OutputsDifferError
 

@@ -50,7 +50,9 @@ class Outsider:
     def _settle(self):
         """Until the workers that live have finished two more bundles."""
         before = {number: self._machine.bundles(number) for number in self._living()}
-        done = self._wait_until(lambda: all(self._machine.bundles(n) >= before[n] + 2 or self._failed(n) for n in before), 60)
+        done = self._wait_until(
+            lambda: all(self._machine.bundles(n) >= before[n] + 2 or self._failed(n) for n in before), 60
+        )
         assert done, (dict(self.deeds), self._machine.stderr()[-3000:])
         assert not any(self._failed(n) for n in before), (dict(self.deeds), self._machine.stderr()[-3000:])
 

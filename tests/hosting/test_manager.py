@@ -50,7 +50,7 @@ def noted(tmp_path):
 
     def load(servant, folder=str(tmp_path)):
         import os  # noqa: PLC0415
-        import time
+        import time  # noqa: PLC0415
         from pathlib import Path  # noqa: PLC0415
 
         Path(folder, f"load-{os.getpid()}").touch()
@@ -266,7 +266,7 @@ def test_an_idle_model_makes_room(managers, clock, memory, lease_of, wait_until)
 def test_a_model_in_use_makes_no_room(managers, memory, lease_of):
     used = lease_of(a_list, "6", at_least=6 * GB)
     take(used)
-    with pytest.raises(ModelMemoryError, match="1 model in use hold 6.0 GB"):
+    with pytest.raises(ModelMemoryError, match=r"1 model in use hold 6\.0 GB"):
         lease_of(a_list, "5", at_least=5 * GB).take()
     assert set(managers.models()) == {"6"}
     used.close()

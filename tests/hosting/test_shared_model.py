@@ -66,12 +66,12 @@ def test_busy_hosts_are_left_alone_while_there_are_others(client_of, managers, t
     with os.fdopen(reading), os.fdopen(writing, "w"):
         path = f"/proc/{os.getpid()}/fd/{reading}"
         begun = tmp_path / "begun"
-        busy = one.tell(lambda rows, servant: [begun.touch(), os.getpid(), open(path).read(1)])
+        busy = one.tell(lambda rows, servant: [begun.touch(), os.getpid(), os.read(os.open(path, os.O_RDONLY), 1)])
         [first] = one.processes
         assert wait_until(begun.exists)
         assert {two.where() for _ in range(5)}.isdisjoint({first})
         os.write(writing, b"x")
-        assert one.result(busy).rows == [None, first, "x"]
+        assert one.result(busy).rows == [None, first, b"x"]
     assert len(managers.models()["key"]["hosts"]) == 2
 
 
@@ -91,7 +91,7 @@ def test_a_host_survives_a_client_that_leaves_in_the_middle(client_of, wait_unti
     reading, writing = os.pipe()
     with os.fdopen(reading), os.fdopen(writing, "w"):
         path = f"/proc/{os.getpid()}/fd/{reading}"
-        busy = one.tell(lambda rows, servant: open(path).read(1))
+        busy = one.tell(lambda rows, servant: os.read(os.open(path, os.O_RDONLY), 1))
         [host] = one.processes
         assert wait_until(lambda: busy.life.load > 0)
         waiting = two.tell(lambda rows, servant: [os.getpid()])
@@ -134,7 +134,7 @@ def test_whoever_waits_behind_a_host_that_dies_has_no_loss(client_of, wait_until
         path = f"/proc/{os.getpid()}/fd/{reading}"
 
         def die(rows, servant):
-            open(path).read(1)
+            os.read(os.open(path, os.O_RDONLY), 1)
             os._exit(3)
 
         dies = one.tell(die)

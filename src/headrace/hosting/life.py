@@ -99,6 +99,8 @@ class Life:
         self._answers = Attached()
         self._lent: dict[int, _Lent] = {}
         """The memory of requests without an answer, by call, in the order in which they were sent."""
+        self._answered = 0
+        """The last call that has been answered: the host may not have said yet that it is done with it."""
         self._free: deque[int] = deque()
         """Calls whose answers have been read, which the host has not yet been told."""
         self._calls: WeakValueDictionary[int, Call] = WeakValueDictionary()
@@ -125,7 +127,7 @@ class Life:
     def load(self) -> int:
         """How many requests it has to answer, as far as can be seen from here."""
         moment = self._progress.read()
-        return len(self._lent) + (moment.call not in self._lent and moment.call > 0)
+        return len(self._lent) + (moment.call not in self._lent and moment.call not in (0, self._answered))
 
     @property
     def progress_file(self) -> int:
@@ -280,6 +282,7 @@ class Life:
             self._answers.drop(reply.dropped)
             answer = self._answers.segment(reply.segment, files)  # what is left of the files is the servant's
             request = self._lent.pop(reply.call)
+            self._answered = reply.call
             if reply.kept:
                 self._requests.drop(request.segment)
             else:
