@@ -24,6 +24,10 @@ WORKLOADS = (
     "roundtrip",
     "recovery",
     "casualties",
+    "sharing_classifier",
+    "sharing_transformer",
+    "sharing_copies",
+    "sharing_recovery",
     "timestamps",
     "imports",
 )
@@ -60,7 +64,8 @@ def _run(name: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(workload, "facts"):
             facts = list(workload.facts(Path(folder), options.repeats, quick=options.quick))
-            page = report.render_facts(workload.TITLE, getattr(workload, "ABOUT", ""), facts, surroundings)
+            about = [getattr(workload, "ABOUT", ""), workload.remarks(facts) if hasattr(workload, "remarks") else ""]
+            page = report.render_facts(workload.TITLE, "\n\n".join(filter(None, about)), facts, surroundings)
             return page, {"title": workload.TITLE, "machine": surroundings, "facts": facts}
         cases = workload.cases(Path(folder), quick=options.quick)
         comparisons = [compare(case, options.repeats, _tell) for case in cases]

@@ -39,7 +39,7 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     _save(model, "tiny" if quick else "large")
     nbytes = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     handler, settings = "elsewhere.answerer:AnswererHandler", {"model": str(model)}
-    private = Plan("", handler, "", 64 if quick else 128, 4, _PROCESSES, settings, one_after_another=True)
+    private = Plan("", handler, "", 64 if quick else 96, 4, _PROCESSES, settings, one_after_another=True)
     shared = replace(private, options={"large_model": True})
     none = replace(private, side=HEADRACE, handler="elsewhere.answerer:AbsentAnswererHandler")
     variants = [*both_sides({PRIVATE: private, SHARED: shared})]

@@ -10,7 +10,6 @@ import pytest
 from headrace.core.errors import ConfigurationError, HostStartError
 from headrace.hosting.arena import attach
 from headrace.hosting.census import take_census
-from headrace.hosting.rendezvous import DIRECTORY_VARIABLE
 
 
 def a_list(servant):
@@ -73,14 +72,11 @@ def test_a_closed_lease_gets_nothing(lease_of):
         lease.take()
 
 
-def test_a_directory_that_others_may_use_is_refused(lease_of, tmp_path, monkeypatch, runtime):
-    runtime.rmdir()
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o777)
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(shared))
+def test_a_directory_that_others_may_use_is_refused(lease_of, runtime):
+    runtime.chmod(0o777)
     with pytest.raises(ConfigurationError, match="other users have access"):
         lease_of(a_list).take()
+    runtime.rmdir()  # no manager will
 
 
 def test_a_forgotten_lease_is_given_back(lease_of, wait_until):

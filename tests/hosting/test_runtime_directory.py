@@ -59,13 +59,14 @@ def test_the_session_s_directory_if_it_is_this_user_s(wanted, monkeypatch, tmp_p
     assert runtime_directory() == os.path.join(wanted, "headrace")
 
 
-def somebody_else_s(tmp_path):
+def somebody_else_s(directory):
     """A directory of another user's."""
     if not IS_ROOT:
         return "/usr"
-    (tmp_path / "theirs").mkdir()
-    os.chown(tmp_path / "theirs", NOBODY, NOBODY)
-    return str(tmp_path / "theirs")
+    theirs = os.path.join(directory, "theirs")
+    os.mkdir(theirs)
+    os.chown(theirs, NOBODY, NOBODY)
+    return theirs
 
 
 def as_public(directory):
@@ -107,8 +108,8 @@ def test_a_directory_that_others_may_use_meanwhile_is_not_used(wanted):
     assert os.listdir(wanted) == []
 
 
-def test_a_directory_of_another_user(wanted, monkeypatch, tmp_path):
-    monkeypatch.setenv(rendezvous.DIRECTORY_VARIABLE, somebody_else_s(tmp_path))
+def test_a_directory_of_another_user(wanted, monkeypatch):
+    monkeypatch.setenv(rendezvous.DIRECTORY_VARIABLE, somebody_else_s(wanted))
     reason = f"it belongs to user {NOBODY if IS_ROOT else 0}, and this process to user {os.geteuid()}; set HEADRACE"
     with pytest.raises(ConfigurationError, match=reason):
         runtime_directory()

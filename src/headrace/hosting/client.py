@@ -98,6 +98,18 @@ class ModelHosts:
                 life.look()
             return life if life is not None and not life.is_over else self._renew(number)
 
+    def start_all(self, head: Any = None) -> None:
+        """Starts the hosts that there are not yet, and sends each a request, if any, whose answer nobody waits for.
+
+        Raises:
+            HostStartError: one cannot be had.
+        """
+        for number, life in enumerate(self._lives):
+            if life is None or life.is_over:
+                started = self.life(number)
+                if head is not None:
+                    started.send(Call(next(self._numbers), encode(head, [])))
+
     @property
     def processes(self) -> list[int]:
         """Of the hosts that there are."""

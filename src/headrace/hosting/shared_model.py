@@ -78,17 +78,25 @@ class SharedModel:
 
     def load(self) -> Share | Loss | Refused:
         """Loads it; puts it into an arena, if that can be, else keeps the host that has it."""
-        outcome: Share | Loss | Refused
         try:
             outcome = self._load()
+            if isinstance(outcome, Share) and outcome.is_loaded:
+                self._settle_in(outcome)
         except HeadraceError as error:
-            outcome = Refused(error)
+            return Refused(error)
         except OSError as error:
-            outcome = Refused(HostStartError(self.order.name, f"{error}."))
-        if isinstance(outcome, Share) and outcome.arena is not None and not self.order.hosted:
+            return Refused(HostStartError(self.order.name, f"{error}."))
+        return outcome
+
+    def _settle_in(self, share: Share) -> None:
+        """Starts all hosts, and has them load what they cannot map; or ends those that nobody will need."""
+        if share.arena is None:
+            self._hosts.start_all(Export(self.order.work, share.reason))
+        elif self.order.hosted:
+            self._hosts.start_all()
+        else:
             self._hosts.end_hosts()
             self._nursery.rest()
-        return outcome
 
     def join(self, number: int) -> tuple[Joined, list[int]]:
         """A way to a host for one more client: what to tell it, and files for it, which the caller closes.
@@ -160,7 +168,7 @@ class SharedModel:
         self.peak = exported.peak
         if exported.arena is not None:
             [self._file] = self._files = call.files
-            self._hosts.end_hosts()
+            self._hosts.end_hosts()  # of whom only the loader has been born
             try:
                 self._nursery.inherit(Inheritance(self.order.work, self._file, exported.arena))
             except HostStartError as error:  # what pickles need not unpickle
