@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,37 @@ def _no_stray_children() -> Iterator[None]:
     while (left := _strays()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert left == []
+
+
+@contextmanager
+def _own_runtime() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))  # a socket's address is short
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HEADRACE_RUNTIME_DIR", str(directory))
+            yield directory
+            deadline = time.monotonic() + 5
+            while directory.exists() and time.monotonic() < deadline:
+                time.sleep(0.002)
+            assert not directory.exists(), list(directory.iterdir())
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def own_runtime() -> Callable[[], AbstractContextManager[Path]]:
+    """A context in which this machine's models have a runtime directory of their own, which the last manager removes.
+
+    It fails if nobody has: then somebody still holds a model.
+    """
+    return _own_runtime
+
+
+@pytest.fixture
+def runtime(own_runtime: Callable[[], AbstractContextManager[Path]]) -> Iterator[Path]:
+    """The test's own runtime directory."""
+    with own_runtime() as directory:
+        yield directory
 
 
 def _strays() -> list[str]:

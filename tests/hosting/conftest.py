@@ -7,11 +7,9 @@ import gc
 import os
 import pickle
 import resource
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -25,7 +23,7 @@ from headrace.hosting.host import Answer
 from headrace.hosting.lease import Lease, Order
 from headrace.hosting.manager import Manager
 from headrace.hosting.nursery import Nursery
-from headrace.hosting.rendezvous import DIRECTORY_VARIABLE, Seat
+from headrace.hosting.rendezvous import Seat
 from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import children, processes
 from headrace.testing import FakeClock
@@ -235,18 +233,6 @@ def new_module(tmp_path, monkeypatch):
     return write
 
 
-@pytest.fixture
-def runtime(monkeypatch):
-    """A runtime directory of its own, whose path is short; the last manager removes it."""
-    directory = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))
-    monkeypatch.setenv(DIRECTORY_VARIABLE, str(directory))
-    yield directory
-    try:
-        assert wait_until(lambda: not directory.exists(), 5), list(directory.iterdir())
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 class Managers:
     """Managers that are threads of this process, one after the other, for those who look for one."""
 
@@ -305,7 +291,15 @@ def lease_of(toy, request):
         one.close()
 
 
-UNDEMANDING = {"copies": 1, "hosted": False, "timeout_secs": None, "linger_secs": 0, "at_least": None}
+UNDEMANDING = {
+    "variant": "",
+    "process": "1",
+    "copies": 1,
+    "hosted": False,
+    "timeout_secs": None,
+    "linger_secs": 0,
+    "at_least": None,
+}
 
 
 @pytest.fixture

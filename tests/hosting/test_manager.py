@@ -232,9 +232,9 @@ def memory(monkeypatch):
         limit = 10 * GB
         free = 10 * GB
 
-    def load(model, load=SharedModel.load):
+    def load(model, make_room, load=SharedModel.load):
         held.add(model)
-        return load(model)
+        return load(model, make_room)
 
     def close(model, close=SharedModel.close):
         held.discard(model)

@@ -219,7 +219,7 @@ def description(value):
     if kind == "DataFrame":
         return f"{kind} {value.to_dict()} {value.index} {value.dtypes}"
     if kind == "Tensor":
-        return f"{kind} {value.requires_grad} {value!r}"
+        return f"{kind} {value.dtype} {value.requires_grad} {value.tolist()}"
     if isinstance(value, list | tuple):
         return f"{kind} {[description(part) for part in value]}"
     if isinstance(value, dict):

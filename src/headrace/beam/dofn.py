@@ -93,9 +93,12 @@ class InferenceDoFn(beam.DoFn):
         return IOTypeHints.empty()
 
     def teardown(self) -> None:
-        """Lets go of the model; a process that an engine keeps for its workers holds it until another one comes."""
+        """Lets go of the model; a process that an engine keeps for its workers holds it until another one comes.
+
+        What the machine shares lingers there.
+        """
         if self._worker is not None:
-            self._worker.close(linger=_is_engines_process())
+            self._worker.close(linger=_is_engines_process() and not self._worker.spec.shared)
             self._worker = None
             release_heap()
 

@@ -8,8 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from headrace.core.errors import HeadraceError, HostStartError
 from headrace.hosting.arena import Arena
@@ -35,6 +38,8 @@ class Order(NamedTuple):
     """What a client wants of the manager; the first one's counts for all who use the same key."""
 
     key: str
+    variant: str
+    """Hosts serve only clients with the same: their servants do the same."""
     name: str
     """What the log and errors call the model."""
     servant: bytes
@@ -48,6 +53,8 @@ class Order(NamedTuple):
     """Whether hosts are wanted even if the model can be mapped."""
     timeout_secs: float | None
     """The longest that loading may take."""
+    process: str
+    """Whose order it is, unique on the machine: a process that has several shares computes once."""
     linger_secs: float
     """How long the model stays when nobody uses it any more."""
     at_least: int | None
@@ -70,6 +77,10 @@ class Share(NamedTuple):
     """How many bytes the model takes."""
     is_first: bool
     """Whether it was loaded for this client."""
+    variant: str
+    """That of the client for which it was loaded."""
+    free: int
+    """Bytes of memory that were free before it was loaded."""
     peak: int | None = None
     """Bytes that the process took, at most, that has loaded it; None: not known."""
 
@@ -119,9 +130,9 @@ class Lease:
         self._order = order
         self._is_closed = False
         self._begin()
+        _ALL.add(self)
 
     def _begin(self) -> None:
-        self._process = os.getpid()
         self._lock = threading.RLock()
         self._channel: Channel | None = None
         self._output: OutputReader | None = None
@@ -185,7 +196,7 @@ class Lease:
 
     def __del__(self) -> None:
         channel = getattr(self, "_channel", None)
-        if channel is not None and self._process == os.getpid():  # not in a fork, which would end its parent's share
+        if channel is not None:
             self.close()
 
     def _take(self) -> tuple[Share, list[int]] | Loss:
@@ -259,10 +270,29 @@ class Lease:
             output.close(patience_secs)
 
 
+_ALL: WeakSet[Lease] = WeakSet()
+
+
+def _disown_all() -> None:
+    """In a fork: the shares are the parent's, and end when it does."""
+    for lease in list(_ALL):
+        lease.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
+
+
+@cache
 def seat_name() -> str:
-    """Of the manager for programs like this one: with another Python or another Headrace they have another manager."""
-    like = "\0".join([sys.executable, sys.prefix, sys.version, version("headrace"), os.path.dirname(__file__)])
-    return hashlib.sha256(like.encode()).hexdigest()[:16]
+    """Of the manager for programs like this one: with another Python or another Headrace they have another manager.
+
+    Where their virtual environments are does not matter: engines make one for each worker process.
+    """
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    digest = hashlib.sha256(f"{sys.version}\0{sys.base_prefix}\0{version('headrace')}".encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _manager() -> Channel:

@@ -18,13 +18,14 @@ from headrace.hosting.host import Guest, Reply, Request
 from headrace.hosting.progress import Moment, Progress
 from headrace.hosting.segment import Attached, Segment, SegmentPool
 from headrace.hosting.system import oom_kills
-from headrace.hosting.tenancy import Landlord, how_ended
+from headrace.hosting.tenancy import KilledLate, Landlord, how_ended
 
 _MOST_IN_FLIGHT = 32
 """So many requests may wait in a host's socket; more might fill it, and whoever sends would wait unwatched."""
 _LAST_MOMENTS_MS = 1000
 _LONGEST_START_SECS = 600
 """Where a host imports the handler's modules itself, that takes what it takes."""
+_MARKS_AT_BIRTH = 1
 _LONGEST_POLL_SECS = 86_400
 """Well within what poll() takes."""
 
@@ -304,10 +305,14 @@ class Life:
             return
         has_ended = self._await_end()
         code = self._landlord.bury(self.process)
-        self.ending = how_ended(code) if has_ended else "closed the connection to its owner"
-        if code == -signal.SIGKILL and has_ended and oom_kills() > self._oom_kills:
-            self.ending += ", since the machine had run out of memory"
-        self._find_culprit(timed_out=False)
+        was_late = isinstance(code, KilledLate) and self._timeout_secs is not None  # as another client has noticed
+        if was_late:
+            self.ending = self._late_ending
+        else:
+            self.ending = how_ended(code) if has_ended else "closed the connection to its owner"
+            if code == -signal.SIGKILL and has_ended and oom_kills() > self._oom_kills:
+                self.ending += ", since the machine had run out of memory"
+        self._find_culprit(timed_out=was_late)
 
     def _await_end(self) -> bool:
         """Gives it, once the connection has ended, a moment to end in its own way; returns whether it has, if known."""
@@ -321,8 +326,12 @@ class Life:
         late = self._progress.read()
         if self._delay(late) > timeout_secs:
             self._landlord.bury(self.process, late=True)
-            self.ending = f"was killed, having taken longer than {timeout_secs:g} s"
+            self.ending = self._late_ending
             self._find_culprit(timed_out=True, late=late)
+
+    @property
+    def _late_ending(self) -> str:
+        return f"was killed, having taken longer than {self._timeout_secs:g} s"
 
     def _delay(self, moment: Moment) -> float:
         """For how many seconds it has been busy with one thing; or, with nothing to do, has left requests alone."""
@@ -342,7 +351,7 @@ class Life:
                 self._take(*self._channel.receive())
         moment = self._progress.read()
         with self._changed:
-            self.has_begun = self.has_begun or moment.call > 0
+            self.has_begun = self.has_begun or self._progress.marks > _MARKS_AT_BIRTH
             if moment.call in self._calls and late in (None, moment) and not self._is_given_up:
                 self.loss = Loss(moment, timed_out, self.ending)
             self.let_go()

@@ -6,13 +6,16 @@ whatever reason, the client's share in its model ends with it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import resource
 import select
 import signal
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 from headrace.core.clock import Clock, SystemClock
@@ -56,6 +59,8 @@ class Manager:
         self._changed = threading.Condition()
         self._entries: dict[str, _Entry] = {}
         self._clients: dict[Channel, _Entry | None] = {}
+        self._processes: dict[Channel, str] = {}
+        """Whose connection it is, of those that have ordered."""
         self._loading: dict[_Entry, int | None] = {}
         """How many bytes each load in progress is thought to take."""
         self._peaks: dict[str, int] = {}
@@ -104,6 +109,7 @@ class Manager:
         finally:
             with self._changed:
                 entry = self._clients.pop(channel)
+                self._processes.pop(channel, None)
                 if entry is not None:
                     entry.model.remove_sink(channel)
                 abandoned = self._release(entry)
@@ -153,6 +159,7 @@ class Manager:
             entry.linger_secs = max(entry.linger_secs, order.linger_secs)
             entry.model.add_sink(channel, sink)
             self._clients[channel] = entry
+            self._processes[channel] = order.process
             while entry.model.outcome is None:
                 self._changed.wait(_POLL_SECS)
                 if _has_left(channel):
@@ -171,13 +178,27 @@ class Manager:
         return outcome, [] if file is None or not entry.model.is_ready else [file, self._page.file]
 
     def _count_computing(self) -> None:
-        self._page.write(sum(entry is not None and entry.model.file is not None for entry in self._clients.values()))
+        computing = {
+            self._processes[channel]
+            for channel, entry in self._clients.items()
+            if entry is not None and entry.model.file is not None
+        }
+        self._page.write(len(computing))
 
     def _load(self, entry: _Entry) -> None:
         model, key = entry.model, entry.model.order.key
-        need = max(self._peaks.get(key, 0), model.order.at_least or 0) or None
-        refusal = self._await_room(entry, need)
-        outcome = Refused(ModelMemoryError(model.order.name, refusal)) if refusal else model.load()
+        outcome: Share | Loss | Refused
+        try:
+            need = max(self._peaks.get(key, 0), model.order.at_least or 0) or None
+            refusal = self._await_room(entry, need)
+            if refusal:
+                raise ModelMemoryError(model.order.name, refusal)
+            outcome = model.load(lambda more: self._await_room(entry, more))
+        except HeadraceError as error:
+            outcome = Refused(error)
+        except Exception as error:  # whatever it is, clients must not wait for ever
+            lines = traceback.format_exc().splitlines()
+            outcome = Refused(HostStartError(model.order.name, f"{error!r}.", lines))
         with self._changed:
             self._loading.pop(entry, None)
             if model.peak:
@@ -195,6 +216,7 @@ class Manager:
         """Until the model may be loaded; returns why it may not be, if so."""
         while True:
             with self._changed:
+                self._loading.pop(loading, None)
                 leaving = sum(self._leaving.values())
                 needs = list(self._loading.values())
                 verdict = admit(need, self._held(), needs, memory_available(), memory_limit(), leaving=leaving)
@@ -301,6 +323,9 @@ def main() -> None:
     """Takes the runtime directory, the seat's name, and the descriptors of its lock and its socket as arguments."""
     directory, name, lock, listening = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     Manager(Seat.inherited(directory, name, int(lock), int(listening))).run()
 
 

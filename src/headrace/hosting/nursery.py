@@ -128,6 +128,8 @@ class Inheritance(NamedTuple):
     file: int | None = None
     """Of the model's arena, if it is in one."""
     arena: Arena | None = None
+    page: int | None = None
+    """That says how many processes compute over models of the machine."""
     copies: Mapping[str, int] = {}
     """Files with the contents of URIs that are read as the model is loaded."""
 
@@ -347,9 +349,9 @@ def _leave(zygote: Zygote, inheritance: Inheritance, name: str) -> None:
         HostStartError: it cannot.
         EOFError, OSError: it has died.
     """
-    work, file, arena, copies = inheritance
-    files = [*([] if file is None else [file]), *copies.values()]
-    answer = zygote.ask(Attach(arena, work, tuple(copies)), *files)
+    work, file, arena, page, copies = inheritance
+    files = [given for given in (file, page, *copies.values()) if given is not None]
+    answer = zygote.ask(Attach(arena, work, tuple(copies), has_page=page is not None), *files)
     if isinstance(answer, Failed):
         raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)
 

@@ -78,6 +78,11 @@ class Progress:
         _MARK.pack_into(self._memory, place, self._call, doing, position, index, time.monotonic_ns())
         _COUNT.pack_into(self._memory, 0, self._count)
 
+    @property
+    def marks(self) -> int:
+        """How many marks the other process has made."""
+        return int(_COUNT.unpack_from(self._memory)[0])
+
     def read(self) -> Moment:
         """What the other process does."""
         while True:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import Callable
 
-from headrace.core.errors import HeadraceError, HostStartError
+from headrace.core.errors import HostStartError, ModelMemoryError
 from headrace.hosting.arena import Arena
 from headrace.hosting.channel import Channel
 from headrace.hosting.client import ModelHosts
@@ -14,10 +15,11 @@ from headrace.hosting.gpus import gpu_of
 from headrace.hosting.host import Export, Exported
 from headrace.hosting.lease import Joined, Order, Refused, Share
 from headrace.hosting.life import Loss
-from headrace.hosting.memory import memory_of
+from headrace.hosting.memory import memory_available, memory_of
 from headrace.hosting.nursery import Inheritance, Nursery
 from headrace.hosting.output import OutputReader, record_line
 from headrace.hosting.system import allowed_cores
+from headrace.hosting.tenancy import KilledLate
 
 _TRIES = 3
 
@@ -42,6 +44,7 @@ class SharedModel:
         self._sinks: dict[object, int] = {}
         """Where clients read what hosts print and log; the first of them gets it."""
         self._writing = threading.Lock()
+        self._burying = threading.Lock()
         self._codes: dict[int, int | None] = {}
         """How hosts have ended, by process."""
         surroundings = order.surroundings
@@ -76,21 +79,28 @@ class SharedModel:
         """Its hosts."""
         return self._hosts.processes
 
-    def load(self) -> Share | Loss | Refused:
-        """Loads it; puts it into an arena, if that can be, else keeps the host that has it."""
-        try:
-            outcome = self._load()
-            if isinstance(outcome, Share) and outcome.is_loaded:
-                self._settle_in(outcome)
-        except HeadraceError as error:
-            return Refused(error)
-        except OSError as error:
-            return Refused(HostStartError(self.order.name, f"{error}."))
+    def load(self, make_room: Callable[[int], str | None]) -> Share | Loss:
+        """Loads it; puts it into an arena, if that can be, else keeps the host that has it.
+
+        Args:
+            make_room: waits for so many more bytes; returns why there are not as many, if so.
+
+        Raises:
+            HeadraceError: it cannot be had.
+            OSError: the system fails.
+        """
+        outcome = self._load()
+        if isinstance(outcome, Share) and outcome.is_loaded:
+            self._settle_in(outcome, make_room)
         return outcome
 
-    def _settle_in(self, share: Share) -> None:
+    def _settle_in(self, share: Share, make_room: Callable[[int], str | None]) -> None:
         """Starts all hosts, and has them load what they cannot map; or ends those that nobody will need."""
         if share.arena is None:
+            more = (self.order.copies - 1) * share.nbytes
+            refusal = make_room(more) if more else None
+            if refusal:
+                raise ModelMemoryError(f"{self.order.copies} copies of {self.order.name}", refusal)
             self._hosts.start_all(Export(self.order.work, share.reason))
         elif self.order.hosted:
             self._hosts.start_all()
@@ -125,13 +135,12 @@ class SharedModel:
 
     def bury(self, process: int, *, late: bool) -> int | None:
         """How a host has ended; one that has not is killed if it is ``late``, else left alone."""
-        if process in self._codes:
-            return self._codes[process]
-        watched = self._hosts.watched(process)
-        if late or watched is None or select.select([watched], [], [], 0)[0]:
-            code = self._nursery.bury(process)
-            self._codes.setdefault(process, code)
-        return self._codes.get(process)
+        with self._burying:
+            watched = self._hosts.watched(process)
+            if process not in self._codes and (late or watched is None or _is_readable(watched)):
+                code = self._nursery.bury(process)
+                self._codes[process] = KilledLate(code) if late and code is not None else code
+            return self._codes.get(process)
 
     def add_sink(self, client: object, file: int) -> None:
         """One more client would read what hosts print and log, at the other end of that file."""
@@ -160,6 +169,7 @@ class SharedModel:
             os.close(file)
 
     def _load(self, refusal: str = "") -> Share | Loss:
+        free = memory_available()
         call = self._hosts.submit(Export(self.order.work, refusal), [])
         answer = self._hosts.result(call)
         if isinstance(answer, Loss):
@@ -179,7 +189,16 @@ class SharedModel:
             copies = dict(zip(exported.copies, self._files, strict=True))
             self._nursery.inherit(Inheritance(self.order.work, copies=copies))
         size = self._size(exported.arena)
-        return Share(exported.told, exported.arena, exported.reason, size, is_first=True, peak=self.peak)
+        return Share(
+            told=exported.told,
+            arena=exported.arena,
+            reason=exported.reason,
+            nbytes=size,
+            is_first=True,
+            variant=self.order.variant,
+            free=free,
+            peak=self.peak,
+        )
 
     def _size(self, arena: Arena | None) -> int:
         """Imports, which hosts have from their zygote, do not count."""
@@ -203,6 +222,12 @@ class SharedModel:
                     os.close(self._sinks.pop(client))
                 else:
                     return
+
+
+def _is_readable(file: int) -> bool:
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _anonymous(process: int) -> int:

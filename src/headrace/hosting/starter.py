@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,7 +23,7 @@ def start_zygote(channel: Channel, surroundings: Surroundings, mark: str) -> sub
     Its parent-death signal comes when the thread that started it ends, so this runs on one that lives on.
     """
     STARTER.end_orphans_once()
-    command = [sys.executable, "-m", "headrace.hosting", str(os.getpid()), str(channel.fileno())]
+    command = [surroundings.executable, "-m", "headrace.hosting", str(os.getpid()), str(channel.fileno())]
     return subprocess.Popen(  # noqa: S603 - this Python, with our own module
         command,
         env={**surroundings.environment, "PYTHONPATH": surroundings.python_path, MARK: mark},

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 class Surroundings:
     """Of a process."""
 
+    executable: str
+    """Its Python."""
     path: list[str]
     """``sys.path``."""
     directory: str
@@ -25,7 +27,9 @@ class Surroundings:
     @classmethod
     def here(cls) -> Surroundings:
         """This process's."""
-        return cls(list(sys.path), _directory(), dict(os.environ), logging.getLogger().getEffectiveLevel())
+        return cls(
+            sys.executable, list(sys.path), _directory(), dict(os.environ), logging.getLogger().getEffectiveLevel()
+        )
 
     @property
     def python_path(self) -> str:

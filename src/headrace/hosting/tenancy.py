@@ -22,6 +22,10 @@ class Tenancy(NamedTuple):
     """Whether others use the host, too, so that it goes on when this client leaves."""
 
 
+class KilledLate(int):
+    """The exit code of a host that was killed, for whichever client, since it took too long."""
+
+
 class Landlord(Protocol):
     """Lets hosts; thread-safe."""
 

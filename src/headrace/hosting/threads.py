@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from struct import Struct
 
@@ -38,8 +39,8 @@ class ComputingPage:
         return max(1, int(_COUNT.unpack_from(self._segment.memory)[0]))
 
 
-class ThreadBudget:
-    """Keeps what frameworks compute with on one thread of this process within its share of the cores.
+class ThreadBudget(threading.local):
+    """Keeps what frameworks compute with, on each thread of this process, within the process's share of the cores.
 
     Args:
         page: says how many processes share them.
@@ -51,7 +52,7 @@ class ThreadBudget:
         self._undo: list[Callable[[], None]] = []
 
     def keep(self) -> None:
-        """To be called on that thread, before it computes; costs nothing to speak of where nothing has changed."""
+        """To be called before a thread computes; costs nothing to speak of where nothing has changed."""
         processes = self._page.read()
         if processes != self._processes:
             self._processes = processes
@@ -59,6 +60,20 @@ class ThreadBudget:
                 undo()
             threads = max(1, allowed_cores() // processes)
             self._undo = [codec.limit_threads(threads) for codec in codecs()] if processes > 1 else []
+
+
+_inherited: ThreadBudget | None = None
+
+
+def inherit_page(file: int) -> None:
+    """In a process that is to have forks which compute: they share the cores with others; takes the descriptor."""
+    global _inherited  # noqa: PLW0603 - it is about the process
+    _inherited = ThreadBudget(ComputingPage.received(file))
+
+
+def inherited_budget() -> ThreadBudget | None:
+    """What keeps a fork of that process within its share."""
+    return _inherited
 
 
 def limit_threads(count: int) -> None:

@@ -29,7 +29,7 @@ from headrace.hosting.host import serve
 from headrace.hosting.pickling import all_reducers
 from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import adopt_orphans, be_killed_first, children, die_with_parent
-from headrace.hosting.threads import limit_threads
+from headrace.hosting.threads import inherit_page, limit_threads
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Attach:
     """Pickled; what the model was exported for."""
     copies: Sequence[str]
     """URIs of which the machine has copies: the last files."""
+    has_page: bool = False
+    """Whether the second file says how many processes compute."""
 
 
 class Attached:
@@ -168,6 +170,8 @@ class Zygote:
     def _attach(self, request: Attach, files: list[int]) -> Attached | Failed:
         copies = files[len(files) - len(request.copies) :]
         keep_copies(dict(zip(request.copies, copies, strict=True)))
+        if request.has_page:
+            inherit_page(files[1])
         if request.arena is None:
             return Attached()
         file = files[0]

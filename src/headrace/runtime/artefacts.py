@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-_LIKELY = ("model", "path", "uri", "state_dict", "weights")
+_LIKELY = ("model", "state_dict", "weights")
 """What an attribute's name contains if it names a model's file."""
 
 

@@ -19,8 +19,9 @@ from headrace.hosting.encoding import decode
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.lease import Lease, Order
 from headrace.hosting.life import Loss
-from headrace.hosting.memory import memory_available, memory_of
+from headrace.hosting.memory import memory_of
 from headrace.hosting.nursery import Inheritance, Nursery
+from headrace.hosting.orphans import new_mark
 from headrace.hosting.portable import PROTOCOL, pickled
 from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import allowed_cores
@@ -49,12 +50,20 @@ class Taken(NamedTuple):
     reason: str
     """Why it cannot be mapped, if so."""
     nbytes: int
+    free: int
+    """Bytes of memory that were free before it was loaded."""
+    variant: str
+    """What the machine's hosts do; see ``_variant``."""
     peak: int | None
     """Bytes that the process took, at most, that has loaded it."""
 
     def give_back(self) -> None:
         """Ends the share."""
         self.lease.close()
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Of the arena and of the page; what is mapped stays."""
         for file in (self.file, self.page):
             if file is not None:
                 os.close(file)
@@ -83,9 +92,9 @@ def find_home(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
 
 
 def _with_machine(spec: SessionSpec, tell: Tell, taken: Taken) -> HostedModels | ModelSource:
-    if spec.automatic and not _needs_sharing(spec, taken):
-        taken.give_back()
-        return _in_own_hosts(spec, tell) if spec.isolated else MappedModels(replace(spec, shared=frozenset()), tell)
+    if spec.automatic and not _needs_sharing(spec, taken):  # the share is kept, so that other processes find the same
+        unshared = replace(spec, shared=frozenset())
+        return _in_own_hosts(unshared, tell, taken) if spec.isolated else MappedModels(unshared, tell, taken)
     if taken.file is None:
         return in_machines_hosts(spec, tell, taken)
     if spec.isolated:
@@ -105,43 +114,43 @@ class MappedModels(ModelSource):
     def __init__(self, spec: SessionSpec, tell: Tell, taken: Taken | None = None) -> None:
         self._spec = spec
         self._tell = tell
-        self._page: ComputingPage | None = None
-        self._mapped: dict[Any, Loaded] = {ONLY: self._attached(ONLY, taken)} if taken else {}
+        self._taken = {ONLY: taken} if taken else {}
         """What has not been asked for yet."""
+        self._unmappable: set[Any] = set()
 
     def load(self, name: Any) -> Loaded | None:
         """See ``ModelSource``."""
-        if name in self._mapped:
-            return self._mapped.pop(name)
-        if name not in self._spec.shared:
+        if name in self._unmappable or name not in self._spec.shared:
             return None
-        taken = take(self._spec, name, self._tell)
+        taken = self._taken.pop(name, None) or take(self._spec, name, self._tell)
         if isinstance(taken, Loss):
             raise load_error(self._spec, taken)
         if taken.file is None:
             taken.lease.close()
+            self._unmappable.add(name)
             _LOGGER.info(
                 "%s: this process loads a copy of its own, since %s.", self._spec.plan.label(name), taken.reason
             )
             return None
         return self._attached(name, taken)
 
-    def thread_budget(self) -> ThreadBudget | None:
-        """See ``ModelSource``."""
-        return ThreadBudget(self._page) if self._page is not None else None
-
     def close(self) -> None:
         """See ``ModelSource``."""
-        self._mapped.clear()
+        for taken in self._taken.values():
+            taken.give_back()
+        self._taken.clear()
 
     def _attached(self, name: Any, taken: Taken) -> Loaded:
         assert taken.file is not None
         assert taken.page is not None
-        self._page = ComputingPage.received(taken.page)
+        self.thread_budget = self.thread_budget or ThreadBudget(ComputingPage.received(os.dup(taken.page)))
         try:
             loaded = _attached(self._spec.plan.label(name) or self._spec.plan.name, taken)
+        except BaseException:
+            taken.lease.close()  # whoever keeps the error keeps no share
+            raise
         finally:
-            os.close(taken.file)
+            taken.close_files()
         return loaded._replace(lease=taken.lease)
 
 
@@ -151,7 +160,8 @@ def _in_own_hosts(spec: SessionSpec, tell: Tell, taken: Taken | None = None) -> 
     inheritance = None
     if taken is not None:
         keeps.callback(taken.give_back)
-        inheritance = Inheritance(_work(ONLY), taken.file, taken.arena)
+    if taken is not None and spec.shared:
+        inheritance = Inheritance(_work(ONLY), taken.file, taken.arena, page=taken.page)
     nursery = Nursery(pickled(InferenceServant(spec), spec.plan.name), spec.plan.name, inheritance=inheritance)
     return HostedModels(spec, ModelHosts(nursery, spec.plan.name, spec.timeout_secs), tell, keeps)
 
@@ -159,9 +169,9 @@ def _in_own_hosts(spec: SessionSpec, tell: Tell, taken: Taken | None = None) -> 
 def in_machines_hosts(spec: SessionSpec, tell: Tell, taken: Taken) -> HostedModels:
     """Hosts for all of the machine's processes; the share in the model is theirs from now on."""
     lease = taken.lease
-    if spec.model_identifier != spec.origin:  # hosts know the handler of whichever transform came first
+    if taken.variant != _variant(spec):  # these hosts do what another transform wants
         lease.close()
-        lease = Lease(_order(spec, ONLY, spec.origin))
+        lease = Lease(_order(spec, ONLY, f"{spec.model_identifier}\0{_variant(spec)}"))
     why = f"since {taken.reason}" if taken.reason else f"in {spec.copies} copies that map the same weights"
     _LOGGER.info("%s: the model lives in the machine's hosts, %s.", spec.plan.name, why)
     return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, spec.copies), tell)
@@ -192,7 +202,7 @@ def take(spec: SessionSpec, name: Any, tell: Tell) -> Taken | Loss:
         raise with_traceback_of(*answer.caught)
     if share.is_first:
         tell(answer.events)
-    return Taken(lease, share.arena, file, page, share.reason, share.nbytes, share.peak)
+    return Taken(lease, share.arena, file, page, share.reason, share.nbytes, share.free, share.variant, share.peak)
 
 
 def attached(taken: Taken) -> tuple[Loaded, float, int]:
@@ -227,7 +237,7 @@ def _private() -> int:
 
 
 def _needs_sharing(spec: SessionSpec, taken: Taken) -> bool:
-    choice = choose(taken.nbytes, allowed_cores(), memory_available() + taken.nbytes)
+    choice = choose(taken.nbytes, allowed_cores(), taken.free)
     _LOGGER.info("%s: placement='auto' has chosen %r: %s.", spec.plan.name, choice.placement, choice.why)
     return choice.shares
 
@@ -237,6 +247,7 @@ def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
     label = spec.plan.label(name)
     return Order(
         key=f"{spec.pipeline}\0{identifier}\0{label}",
+        variant=_variant(spec),
         name=f"{spec.plan.name} {label}".strip(),
         servant=pickled(InferenceServant(there), spec.plan.name),
         work=_work(name),
@@ -244,9 +255,15 @@ def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
         copies=spec.copies,
         hosted=spec.copies > 1 and not spec.plan.routed,
         timeout_secs=spec.timeout_secs,
+        process=new_mark().rpartition(":")[0],
         linger_secs=spec.linger_secs or 0,
         at_least=bytes_of_artefacts(spec.plan.models[name]),
     )
+
+
+def _variant(spec: SessionSpec) -> str:
+    """What a servant does depends on this, beside its model."""
+    return repr((spec.origin, spec.isolated, spec.timeout_secs, spec.caught))
 
 
 def _work(name: Any) -> bytes:

@@ -15,6 +15,7 @@ from headrace.hosting.encoding import encode
 from headrace.hosting.exceptions import stand_ins
 from headrace.hosting.host import Answer
 from headrace.hosting.progress import Doing, Progress
+from headrace.hosting.threads import inherited_budget
 from headrace.runtime.recorders import Recorders
 from headrace.runtime.session import Loaded, ModelSource, SessionSpec, close_session, open_session
 from headrace.runtime.steps import Steps
@@ -167,6 +168,7 @@ class _Inherited(ModelSource):
 
     def __init__(self, models: dict[Any, Loaded]) -> None:
         self._models = models
+        self.thread_budget = inherited_budget()
 
     def load(self, name: Any) -> Loaded | None:
         return self._models.get(name)

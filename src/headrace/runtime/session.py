@@ -62,6 +62,11 @@ class SessionSpec:
         """Whether models are not simply loaded into this process."""
         return self.isolated or bool(self.shared)
 
+    @property
+    def store(self) -> str:
+        """What this process's models go by."""
+        return f"{self.pipeline}\0{self.model_identifier}"
+
     def within(self) -> SessionSpec:
         """The same for the process in which a model lives."""
         return replace(self, isolated=False, shared=frozenset(), automatic=False)
@@ -80,7 +85,13 @@ class Loaded(NamedTuple):
 
 
 class ModelSource(ABC):
-    """Where a session's models come from, if this process need not load them itself."""
+    """Where a session's models come from, if this process need not load them itself.
+
+    Attributes:
+        thread_budget: what keeps this process's threads within its share of the cores, where there is need for it.
+    """
+
+    thread_budget: ThreadBudget | None = None
 
     @abstractmethod
     def load(self, name: Any) -> Loaded | None:
@@ -89,10 +100,6 @@ class ModelSource(ABC):
         Raises:
             Exception: it cannot be loaded.
         """
-
-    def thread_budget(self) -> ThreadBudget | None:
-        """What keeps one thread of this process within its share of the cores, where there is need for it."""
-        return None
 
     @abstractmethod
     def close(self) -> None:
@@ -109,7 +116,7 @@ class InferenceSession:
         self.spec = spec
         self.sizes = {name: size_controller(plan.batching) for name in plan.models}
         self.breakers = {name: CircuitBreaker() for name in plan.models}
-        self._store: ModelStore = open_store(spec.model_identifier, plan.model_limit)
+        self._store: ModelStore = open_store(spec.store, plan.model_limit)
         self._news: deque[Event] = deque()
         self._lock = threading.Lock()
         self._shared: Any = None
@@ -118,9 +125,11 @@ class InferenceSession:
         """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
         return self._store.use(name, lambda: self._load(name, handler))
 
-    def thread_budget(self) -> ThreadBudget | None:
-        """See ``ModelSource``; for one thread of this process."""
-        return self._shared.thread_budget() if isinstance(self._shared, ModelSource) else None
+    def keep_thread_budget(self) -> None:
+        """To be called before a thread of this process computes: keeps it within its share of the cores."""
+        budget = self._shared.thread_budget if isinstance(self._shared, ModelSource) else None
+        if budget is not None:
+            budget.keep()
 
     def held(self, name: Any) -> Loaded | None:
         """The model of that name, if it is here."""
@@ -148,7 +157,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Lets go of the models."""
-        close_store(self.spec.model_identifier)
+        close_store(self.spec.store)
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()

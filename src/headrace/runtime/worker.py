@@ -73,7 +73,6 @@ class Worker(AnyWorker):
     def _begin(self) -> None:
         self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._bytes_are_counted = True
-        self._threads = self.session.thread_budget()
         if not self.plan.routed:
             with self.model(ONLY):
                 pass
@@ -107,8 +106,7 @@ class Worker(AnyWorker):
             PredictionCountError: too few or too many predictions (never where elements are batches themselves).
             Exception: whatever the handler raises, in its call or in its lazy result.
         """
-        if self._threads is not None:
-            self._threads.keep()
+        self.session.keep_thread_budget()
         handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
         keys, examples = self._taken_apart(elements)
         began = learning_clock() if learning_clock else 0.0

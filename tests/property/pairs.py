@@ -1,0 +1,148 @@
+"""Compares what a handler gives in this process with what it gives elsewhere, over whatever elements there may be."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import Counter
+from contextlib import ExitStack
+
+import behaviours
+import numpy
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from headrace import BatchingConfig, Failure, PredictionResult
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
+from headrace.runtime.hosted import HostedWorker
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import open_worker
+
+SCALARS = npst.scalar_dtypes().map(lambda dtype: dtype.newbyteorder("="))  # numpy's own pickles lose some orders
+DTYPES = st.one_of(SCALARS, npst.unicode_string_dtypes(max_len=3), npst.nested_dtypes(SCALARS, max_itemsize=64))
+SHAPES = npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
+ARRAYS = st.builds(
+    lambda layout, array: layout(array),
+    st.sampled_from([lambda a: a, lambda a: a, numpy.asfortranarray, lambda a: a.T, lambda a: a[::2] if a.ndim else a]),
+    npst.arrays(DTYPES, SHAPES),
+)
+LEAVES = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=5)),
+    *(st.complex_numbers(), st.dates(), st.decimals(), st.just(behaviours.Colour.RED), ARRAYS),
+    SCALARS.flatmap(lambda dtype: npst.arrays(dtype, ())).map(lambda array: array[()]),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda parts: st.one_of(
+        st.lists(parts, max_size=3),
+        st.lists(parts, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=3), parts, max_size=3),
+        st.builds(behaviours.Point, parts, parts),
+        st.builds(behaviours.Record, parts, parts),
+        st.builds(PredictionResult, parts, parts),
+    ),
+    max_leaves=4,
+)
+
+
+def alike(make):
+    """Rows of one make, with arrays of one dtype and shape."""
+    arrays = st.builds(npst.arrays, DTYPES, SHAPES)
+    return arrays.flatmap(lambda rows: st.lists(rows.map(make), max_size=7))
+
+
+ELEMENTS = st.one_of(
+    st.lists(VALUES, max_size=7),
+    alike(lambda array: array),
+    alike(lambda array: (1, {"a": array, "b": "c"})),
+    alike(lambda array: behaviours.Point(array, [array.copy()])),
+)
+
+
+class Told:
+    """What an observer was told, less the times, and less how elements were shared out among batches."""
+
+    def __init__(self):
+        self.failed, self.examples, self.loads, self.failed_batches = Counter(), Counter(), Counter(), Counter()
+
+    def on_event(self, event):
+        if isinstance(event, BatchCompleted):
+            self.examples[event.model] += event.examples
+        elif isinstance(event, ElementFailed):
+            self.failed[event.stage, repr(event.error)] += 1
+        elif isinstance(event, BatchFailed):
+            self.failed_batches[event.model, repr(event.error)] += 1
+        elif isinstance(event, ModelLoaded):
+            self.loads[event.model] += 1
+
+    def all(self):
+        return self.failed, self.examples, self.loads, self.failed_batches
+
+
+class Pair:
+    """One handler twice: simply in this process, and elsewhere. What they have given is kept until they are closed.
+
+    Args:
+        handler: for both.
+        elsewhere: where, in the words of a ``Request``.
+        size: of batches.
+        batching: more of a ``BatchingConfig``.
+    """
+
+    def __init__(self, handler, elsewhere, size=3, **batching):
+        request = {"batching": BatchingConfig(min_batch_size=size, max_batch_size=size, **batching)}
+        here = catching(prepare(copy.deepcopy(handler), Request(**request, placement="process")), Exception)
+        there = catching(prepare(handler, Request(**request, **elsewhere)), Exception)
+        assert there.lives_elsewhere
+        self._given = []
+        with ExitStack() as stack:
+            self._workers = []
+            for spec in (here, there):
+                self._workers.append(open_worker(spec))
+                stack.callback(self._workers[-1].close)
+            self._stack = stack.pop_all()
+        self.is_hosted = isinstance(self._workers[1], HostedWorker)
+
+    def compare(self, elements):
+        told = Told(), Told()
+        here, there = map(run, self._workers, (copy.deepcopy(elements), copy.deepcopy(elements)), told)
+        expected = list(map(describe, here))
+        assert list(map(describe, there)) == expected
+        assert told[1].all() == told[0].all()
+        self._given.append((there, expected))
+
+    def close(self):
+        """What was given has not changed since; it needs no host."""
+        self._stack.close()
+        for outcomes, expected in self._given:
+            assert list(map(describe, outcomes)) == expected
+
+
+def run(worker, elements, observer):
+    """For each element its predictions, of which a batch may have any number, or its failure."""
+    bundle = worker.bundle(observer)
+    outcomes = [[] for _ in elements]
+    for tag, element in enumerate(elements):
+        take(bundle.add(element, tag), outcomes)
+    take(bundle.finish(), outcomes)
+    return outcomes
+
+
+def take(given, outcomes):
+    for outcome in given:
+        if isinstance(outcome, Failure):
+            outcomes[outcome.tag].append(outcome)
+        else:
+            for tag, value in zip(outcome.tags, outcome.values, strict=True):
+                outcomes[tag].append(value)
+
+
+def describe(outcomes):
+    return [describe_failure(one) if isinstance(one, Failure) else behaviours.description(one) for one in outcomes]
+
+
+def describe_failure(failure):
+    element, (kind, text, lines) = pickle.loads(pickle.dumps(failure.record))
+    assert kind is type(failure.error)
+    code = getattr(failure.error, "code", None)
+    return failure.stage, failure.index, behaviours.description(element), kind, text, lines[-1], code

@@ -1,0 +1,177 @@
+"""What the tests of a model's homes share: handlers that say where they load and compute, and ways to run them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+
+import cloudpickle
+import numpy
+import pytest
+
+from headrace import BatchingConfig, ModelHandler
+from headrace.core.result import Predictions
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import open_worker
+
+ELSEWHERE = """
+import pickle, sys
+spec, elements, events, run = pickle.load(sys.stdin.buffer)
+from headrace.runtime.worker import open_worker
+worker = open_worker(spec)
+outcomes = run(worker, elements, events)
+worker.close()
+pickle.dump((outcomes, list(events)), sys.stdout.buffer)
+"""
+
+
+class Model:
+    """Knows who has loaded it, and has weights; leaves a note of each process in which one is finalized."""
+
+    def __init__(self, folder, guard=None):
+        self.weights = numpy.full(100_000, 2)
+        self.loader = os.getpid()
+        self.folder = folder
+        self.guard = guard
+
+    def __del__(self):
+        note(self.folder, "finalized")
+
+
+class Homely(ModelHandler):
+    """Predicts a triple for each example: its double, the process that has loaded the model, and the one that computes.
+
+    Args:
+        folder: for notes.
+        load: makes the model.
+        made: what ``load_model`` sets on the handler.
+    """
+
+    def __init__(self, folder, load=Model, made="by load_model", **options):
+        super().__init__(**options)
+        self.folder = folder
+        self.load = load
+        self.made_there = made
+
+    def load_model(self):
+        note(self.folder, "loaded")
+        self.made = self.made_there
+        return self.load(self.folder)
+
+    def run_inference(self, batch, model, inference_args=None):
+        assert self.made == self.made_there
+        return [(int(model.weights[0]) * example, model.loader, os.getpid()) for example in batch]
+
+
+class Events(list):
+    """What an observer was told."""
+
+    def on_event(self, event):
+        self.append(event)
+
+
+def note(folder, what):
+    """Leaves word that something has happened in this process."""
+    (folder / f"{what}-{os.getpid()}-{os.urandom(4).hex()}").touch()
+
+
+def guarded(folder):
+    """A model that does not pickle."""
+    return Model(folder, threading.Lock())
+
+
+def run(worker, elements, events):
+    """The outcomes of a bundle: values and failures."""
+    bundle = worker.bundle(events)
+    outcomes = [*itertools.chain.from_iterable(map(bundle.add, elements, itertools.count())), *bundle.finish()]
+    parts = [outcome.values if isinstance(outcome, Predictions) else [outcome] for outcome in outcomes]
+    return list(itertools.chain.from_iterable(parts))
+
+
+def unreadable(folder):
+    """A model that pickles but does not unpickle."""
+
+    class Unreadable(Model):
+        def __reduce__(self):
+            return int, ("no number",)
+
+    return Unreadable(folder)
+
+
+def second_time(folder):
+    """A model that takes two attempts."""
+    return os._exit(7) if len(list(folder.glob("loaded-*"))) < 2 else Model(folder)
+
+
+class Home:
+    """The runtime directory of a test, and what happens in and around it."""
+
+    Model, guarded, unreadable, second_time = map(staticmethod, (Model, guarded, unreadable, second_time))
+
+    def __init__(self, folder, runtime, caplog):
+        self.folder = folder
+        self.runtime = runtime
+        self._caplog = caplog
+        self._stack = ExitStack()
+
+    def handler(self, load=Model, **options):
+        return Homely(self.folder, load, **options)
+
+    def spec(self, handler, caught=(), **request):
+        return catching(prepare(handler, Request(batching=BatchingConfig(1, 1), **request)), caught)
+
+    def open(self, spec):
+        """A worker, which is closed in the end if not before."""
+        worker = open_worker(spec)
+        self._stack.callback(worker.close)
+        return worker
+
+    def run(self, spec, elements=(1,)):
+        """Values and failures, and what was told."""
+        events = Events()
+        return run(self.open(spec), elements, events), events
+
+    def elsewhere(self, spec, elements=(1,)):
+        """The same in another process, which ends."""
+        content = cloudpickle.dumps((spec, list(elements), Events(), run))
+        command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", ELSEWHERE]
+        done = subprocess.run(command, input=content, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr.decode()
+        return pickle.loads(done.stdout)
+
+    def noted(self, what):
+        """The processes in which it has happened, each as often as it has."""
+        return [int(file.name.split("-")[1]) for file in sorted(self.folder.glob(f"{what}-*"))]
+
+    def logged(self):
+        """What was said of where models live."""
+        return [one.getMessage() for one in self._caplog.records if one.name == "headrace.runtime.homes"]
+
+    def close(self):
+        """Closes all workers, and waits until the machine has nothing of theirs any more."""
+        self._stack.close()
+        deadline = time.monotonic() + 5
+        while any(self.runtime.glob("*")) and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+
+@pytest.fixture
+def home(tmp_path, runtime, caplog):
+    """No collection of garbage is needed for the machine to be rid of everything: the directory's fixture waits."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    caplog.set_level(logging.INFO)
+    gc.collect()
+    gc.disable()
+    home = Home(tmp_path, runtime, caplog)
+    yield home
+    home.close()
+    gc.enable()
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
