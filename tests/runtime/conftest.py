@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from glob import glob
 
 import cloudpickle
 import numpy
@@ -156,11 +157,12 @@ class Home:
         return [one.getMessage() for one in self._caplog.records if one.name == "headrace.runtime.homes"]
 
     def close(self):
-        """Closes all workers, and waits until the machine has nothing of theirs any more."""
+        """Closes all workers and waits until the machine has nothing of theirs any more; returns whether it has not."""
         self._stack.close()
         deadline = time.monotonic() + 5
-        while any(self.runtime.glob("*")) and time.monotonic() < deadline:
+        while glob(f"{self.runtime}/*") and time.monotonic() < deadline:
             time.sleep(0.002)
+        return not glob(f"{self.runtime}/*")
 
 
 @pytest.fixture
