@@ -17,7 +17,8 @@ from elsewhere.last_number import LastNumberHandler, LastNumberServant
 from elsewhere.shared_model import shared_model
 from outputs import Outputs
 
-from headrace.hosting.client import ModelHost
+from headrace.hosting.client import ModelHosts
+from headrace.hosting.nursery import Nursery
 from headrace.hosting.portable import pickled
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Request, prepare
@@ -29,7 +30,7 @@ ABOUT = """\
 Milliseconds from handing over a batch to having its predictions, each an example (of the caller's own) with a number;
 the model itself does next to nothing. All ways gave equal predictions.
 
-- *bare host*: Headrace's `ModelHost` with a servant that only calls the handler.
+- *bare host*: Headrace's `ModelHosts` with a servant that only calls the handler.
 - *bundle*: Headrace with `isolate=True`, all but the engine: batching, metrics, the handling of failures.
 - *Beam*: the handler's call of a model that Beam shares (`large_model=True`), from another process than the one that
   has it; without batching and metrics.
@@ -105,7 +106,7 @@ def _frozen_heap() -> Iterator[None]:
 
 @contextmanager
 def _bare_host() -> Iterator[Way]:
-    host = ModelHost(pickled(LastNumberServant(), "LastNumber"), "LastNumber", None)
+    host = ModelHosts(Nursery(pickled(LastNumberServant(), "LastNumber"), "LastNumber"), "LastNumber", None)
     try:
         yield lambda batch: host.result(host.submit(None, batch)).rows
     finally:
