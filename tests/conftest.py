@@ -47,10 +47,7 @@ def _own_runtime() -> Iterator[Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HEADRACE_RUNTIME_DIR", str(directory))
             yield directory
-            deadline = time.monotonic() + 5
-            while directory.exists() and time.monotonic() < deadline:
-                time.sleep(0.002)
-            assert not directory.exists(), list(directory.iterdir())
+            assert _wait_until(lambda: not directory.exists(), 5), list(directory.iterdir())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -69,6 +66,19 @@ def runtime(own_runtime: Callable[[], AbstractContextManager[Path]]) -> Iterator
     """The test's own runtime directory."""
     with own_runtime() as directory:
         yield directory
+
+
+def _wait_until(condition: Callable[[], object], seconds: float = 20.0) -> object:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    return value
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., object]:
+    """Waits for a condition, which it calls, to be true; returns its last value, true or not."""
+    return _wait_until
 
 
 def _strays() -> list[str]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 import uuid
 from pathlib import Path
 
@@ -57,15 +53,6 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def runtime(monkeypatch):
-    """A runtime directory of its own, with a short path."""
-    directory = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))
-    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(directory))
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
-
-
-@pytest.fixture
 def processes(monkeypatch):
     """The processes that descend from this test, whatever has become of their parents."""
     token = uuid.uuid4().hex
@@ -85,7 +72,7 @@ def _environment(folder):
 
 
 @pytest.mark.parametrize("handler", ["large", "copies", "beam"])
-def test_one_load_for_all(tmp_path, runtime, processes, handler):
+def test_one_load_for_all(tmp_path, runtime, processes, handler, wait_until):
     script = tmp_path / "pipeline.py"
     script.write_text(f"import apache_beam.ml.inference.base\nFOLDER = {str(tmp_path)!r}\n{PIPELINE}")
     command = [sys.executable, script, handler]
@@ -102,8 +89,5 @@ def test_one_load_for_all(tmp_path, runtime, processes, handler):
     else:
         assert computed == workers
         assert loads[0] not in workers
-    deadline = time.monotonic() + 10
-    while (processes() or runtime.exists()) and time.monotonic() < deadline:
-        os.sched_yield()
-    assert processes() == []
+    assert wait_until(lambda: not processes()), processes()
     assert not runtime.exists()

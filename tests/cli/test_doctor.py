@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy
 import pytest
@@ -37,14 +36,6 @@ def directory(monkeypatch):
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def wait_until(condition):
-    """Waits for ``condition()`` to be true; returns its last value, true or not."""
-    deadline = time.monotonic() + 20
-    while not (value := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return value
-
-
 @pytest.fixture
 def model(folder):
     """The file of a linear model of four columns; and rows for it."""
@@ -55,7 +46,7 @@ def model(folder):
 
 
 @pytest.fixture
-def sharing():
+def sharing(wait_until):
     """A model of the machine's, in use; gone in the end."""
     predictions = package.predict(DoublingHandler(max_batch_size=1), iter([1] * 100_000), placement="machine")
     next(predictions)
@@ -65,7 +56,7 @@ def sharing():
 
 
 @pytest.fixture
-def stale(sharing):
+def stale(sharing, wait_until):
     """The name of a seat whose manager was killed."""
     (manager,) = take_census().managers
     os.kill(manager.process.process, signal.SIGKILL)
@@ -74,7 +65,7 @@ def stale(sharing):
 
 
 @pytest.fixture
-def orphan():
+def orphan(wait_until):
     """A process that carries the mark of one that has ended."""
     with subprocess.Popen(["sleep", "1000"]) as owner:
         namespace, _, start, _ = new_mark().split(":")
@@ -86,13 +77,13 @@ def orphan():
     process.wait()
 
 
-def no_orphans():
+def no_orphans(wait_until):
     """Other tests of this user may have some for a moment."""
     return wait_until(lambda: not take_census().orphans)
 
 
-def test_nothing_is_there(headrace, directory):
-    assert no_orphans()
+def test_nothing_is_there(headrace, directory, wait_until):
+    assert no_orphans(wait_until)
     result = headrace("doctor")
     assert (result.code, result.err) == (0, "")
     lines = [line.split("  ") for line in result.out.splitlines()]
@@ -129,7 +120,7 @@ def test_the_same_as_json(headrace, sharing):
     assert (found["stale"], found["silent"]) == ([], [])
 
 
-def test_what_is_left_over_is_said_with_the_cure_and_cleaned(headrace, stale, orphan, directory):
+def test_what_is_left_over_is_said_with_the_cure_and_cleaned(headrace, stale, orphan, directory, wait_until):
     result = headrace("doctor")
     assert result.code == 1
     assert f"files of seat {stale}, whose manager is gone" in result.out
@@ -139,7 +130,7 @@ def test_what_is_left_over_is_said_with_the_cure_and_cleaned(headrace, stale, or
     assert f"seat {stale}" in cleaned.out
     assert f"process {orphan}" in cleaned.out
     assert not os.path.exists(directory)
-    assert no_orphans()
+    assert no_orphans(wait_until)
     again = headrace("doctor", "--clean", "--json")
     assert again.code == 0
     assert json.loads(again.out)["nothing_left_over"] is True
@@ -152,7 +143,7 @@ def test_a_directory_that_cannot_be_used(headrace, directory):
     assert f"chmod 700 {directory}" in result.out
 
 
-def test_what_a_handler_needs(headrace, model):
+def test_what_a_handler_needs(headrace, model, wait_until):
     result = headrace("doctor", "sklearn-numpy", "--model", model, "--rows", "rows.csv", "--columns", "a,b,c,d")
     assert (result.code, result.err) == (0, "")
     lines = {line.strip().partition("  ")[0]: line for line in result.out.splitlines()}
@@ -188,7 +179,7 @@ def test_models_by_key(headrace, handlers, folder):
     assert (result.code, result.err) == (0, "")
     assert [line.split()[1] for line in result.out.splitlines() if line.startswith("model ")] == ["x", "y"]
     assert result.out.count("batches of 8 ") == 2
-    assert "would choose 'machine': models by key" in result.out
+    assert "would choose 'machine': models by key are shared" in result.out
 
 
 def test_a_model_that_does_not_load(headrace, handlers):
@@ -226,7 +217,7 @@ def test_mistakes(headrace, handlers, folder, arguments, message):
     assert message in result.error
 
 
-def test_ctrl_c_while_the_model_loads(command, handlers, folder, directory):
+def test_ctrl_c_while_the_model_loads(command, handlers, folder, directory, wait_until):
     process = command("doctor", f"{handlers}:NeverLoads")
     assert wait_until(lambda: [model for manager in take_census().managers for model in manager.models])
     process.send_signal(signal.SIGINT)

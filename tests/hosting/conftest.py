@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import cloudpickle
@@ -33,19 +32,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot impo
 _OUR_MARK = orphans.new_mark().rpartition(":")[0].encode()
 
 
-@pytest.fixture(scope="session", name="wait_until")
-def _wait_until():
-    return wait_until
-
-
-def wait_until(condition, seconds=20.0):
-    """Waits for ``condition()`` to be true; returns its last value, true or not."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return value
-
-
 @pytest.fixture(scope="module")
 def _quick_collections():
     """What was imported is not looked at by garbage collections."""
@@ -56,7 +42,7 @@ def _quick_collections():
 
 
 @pytest.fixture
-def census(request, _quick_collections):
+def census(request, _quick_collections, wait_until):
     """Fails the test if it leaves a process, a descriptor, a mapping or a thread behind."""
     cloudpickle.register_pickle_by_value(request.module)
     before = _belongings()
@@ -114,7 +100,7 @@ def _descriptors():
 
 
 @pytest.fixture
-def ctrl_c_in():
+def ctrl_c_in(wait_until):
     """Presses Ctrl-C as soon as the main thread is in a function."""
     pressers = []
 

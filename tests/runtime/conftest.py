@@ -54,13 +54,15 @@ class Homely(ModelHandler):
         folder: for notes.
         load: makes the model.
         made: what ``load_model`` sets on the handler.
+        computers: so many processes must have got a batch before any gives an answer.
     """
 
-    def __init__(self, folder, load=Model, made="by load_model", **options):
+    def __init__(self, folder, load=Model, made="by load_model", computers=1, **options):
         super().__init__(**options)
         self.folder = folder
         self.load = load
         self.made_there = made
+        self.computers = computers
 
     def load_model(self):
         note(self.folder, "loaded")
@@ -69,6 +71,9 @@ class Homely(ModelHandler):
 
     def run_inference(self, batch, model, inference_args=None):
         assert self.made == self.made_there
+        note(self.folder, "computed")
+        while len(set(noted(self.folder, "computed"))) < self.computers:
+            time.sleep(0.002)
         return [(int(model.weights[0]) * example, model.loader, os.getpid()) for example in batch]
 
 
@@ -82,6 +87,11 @@ class Events(list):
 def note(folder, what):
     """Leaves word that something has happened in this process."""
     (folder / f"{what}-{os.getpid()}-{os.urandom(4).hex()}").touch()
+
+
+def noted(folder, what):
+    """The processes in which it has happened, each as often as it has."""
+    return [int(file.name.split("-")[1]) for file in sorted(folder.glob(f"{what}-*"))]
 
 
 def guarded(folder):
@@ -150,7 +160,7 @@ class Home:
 
     def noted(self, what):
         """The processes in which it has happened, each as often as it has."""
-        return [int(file.name.split("-")[1]) for file in sorted(self.folder.glob(f"{what}-*"))]
+        return noted(self.folder, what)
 
     def logged(self):
         """What was said of where models live."""

@@ -227,7 +227,7 @@ def test_nothing_to_measure():
         (2, False, "", 100 + 2 * 10),
         (1, False, "no", 100),
         (2, False, "no", 200),
-        (1, True, "no", 400),
+        (1, True, "no", 100),
     ],
 )
 def test_what_sharing_takes(copies, routed, reason, expected):

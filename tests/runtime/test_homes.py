@@ -10,8 +10,10 @@ from dataclasses import replace
 import pytest
 
 from headrace import KeyedModelHandler, KeyModelMapping
-from headrace.core.events import ModelLoaded
+from headrace.core.events import BatchFailed, ElementFailed, ModelLoaded
+from headrace.core.result import Failure
 from headrace.runtime import homes
+from headrace.runtime.prepare import catching
 
 HERE = os.getpid()
 
@@ -54,7 +56,7 @@ def test_in_isolation_a_host_maps_it(home):
 
 
 def test_copies_are_hosts_of_the_machines(home):
-    spec = home.spec(home.handler(model_copies=2))
+    spec = home.spec(home.handler(model_copies=2, computers=2))
     here, events = home.run(spec, range(6))
     there, others = home.elsewhere(spec, range(6))
     [loader] = home.noted("loaded")
@@ -78,7 +80,7 @@ def test_one_that_cannot_be_mapped_lives_in_a_host_for_all(home, isolate):
 
 
 def test_each_host_loads_what_cannot_be_mapped(home):
-    here, _ = home.run(home.spec(home.handler(home.guarded, model_copies=2)), range(6))
+    here, _ = home.run(home.spec(home.handler(home.guarded, model_copies=2, computers=2)), range(6))
     assert all(loader == host for _, loader, host in here)
     assert sorted(home.noted("loaded")) == sorted({host for _, _, host in here})
     assert len(home.noted("loaded")) == 2
@@ -116,23 +118,55 @@ def test_models_by_key(home):
     assert len(of(ModelLoaded, events)) == 1
 
 
-def test_one_by_key_that_cannot_be_mapped_is_each_processes_own(home):
+@pytest.mark.parametrize("isolate", [False, True])
+def test_those_by_key_that_cannot_be_mapped_live_in_the_machines_hosts(home, isolate):
     mappings = [KeyModelMapping([key], home.handler(home.guarded, large_model=True)) for key in "ab"]
-    outcomes, _ = home.run(home.spec(KeyedModelHandler(mappings)), [("a", 1), ("b", 1)])
-    assert outcomes == [(key, (2, HERE, HERE)) for key in "ab"]
-    lines = home.logged()
-    assert len(lines) == 2
-    assert all("this process loads a copy of its own, since it does not pickle" in line for line in lines)
+    spec = home.spec(KeyedModelHandler(mappings), isolate=isolate)
+    outcomes, events = home.run(spec, [("a", 1), ("b", 1)])
+    hosts = [host for _, (_, host, _) in outcomes]
+    assert outcomes == [(key, (2, host, host)) for key, host in zip("ab", hosts, strict=True)]
+    assert len({HERE, *hosts}) == 3
+    assert len(of(ModelLoaded, events)) == 2
+    lines = [line for line in home.logged() if "lives in the machine's hosts, since it does not pickle" in line]
+    assert isolate or len(lines) == 2  # what a host says comes when it comes
+    same, events = home.elsewhere(spec, [("a", 1), ("b", 1)])
+    assert same == outcomes
+    assert not of(ModelLoaded, events)
 
 
-def test_in_isolation_models_by_key_are_loaded_by_the_processes_host(home):
+def test_models_by_key_have_as_many_hosts_as_each_asks_for(home):
+    mappings = [KeyModelMapping([key], home.handler(model_copies=copies)) for key, copies in [("a", 2), ("b", 1)]]
+    (_, (_, loader, host)), (_, (_, own, here)) = home.run(
+        home.spec(KeyedModelHandler(mappings)), [("a", 1), ("b", 1)]
+    )[0]
+    assert len({loader, host, HERE}) == 3
+    assert own == here == HERE
+    assert home.logged() == ["a: the model lives in the machine's hosts, in 2 copies that map the same weights."]
+
+
+@pytest.mark.parametrize("load", ["guarded", "Model"])
+def test_what_fails_there_fails_here(home, load):
+    handler = home.handler(getattr(home, load), large_model=True)
+    spec = catching(home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)])), Exception)
+    outcomes, events = home.run(spec, [("a", 1), ("a", None), ("a", 2)])
+    [failure] = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    assert isinstance(failure.error, TypeError)
+    assert failure.element == ("a", None)
+    assert sorted(one[1][0] for one in outcomes if one is not failure) == [2, 4]
+    assert len(of(BatchFailed, events)) == len(of(ElementFailed, events)) == 1
+
+
+def test_in_isolation_the_processes_host_maps_models_by_key(home):
     mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in "ab"]
     spec = home.spec(KeyedModelHandler(mappings), isolate=True)
-    [(_, first), (_, second)], _ = home.run(spec, [("a", 1), ("b", 1)])
-    assert first == second == (2, first[1], first[1])
-    assert first[1] != HERE
-    assert home.logged() == ["Homely: models by key are loaded by each process's host itself."]
-    home.runtime.rmdir()  # there was no manager
+    [(_, (_, first, host)), (_, (_, second, same))], events = home.run(spec, [("a", 1), ("b", 1)])
+    assert host == same
+    assert len({first, second, host, HERE}) == 4
+    assert len(of(ModelLoaded, events)) == 2
+    [(_, (_, again, other)), _], events = home.elsewhere(spec, [("a", 1), ("b", 1)])
+    assert again == first
+    assert other not in (host, first, HERE)
+    assert not of(ModelLoaded, events)
 
 
 @pytest.mark.parametrize("isolate", [False, True])

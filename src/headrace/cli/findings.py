@@ -163,7 +163,7 @@ def _automatic(found: Examination) -> str:
 
 
 def _why(found: Examination) -> str:
-    return "models by key are always shared where they can be" if found.routed else found.choice.why
+    return "models by key are shared, each for itself" if found.routed else found.choice.why
 
 
 def _saving(found: Examination) -> str:

@@ -18,7 +18,7 @@ from headrace.core.errors import HeadraceError, HostStartError
 from headrace.hosting.arena import Arena
 from headrace.hosting.channel import Channel
 from headrace.hosting.life import Loss
-from headrace.hosting.orphans import MARK
+from headrace.hosting.orphans import MANAGER, MARK
 from headrace.hosting.output import OutputReader
 from headrace.hosting.rendezvous import find_or_launch, runtime_directory
 from headrace.hosting.segment import Segment
@@ -316,7 +316,7 @@ def _launch(directory: str, name: str, lock: int, listening: int) -> None:
     here = Surroundings.here()
     environment = {key: value for key, value in here.environment.items() if key != MARK}
     process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
-        [sys.executable, "-m", "headrace.hosting.manager", directory, name, str(lock), str(listening)],
+        [sys.executable, "-m", MANAGER, directory, name, str(lock), str(listening)],
         env={**environment, "PYTHONPATH": here.python_path},
         cwd=os.sep,
         stdin=subprocess.DEVNULL,

@@ -20,6 +20,9 @@ from headrace.hosting.system import fields_of, processes
 MARK = "HEADRACE_HOST_OF"
 """Of the form ``<pid namespace>:<owner's pid>:<owner's start time>:<number of the zygote>``."""
 
+MANAGER = "headrace.hosting.manager"
+"""The program that has the machine's models: it outlives whatever has started it."""
+
 _FORM = re.compile(r"(?P<namespace>\d*):(?P<owner>\d+):(?P<start>\d*):\d+", re.ASCII)
 _STARTED = 19
 """Where a process's start time stands in what the kernel says of it."""
@@ -63,6 +66,14 @@ def marked() -> Iterator[Marked]:
             found = _FORM.fullmatch(mark)
             is_here = found is not None and found["namespace"] == _namespace()
             yield Marked(process, int(found["owner"]) if found and is_here else 0, not _owner_lives(mark))
+
+
+def is_manager(process: int) -> bool:
+    """Whether that is a manager of the machine's models."""
+    try:
+        return MANAGER.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _mark_of(process: int) -> str | None:

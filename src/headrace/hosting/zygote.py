@@ -26,6 +26,7 @@ from headrace.hosting.arena import Arena, attach
 from headrace.hosting.channel import Channel
 from headrace.hosting.diversion import divert_output
 from headrace.hosting.host import serve
+from headrace.hosting.orphans import is_manager
 from headrace.hosting.pickling import all_reducers
 from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import adopt_orphans, be_killed_first, children, die_with_parent
@@ -253,8 +254,12 @@ class Zygote:
         return status
 
     def _end_orphans(self) -> None:
-        """What hosts had started and left behind has become ours; a host that lives keeps its own."""
-        while orphans := set(children()) - self._hosts - self._helpers:
+        """What hosts had started and left behind has become ours; a host that lives keeps its own.
+
+        A manager is everybody's.
+        """
+        kept = self._hosts | self._helpers
+        while orphans := [child for child in children() if child not in kept and not is_manager(child)]:
             for orphan in orphans:
                 os.kill(orphan, signal.SIGKILL)
                 os.waitpid(orphan, 0)

@@ -123,7 +123,7 @@ class Examination:
     def _shared(self, model: ModelFindings) -> int:
         if model.mapped:
             return model.nbytes + (model.private or 0) * (self.copies if self.copies > 1 else self.processes)
-        return model.nbytes * (self.processes if self.routed else self.copies)
+        return model.nbytes * self.copies
 
 
 def subject(

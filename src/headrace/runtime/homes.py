@@ -27,10 +27,11 @@ from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import allowed_cores
 from headrace.hosting.threads import ComputingPage, ThreadBudget
 from headrace.runtime.artefacts import bytes_of_artefacts
+from headrace.runtime.elsewhere import HostedModel
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.placement import choose
 from headrace.runtime.plan import ONLY
-from headrace.runtime.servant import Done, InferenceServant, Work
+from headrace.runtime.servant import Done, InferenceServant, Source, Work
 from headrace.runtime.session import Loaded, ModelSource, SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -79,8 +80,7 @@ def find_home(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
     if not spec.shared:
         return _in_own_hosts(spec, tell)
     if spec.plan.routed and spec.isolated:
-        _LOGGER.info("%s: models by key are loaded by each process's host itself.", spec.plan.name)
-        return _in_own_hosts(spec, tell)
+        return _in_own_hosts(spec, tell, source=MappedModels)  # it asks for each model when its key comes
     if spec.plan.routed:
         return MappedModels(spec, tell)
     taken = take(spec, ONLY, tell)
@@ -116,22 +116,17 @@ class MappedModels(ModelSource):
         self._tell = tell
         self._taken = {ONLY: taken} if taken else {}
         """What has not been asked for yet."""
-        self._unmappable: set[Any] = set()
 
     def load(self, name: Any) -> Loaded | None:
         """See ``ModelSource``."""
-        if name in self._unmappable or name not in self._spec.shared:
+        if name not in self._spec.shared:
             return None
         taken = self._taken.pop(name, None) or take(self._spec, name, self._tell)
         if isinstance(taken, Loss):
             raise load_error(self._spec, taken)
         if taken.file is None:
-            taken.lease.close()
-            self._unmappable.add(name)
-            _LOGGER.info(
-                "%s: this process loads a copy of its own, since %s.", self._spec.plan.label(name), taken.reason
-            )
-            return None
+            models = in_machines_hosts(self._spec, self._tell, taken, name)
+            return Loaded(HostedModel(name, models, self._tell), self._spec.transform, {})
         return self._attached(name, taken)
 
     def close(self) -> None:
@@ -154,7 +149,9 @@ class MappedModels(ModelSource):
         return loaded._replace(lease=taken.lease)
 
 
-def _in_own_hosts(spec: SessionSpec, tell: Tell, taken: Taken | None = None) -> HostedModels:
+def _in_own_hosts(
+    spec: SessionSpec, tell: Tell, taken: Taken | None = None, source: Source | None = None
+) -> HostedModels:
     """A host for this process alone, over the machine's weights if they can be mapped."""
     keeps = ExitStack()
     inheritance = None
@@ -162,19 +159,21 @@ def _in_own_hosts(spec: SessionSpec, tell: Tell, taken: Taken | None = None) -> 
         keeps.callback(taken.give_back)
     if taken is not None and spec.shared:
         inheritance = Inheritance(_work(ONLY), taken.file, taken.arena, page=taken.page)
-    nursery = Nursery(pickled(InferenceServant(spec), spec.plan.name), spec.plan.name, inheritance=inheritance)
+    nursery = Nursery(pickled(InferenceServant(spec, source), spec.plan.name), spec.plan.name, inheritance=inheritance)
     return HostedModels(spec, ModelHosts(nursery, spec.plan.name, spec.timeout_secs), tell, keeps)
 
 
-def in_machines_hosts(spec: SessionSpec, tell: Tell, taken: Taken) -> HostedModels:
+def in_machines_hosts(spec: SessionSpec, tell: Tell, taken: Taken, name: Any = ONLY) -> HostedModels:
     """Hosts for all of the machine's processes; the share in the model is theirs from now on."""
     lease = taken.lease
     if taken.variant != _variant(spec):  # these hosts do what another transform wants
         lease.close()
-        lease = Lease(_order(spec, ONLY, f"{spec.model_identifier}\0{_variant(spec)}"))
-    why = f"since {taken.reason}" if taken.reason else f"in {spec.copies} copies that map the same weights"
-    _LOGGER.info("%s: the model lives in the machine's hosts, %s.", spec.plan.name, why)
-    return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, spec.copies), tell)
+        lease = Lease(_order(spec, name, f"{spec.model_identifier}\0{_variant(spec)}"))
+    copies = spec.copies_of(name)
+    why = f"since {taken.reason}" if taken.reason else f"in {copies} copies that map the same weights"
+    label = spec.plan.label(name) or spec.plan.name
+    _LOGGER.info("%s: the model lives in the machine's hosts, %s.", label, why)
+    return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), tell)
 
 
 def take(spec: SessionSpec, name: Any, tell: Tell) -> Taken | Loss:
@@ -244,6 +243,8 @@ def _needs_sharing(spec: SessionSpec, taken: Taken) -> bool:
 
 def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
     there = spec if spec.isolated else replace(spec, plan=replace(spec.plan, preprocess=(), postprocess=()))
+    if spec.plan.routed:  # whoever calls the model from elsewhere sees to what fails
+        there = replace(there, caught=())
     label = spec.plan.label(name)
     return Order(
         key=f"{spec.pipeline}\0{identifier}\0{label}",
@@ -252,8 +253,8 @@ def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
         servant=pickled(InferenceServant(there), spec.plan.name),
         work=_work(name),
         surroundings=Surroundings.here(),
-        copies=spec.copies,
-        hosted=spec.copies > 1 and not spec.plan.routed,
+        copies=spec.copies_of(name),
+        hosted=spec.copies_of(name) > 1,
         timeout_secs=spec.timeout_secs,
         process=new_mark().rpartition(":")[0],
         linger_secs=spec.linger_secs or 0,

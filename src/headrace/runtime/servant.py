@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.batching.batcher import Batch
 from headrace.core.events import ElementFailed, Event
@@ -26,6 +26,9 @@ _DOING = {
     Stage.INFERENCE: Doing.INFERENCE,
     Stage.POSTPROCESSING: Doing.POSTPROCESSING,
 }
+
+
+Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None]], ModelSource]
 
 
 class Work(NamedTuple):
@@ -71,10 +74,12 @@ class InferenceServant:
 
     Args:
         spec: of the session.
+        source: where models come from that are not to be loaded there, given what they are and who is told of them.
     """
 
-    def __init__(self, spec: SessionSpec) -> None:
-        self._spec = spec.within()
+    def __init__(self, spec: SessionSpec, source: Source | None = None) -> None:
+        self._spec = replace(spec.within(), shared=spec.shared if source else frozenset())
+        self._source = source
         self._worker: Worker | None = None
         self._inherited: dict[Any, Loaded] = {}
 
@@ -155,7 +160,10 @@ class InferenceServant:
         if self._worker is None:
             session = open_session(self._spec)
             try:
-                if self._inherited:
+                source = self._source
+                if source is not None:
+                    session.shared(lambda: source(self._spec, session.tell))
+                elif self._inherited:
                     session.shared(lambda: _Inherited(self._inherited))
                 self._worker = Worker(self._spec)
             finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,7 +47,7 @@ class SessionSpec:
     shared: frozenset[Any] = frozenset()
     """The names of the models of which the machine holds one copy, or ``copies``, for all worker processes."""
     copies: int = 1
-    """How many hosts a shared model has, where it lives in hosts; with more than one it does."""
+    """See ``copies_of``; of the only model, where there is only one."""
     automatic: bool = False
     """Whether a shared model is to be shared only if the machine's memory has no room for a copy in each process."""
     linger_secs: float | None = None
@@ -61,6 +61,10 @@ class SessionSpec:
     def lives_elsewhere(self) -> bool:
         """Whether models are not simply loaded into this process."""
         return self.isolated or bool(self.shared)
+
+    def copies_of(self, name: Any) -> int:
+        """How many hosts that model has, where it lives in hosts; with more than one it does."""
+        return max(1, self.plan.models[name].model_copies()) if self.plan.routed else self.copies
 
     @property
     def store(self) -> str:
@@ -104,6 +108,18 @@ class ModelSource(ABC):
     @abstractmethod
     def close(self) -> None:
         """The session has ended."""
+
+
+class ModelElsewhere(ABC):
+    """Stands for a model that lives in another process; called in the handler's place."""
+
+    @abstractmethod
+    def run(self, examples: Sequence[Any]) -> Iterable[Any]:
+        """Predictions for examples without their keys.
+
+        Raises:
+            Exception: what the handler raises there, or what became of the process.
+        """
 
 
 class InferenceSession:

@@ -15,6 +15,7 @@ from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import (
     InferenceSession,
     Loaded,
+    ModelElsewhere,
     Path,
     SessionSpec,
     close_session,
@@ -111,7 +112,8 @@ class Worker(AnyWorker):
         keys, examples = self._taken_apart(elements)
         began = learning_clock() if learning_clock else 0.0
         started = clock.time_ns()
-        answer = handler.run_inference(examples, model, self.spec.inference_args)
+        elsewhere = isinstance(model, ModelElsewhere)
+        answer = model.run(examples) if elsewhere else handler.run_inference(examples, model, self.spec.inference_args)
         predictions = None if answer is None else list(answer)
         seconds = (clock.time_ns() - started) / 1e9
         learnt = learning_clock() - began if learning_clock else seconds
