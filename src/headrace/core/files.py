@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import BinaryIO, cast
@@ -39,6 +40,7 @@ def open_uri(uri: str) -> BinaryIO:
 
 _copies: dict[str, int] | None = None
 """Of remote files: unnamed local files, by URI; None: none are made."""
+_copying = threading.Lock()
 
 
 def keep_copies(copies: Mapping[str, int]) -> None:
@@ -59,11 +61,12 @@ def kept_copies() -> dict[str, int]:
 
 
 def _open_copy(uri: str, copies: dict[str, int]) -> BinaryIO:
-    if uri not in copies:
-        with tempfile.TemporaryFile() as copy, _remote_opener()(uri) as remote:
-            shutil.copyfileobj(remote, copy, 1 << 22)
-            copy.flush()
-            copies[uri] = os.dup(copy.fileno())
+    with _copying:  # whoever opens the same file meanwhile waits
+        if uri not in copies:
+            with tempfile.TemporaryFile() as copy, _remote_opener()(uri) as remote:
+                shutil.copyfileobj(remote, copy, 1 << 22)
+                copy.flush()
+                copies[uri] = os.dup(copy.fileno())
     return open(f"/dev/fd/{copies[uri]}", "rb")
 
 
