@@ -257,7 +257,7 @@ def test_failures_in_a_host_come_in_their_elements_place():
     [
         Doubler(),
         Doubler().with_preprocess_fn(abs),
-        Doubler(element_size_fn=lambda n: 1, max_batch_weight=3).with_preprocess_fn(abs),
+        Doubler(element_size_fn=lambda n: 1).with_preprocess_fn(abs),
     ],
 )
 def test_only_a_few_batches_are_read_ahead(handler):

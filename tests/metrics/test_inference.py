@@ -36,6 +36,13 @@ def test_batches():
     }
 
 
+def test_padding_is_counted_where_it_is_known():
+    table = counted(
+        BatchCompleted("", 3, 24, 0.1, useful=7.0, padded=9.0), BatchCompleted("", 1, 8, 0.1, useful=2, padded=2)
+    )
+    assert table.counters == {("ns", "num_inferences"): 4, ("ns", "useful_length"): 9, ("ns", "padded_length"): 11}
+
+
 def test_loads_and_failures():
     table = counted(
         ModelLoaded("", 0.5, 1000), BatchFailed("", 3, ValueError()), ElementFailed(Stage.INFERENCE, ValueError())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler
+from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult
 from headrace.core.conversion import to_results
 
 
@@ -102,6 +102,8 @@ def change(value):
         value["changed"] = True
     elif isinstance(value, list):
         value.append("changed")
+    elif isinstance(value, PredictionResult):
+        change(value.inference)  # its example comes back from a host as it was sent
     elif isinstance(value, tuple):
         for part in value:
             change(part)

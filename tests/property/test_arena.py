@@ -89,7 +89,11 @@ def leaves_of(value: Any) -> list[Any]:
 def described(leaf: Any) -> Any:
     """Everything about a leaf that can be compared."""
     if isinstance(leaf, torch.Tensor):
-        flat = leaf.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes() if leaf.numel() else b""
+        flat = (
+            leaf.detach().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8).numpy().tobytes()
+            if leaf.numel()
+            else b""
+        )
         return type(leaf), leaf.dtype, leaf.shape, leaf.stride(), leaf.storage_offset(), leaf.requires_grad, flat
     if isinstance(leaf, numpy.ndarray):
         strides = leaf.strides if leaf.size else None  # numpy's own pickles do not keep those of nothing

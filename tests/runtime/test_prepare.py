@@ -65,16 +65,11 @@ def test_the_process_is_where_models_live(placement):
 
 @pytest.mark.parametrize("base", [Handler, incumbent.ModelHandler])
 def test_options_without_effect_give_one_warning(base):
-    handler = base(
-        max_batch_duration_secs=1,
-        batch_length_fn=len,
-        batch_bucket_boundaries=[1],
-    )
+    handler = base(max_batch_duration_secs=1, batch_length_fn=len, batch_bucket_boundaries=[1])
     with pytest.warns(NotYetHonouredWarning) as record:
         prepare(handler, Request())
     assert len(record) == 1
-    for option in ("max_batch_duration_secs", "length_fn", "bucket_boundaries"):
-        assert option in str(record[0].message)
+    assert " asks for max_batch_duration_secs, which " in str(record[0].message)
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,9 @@ def test_the_direct_queue_gives_the_batches_that_every_other_way_gives(elements,
         (by_key("a"), {}, False),
         (DoublingHandler().with_no_batching(), {}, False),
         (DoublingHandler(), {"element_size_fn": abs}, False),
+        (DoublingHandler(), {"length_fn": abs}, False),
     ],
-    ids=["one-model", "keys-but-one-model", "models-by-key", "batches-as-elements", "weights"],
+    ids=["one-model", "keys-but-one-model", "models-by-key", "batches-as-elements", "weights", "lengths"],
 )
 def test_a_queue_is_direct_where_nothing_is_asked_of_an_element(handler, options, direct):
     assert (queues_for(handler, fixed(2, **options)).direct is not None) is direct
@@ -82,18 +83,52 @@ def test_an_element_waits_for_others_of_its_model():
 def test_an_element_that_is_a_batch_leaves_at_once():
     queues = queues_for(DoublingHandler().with_no_batching(), fixed(5))
     for element in ([1, 2], [3], []):
-        assert queues.add(element, "tag") == [(ONLY, ([element], ["tag"], 0))]
+        assert queues.add(element, "tag") == [(ONLY, ([element], ["tag"], 0, 0))]
     assert list(queues.flush()) == []
 
 
-def test_weights_bound_a_batch_and_two_may_leave_at_once():
-    queues = queues_for(DoublingHandler(), fixed(10, max_batch_weight=6, element_size_fn=abs))
-    assert [batch.weight for _, batch in [*queues.add(4, "a"), *queues.add(9, "b")]] == [4, 9]
-    assert [taken for _, taken in cut(queues, [1, 2, 3, 4, 9, 1, 1])] == [[1, 2, 3], [4], [9], [1, 1]]
+def test_what_is_sorted_waits_until_it_is_enough():
+    queues = queues_for(DoublingHandler(), fixed(2, length_fn=abs, lookahead=4))
+    assert [list(queues.add(n, n)) for n in (1, 9, 2)] == [[], [], []]
+    assert [batch.elements for _, batch in queues.add(8, 8)] == [[9, 8], [2, 1]]
+    assert cut(queues, [5, 6, 7]) == [(ONLY, [7, 6]), (ONLY, [5])]
 
 
-def test_sizes_that_are_weights_fill_a_batch():
+def test_bytes_bound_what_waits_in_all_queues_together():
+    queues = queues_for(by_key("a", "b"), fixed(2, length_fn=lambda pair: len(pair[1]), lookahead_bytes=4000))
+    small, large = b"x" * 100, b"y" * 1000
+    assert [
+        list(queues.add(("a", large), 0)),
+        list(queues.add(("b", small), 1)),
+        list(queues.add(("a", large), 2)),
+    ] == [[]] * 3
+    [(name, batch)] = queues.add(("b", large * 2), 3)
+    assert (name, batch.tags) == ("b", [3, 1])
+    assert [(name, batch.tags) for name, batch in queues.flush()] == [("a", [0, 2])]
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({"length_fn": abs}, [[9, 4], [3, 2], [1, 1]]),
+        ({"length_fn": lambda n: -n + 10, "element_size_fn": abs, "max_batch_weight": 6}, [[1, 1], [2, 3], [4], [9]]),
+        ({"max_batch_weight": 6, "element_size_fn": abs}, [[9], [4], [3, 2], [1, 1]]),
+        ({"length_fn": abs, "max_batch_weight": 6}, [[9], [4], [3, 2], [1, 1]]),
+        ({"length_fn": abs, "bucket_boundaries": [2, 4]}, [[9, 4], [3, 2], [1, 1]]),
+        ({"length_fn": abs, "bucket_boundaries": [3]}, [[9, 4], [3], [2, 1], [1]]),
+        ({"length_fn": abs, "element_size_fn": lambda _: 1}, [[9, 4], [3, 2], [1, 1]]),
+        ({"length_fn": abs, "element_size_fn": abs}, [[9], [4], [3], [2], [1, 1]]),
+    ],
+)
+def test_what_elements_are_sorted_by_and_what_limits_a_batch(options, batches):
+    assert [
+        taken for _, taken in cut(queues_for(DoublingHandler(), fixed(2, **options)), [1, 4, 1, 3, 9, 2])
+    ] == batches
+
+
+def test_sizes_that_are_weights_fill_a_batch_and_two_may_leave_at_once():
     queues = queues_for(DoublingHandler(), fixed(6, element_size_fn=abs))
+    assert [batch.weight for _, batch in [*queues.add(4, "a"), *queues.add(9, "b")]] == [4, 9]
     assert [taken for _, taken in cut(queues, [1, 2, 3, 4, 9, 1, 1])] == [[1, 2, 3], [4], [9], [1, 1]]
 
 
@@ -103,11 +138,12 @@ def test_a_weight_is_asked_for_once():
     assert asked == [1, 2, 3]
 
 
+@pytest.mark.parametrize("option", ["element_size_fn", "length_fn"])
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1])
-def test_an_element_without_a_weight_is_in_no_queue(weight):
-    queues = queues_for(DoublingHandler(), fixed(2, element_size_fn=lambda n: weight if n == 5 else 1))
+def test_an_element_without_a_weight_is_in_no_queue(weight, option):
+    queues = queues_for(DoublingHandler(), fixed(2, **{option: lambda n: weight if n == 5 else 1}))
     queues.add(1, "good")
-    with pytest.raises(ValueError, match="element_size_fn must return a finite number"):
+    with pytest.raises(ValueError, match=f"{option} must return a finite number"):
         queues.add(5, "bad")
     assert [batch.tags for _, batch in queues.flush()] == [["good"]]
 

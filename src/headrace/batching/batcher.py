@@ -12,7 +12,9 @@ class Batch(NamedTuple):
     elements: list[Any]
     tags: list[Any]
     weight: float = 0
-    """Sum of the elements' weights; 0 where weights play no part."""
+    """Sum of the elements' weights, or as if each were as heavy as the heaviest; 0 where weights play no part."""
+    useful: float = 0
+    """Sum of the elements' weights where ``weight`` counts padding; else 0."""
 
     def part(self, start: int, stop: int) -> Batch:
         """The elements from ``start`` up to ``stop``, as a batch of their own, not weighed."""

@@ -57,22 +57,22 @@ class AdaptiveSize:
 
     def __init__(self, config: BatchingConfig) -> None:
         self._config = config
+        self._smallest, self._largest = config.adaptive_bounds
         self._lock = threading.Lock()
         self._seen: dict[int, deque[tuple[float, float]]] = {}
         self._largest_seen = 0.0
-        self._last = config.min_batch_size
+        self._last: float = self._smallest
         self._asked = 0
 
     def target(self) -> int:
         """Size for the next batch."""
         with self._lock:
-            smallest, largest = self._config.min_batch_size, self._config.max_batch_size
             if not self._seen:
-                return smallest
-            ceiling = min(self._STEP * self._largest_seen, largest)
+                return self._smallest
+            ceiling = min(self._STEP * self._largest_seen, self._largest)
             best = max(self._best() * self._variation(), self._last / self._STEP)
-            self._last = int(max(smallest, min(best, ceiling)))
-            return self._last
+            self._last = max(self._smallest, int(min(best, ceiling)))
+            return int(self._last)
 
     def observe(self, size: float, seconds: float) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``; batches without weight tell nothing."""
@@ -86,7 +86,7 @@ class AdaptiveSize:
         config = self._config
         fixed, each = fit_line([_typical(batches) for batches in self._seen.values()])
         each = max(each, 1e-12)
-        sizes = [float(config.max_batch_size)]
+        sizes = [self._largest]
         if config.target_batch_overhead:
             sizes.append(fixed / each * (1 / config.target_batch_overhead - 1))
         if config.target_batch_duration_secs:

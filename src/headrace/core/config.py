@@ -17,6 +17,7 @@ class BatchingConfig:
 
     With ``element_size_fn`` and no ``max_batch_weight``, sizes (minimum, maximum, targets) are sums of
     ``element_size_fn``, as in Beam; with ``max_batch_weight``, sizes count elements and weight has its own limit.
+    With ``length_fn`` or ``max_batch_weight`` elements are sorted, and weights count padding.
     """
 
     min_batch_size: int = 1
@@ -31,7 +32,8 @@ class BatchingConfig:
     max_batch_duration_secs: float | None = None
     """Longest time in seconds that an element waits for others across bundles."""
     max_batch_weight: int | None = None
-    """Largest sum of ``element_size_fn`` in a batch; an element heavier than this goes alone."""
+    """Largest weight of a batch: the number of elements times the largest ``element_size_fn``, or ``length_fn`` where
+    there is none. Elements are sorted by it. An element heavier than this goes alone."""
     element_size_fn: Callable[[Any], int] | None = None
     variance: float = 0.25
     """How far sizes are varied around the best one, relatively, so that the cost per element can be estimated."""
@@ -40,7 +42,14 @@ class BatchingConfig:
     record_metrics: bool = True
     """Whether to count batch sizes and times under Beam's namespace ``BatchElements``."""
     length_fn: Callable[[Any], int] | None = None
+    """How long an element is, where a batch's elements are padded to the longest. Elements are then sorted, and size
+    and weight count padding: the number of elements times the largest ``element_size_fn`` (or ``length_fn``)."""
     bucket_boundaries: list[int] | None = None
+    """Lengths at which a bucket begins; elements of different buckets never share a batch."""
+    lookahead: int = 2048
+    """How many elements are looked at together where they are sorted."""
+    lookahead_bytes: int = 64_000_000
+    """At most so many bytes of elements wait, roughly, where they are sorted; not one of Beam's, as ``lookahead``."""
 
     def __post_init__(self) -> None:
         for problem in self._wrong_types() or self._problems():
@@ -64,20 +73,34 @@ class BatchingConfig:
         return self.element_size_fn is not None and self.max_batch_weight is None
 
     @property
+    def sorts(self) -> bool:
+        """Whether elements are looked at together and sorted, so that little is padded."""
+        return self.length_fn is not None or self.max_batch_weight is not None
+
+    @property
+    def learns_from_weights(self) -> bool:
+        """Whether a batch's time is a matter of its weight rather than of the number of its elements."""
+        return self.sizes_are_weights or (self.sorts and not self.fixed_size)
+
+    @property
+    def adaptive_bounds(self) -> tuple[int, float]:
+        """Smallest and largest size that an adaptive size may take, in the unit that it learns in."""
+        if self.learns_from_weights and not self.sizes_are_weights:
+            return 0, math.inf  # counts are bounded where batches are cut
+        return self.min_batch_size, self.max_batch_size
+
+    @property
     def fixed_size(self) -> bool:
         """Whether every full batch has the same size: the reproducible mode."""
         return self.min_batch_size == self.max_batch_size
 
     def not_yet_honoured(self) -> list[str]:
         """Names of options that were given but have no effect in this version."""
-        return [
-            name
-            for name in ("max_batch_duration_secs", "length_fn", "bucket_boundaries")
-            if getattr(self, name) is not None
-        ]
+        return [] if self.max_batch_duration_secs is None else ["max_batch_duration_secs"]
 
     def _wrong_types(self) -> list[str]:
-        counts, functions = ("min_batch_size", "max_batch_size"), ("element_size_fn", "length_fn", "clock")
+        counts = ("min_batch_size", "max_batch_size", "lookahead", "lookahead_bytes")
+        functions = ("element_size_fn", "length_fn", "clock")
         wrong = [f"{name} must be an int" for name in counts if not isinstance(getattr(self, name), Integral)]
         wrong += [f"{name} must be callable" for name in functions if not callable(getattr(self, name) or len)]
         return [f"{problem}, not {getattr(self, problem.split()[0])!r}." for problem in wrong]
@@ -95,8 +118,8 @@ class BatchingConfig:
                 f"target_batch_overhead must be between 0 and 1, not {self.target_batch_overhead}.",
             ),
             (
-                self.max_batch_weight is None or self.element_size_fn is not None,
-                "max_batch_weight requires element_size_fn: a function from an element to its weight.",
+                self.max_batch_weight is None or bool(self.element_size_fn or self.length_fn),
+                "max_batch_weight requires element_size_fn: a function from an element to its weight (or length_fn).",
             ),
             (
                 self.max_batch_weight is None or self.max_batch_weight > 0,
@@ -110,6 +133,7 @@ class BatchingConfig:
                 self.bucket_boundaries is None or _is_ascending(self.bucket_boundaries),
                 "bucket_boundaries must be a non-empty sorted list of positive values.",
             ),
+            (self.lookahead >= 1, f"lookahead must be at least 1, not {self.lookahead}."),
             (self.variance >= 0, f"variance must be at least 0, not {self.variance}."),
             (
                 bool(self.target_batch_overhead or self._durations()),

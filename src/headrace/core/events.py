@@ -29,6 +29,10 @@ class BatchCompleted:
     """Size of the batch's data, as the handler's ``get_num_bytes`` counts it."""
     seconds: float
     """Time within ``run_inference``, its lazy result included."""
+    useful: float = 0
+    """Sum of the examples' lengths, where they were sorted by length; else 0."""
+    padded: float = 0
+    """The same with each as long as the longest."""
 
 
 @dataclass(frozen=True)

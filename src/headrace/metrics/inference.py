@@ -30,6 +30,8 @@ class InferenceMetrics:
     inference_request_batch_size         distribution examples in a batch
     inference_request_batch_byte_size    distribution bytes in a batch
     inference_batch_latency_micro_secs   distribution microseconds in ``run_inference``, lazy results included
+    useful_length                        counter      sum of the examples' lengths; not one of Beam's
+    padded_length                        counter      the same with each as long as its batch's longest; likewise
     model_byte_size                      distribution bytes by which the process grew while the model loaded
     load_model_latency_milli_secs        distribution milliseconds for ``load_model``
     model_host_deaths                    counter      model hosts that died; not one of Beam's
@@ -66,6 +68,9 @@ class InferenceMetrics:
         self._update(event.model, "inference_request_batch_size", event.examples)
         self._update(event.model, "inference_request_batch_byte_size", event.bytes)
         self._update(event.model, "inference_batch_latency_micro_secs", round(event.seconds * 1e6))
+        if event.padded:
+            self._increment(event.model, "useful_length", round(event.useful))
+            self._increment(event.model, "padded_length", round(event.padded))
         if self._batch_elements:
             self._sink.update("BatchElements", "batch_size", event.examples)
             self._sink.update("BatchElements", "msec_per_batch", round(event.seconds * 1e3))

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, starmap
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch, Batcher
@@ -124,10 +124,11 @@ class HostedBundle:
             batches = self._queues.add(element, tag)
         except self._caught as error:
             return [self._fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
-        return list(chain.from_iterable(self._infer(name, batch) for name, batch in batches))
+        return list(chain.from_iterable(starmap(self._infer, batches)))
 
     def _infer(self, name: Any, batch: Batch) -> list[Outcome]:
-        return self._send(Work(name, preprocess=self._together, infer=True, weight=batch.weight), batch)
+        work = Work(name, preprocess=self._together, infer=True, weight=batch.weight, useful=batch.useful)
+        return self._send(work, batch)
 
     def _send(self, work: Work, batch: Batch) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -224,7 +225,10 @@ class HostedBundle:
 
     def _try(self, task: _Task, part: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer:
         here = {place: sentences[position] for place, position in enumerate(part) if position in sentences}
-        return self._models.ask(task.work._replace(sentences=here), [task.batch.elements[place] for place in part])
+        work = task.work._replace(sentences=here)
+        if len(part) < len(task.batch.elements):
+            work = work._replace(weight=0, useful=0)  # of a part they are not known
+        return self._models.ask(work, [task.batch.elements[place] for place in part])
 
     def _lost(self, task: _Task, part: Sequence[int], loss: Loss) -> Lost:
         """A loss as the policy knows it."""

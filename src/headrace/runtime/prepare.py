@@ -168,7 +168,7 @@ def _warn_of_ignored(plan: Plan) -> None:
     if ignored:
         warnings.warn(
             f"{type(plan.handler).__qualname__} asks for {', '.join(ignored)}, which this version accepts but does not "
-            "honour: batches are formed within a bundle, in arrival order.",
+            "honour: batches are formed within a bundle.",
             NotYetHonouredWarning,
             stacklevel=4,
         )

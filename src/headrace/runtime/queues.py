@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from headrace.batching.batcher import Batch, Batcher
+from headrace.batching.footprint import footprint
+from headrace.batching.lookahead import Limits, Lookahead, Measured
 from headrace.batching.size import SizeController
 from headrace.runtime.plan import ONLY, Plan
 
@@ -22,40 +24,55 @@ class Queues:
     def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController]) -> None:
         self._plan = plan
         self._sizes = sizes
-        self._size_of = plan.batching.element_size_fn
+        config = plan.batching
         self._batchers: dict[Any, Batcher] = {}
-        needs_a_look = plan.routed or plan.prebatched or self._size_of is not None
+        self._lookaheads: dict[Any, Lookahead] = {}
+        self._footprints: dict[Any, float] = {}
+        """Bytes that wait in each look-ahead."""
+        needs_a_look = plan.routed or plan.prebatched or config.sorts or config.sizes_are_weights
         self.direct: Batcher | None = None if needs_a_look else self._batcher(ONLY)
         """The only queue, where nothing is asked of an element: its ``add`` may be called in place of ours."""
 
-    def add(self, element: Any, tag: Any) -> list[tuple[Any, Batch]]:
-        """Takes an element; returns the batches that leave, with their models' names: none, one or two.
+    def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, Batch]]:
+        """Takes an element; returns the batches that leave, with their models' names, each to be run before the next.
 
         Raises:
             Exception: the element has no model or no weight; it is then in no queue.
         """
         if self.direct is not None:
             batch = self.direct.add(element, tag)
-            return [(ONLY, batch)] if batch else []
+            return [(ONLY, batch)] if batch else ()
         if self._plan.prebatched:
             return [(ONLY, Batch([element], [tag]))]
         name = self._plan.handler.cohort(element[0]) if self._plan.routed else ONLY
-        weight = self._weigh(element)
-        return [(name, batch) for batch in self._batcher(name).add_weighed(element, tag, weight)]
+        size_fn, length_fn = self._plan.batching.element_size_fn, self._plan.batching.length_fn
+        size = _measure("element_size_fn", size_fn, element) if size_fn else 1
+        if not self._plan.batching.sorts:
+            return [(name, batch) for batch in self._batcher(name).add_weighed(element, tag, size)]
+        length = _measure("length_fn", length_fn, element) if length_fn else size
+        return self._wait(name, Measured(element, tag, length, size if size_fn else length))
 
     def flush(self) -> Iterator[tuple[Any, Batch]]:
         """What is left in each queue; a queue is emptied when its turn comes."""
         for name, batcher in self._batchers.items():
             if len(batcher):
                 yield name, batcher.flush()
+        for name in self._lookaheads:
+            yield from self._cut(name)
 
-    def _weigh(self, element: Any) -> float:
-        if self._size_of is None:
-            return 1
-        weight: float = self._size_of(element)
-        if not 0 <= weight < math.inf:  # nor a NaN, which is neither above a limit nor below it
-            raise ValueError(f"element_size_fn must return a finite number of at least 0, not {weight!r}.")
-        return weight
+    def _wait(self, name: Any, element: Measured) -> Iterable[tuple[Any, Batch]]:
+        lookahead = self._lookaheads.get(name) or self._lookahead(name)
+        lookahead.add(element)
+        self._footprints[name] = self._footprints.get(name, 0) + footprint(element.element)
+        if len(lookahead) >= self._plan.batching.lookahead:
+            return self._cut(name)
+        if sum(self._footprints.values()) >= self._plan.batching.lookahead_bytes:
+            return self._cut(max(self._footprints, key=self._footprints.__getitem__))
+        return ()
+
+    def _cut(self, name: Any) -> Iterator[tuple[Any, Batch]]:
+        self._footprints.pop(name, None)
+        return ((name, batch) for batch in self._lookaheads[name].cut())
 
     def _batcher(self, name: Any) -> Batcher:
         batcher = self._batchers.get(name)
@@ -64,7 +81,26 @@ class Queues:
             batcher = self._batchers[name] = Batcher(
                 self._sizes[name].target,
                 config.max_batch_size,
-                config.max_batch_size if config.sizes_are_weights else config.max_batch_weight,
+                config.max_batch_size if config.sizes_are_weights else None,
                 target_is_weight=config.sizes_are_weights,
             )
         return batcher
+
+    def _lookahead(self, name: Any) -> Lookahead:
+        config = self._plan.batching
+        limits = Limits(config.min_batch_size, config.max_batch_size, config.max_batch_weight or math.inf)
+        if config.sizes_are_weights:
+            limits = Limits(1, math.inf, config.max_batch_size)
+        lookahead = self._lookaheads[name] = Lookahead(
+            self._sizes[name].target,
+            limits._replace(boundaries=config.bucket_boundaries or ()),
+            target_is_padded=config.learns_from_weights,
+        )
+        return lookahead
+
+
+def _measure(name: str, function: Callable[[Any], float], element: Any) -> float:
+    size = function(element)
+    if not 0 <= size < math.inf:  # nor a NaN, which is neither above a limit nor below it
+        raise ValueError(f"{name} must return a finite number of at least 0, not {size!r}.")
+    return size

@@ -39,6 +39,8 @@ class Work(NamedTuple):
     infer: bool = False
     """And postprocess. Without either, the model is loaded."""
     weight: float = 0
+    useful: float = 0
+    """See ``Batch``, as for the weight."""
     sentences: Mapping[int, Sentence] = {}
     """Which elements, by position, are condemned to what."""
 
@@ -223,7 +225,7 @@ class _Watch:
 
 
 def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
-    good = Batch([], [], work.weight)
+    good = Batch([], [], work.weight, work.useful)
     outcomes: list[Outcome] = []
     for position, row in enumerate(rows):
         element, failure = steps.preprocess(row, position) if work.preprocess else (row, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -181,8 +182,10 @@ class Steps(Operations):
         except Exception as error:
             self._tell_failed(name, batch, error)
             raise
+        if batch.useful:
+            event = replace(event, useful=batch.useful, padded=batch.weight)
         self._observer.on_event(event)
-        size = batch.weight if self._plan.batching.sizes_are_weights else len(batch.elements)
+        size = batch.weight if self._plan.batching.learns_from_weights else len(batch.elements)
         self._session.sizes[name].observe(size, seconds)
         return predictions
 

@@ -177,4 +177,4 @@ def test_weights_are_of_the_example_not_of_the_row(keyed):
     rows = [{"a": weight, "k": "x"} for weight in (4, 4, 4, 9)]
     over = over_rows(handler, Examples(("a",), key="k" if keyed else None))
     list(predict(over, rows, batching=batching_over_rows(handler, {})))
-    assert seen == [[4, 4], [4], [9]]
+    assert seen == [[9], [4, 4], [4]]

@@ -1,0 +1,91 @@
+"""Looks at many elements at once, so that a batch has elements of similar length and little of it is padding."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from headrace.batching.batcher import Batch
+
+
+class Measured(NamedTuple):
+    """An element with its tag, and what there is to know of it."""
+
+    element: Any
+    tag: Any
+    length: float
+    """By which elements are sorted."""
+    size: float
+    """What it adds to a batch; a batch is as large as if all its elements were as large as the largest."""
+
+
+class Limits(NamedTuple):
+    """Of a batch; a single element always goes, however large it is."""
+
+    min_count: int
+    """A batch of fewer elements is never full."""
+    max_count: float
+    max_padded: float
+    """Largest product of the number of elements and the largest size."""
+    boundaries: Sequence[float] = ()
+    """Lengths at which a bucket begins: elements of different buckets never share a batch."""
+
+
+class Lookahead:
+    """Collects elements, and cuts what it has into batches, longest first, whenever it is told to.
+
+    Among elements of one length, order stays.
+
+    Args:
+        target: the size at which a batch leaves; asked for each batch as it is cut.
+        limits: of a batch.
+        target_is_padded: whether ``target`` counts padded sizes rather than elements.
+    """
+
+    def __init__(self, target: Callable[[], float], limits: Limits, *, target_is_padded: bool) -> None:
+        self._ask_target = target
+        self._limits = limits
+        self._target_is_padded = target_is_padded
+        self._elements: list[Measured] = []
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def add(self, element: Measured) -> None:
+        """Takes an element."""
+        self._elements.append(element)
+
+    def cut(self) -> Iterator[Batch]:
+        """All that has been collected; each batch is cut when it is asked for, by when the last one has been timed."""
+        elements, self._elements = self._elements, []
+        elements.sort(key=attrgetter("length"), reverse=True)
+        for _, bucket in groupby(elements, lambda one: bisect_right(self._limits.boundaries, one.length)):
+            rest = list(bucket)
+            start = 0
+            while start < len(rest):
+                stop, padded = self._end(rest, start)
+                yield _batch(rest[start:stop], padded)
+                start = stop
+
+    def _end(self, elements: Sequence[Measured], start: int) -> tuple[int, float]:
+        """Where the batch ends that begins at ``start``, and its padded size."""
+        target = self._ask_target()
+        largest = elements[start].size
+        count = 1
+        for element in elements[start + 1 :]:
+            larger = max(largest, element.size)
+            padded = larger * (count + 1)
+            if count >= self._limits.max_count or padded > self._limits.max_padded:
+                break
+            if count >= self._limits.min_count and (padded if self._target_is_padded else count + 1) > target:
+                break
+            largest, count = larger, count + 1
+        return start + count, largest * count
+
+
+def _batch(elements: Sequence[Measured], padded: float) -> Batch:
+    useful = sum(one.size for one in elements)
+    return Batch([one.element for one in elements], [one.tag for one in elements], padded, useful)

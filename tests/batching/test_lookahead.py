@@ -1,0 +1,118 @@
+"""Elements of similar length share a batch, longest first, within all limits; none is lost, and none waits for ever."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.batching.lookahead import Limits, Lookahead, Measured
+
+LENGTHS = st.lists(st.integers(0, 300), max_size=60)
+NO_LIMITS = Limits(1, math.inf, math.inf)
+
+
+def cut(lengths, limits=NO_LIMITS, target=math.inf, sizes=None, *, padded=False):
+    """The batches, each as a list of lengths; and the batches themselves."""
+    targets = target if callable(target) else lambda: target
+    lookahead = Lookahead(targets, limits, target_is_padded=padded)
+    for place, (length, size) in enumerate(zip(lengths, sizes or lengths, strict=True)):
+        lookahead.add(Measured((length, size), place, length, size))
+    assert len(lookahead) == len(lengths)
+    batches = list(lookahead.cut())
+    assert len(lookahead) == 0
+    assert list(lookahead.cut()) == []
+    return [[length for length, _ in batch.elements] for batch in batches], batches
+
+
+def test_the_longest_leave_first():
+    assert cut([3, 1, 2, 9, 8], target=2)[0] == [[9, 8], [3, 2], [1]]
+
+
+@given(
+    LENGTHS,
+    st.integers(1, 8),
+    st.integers(0, 20),
+    st.one_of(st.just(math.inf), st.integers(1, 900)),
+    st.integers(0, 900),
+    st.lists(st.integers(1, 300), max_size=3).map(sorted),
+    st.booleans(),
+)
+def test_limits_hold_and_nothing_is_lost(lengths, smallest, more, heaviest, target, boundaries, padded):
+    limits = Limits(smallest, smallest + more, heaviest, boundaries)
+    cuts, batches = cut(lengths, limits, target, padded=padded)
+    assert sorted(tag for batch in batches for tag in batch.tags) == list(range(len(lengths)))
+    assert all(
+        lengths[tag] == one for batch in batches for tag, (one, _) in zip(batch.tags, batch.elements, strict=True)
+    )
+    assert list(itertools.chain(*cuts)) == sorted(lengths, reverse=True)
+    for one, batch in zip(cuts, batches, strict=True):
+        assert batch.weight == len(one) * max(one)
+        assert batch.useful == sum(one)
+        assert len(one) <= limits.max_count
+        assert len(one) == 1 or batch.weight <= heaviest
+        assert len({sum(length >= boundary for boundary in boundaries) for length in one}) == 1
+        if len(one) > smallest:
+            assert (batch.weight if padded else len(one)) <= max(target, batch.weight / len(one) if padded else 1)
+
+
+@given(LENGTHS, st.integers(1, 9), st.integers(1, 900))
+def test_a_batch_ends_only_where_one_more_would_be_too_many(lengths, count, heaviest):
+    cuts, _ = cut(lengths, Limits(1, count, heaviest))
+    for one, following in itertools.pairwise(cuts):
+        assert len(one) == count or one[0] * (len(one) + 1) > heaviest
+        assert one[-1] >= following[0]
+
+
+def test_an_oversize_element_goes_alone():
+    assert cut([5, 100, 5], Limits(1, 10, 20))[0] == [[100], [5, 5]]
+    assert cut([100, 100], Limits(2, 10, 20))[0] == [[100], [100]]  # a minimum is a target, a maximum is not
+
+
+def test_elements_of_different_buckets_never_share_a_batch():
+    assert cut([1, 9, 10, 49, 50, 70], Limits(1, 10, math.inf, [10, 50]))[0] == [[70, 50], [49, 10], [9, 1]]
+
+
+def test_sizes_count_as_if_all_were_the_largest():
+    cuts, batches = cut([9, 8, 7], Limits(1, 10, 20), sizes=[1, 10, 1])  # sorted by length, not by size
+    assert cuts == [[9, 8], [7]]
+    assert [(batch.weight, batch.useful) for batch in batches] == [(20, 11), (1, 1)]
+
+
+def test_the_target_is_asked_for_each_batch_when_the_last_one_has_run():
+    asked = []
+
+    def target():
+        asked.append(len(taken))
+        return 2 ** len(asked)
+
+    taken = []
+    lookahead = Lookahead(target, NO_LIMITS, target_is_padded=False)
+    for place in range(10):
+        lookahead.add(Measured(place, place, 1, 1))
+    for batch in lookahead.cut():
+        taken.append(len(batch.elements))
+    assert taken == [2, 4, 4]
+    assert asked == [0, 1, 2]
+
+
+def test_order_stays_among_elements_of_one_length():
+    _, batches = cut([1] * 10, target=4)
+    assert [batch.tags for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize(("waiting", "share"), [(2048, 0.96), (20_000, 0.99)])
+def test_little_is_padding(waiting, share):
+    lengths = [min(256, max(4, int(random.Random(place).lognormvariate(3.9, 1)))) for place in range(20_000)]
+    weights = [
+        batch.weight
+        for part in range(0, 20_000, waiting)
+        for batch in cut(lengths[part : part + waiting], target=32)[1]
+    ]
+    assert sum(lengths) / sum(weights) > share
+    in_order = sum(32 * max(lengths[part : part + 32]) for part in range(0, 20_000, 32))
+    assert sum(lengths) / in_order < 0.35
