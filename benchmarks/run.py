@@ -20,6 +20,7 @@ WORKLOADS = (
     "tiny",
     "transformer",
     "docstrings",
+    "padding",
     "isolated",
     "roundtrip",
     "recovery",

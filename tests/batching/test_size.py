@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import BatchingConfig
-from headrace.batching.size import AdaptiveSize, FixedSize, fit_line, size_controller
+from headrace.batching.size import AdaptiveSize, fit_line, size_controller
 
 
 def sizes_for(config, fixed, each, batches=60):
@@ -24,7 +24,6 @@ def sizes_for(config, fixed, each, batches=60):
 
 
 def test_equal_minimum_and_maximum_fix_the_size():
-    assert isinstance(size_controller(BatchingConfig(min_batch_size=7, max_batch_size=7)), FixedSize)
     assert set(sizes_for(BatchingConfig(min_batch_size=7, max_batch_size=7), 1, 1)) == {7}
 
 
@@ -119,3 +118,68 @@ def test_weightless_batches_tell_nothing():
     controller = AdaptiveSize(BatchingConfig(element_size_fn=len))
     controller.observe(0, 1.0)
     assert controller.target() == 1
+
+
+class Machine:
+    """Runs batches of a model that needs one unit of memory an element, and splits those that do not fit."""
+
+    def __init__(self, controller, memory):
+        self.controller = controller
+        self.memory = memory
+        self.failed = 0
+
+    def run(self, size):
+        left = size
+        while left > 0:
+            part = min(size, left)
+            fits = part <= self.memory
+            self.controller.observe(part, 1e-3 + 1e-5 * part if fits else None)
+            self.failed += not fits
+            left -= part * fits
+            size = size if fits else part // 2
+
+    def batches(self, count):
+        sizes = []
+        for _ in range(count):
+            sizes.append(self.controller.target())
+            self.run(sizes[-1])
+        return sizes
+
+
+@pytest.mark.parametrize("config", [BatchingConfig(), BatchingConfig(min_batch_size=512, max_batch_size=512)])
+@pytest.mark.parametrize("memory", [1, 3, 100, 500])
+def test_sizes_stay_within_memory_and_hardly_ever_try_it(config, memory):
+    machine = Machine(size_controller(config), memory)
+    sizes = machine.batches(1000)
+    assert sizes[-1] <= 1.25 * memory + 1
+    assert sum(sizes[500:]) / 500 > 0.7 * memory
+    assert machine.failed < 30
+
+
+def test_sizes_follow_memory_that_comes_back():
+    machine = Machine(size_controller(BatchingConfig(min_batch_size=64, max_batch_size=64)), 10)
+    assert max(machine.batches(50)[20:]) <= 13
+    machine.memory = 1000
+    assert machine.batches(2000)[-1] == 64
+
+
+@given(st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 30)), min_size=1, max_size=12))
+def test_whatever_memory_does_sizes_are_sizes(drifts):
+    machine = Machine(size_controller(BatchingConfig()), 1)
+    for memory, count in drifts:
+        machine.memory = memory
+        assert all(1 <= size <= 10_000 for size in machine.batches(count))
+
+
+def test_where_memory_is_never_wanting_nothing_changes():
+    config = BatchingConfig()
+    assert sizes_for(config, 0.1, 0.001) == sizes_for_plain(config, 0.1, 0.001)
+
+
+def sizes_for_plain(config, fixed, each, batches=60):
+    controller = AdaptiveSize(config)
+    sizes = []
+    for _ in range(batches):
+        sizes.append(controller.target())
+        controller.observe(sizes[-1], fixed + each * sizes[-1])
+    return sizes

@@ -1,4 +1,4 @@
-"""A load that hangs or kills its host is repeated rarely, and meanwhile fails every batch at once."""
+"""A load that fails, hangs or kills its host is repeated rarely, and meanwhile fails every batch at once."""
 
 from __future__ import annotations
 
@@ -68,3 +68,20 @@ def test_a_timeout_between_two_deaths_counts_for_itself(record, clock):
     assert not record.failed(ANOTHER, 1.0, timed_out=True)
     clock.advance(11)
     assert record.failed(ERROR, 1.0, timed_out=False)
+
+
+def test_what_raises_again_and_again_is_tried_ever_more_rarely(record, clock):
+    pauses = []
+    for _ in range(12):
+        record.raised(ERROR, 0.01)
+        begun = clock.time_ns()
+        while record.standing_error() is ERROR:
+            clock.advance(0.5)
+        pauses.append((clock.time_ns() - begun) / 1e9)
+    assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
+    record.loaded()
+    record.raised(ERROR, 0.5)
+    clock.advance(4.9)
+    assert record.standing_error() is ERROR
+    clock.advance(0.2)
+    assert record.standing_error() is None

@@ -46,19 +46,20 @@ def find_own_group():
 
 
 class HungryHandler(DoublingHandler):
-    """Joins the cgroup, where certain examples make it eat more than there is."""
+    """Joins the cgroup, where certain examples, or too many at once, make it eat more than there is."""
 
-    def __init__(self, group, *examples):
+    def __init__(self, group, *examples, at_once=10_000):
         super().__init__()
         self._group = group
         self._examples = examples
+        self._at_once = at_once
 
     def load_model(self):
         (self._group / "cgroup.procs").write_text(str(os.getpid()))
         return super().load_model()
 
     def run_inference(self, batch, model, inference_args=None):
-        if any(example in self._examples for example in batch):
+        if len(batch) > self._at_once or any(example in self._examples for example in batch):
             eat_memory(HUNGER)
         return super().run_inference(batch, model, inference_args)
 
@@ -76,6 +77,13 @@ def test_only_the_hungry_element_fails(group):
     assert outcomes.index(failure) == 13
     assert (failure.stage, failure.element, str(failure.error)) == (Stage.INFERENCE, 13, ERROR)
     assert [one.inference for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
+
+
+def test_batches_that_are_too_large_become_smaller_and_no_row_fails(group, caplog):
+    outcomes = list(as_one_batch(HungryHandler(group, at_once=20), range(640)))
+    assert [one.inference for one in outcomes] == [2 * n for n in range(640)]
+    deaths = [one.getMessage() for one in caplog.records if "the machine had run out of memory" in one.getMessage()]
+    assert 2 <= len(deaths) <= 15  # of the few batches that were on their way already, not of all
 
 
 def test_without_exception_handling(group):

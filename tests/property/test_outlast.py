@@ -21,9 +21,13 @@ class Fault(NamedTuple):
     index: int
     hangs: bool
 
+    is_hungry: bool = False
+    """Whether it dies for want of memory."""
+
     def strike(self, position: int) -> Lost:
         error = TimeoutError("overran") if self.hangs else RuntimeError("died")
-        return Lost(error, self.hangs, self.stage, None if self.stage is RUN else position, self.index)
+        too_large = self.is_hungry and not self.hangs and self.stage is RUN
+        return Lost(error, self.hangs, self.stage, None if self.stage is RUN else position, self.index, too_large)
 
 
 class Host:
@@ -73,7 +77,7 @@ class Host:
         return {position: answer.get(position, "good") for position in part}
 
 
-faults = st.builds(Fault, st.sampled_from(Stage), st.integers(0, 2), st.booleans())
+faults = st.builds(Fault, st.sampled_from(Stage), st.integers(0, 2), st.booleans(), st.booleans())
 batches = st.lists(st.integers(0, 500), unique=True, min_size=1, max_size=80)
 
 

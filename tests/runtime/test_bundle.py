@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -250,3 +252,62 @@ def test_a_weight_that_is_no_weight_is_its_elements_failure(weight):
     good, bad = run(handler, [1, 5, 2, 3], caught=Exception, batching=batching)
     assert ([value for _, value in good], places(bad)) == ([101, 102, 103], [1])
     assert max(map(len, handler.batches)) <= 2
+
+
+class Hungry(ModelHandler):
+    """Takes memory for each example; how much there is drifts."""
+
+    def __init__(self, limits, error=MemoryError):
+        super().__init__()
+        self.limits = limits
+        self.error = error
+        self.sizes = []
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.sizes.append(len(batch))
+        if len(batch) > next(self.limits):
+            raise self.error(f"{len(batch)} are too many")
+        return list(batch)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1), st.integers(1, 64), st.booleans())
+def test_a_model_that_runs_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches):
+    handler = Hungry(itertools.cycle(limits))
+    good, bad = run(handler, range(200), caught=Exception if catches else (), batching=fixed(size))
+    assert bad == []
+    assert sorted(good) == [((0, n), n) for n in range(200)]
+
+
+def test_batches_stay_smaller_where_memory_was_wanting():
+    handler, seen = Hungry(itertools.repeat(20)), Seen()
+    run(handler, range(640), batching=fixed(64), seen=seen)
+    assert handler.sizes[:6] == [64, 32, 16, 16, 16, 16]
+    assert max(handler.sizes[6:]) <= 25
+    assert len(seen.of(BatchFailed)) == sum(size > 20 for size in handler.sizes) <= 5
+
+
+def test_a_row_that_alone_is_too_much_fails_alone():
+    handler = Hungry(itertools.repeat(0))
+    with pytest.raises(MemoryError, match="1 are too many"):
+        run(handler, range(4), batching=fixed(4))
+    good, bad = run(Hungry(itertools.repeat(0)), range(4), caught=MemoryError, batching=fixed(4))
+    assert (good, places(bad)) == ([], [0, 1, 2, 3])
+
+
+def test_a_model_with_no_memory_at_all_is_tried_once_for_a_row():
+    handler = Hungry(itertools.repeat(0))
+    _, bad = run(handler, range(1000), caught=Exception, batching=fixed(100))
+    assert len(bad) == 1000
+    assert len(handler.sizes) < 1000 + 10
+
+
+def test_what_is_not_caught_is_raised_though_memory_is_wanting_too():
+    def fail():
+        yield from (1, 0, 0)
+        raise AssertionError("not asked so often")
+
+    with pytest.raises(MemoryError):
+        run(Hungry(fail()), range(4), caught=ValueError, batching=fixed(4))

@@ -16,6 +16,10 @@ class Batch(NamedTuple):
     useful: float = 0
     """Sum of the elements' weights where ``weight`` counts padding; else 0."""
 
+    def size(self, *, as_weight: bool) -> float:
+        """The weight, or the number of the elements."""
+        return self.weight if as_weight else len(self.elements)
+
     def part(self, start: int, stop: int) -> Batch:
         """The elements from ``start`` up to ``stop``, as a batch of their own, not weighed."""
         return Batch(self.elements[start:stop], self.tags[start:stop])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -19,8 +20,8 @@ class SizeController(Protocol):
         """Size for the next batch."""
         ...
 
-    def observe(self, size: float, seconds: float) -> None:
-        """Takes note that the model took ``seconds`` for a batch of ``size``."""
+    def observe(self, size: float, seconds: float | None) -> None:
+        """Takes note that the model took ``seconds`` for a batch of ``size``; None: more memory than there was."""
         ...
 
 
@@ -34,7 +35,7 @@ class FixedSize:
         """The size."""
         return self._size
 
-    def observe(self, size: float, seconds: float) -> None:
+    def observe(self, size: float, seconds: float | None) -> None:
         """Learns nothing."""
 
 
@@ -74,9 +75,9 @@ class AdaptiveSize:
             self._last = max(self._smallest, int(min(best, ceiling)))
             return int(self._last)
 
-    def observe(self, size: float, seconds: float) -> None:
+    def observe(self, size: float, seconds: float | None) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``; batches without weight tell nothing."""
-        if size < 1:
+        if size < 1 or seconds is None:
             return
         with self._lock:
             self._seen.setdefault(int(size).bit_length(), deque(maxlen=self._REMEMBERED)).append((size, seconds))
@@ -118,6 +119,63 @@ def _typical(batches: deque[tuple[float, float]]) -> tuple[float, float]:
     return sorted(batches, key=lambda batch: batch[1] / batch[0])[(len(batches) - 1) // 2]
 
 
+class FittingSize:
+    """Another controller's size, as far as memory allows.
+
+    A batch that ran out of memory is the measure: no further one is larger than half of it, or than the largest that
+    has gone well, if that is more. After some batches of about that size a larger one is tried, and after twice as many
+    the next time, should that fail. Once a size fails that used to fit, all is learnt anew. Thread-safe.
+
+    Args:
+        wanted: says how large a batch should be.
+    """
+
+    _PATIENCE = 8
+    _MOST_PATIENCE = 1024
+    _GROWTH = 1.25
+    _ABOUT = 0.75
+
+    def __init__(self, wanted: SizeController) -> None:
+        self._wanted = wanted
+        self._lock = threading.Lock()
+        self._ceiling = math.inf
+        self._largest_good = 0.0
+        """Since memory was first wanting."""
+        self._patience = self._PATIENCE
+        self._good_in_a_row = 0
+
+    def target(self) -> int:
+        """Size for the next batch."""
+        wanted = self._wanted.target()
+        return wanted if wanted <= self._ceiling else int(self._ceiling)
+
+    def observe(self, size: float, seconds: float | None) -> None:
+        """Takes note of how a batch of ``size`` has gone."""
+        self._wanted.observe(size, seconds)
+        if size >= 1 and (seconds is None or self._ceiling < math.inf):
+            with self._lock:
+                if seconds is None:
+                    self._shrink(size)
+                else:
+                    self._grow(size)
+
+    def _shrink(self, size: float) -> None:
+        if size <= self._largest_good:  # there is less memory than there was
+            self._patience, self._largest_good = self._PATIENCE, 0.0
+        elif self._largest_good:
+            self._patience = min(2 * self._patience, self._MOST_PATIENCE)
+        self._ceiling = max(1.0, size / 2, self._largest_good)
+        self._good_in_a_row = 0
+
+    def _grow(self, size: float) -> None:
+        if size > self._largest_good:
+            self._largest_good, self._patience = size, self._PATIENCE
+        self._good_in_a_row += size >= self._ABOUT * self._ceiling
+        if self._good_in_a_row >= self._patience:
+            self._ceiling = max(self._ceiling + 1, self._ceiling * self._GROWTH)
+            self._good_in_a_row = 0
+
+
 def size_controller(config: BatchingConfig) -> SizeController:
     """The controller that a configuration calls for."""
-    return FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config)
+    return FittingSize(FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
+
+from headrace.failures.memory import free_memory
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -24,12 +24,5 @@ class OOMProtectedFn:
         except Exception as error:
             if "out of memory" in str(error) and "CUDA" in str(error):
                 _LOGGER.warning("CUDA ran out of memory; freeing what is cached.")
-                _free_cached_memory()
+                free_memory()
             raise
-
-
-def _free_cached_memory() -> None:
-    gc.collect()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.cuda.empty_cache()

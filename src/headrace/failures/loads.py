@@ -9,11 +9,17 @@ _RARITY = 10
 """How many times as long as the last attempt took nobody tries again: a tenth of the time, at most, goes to waste."""
 
 
+_SHORTEST_SECS = 1.0
+_LONGEST_SECS = 300.0
+"""Of what stands between one load that raises and the next try, unless a load itself takes long."""
+
+
 class LoadRecord:
-    """How the loading of one model has gone, where it may hang or kill its host; thread-safe.
+    """How the loading of one model has gone; thread-safe.
 
     A load that kills its host is repeated once, since an outsider may have killed it; one that overruns is not. After
-    that the error stands for a while, and every batch gets it at once.
+    that, and after one that raises, the error stands for a while, and every batch gets it at once. What raises again
+    and again is tried ever more rarely.
 
     Args:
         now_ns: tells the time, in nanoseconds.
@@ -23,6 +29,7 @@ class LoadRecord:
         self._now_ns = now_ns
         self._lock = threading.Lock()
         self._deaths = 0
+        self._raised_in_a_row = 0
         self._error: BaseException | None = None
         self._until_ns = 0
 
@@ -34,7 +41,7 @@ class LoadRecord:
     def loaded(self) -> None:
         """It went well."""
         with self._lock:
-            self._deaths, self._error = 0, None
+            self._deaths, self._raised_in_a_row, self._error = 0, 0, None
 
     def failed(self, error: BaseException, seconds: float, *, timed_out: bool) -> bool:
         """It did not, after so many seconds; returns whether to try again at once."""
@@ -43,6 +50,16 @@ class LoadRecord:
             if not timed_out and self._deaths == 1:
                 return True
             self._deaths = 0
-            self._error = error
-            self._until_ns = self._now_ns() + int(seconds * _RARITY * 1e9)
+            self._stand(error, seconds * _RARITY)
             return False
+
+    def raised(self, error: BaseException, seconds: float) -> None:
+        """It raised an error, after so many seconds."""
+        with self._lock:
+            pause = min(_SHORTEST_SECS * 2**self._raised_in_a_row, _LONGEST_SECS)
+            self._raised_in_a_row += 1
+            self._stand(error, max(pause, seconds * _RARITY))
+
+    def _stand(self, error: BaseException, seconds: float) -> None:
+        self._error = error
+        self._until_ns = self._now_ns() + int(seconds * 1e9)

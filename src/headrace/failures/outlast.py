@@ -39,6 +39,8 @@ class Lost:
     of all that were tried together, or nobody knows."""
     index: int = 0
     """Which operation of its stage, counted from 0."""
+    too_large: bool = False
+    """Whether the host died for want of memory, so that fewer elements may do."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,12 @@ def outlast(
 ) -> Iterator[tuple[Sequence[int], ResultT | Lost]]:
     """Tries a batch whose host was lost again, until what is lethal or endless is condemned and the rest answered.
 
-    A *death* may be an outsider's doing: the batch is repeated once as it is. If it dies again in inference it is
-    halved, and a half that dies is halved at once, until an element stands alone; that one is repeated once, since
-    the deaths of its group prove nothing about it, and then condemned. If it dies twice in one element's pre- or
-    postprocessing, that element is condemned for that operation and the others stay together. A *timeout* is nobody
-    else's doing, and dear: after one in inference the elements go one by one; one that overruns alone, or in an
-    operation of its own, is condemned at once.
+    A *death* may be an outsider's doing: the batch is repeated once as it is, unless it was for want of memory. If it
+    dies again in inference it is halved, and a half that dies is halved at once, until an element stands alone; that
+    one is repeated once, since the deaths of its group prove nothing about it, and then condemned. If it dies twice in
+    one element's pre- or postprocessing, that element is condemned for that operation and the others stay together. A
+    *timeout* is nobody else's doing, and dear: after one in inference the elements go one by one; one that overruns
+    alone, or in an operation of its own, is condemned at once.
 
     Condemned elements are tried once more, so that the host can make their failures of the right value; an element
     that is lost although condemned is given up. ``TIMEOUTS_BORNE`` and ``LETHAL_IN_A_ROW`` end it all early.
@@ -146,7 +148,8 @@ class _Trial:
         is_first_suspicion = len(part.positions) > 1 and suspect is not None and suspect not in self._suspected
         if suspect is not None:
             self._suspected.add(suspect)
-        if not lost.timed_out and (part.repeatable or is_first_suspicion):
+        would_help = len(part.positions) == 1 or not lost.too_large
+        if not lost.timed_out and (part.repeatable or is_first_suspicion) and would_help:
             return (), [part._replace(repeatable=False)]
         if suspect is None:
             return (), _split(part.positions, len(part.positions) if lost.timed_out else 2)

@@ -39,6 +39,8 @@ class Loss(NamedTuple):
     """Whether it took too long and was killed for it; else it died."""
     ending: str
     """How it ended, in words that follow "the host"."""
+    out_of_memory: bool = False
+    """Whether the kernel killed it, or something else at that time, since the machine had run out of memory."""
 
 
 class _Reply:
@@ -96,6 +98,7 @@ class Life:
         self._landlord = landlord
         self._timeout_secs = timeout_secs
         self._oom_kills = oom_kills()
+        self._is_out_of_memory = False
         self._requests = SegmentPool()
         self._answers = Attached()
         self._lent: dict[int, _Lent] = {}
@@ -311,6 +314,7 @@ class Life:
         else:
             self.ending = how_ended(code) if has_ended else "closed the connection to its owner"
             if code == -signal.SIGKILL and has_ended and oom_kills() > self._oom_kills:
+                self._is_out_of_memory = True
                 self.ending += ", since the machine had run out of memory"
         self._find_culprit(timed_out=was_late)
 
@@ -353,5 +357,5 @@ class Life:
         with self._changed:
             self.has_begun = self.has_begun or self._progress.marks > _MARKS_AT_BIRTH
             if moment.call in self._calls and late in (None, moment) and not self._is_given_up:
-                self.loss = Loss(moment, timed_out, self.ending)
+                self.loss = Loss(moment, timed_out, self.ending, self._is_out_of_memory)
             self.let_go()

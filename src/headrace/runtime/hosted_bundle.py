@@ -197,6 +197,9 @@ class HostedBundle:
         """Has the good elements answered, and the bad ones fail, of a batch whose host was lost."""
         breaker = self._breaker(task.work)
         lost = self._lost(task, part, loss)
+        if lost.too_large and len(part) == len(task.batch.elements):
+            size = task.batch.size(as_weight=self._plan.batching.learns_from_weights)
+            self._session.sizes[task.work.model].observe(size, None)
         self._observer.on_event(BatchFailed(self._label(task.work), len(part), lost.error))
         if breaker.is_open or self._plan.remote or (loss.timed_out and not isinstance(lost.error, self._caught)):
             breaker.record(succeeded=False)
@@ -245,7 +248,9 @@ class HostedBundle:
             if loss.timed_out
             else HostDiedError(f"the host {loss.ending} while it was {what}.")
         )
-        return Lost(error, loss.timed_out, _STAGES.get(moment.doing, Stage.INFERENCE), position, moment.index)
+        stage = _STAGES.get(moment.doing, Stage.INFERENCE)
+        too_large = loss.out_of_memory and moment.doing is Doing.INFERENCE
+        return Lost(error, loss.timed_out, stage, position, moment.index, too_large)
 
     def _give_up(
         self, task: _Task, part: Sequence[int], stage: Stage, caught: Caught, index: int = 0

@@ -53,8 +53,8 @@ class Done(NamedTuple):
     failures: list[Failure]
     """Their tags are positions."""
     events: list[Event]
-    observations: list[tuple[float, float]]
-    """Batch sizes, and the seconds that the choice of the next size should reckon with."""
+    observations: list[tuple[float, float | None]]
+    """Batch sizes, and the seconds that the choice of the next size should reckon with; see ``SizeController``."""
 
 
 class Raised(NamedTuple):
@@ -105,7 +105,7 @@ class InferenceServant:
             worker = self._opened()
         except Exception as error:
             return _raised(Caught.of(error), events, loading=True)
-        observations: list[tuple[float, float]] = []
+        observations: list[tuple[float, float | None]] = []
         worker.session.sizes = dict.fromkeys(worker.plan.models, _Observations(observations))
         steps = Steps(worker, events, _Watch(progress, head.sentences))
         try:
@@ -197,13 +197,13 @@ class _Events(list[Event]):
 class _Observations:
     """In place of a size controller: remembers what it should learn."""
 
-    def __init__(self, observations: list[tuple[float, float]]) -> None:
+    def __init__(self, observations: list[tuple[float, float | None]]) -> None:
         self._observations = observations
 
     def target(self) -> int:
         raise NotImplementedError("batches are formed by the owner")
 
-    def observe(self, size: float, seconds: float) -> None:
+    def observe(self, size: float, seconds: float | None) -> None:
         self._observations.append((size, seconds))
 
 
@@ -256,7 +256,7 @@ def _without_traceback(outcomes: Iterable[Outcome], sentences: Mapping[int, Sent
             yield outcome
 
 
-def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, float]]) -> Answer:
+def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, float | None]]) -> Answer:
     done = Done([], [], events, observations)
     rows: list[Any] = []
     for outcome in outcomes:

@@ -14,6 +14,7 @@ from headrace.batching.size import size_controller
 from headrace.core.clock import Clock
 from headrace.core.events import Event, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.loads import LoadRecord
 from headrace.hosting.memory import process_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
 from headrace.runtime.plan import Plan
@@ -132,6 +133,7 @@ class InferenceSession:
         self.spec = spec
         self.sizes = {name: size_controller(plan.batching) for name in plan.models}
         self.breakers = {name: CircuitBreaker() for name in plan.models}
+        self._loads = {name: LoadRecord(spec.clock.time_ns) for name in plan.models}
         self._store: ModelStore = open_store(spec.store, plan.model_limit)
         self._news: deque[Event] = deque()
         self._lock = threading.Lock()
@@ -179,8 +181,19 @@ class InferenceSession:
             shared.close()
 
     def _load(self, name: Any, handler: Any) -> Loaded:
-        loaded = self._shared.load(name) if isinstance(self._shared, ModelSource) else None
-        return loaded or self._load_here(name, handler)
+        """Loads it, unless that has just failed with an error that batches are to get."""
+        record, clock = self._loads[name], self.spec.clock
+        if (standing := record.standing_error()) is not None:
+            raise standing
+        started = clock.time_ns()
+        try:
+            loaded = self._shared.load(name) if isinstance(self._shared, ModelSource) else None
+            loaded = loaded or self._load_here(name, handler)
+        except self.spec.caught as error:  # what is not caught ends the bundle, which may well be repeated at once
+            record.raised(error, (clock.time_ns() - started) / 1e9)
+            raise
+        record.loaded()
+        return loaded
 
     def _load_here(self, name: Any, handler: Any) -> Loaded:
         attributes = {path: dict(vars(one)) for path, one in handlers_within(handler)}

@@ -13,6 +13,7 @@ from headrace.batching.batcher import Batch
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.bisect import bisect
+from headrace.failures.memory import free_memory, is_out_of_memory
 from headrace.runtime.plan import Plan
 from headrace.runtime.session import InferenceSession, SessionSpec
 
@@ -157,9 +158,27 @@ class Steps(Operations):
             self._observer.on_event(event)
 
     def _infer(self, name: Any, batch: Batch, attempt: Callable[[Batch], list[Any] | Caught]) -> list[Outcome]:
-        """One try of a batch, and where that fails the search for its bad elements."""
+        """One try of a batch; where there is too little memory, of parts that become smaller until they fit."""
+        outcomes: list[Outcome] = []
+        part, start, size = batch, 0, len(batch.elements)
+        while start < len(batch.elements):
+            answer = attempt(part)
+            if isinstance(answer, Caught) and self._may_fit_in_parts(name, part, answer.error):
+                self._tell_failed(name, part, answer.error)
+                self._observe(name, part, None)
+                free_memory()
+                size //= 2
+            else:
+                outcomes += self._conclude(name, part, answer, attempt)
+                start += size
+            part = batch.part(start, start + size)
+        return outcomes
+
+    def _conclude(
+        self, name: Any, batch: Batch, answer: list[Any] | Caught, attempt: Callable[[Batch], list[Any] | Caught]
+    ) -> list[Outcome]:
+        """What a try of a batch means; where it has failed, after the search for its bad elements."""
         breaker = self._session.breakers[name]
-        answer = attempt(batch)
         if not isinstance(answer, Caught):
             breaker.record(succeeded=True)
             return self._deliver(batch, answer)
@@ -180,14 +199,26 @@ class Steps(Operations):
         except self._caught as error:
             return Caught.of(error)
         except Exception as error:
+            if self._is_too_large(batch, error):
+                return Caught.of(error)
             self._tell_failed(name, batch, error)
             raise
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)
         self._observer.on_event(event)
-        size = batch.weight if self._plan.batching.learns_from_weights else len(batch.elements)
-        self._session.sizes[name].observe(size, seconds)
+        self._observe(name, batch, seconds)
         return predictions
+
+    def _is_too_large(self, batch: Batch, error: BaseException) -> bool:
+        return len(batch.elements) > 1 and not self._plan.remote and is_out_of_memory(error)
+
+    def _may_fit_in_parts(self, name: Any, batch: Batch, error: BaseException) -> bool:
+        is_hopeless = self._session.breakers[name].is_open and isinstance(error, self._caught)
+        return self._is_too_large(batch, error) and not is_hopeless
+
+    def _observe(self, name: Any, batch: Batch, seconds: float | None) -> None:
+        size = batch.size(as_weight=self._plan.batching.learns_from_weights)
+        self._session.sizes[name].observe(size, seconds)
 
     def _settle(self, batch: Batch, answer: list[Any] | Caught) -> list[Outcome]:
         if not isinstance(answer, Caught):

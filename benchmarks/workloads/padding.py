@@ -1,0 +1,120 @@
+"""How much of a language model's work is padding, and what it costs, by the order in which texts come to it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.ml.inference.base import RunInference as BeamRunInference
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from outputs import Outputs
+
+from headrace import BatchingConfig
+from headrace.beam import RunInference
+from workloads.docstrings import Embedder, find_docstrings
+
+TITLE = "Padding: docstrings of installed packages through all-MiniLM-L6-v2, in several orders"
+
+ABOUT = """\
+Each way is a pipeline on the FnApiRunner, in batches of 32 but where it says otherwise; rows/s counts the time within
+the model's calls; the texts are twice as many as Headrace looks at together here (1,024; by default it is 2,048). All
+ways gave equal predictions. The ways take turns, forwards and backwards.
+
+- *in order of arrival*: batches as the texts come, as Beam has them.
+- *looking ahead*: `length_fn=len`, as `batch_length_fn` of a handler sets it.
+- *all sorted before*: the whole corpus by length, the longest first, and then in that order.
+- *useful tokens*: those of the texts, over those that the model computed, padding included.
+- Intervals are from the least to the greatest of the rounds."""
+
+_ROWS = 2_100
+_LOOKAHEAD = 1_024
+"""Half of the default, so that the texts need not be as many."""
+_FIXED = {"min_batch_size": 32, "max_batch_size": 32}
+_ARRIVAL, _AHEAD, _SORTED = "in order of arrival", "looking ahead", "all sorted before"
+_ADAPTIVE, _BEAM = "looking ahead, adaptive size", "Beam, in order of arrival"
+
+_log: list[tuple[float, float, int, int]] = []
+"""Of each batch: when it began and ended, its tokens, and its tokens with padding."""
+_predictions: list[Any] = []
+_expected: list[Outputs] = []
+
+
+class LoggingEmbedder(Embedder):
+    """Writes down what it does."""
+
+    def run_inference(
+        self, batch: Sequence[str], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """As its base does, and notes the time and the tokens."""
+        began = time.perf_counter()
+        predictions = list(super().run_inference(batch, model, inference_args))
+        ended = time.perf_counter()
+        lengths = [
+            len(ids)
+            for ids in model.tokenizer(list(batch), truncation=True, max_length=model.max_seq_length)["input_ids"]
+        ]
+        _log.append((began, ended, sum(lengths), len(batch) * max(lengths)))
+        return predictions
+
+
+def facts(_: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
+    """One row for each way."""
+    texts = list(islice(find_docstrings(), 64 if quick else _ROWS))
+    longest_first = sorted(texts, key=len, reverse=True)
+    ways: dict[str, Callable[[], tuple[float, float]]] = {
+        _ARRIVAL: partial(_run, texts, lambda: RunInference(LoggingEmbedder(**_FIXED))),
+        _AHEAD: partial(_run, texts, lambda: RunInference(LoggingEmbedder(), batching=_ahead(**_FIXED))),
+        _ADAPTIVE: partial(_run, texts, lambda: RunInference(LoggingEmbedder(), batching=_ahead())),
+        _SORTED: partial(_run, longest_first, lambda: RunInference(LoggingEmbedder(**_FIXED))),
+        _BEAM: partial(_run, texts, lambda: BeamRunInference(LoggingEmbedder(**_FIXED))),
+    }
+    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for turn in range(min(repeats, 2)):
+        for name in list(ways)[:: 1 if turn % 2 == 0 else -1]:
+            runs[name].append(ways[name]())
+    for name, of_name in runs.items():
+        rates, shares = zip(*of_name, strict=True)
+        ratios = [rate / other for (rate, _), (other, _) in zip(of_name, runs[_SORTED], strict=True)]
+        yield {
+            "texts": name,
+            "rounds": len(of_name),
+            "rows/s": _interval(rates, "{:.0f}"),
+            f"of {_SORTED}": _interval(ratios, "{:.3f}"),
+            "useful tokens": f"{statistics.median(shares):.3f}",
+            "runs": of_name,
+        }
+
+
+def _ahead(**options: int) -> BatchingConfig:
+    return BatchingConfig(length_fn=len, lookahead=_LOOKAHEAD, **options)
+
+
+def _run(texts: Sequence[str], transform: Callable[[], beam.PTransform]) -> tuple[float, float]:
+    """Rows a second within the model's calls, and the share of useful tokens."""
+    _log.clear()
+    _predictions.clear()
+    with beam.Pipeline(FnApiRunner()) as pipeline:
+        _ = pipeline | beam.Create([None]) | beam.FlatMap(lambda _: texts) | transform() | beam.Map(_predictions_append)
+    _check(Outputs(_predictions))
+    seconds = sum(ended - began for began, ended, _, _ in _log)
+    return len(texts) / seconds, sum(one[2] for one in _log) / sum(one[3] for one in _log)
+
+
+def _predictions_append(prediction: Any) -> None:
+    _predictions.append(prediction)
+
+
+def _check(outputs: Outputs) -> None:
+    _expected[:] = _expected or [outputs]
+    outputs.check_same(_expected[0], tolerance=1e-4)
+
+
+def _interval(values: Sequence[float], form: str) -> str:
+    middle, least, most = (form.format(value) for value in (statistics.median(values), min(values), max(values)))
+    return f"{middle} ({least} to {most})"

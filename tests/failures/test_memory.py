@@ -1,0 +1,65 @@
+"""A want of memory is told from everything else, in the words of every framework."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+
+from headrace import ModelMemoryError
+from headrace.failures.memory import free_memory, is_out_of_memory
+
+
+class ResourceExhaustedError(Exception):
+    """Has the name of TensorFlow's."""
+
+
+def numpys():
+    numpy.empty(10**15)
+
+
+def torchs():
+    torch.empty(10**15)
+
+
+@pytest.mark.parametrize("allocate", [numpys, torchs])
+def test_what_allocators_raise(allocate):
+    with pytest.raises((MemoryError, RuntimeError)) as caught:
+        allocate()
+    assert is_out_of_memory(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (ModelMemoryError("m", "none"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), True),
+        (ResourceExhaustedError("OOM when allocating tensor"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (
+            RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer"),
+            True,
+        ),
+        (RuntimeError("size mismatch"), False),
+        (ValueError("the row speaks of: out of memory"), False),
+        (OSError("out of memory"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_is_out_of_memory(error, expected):
+    assert is_out_of_memory(error) is expected
+
+
+def test_what_pytorch_keeps_is_freed(monkeypatch):
+    freed = []
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(empty_cache=lambda: freed.append("cache")))
+    )
+    free_memory()
+    monkeypatch.delitem(sys.modules, "torch")
+    free_memory()
+    assert freed == ["cache"]
