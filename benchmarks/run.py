@@ -21,6 +21,7 @@ WORKLOADS = (
     "transformer",
     "docstrings",
     "padding",
+    "columnar",
     "isolated",
     "roundtrip",
     "recovery",

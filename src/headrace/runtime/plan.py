@@ -47,6 +47,11 @@ class Plan:
         classes = {type(model).__qualname__ for model in self.models.values()}
         return classes.pop() if len(classes) == 1 else type(self.handler).__qualname__
 
+    @property
+    def has_rows_in_elements(self) -> bool:
+        """Whether an element is many rows."""
+        return self.prebatched or self.batching.columnar
+
     def label(self, model: Any) -> str:
         """A model's name in metrics: empty where there is only one."""
         return str(model) if self.routed else ""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.batching.batcher import Batch
+from headrace.batching.columnar import as_columns
 from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.outlast import Sentence
@@ -138,7 +139,9 @@ class InferenceServant:
                 return _raised(problem, events)
             else:
                 events.append(ElementFailed(Stage.INFERENCE, problem.error))
-                failures.append(Failure(tag, Stage.INFERENCE, 0, _shown(row), problem, self._spec.plan.prebatched))
+                failures.append(
+                    Failure(tag, Stage.INFERENCE, 0, _shown(row), problem, self._spec.plan.has_rows_in_elements)
+                )
         head = answer.head._replace(tags=tags, failures=failures)
         reducers = _stand_ins(events, [failure.error for failure in failures])
         return Answer(head, rows, tags, reducers, answer.echoes)
@@ -242,7 +245,7 @@ def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
             steps.load(work.model)
         outcomes.append(Predictions(good.tags, good.elements))
     elif good.elements:
-        outcomes += steps.run(work.model, good)
+        outcomes += steps.run(work.model, as_columns(good) if steps.is_columnar else good)
     return outcomes
 
 

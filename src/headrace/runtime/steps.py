@@ -9,12 +9,12 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
-from headrace.batching.batcher import Batch
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.bisect import bisect
 from headrace.failures.memory import free_memory, is_out_of_memory
 from headrace.runtime.plan import Plan
+from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionSpec
 
 
@@ -109,7 +109,7 @@ class Operations:
     def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
         """The outcome of an element that an operation could not do; the observer is told."""
         self._observer.on_event(ElementFailed(stage, caught.error))
-        whole = stage is Stage.INFERENCE and self._plan.prebatched
+        whole = stage is Stage.INFERENCE and self._plan.has_rows_in_elements
         return Failure(tag, stage, index, element, caught, whole)
 
 
@@ -127,6 +127,11 @@ class Steps(Operations):
         self._worker = worker
         self._session = worker.session
 
+    @property
+    def is_columnar(self) -> bool:
+        """Whether elements are columnar, and batches count rows."""
+        return self._plan.batching.columnar
+
     def load(self, name: Any) -> None:
         """Has the model of that name in memory, if only for a moment.
 
@@ -136,7 +141,7 @@ class Steps(Operations):
         with self._worker.model(name):
             pass
 
-    def run(self, name: Any, batch: Batch) -> list[Outcome]:
+    def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Takes a batch of preprocessed elements through the model of that name and through postprocessing."""
         with ExitStack() as stack:
             try:
@@ -157,11 +162,11 @@ class Steps(Operations):
         for event in self._session.news():
             self._observer.on_event(event)
 
-    def _infer(self, name: Any, batch: Batch, attempt: Callable[[Batch], list[Any] | Caught]) -> list[Outcome]:
+    def _infer(self, name: Any, batch: AnyBatch, attempt: Callable[[AnyBatch], list[Any] | Caught]) -> list[Outcome]:
         """One try of a batch; where there is too little memory, of parts that become smaller until they fit."""
         outcomes: list[Outcome] = []
-        part, start, size = batch, 0, len(batch.elements)
-        while start < len(batch.elements):
+        part, start, size = batch, 0, batch.total
+        while start < batch.total:
             answer = attempt(part)
             if isinstance(answer, Caught) and self._may_fit_in_parts(name, part, answer.error):
                 self._tell_failed(name, part, answer.error)
@@ -175,7 +180,7 @@ class Steps(Operations):
         return outcomes
 
     def _conclude(
-        self, name: Any, batch: Batch, answer: list[Any] | Caught, attempt: Callable[[Batch], list[Any] | Caught]
+        self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, attempt: Callable[[AnyBatch], list[Any] | Caught]
     ) -> list[Outcome]:
         """What a try of a batch means; where it has failed, after the search for its bad elements."""
         breaker = self._session.breakers[name]
@@ -185,12 +190,12 @@ class Steps(Operations):
         if breaker.is_open or self._plan.remote:
             return self._give_up(name, batch, answer)
         self._tell_failed(name, batch, answer.error)
-        search = bisect(0, len(batch.elements), lambda start, stop: attempt(batch.part(start, stop)), answer)
+        search = bisect(0, batch.total, lambda start, stop: attempt(batch.part(start, stop)), answer)
         parts = [(batch.part(start, stop), found) for start, stop, found in search]
         breaker.record(succeeded=any(not isinstance(found, Caught) for _, found in parts))
         return list(chain.from_iterable(self._settle(part, found) for part, found in parts))
 
-    def _attempt(self, name: Any, model: Any, batch: Batch) -> list[Any] | Caught:
+    def _attempt(self, name: Any, model: Any, batch: AnyBatch) -> list[Any] | Caught:
         """Predictions for a batch, or the exception that its elements caused; raises what is not caught."""
         try:
             if self._watch is not None:
@@ -209,31 +214,31 @@ class Steps(Operations):
         self._observe(name, batch, seconds)
         return predictions
 
-    def _is_too_large(self, batch: Batch, error: BaseException) -> bool:
-        return len(batch.elements) > 1 and not self._plan.remote and is_out_of_memory(error)
+    def _is_too_large(self, batch: AnyBatch, error: BaseException) -> bool:
+        return batch.total > 1 and not self._plan.remote and is_out_of_memory(error)
 
-    def _may_fit_in_parts(self, name: Any, batch: Batch, error: BaseException) -> bool:
+    def _may_fit_in_parts(self, name: Any, batch: AnyBatch, error: BaseException) -> bool:
         is_hopeless = self._session.breakers[name].is_open and isinstance(error, self._caught)
         return self._is_too_large(batch, error) and not is_hopeless
 
-    def _observe(self, name: Any, batch: Batch, seconds: float | None) -> None:
+    def _observe(self, name: Any, batch: AnyBatch, seconds: float | None) -> None:
         size = batch.size(as_weight=self._plan.batching.learns_from_weights)
         self._session.sizes[name].observe(size, seconds)
 
-    def _settle(self, batch: Batch, answer: list[Any] | Caught) -> list[Outcome]:
+    def _settle(self, batch: AnyBatch, answer: list[Any] | Caught) -> list[Outcome]:
         if not isinstance(answer, Caught):
             return self._deliver(batch, answer)
         pairs = zip(batch.elements, batch.tags, strict=True)
         return [self.fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
 
-    def _give_up(self, name: Any, batch: Batch, caught: Caught) -> list[Outcome]:
+    def _give_up(self, name: Any, batch: AnyBatch, caught: Caught) -> list[Outcome]:
         self._tell_failed(name, batch, caught.error)
         self._session.breakers[name].record(succeeded=False)
         return self._settle(batch, caught)
 
-    def _deliver(self, batch: Batch, predictions: list[Any]) -> list[Outcome]:
+    def _deliver(self, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
         tags = batch.tags * len(predictions) if self._plan.prebatched else batch.tags
         return self.postprocess(tags, predictions)
 
-    def _tell_failed(self, name: Any, batch: Batch, error: BaseException) -> None:
-        self._observer.on_event(BatchFailed(self._plan.label(name), len(batch.elements), error))
+    def _tell_failed(self, name: Any, batch: AnyBatch, error: BaseException) -> None:
+        self._observer.on_event(BatchFailed(self._plan.label(name), batch.total, error))
