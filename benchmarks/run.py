@@ -22,6 +22,7 @@ WORKLOADS = (
     "docstrings",
     "padding",
     "columnar",
+    "adaptive",
     "isolated",
     "roundtrip",
     "recovery",

@@ -89,10 +89,18 @@ def _by_hand(model: Any, count: int) -> int:
 def _pipeline(transform: Callable[[], beam.PTransform], add: Callable[[Any], None], count: int, *, rows: bool) -> int:
     _sums.clear()
     with beam.Pipeline(FnApiRunner()) as pipeline:
-        elements = pipeline | beam.Create([count]) | beam.FlatMap(lambda count: iter(_arrays[:count]))
-        elements = elements | beam.FlatMap(iter) if rows else elements
+        elements = pipeline | beam.Create([count]) | beam.FlatMap(_some_arrays)
+        elements = elements | beam.FlatMap(_rows_of) if rows else elements
         _ = elements | transform() | beam.Map(add)
     return sum(_sums)
+
+
+def _some_arrays(count: int) -> Iterator[np.ndarray]:
+    return iter(_arrays[:count])
+
+
+def _rows_of(array: np.ndarray) -> Iterator[np.ndarray]:
+    return iter(array)
 
 
 def _sum_of_column(result: Any) -> None:
