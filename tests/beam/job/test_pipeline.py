@@ -84,6 +84,8 @@ def test_a_dead_letter_says_everything(make, lines, tmp_path):
     assert odd["row"] == {"n": 7}
     assert (odd["operation"], odd["error_type"], odd["message"]) == (0, "ValueError", "odd: 7\nand so on")
     assert odd["traceback"].startswith("Traceback (most recent call last):\n")
+    assert odd["attempts"] >= 1
+    assert odd["model_id"] is None
     assert letters["reading"]["row"] == {"line": "?", "file": str(tmp_path / "in0.jsonl"), "line_number": 3}
 
 
