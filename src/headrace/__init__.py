@@ -32,12 +32,13 @@ if TYPE_CHECKING:
         MaybeKeyedModelHandler,
     )
     from headrace.core.remote import RemoteModelHandler
-    from headrace.core.result import Failure, ModelMetadata, PredictionResult, Stage
+    from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
     from headrace.local.predict import predict
 
 _HOME = {
     "BatchingConfig": "core.config",
     "ConfigurationError": "core.errors",
+    "ErrorRecord": "core.result",
     "Failure": "core.result",
     "HeadraceError": "core.errors",
     "HostDiedError": "core.errors",
@@ -69,6 +70,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BatchingConfig",
     "ConfigurationError",
+    "ErrorRecord",
     "Failure",
     "HeadraceError",
     "HostDiedError",

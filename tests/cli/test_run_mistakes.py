@@ -86,7 +86,7 @@ def test_handlers(mistaken, handler, error):
         (["--max-batch-size", "many"], "Invalid value for '--max-batch-size'"),
         (["--format", "xml"], "Invalid value for '--format'"),
         (["--delimiter", ";;", "in.csv"], "delimiter"),
-        (["--colums", "a"], "neither headrace run nor Beam has an option --colums."),
+        (["--colums", "a"], "neither headrace nor Beam has an option --colums."),
         (["--direct_num_workers=x"], "invalid int value: 'x'."),
         (["--runner", "NoRunner"], "Unexpected pipeline runner: NoRunner."),
     ],

@@ -7,7 +7,7 @@ import weakref
 
 import apache_beam.ml.inference.base as incumbent
 
-from headrace import Failure, ModelMetadata, PredictionResult, Stage
+from headrace import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
 from headrace.core.result import Caught
 
 
@@ -84,3 +84,22 @@ def test_an_error_that_cannot_say_what_it_is_still_makes_a_dead_letter():
             raise RuntimeError("no words")
 
     assert failure(Mute()).record[1][1].endswith("Mute(...)")
+
+
+def test_a_record_says_more_than_the_triple_that_it_is():
+    facts = {"attempts": 3, "model_id": "m.pkl", "key": "k", "source": ["raw"]}
+    made = failure(raised(ValueError("no")), **facts).record[1]
+    for record in (made, pickle.loads(pickle.dumps(made))):
+        assert isinstance(record, ErrorRecord)
+        assert record == tuple(made)
+        cls, text, _ = record
+        assert (cls, text) == (record[0], record[1]) == (ValueError, "ValueError('no')")
+        assert {name: getattr(record, name) for name in facts} == facts
+        assert record.wrapped
+
+
+def test_what_is_not_known_of_a_record():
+    record = failure(ValueError(), Stage.POSTPROCESSING).record[1]
+    assert (record.attempts, record.model_id, record.key, record.source) == (1, None, None, None)
+    assert not record.wrapped
+    assert not failure(ValueError(), whole_batch=True).record[1].wrapped

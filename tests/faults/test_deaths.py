@@ -60,6 +60,31 @@ def test_in_inference():
     assert good == [2 * n for n in range(320) if n not in places]
 
 
+class Logging(FaultyHandler):
+    """Notes, in a file, each batch that the fatal example is in."""
+
+    def __init__(self, fault, example, log):
+        super().__init__(fault, example)
+        self._log, self._fatal = log, example
+
+    def run_inference(self, batch, model, inference_args=None):
+        if self._fatal in batch:
+            with open(self._log, "a") as file:
+                file.write(f"{len(batch)}\n")
+        return super().run_inference(batch, model, inference_args)
+
+
+@pytest.mark.parametrize("before", [(), (int,)], ids=["alone", "preprocessed"])
+def test_every_death_was_a_try(tmp_path, before):
+    handler = Logging(KILL, 13, str(tmp_path / "log"))
+    for function in before:
+        handler = handler.with_preprocess_fn(function)
+    (failure,) = [one for one in run(handler) if isinstance(one, Failure)]
+    tries = len((tmp_path / "log").read_text().splitlines())
+    assert tries > 3
+    assert (failure.attempts, failure.source) == (tries, 13)
+
+
 @every_death
 def test_in_inference_without_exception_handling(fault, ending):
     with pytest.raises(HostDiedError) as caught:

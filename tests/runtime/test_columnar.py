@@ -8,7 +8,7 @@ import sys
 import cloudpickle
 import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import (
@@ -90,6 +90,7 @@ def rows_of(outcomes):
 CUTS = st.lists(st.integers(0, 60), max_size=6)
 
 
+@settings(max_examples=40)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(-2, 30), min_size=1, max_size=60), CUTS, st.integers(1, 25), st.integers(1, 30))
 def test_each_row_is_predicted_or_fails_alone(rows, cuts, size, memory):
     elements = elements_of(rows, [min(at, len(rows)) for at in cuts])

@@ -301,3 +301,38 @@ def test_what_a_watch_raises_counts_as_raised_by_the_operation(forbidden, failed
         run(handler, [1, 2], caught=ValueError, watch=Notes(forbidden))
     with pytest.raises(TimeoutError):
         run(handler, [1, 2], watch=Notes(forbidden))
+
+
+def test_tries_are_the_calls_that_a_bad_element_was_in():
+    class Small(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            tried.append(list(batch))
+            if len(batch) > 4:
+                raise MemoryError
+            return super().run_inference(batch, model)
+
+    for bad in range(11):
+        tried = []
+        elements = [-1 if n == bad else n for n in range(11)]
+        _, (failure,) = run(Small(), elements, caught=Exception)
+        assert failure.attempts == sum(-1 in batch for batch in tried)
+
+
+def test_failures_name_their_model_and_key():
+    one, other = Poisoned(), Poisoned().with_postprocess_fn(explode)
+    one._model_uri = "one.bin"
+    (failure,) = run(one, [-1], caught=Exception)[1]
+    assert (failure.model_id, failure.key, failure.source) == ("one.bin", None, -1)
+    handler = KeyedModelHandler([KeyModelMapping(["a"], one), KeyModelMapping(["b"], Poisoned())])
+    (failure,) = run(handler, [("b", -1)], name="b", caught=Exception)[1]
+    assert (failure.model_id, failure.key, failure.source) == ("b", "b", ("b", -1))
+    (failure,) = run(other, [5], caught=Exception)[1]
+    assert (failure.stage, failure.model_id, failure.attempts) == (AFTER, None, 1)
+
+
+def test_the_source_is_kept_where_it_is_at_hand():
+    handler = Poisoned().with_preprocess_fn(explode).with_preprocess_fn(int)
+    (failure,) = run(handler, ["7"], caught=Exception)[1]
+    assert (failure.element, failure.source) == (7, "7")
+    (failure,) = run(Poisoned().with_preprocess_fn(int), ["-1"], caught=Exception)[1]
+    assert (failure.element, failure.source) == (-1, None)

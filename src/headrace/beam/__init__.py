@@ -18,9 +18,11 @@ from headrace.core.result import ModelMetadata, PredictionResult
 if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
 
+    from headrace.beam.letters import DeadLetterRows
     from headrace.beam.transform import RunInference, RunInferenceDLQ
 
 _HOME = {
+    "DeadLetterRows": "headrace.beam.letters",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.transform",
     "load_model_status": "apache_beam.ml.inference.base",
@@ -28,6 +30,7 @@ _HOME = {
 """What needs Beam, loaded on first use: model hosts import from this room, and should not import Beam for it."""
 
 __all__ = [
+    "DeadLetterRows",
     "ExampleT",
     "KeyModelMapping",
     "KeyModelPathMapping",

@@ -25,6 +25,16 @@ _RUN = "\n\n".join(
     )
 )
 
+_RETRY = "\n\n".join(
+    (
+        "Predict for the rows of dead letters, as headrace run does for those of files.",
+        "Each row goes through the model as it was when it was read, and comes out once: in OUT, or in new dead "
+        "letters, whose attempts go on from the old ones. DEAD_LETTERS stays as it is.",
+        "Every other option is taken for one of Apache Beam's, for example --direct_num_workers=4.",
+        "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 130 interrupted.",
+    )
+)
+
 _DOCTOR = "\n\n".join(
     (
         "Say what there is of Headrace on this machine; or what a handler needs on it.",
@@ -63,6 +73,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     inputs: options.Inputs,
     handler: options.Handler,
     output: options.Output,
+    dead_letters: options.DeadLetters = None,
     model: options.Model = None,
     handler_arg: options.HandlerArg = None,
     inference_arg: options.InferenceArg = None,
@@ -87,6 +98,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
             arguments=inputs,
             handler=handler,
             output=output,
+            dead_letters=dead_letters,
             model=model,
             handler_args=handler_arg or (),
             inference_args=inference_arg or (),
@@ -96,6 +108,53 @@ def run(  # noqa: PLR0917 - typer passes them by name
             text_columns=text_columns,
             file_format=file_format.value if file_format else None,
             delimiter=delimiter,
+            min_batch_size=min_batch_size,
+            max_batch_size=max_batch_size,
+            placement=placement.value if placement else None,
+            isolate=isolate,
+            timeout=timeout,
+            runner=runner,
+            progress=not no_progress,
+            verbose=verbose,
+        )
+    )
+
+
+@app.command(help=_RETRY, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def retry(  # noqa: PLR0917 - typer passes them by name
+    letters: options.Letters,
+    handler: options.Handler,
+    output: options.Output,
+    dead_letters: options.DeadLetters = None,
+    model: options.Model = None,
+    handler_arg: options.HandlerArg = None,
+    inference_arg: options.InferenceArg = None,
+    columns: options.Columns = None,
+    keep: options.Keep = None,
+    key: options.Key = None,
+    min_batch_size: options.MinBatchSize = None,
+    max_batch_size: options.MaxBatchSize = None,
+    placement: options.Placement = None,
+    isolate: options.Isolate = False,
+    timeout: options.Timeout = None,
+    runner: options.Runner = None,
+    no_progress: options.NoProgress = False,
+    verbose: options.Verbose = False,
+) -> int:
+    """Predicts for every row of some dead letters."""
+    return execute(
+        Words(
+            arguments=letters,
+            retry=True,
+            handler=handler,
+            output=output,
+            dead_letters=dead_letters,
+            model=model,
+            handler_args=handler_arg or (),
+            inference_args=inference_arg or (),
+            columns=columns,
+            keep=keep,
+            key=key,
             min_batch_size=min_batch_size,
             max_batch_size=max_batch_size,
             placement=placement.value if placement else None,

@@ -1,4 +1,4 @@
-"""The options of ``headrace run`` and ``headrace doctor``, in the groups in which its help shows them."""
+"""The options of ``headrace run``, ``retry`` and ``doctor``, in the groups in which its help shows them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ class PlacementName(str, Enum):
 Inputs = Annotated[
     list[str],
     typer.Argument(metavar="INPUT", help="Files or globs ('data/*.jsonl'): local, or of any filesystem of Beam."),
+]
+Letters = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DEAD_LETTERS", help="Files or globs of dead letters (.jsonl or .parquet), of headrace run or retry."
+    ),
 ]
 Handler = Annotated[
     str,
@@ -118,6 +124,15 @@ Output = Annotated[
         metavar="OUT",
         rich_help_panel=_OUTPUT,
         help="The file for the predictions: .jsonl, .jsonl.gz or .parquet.",
+    ),
+]
+DeadLetters = Annotated[
+    str | None,
+    typer.Option(
+        "--dead-letters",
+        metavar="FILE",
+        rich_help_panel=_OUTPUT,
+        help="The file for the dead letters: .jsonl, .jsonl.gz or .parquet. By default beside OUT, as JSONL.",
     ),
 ]
 Keep = Annotated[

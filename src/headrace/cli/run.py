@@ -1,4 +1,4 @@
-"""``headrace run``: from the command line's words to a job, and the job run with a display."""
+"""``headrace run`` and ``headrace retry``: from the command line's words to a job, and the job run with a display."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ class Words:
     """Inputs, mixed with options that are not ours."""
     handler: str
     output: str
+    dead_letters: str | None = None
+    retry: bool = False
+    """Whether the inputs are dead letters of an earlier run."""
     model: str | None = None
     handler_args: Sequence[str] = ()
     inference_args: Sequence[str] = ()
@@ -78,14 +81,20 @@ def execute(words: Words) -> int:
 
 def _prepare(words: Words) -> Any:
     from headrace.beam.job import files, pipeline  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
+    from headrace.beam.job.retry import match_letters, peek_letters  # noqa: PLC0415 - as above
     from headrace.beam.job.rows import Examples  # noqa: PLC0415 - as above
 
     inputs = pipeline.take_options(words.arguments)
     if not inputs:
-        raise ConfigurationError("no INPUT is given; name at least one file or glob.")
+        name = "DEAD_LETTERS" if words.retry else "INPUT"
+        raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
     handler = make_handler(words.handler, parse_arguments("--handler-arg", words.handler_args), words.model)
-    sources = files.match(inputs, words.file_format, words.delimiter)
-    head = files.peek(sources)
+    if words.retry:
+        sources = match_letters(inputs)
+        head = files.Head(peek_letters(sources), {})
+    else:
+        sources = files.match(inputs, words.file_format, words.delimiter)
+        head = files.peek(sources)
     text = choose("--text-columns", words.text_columns, head.columns) or ()
     key = choose("--key", [words.key] if words.key else None, head.columns)
     keep = choose("--keep", words.keep, head.columns)
@@ -96,6 +105,7 @@ def _prepare(words: Words) -> Any:
             handler=handler,
             sources=sources,
             output=words.output,
+            dead_letters=words.dead_letters,
             examples=Examples(choose("--columns", words.columns, head.columns), head.columns, key[0] if key else None),
             numbers={name: kind for name, kind in head.numbers.items() if name not in text},
             keep=keep,

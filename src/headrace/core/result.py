@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -70,6 +71,40 @@ class Caught(NamedTuple):
         return cls(error, lines)
 
 
+class ErrorRecord(tuple[type[BaseException], str, list[str]]):
+    """What is known of a failure: (error type, its repr, lines of the traceback), as in Beam, and more as attributes.
+
+    It is equal to the plain tuple and unpacks like it. Pickled, it keeps its attributes.
+    """
+
+    attempts: int
+    """How often the element was tried: a search for the bad elements of a batch tries it again and again."""
+    model_id: str | None
+    """Which model: its path or URI where the handler tells, else its name where the key decides on the model."""
+    key: Any
+    """Of a keyed element; else None."""
+    source: Any
+    """The element as it came, before any preprocessing, where it was still at hand; else None."""
+    wrapped: bool
+    """Whether the dead letter holds ``[element]``, a batch of one, in place of the element."""
+
+    def __new__(
+        cls,
+        triple: Iterable[Any],
+        *,
+        attempts: int = 1,
+        model_id: str | None = None,
+        key: Any = None,
+        source: Any = None,
+        wrapped: bool = False,
+    ) -> ErrorRecord:
+        """Makes one of a triple; the rest becomes attributes."""
+        record = super().__new__(cls, triple)
+        record.attempts, record.model_id, record.key = attempts, model_id, key
+        record.source, record.wrapped = source, wrapped
+        return record
+
+
 @dataclass(frozen=True)
 class Failure:
     """A bad outcome: one element that one operation could not do."""
@@ -84,6 +119,11 @@ class Failure:
     caught: Caught
     whole_batch: bool = False
     """Whether the element is a batch itself."""
+    attempts: int = 1
+    """How often the element was tried; see ``ErrorRecord``, as for what follows."""
+    model_id: str | None = None
+    key: Any = None
+    source: Any = None
 
     @property
     def error(self) -> BaseException:
@@ -91,14 +131,23 @@ class Failure:
         return self.caught.error
 
     @property
-    def record(self) -> tuple[Any, tuple[type[BaseException], str, list[str]]]:
+    def record(self) -> tuple[Any, ErrorRecord]:
         """As Beam's dead letters hold it: (element, (error type, its repr, lines of the traceback)).
 
         A failed inference is a batch, of this one element.
         """
         in_batch = self.stage is Stage.INFERENCE and not self.whole_batch
         error, lines = self.caught
-        return ([self.element] if in_batch else self.element), (_importable(type(error)), _repr(error), lines)
+        triple = _importable(type(error)), _repr(error), lines
+        error_record = ErrorRecord(
+            triple,
+            attempts=self.attempts,
+            model_id=self.model_id,
+            key=self.key,
+            source=self.source,
+            wrapped=in_batch,
+        )
+        return ([self.element] if in_batch else self.element), error_record
 
 
 def _repr(error: BaseException) -> str:

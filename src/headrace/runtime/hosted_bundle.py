@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, starmap
@@ -19,6 +19,7 @@ from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Call, Loss
 from headrace.hosting.progress import Doing
 from headrace.runtime.hosted_models import Answer, HostedModels
+from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, Queues
 from headrace.runtime.servant import Done, Raised, Unreadable, Work
 from headrace.runtime.session import InferenceSession, SessionSpec
@@ -44,6 +45,8 @@ class _Task(NamedTuple):
     work: Work
     batch: AnyBatch
     call: Call | Raised | Unreadable
+    losses: Counter[int]
+    """How often each position was in a part whose host was lost."""
 
 
 class HostedBundle:
@@ -135,7 +138,7 @@ class HostedBundle:
         outcomes: list[Outcome] = []
         while len(self._tasks) >= self._models.in_flight:
             outcomes += self._collect()
-        self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
+        self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements), Counter()))
         while self._tasks and self._models.is_ready(self._tasks[0].call):
             outcomes += self._collect()
         return outcomes
@@ -174,7 +177,7 @@ class HostedBundle:
         yield from (self._at_home(task, part[failure.tag], failure) for failure in done.failures)
         tags = [task.batch.tags[part[position]] for position in done.tags]
         if self._here is not None:
-            yield from self._here.postprocess(tags, rows)
+            yield from self._here.postprocess(tags, rows, task.work.model)
         elif task.work.infer:
             yield Predictions(tags, rows)
         else:
@@ -187,12 +190,25 @@ class HostedBundle:
             self._breaker(task.work).record(succeeded=False)
 
     def _at_home(self, task: _Task, position: int, failure: Failure) -> Failure:
-        """A failure with its element's own tag, and the element itself where that is what failed."""
+        """A failure with its element's own tag, the element itself where that is what failed, and all tries counted."""
         first_stage = Stage.PREPROCESSING if task.work.preprocess else Stage.INFERENCE
         is_row = self._plan.batching.columnar and failure.stage is Stage.INFERENCE
         is_first = failure.index == 0 and failure.stage is first_stage and not is_row
-        element = task.batch.elements[position] if is_first else failure.element
-        return replace(failure, tag=task.batch.tags[position], element=element)
+        sent = task.batch.elements[position]
+        return self._failure(task, position, replace(failure, element=sent if is_first else failure.element))
+
+    def _failure(self, task: _Task, position: int, failure: Failure) -> Failure:
+        is_own = failure.stage is not Stage.PREPROCESSING  # else the model's name may be no more than one that is sent
+        return self._plan.failure(
+            task.batch.tags[position],
+            failure.stage,
+            failure.index,
+            failure.element,
+            failure.caught,
+            model=task.work.model if is_own else ONLY,
+            attempts=failure.attempts + task.losses[position],
+            source=task.batch.elements[position] if task.work.preprocess else None,
+        )
 
     def _outlast(self, task: _Task, part: Sequence[int], loss: Loss) -> Iterator[Outcome]:
         """Has the good elements answered, and the bad ones fail, of a batch whose host was lost."""
@@ -236,6 +252,7 @@ class HostedBundle:
 
     def _lost(self, task: _Task, part: Sequence[int], loss: Loss) -> Lost:
         """A loss as the policy knows it."""
+        task.losses.update(part)
         moment = loss.moment
         position = part[moment.position] if moment.position >= 0 else None
         culprit = part[0] if position is None and len(part) == 1 else position
@@ -261,11 +278,12 @@ class HostedBundle:
             raise with_traceback_of(*caught)
         stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
         for position in part:
-            yield self._fail(task.batch.tags[position], stage, index, task.batch.elements[position], caught)
+            failure = self._fail(None, stage, index, task.batch.elements[position], caught)
+            yield self._failure(task, position, replace(failure, attempts=0 if task.losses[position] else 1))
 
     def _fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
         self._observer.on_event(ElementFailed(stage, caught.error))
-        return Failure(tag, stage, index, element, caught, stage is Stage.INFERENCE and self._plan.has_rows_in_elements)
+        return self._plan.failure(tag, stage, index, element, caught)
 
     def _tell(self, events: Iterable[Event]) -> None:
         for event in events:

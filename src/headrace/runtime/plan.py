@@ -11,12 +11,17 @@ from typing import Any
 from headrace.core.config import BatchingConfig
 from headrace.core.handler import bare
 from headrace.core.keyed import KeyedModelHandler
+from headrace.core.result import Caught, Failure, Stage
 
 Handler = Any
 """A handler, Headrace's or Beam's: known by what it can do, not by its class."""
 
 ONLY = None
 """The name of the model where there is only one."""
+
+
+_PATHS = ("_model_uri", "_torch_script_model_path", "_state_dict_path", "_model_name", "model_uri", "model_path")
+"""Where handlers, Headrace's, Beam's and most others, keep what they load, which is what they call the model."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,53 @@ class Plan:
     def label(self, model: Any) -> str:
         """A model's name in metrics: empty where there is only one."""
         return str(model) if self.routed else ""
+
+    def failure(
+        self,
+        tag: Any,
+        stage: Stage,
+        index: int,
+        element: Any,
+        caught: Caught,
+        *,
+        model: Any = ONLY,
+        attempts: int = 1,
+        source: Any = None,
+    ) -> Failure:
+        """The outcome of an element that an operation could not do.
+
+        Args:
+            tag: as the rest of the first five, see ``Failure``.
+            stage: see there.
+            index: see there.
+            element: see there.
+            caught: see there.
+            model: the name of the model, where there are several and this one was to run or has run.
+            attempts: how often the element was tried.
+            source: the element before preprocessing, if it is at hand.
+        """
+        in_inference = stage is Stage.INFERENCE
+        is_keyed = self.keyed and type(element) is tuple and len(element) == 2
+        return Failure(
+            tag,
+            stage,
+            index,
+            element,
+            caught,
+            in_inference and self.has_rows_in_elements,
+            attempts,
+            self._model_id(model),
+            element[0] if is_keyed else None,
+            element if in_inference and not self.preprocess else source,
+        )
+
+    def _model_id(self, model: Any) -> str | None:
+        handler = self.models.get(model)
+        own = getattr(handler, "__dict__", {})
+        for path in map(own.get, _PATHS):
+            if isinstance(path, str):
+                return path
+        return None if handler is None else self.label(model) or None
 
 
 def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:

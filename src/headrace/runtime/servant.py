@@ -139,9 +139,7 @@ class InferenceServant:
                 return _raised(problem, events)
             else:
                 events.append(ElementFailed(Stage.INFERENCE, problem.error))
-                failures.append(
-                    Failure(tag, Stage.INFERENCE, 0, _shown(row), problem, self._spec.plan.has_rows_in_elements)
-                )
+                failures.append(self._spec.plan.failure(tag, Stage.INFERENCE, 0, _shown(row), problem))
         head = answer.head._replace(tags=tags, failures=failures)
         reducers = _stand_ins(events, [failure.error for failure in failures])
         return Answer(head, rows, tags, reducers, answer.echoes)
@@ -254,7 +252,7 @@ def _without_traceback(outcomes: Iterable[Outcome], sentences: Mapping[int, Sent
     errors = {id(sentence.error) for sentence in sentences.values()}
     for outcome in outcomes:
         if isinstance(outcome, Failure) and id(outcome.error) in errors:
-            yield replace(outcome, caught=Caught.of(outcome.error))
+            yield replace(outcome, caught=Caught.of(outcome.error), attempts=0)  # the owner knows those before
         else:
             yield outcome
 
@@ -264,7 +262,7 @@ def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[t
     rows: list[Any] = []
     for outcome in outcomes:
         if isinstance(outcome, Failure):
-            done.failures.append(outcome)
+            done.failures.append(replace(outcome, source=None))  # which the owner has
         else:
             done.tags.extend(outcome.tags)
             rows.extend(outcome.values)

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Protocol
 
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
-from headrace.failures.bisect import bisect
+from headrace.failures.bisect import bisect, tries_in_search
 from headrace.failures.memory import free_memory, is_out_of_memory
-from headrace.runtime.plan import Plan
+from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionSpec
 
@@ -74,18 +73,19 @@ class Operations:
 
     def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | None]:
         """The preprocessed element and None; or None and the failure."""
-        watch = self._watch
+        watch, source = self._watch, element
         for index, operation in enumerate(self._plan.preprocess):
             try:
                 if watch is not None:
                     watch.operation(Stage.PREPROCESSING, tag, index)
                 element = operation(element)
             except self._caught as error:
-                return None, self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error))
+                failure = self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error), source=source)
+                return None, failure
         return element, None
 
-    def postprocess(self, tags: list[Any], values: list[Any]) -> list[Outcome]:
-        """Outcomes for predictions; the first holds the good ones."""
+    def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
+        """Outcomes for predictions of the model of that name; the first holds the good ones."""
         if not self._plan.postprocess:
             return [Predictions(tags, values)]
         watch = self._watch
@@ -99,18 +99,18 @@ class Operations:
                         watch.operation(Stage.POSTPROCESSING, tag, index)
                     value = operation(value)
                 except self._caught as error:
-                    outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, Caught.of(error)))
+                    caught = Caught.of(error)
+                    outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, caught, model=model))
                     break
             else:
                 good.tags.append(tag)
                 good.values.append(value)
         return outcomes
 
-    def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
-        """The outcome of an element that an operation could not do; the observer is told."""
+    def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught, **more: Any) -> Failure:
+        """The outcome of an element that an operation could not do, see ``Plan.failure``; the observer is told."""
         self._observer.on_event(ElementFailed(stage, caught.error))
-        whole = stage is Stage.INFERENCE and self._plan.has_rows_in_elements
-        return Failure(tag, stage, index, element, caught, whole)
+        return self._plan.failure(tag, stage, index, element, caught, **more)
 
 
 class Steps(Operations):
@@ -165,6 +165,8 @@ class Steps(Operations):
     def _infer(self, name: Any, batch: AnyBatch, attempt: Callable[[AnyBatch], list[Any] | Caught]) -> list[Outcome]:
         """One try of a batch; where there is too little memory, of parts that become smaller until they fit."""
         outcomes: list[Outcome] = []
+        too_large: list[int] = []
+        """Where those parts end for which there was too little memory."""
         part, start, size = batch, 0, batch.total
         while start < batch.total:
             answer = attempt(part)
@@ -172,28 +174,40 @@ class Steps(Operations):
                 self._tell_failed(name, part, answer.error)
                 self._observe(name, part, None)
                 free_memory()
+                too_large.append(start + size)
                 size //= 2
             else:
-                outcomes += self._conclude(name, part, answer, attempt)
+                outcomes += self._conclude(name, part, answer, attempt, [end - start for end in too_large])
                 start += size
             part = batch.part(start, start + size)
         return outcomes
 
     def _conclude(
-        self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, attempt: Callable[[AnyBatch], list[Any] | Caught]
+        self,
+        name: Any,
+        batch: AnyBatch,
+        answer: list[Any] | Caught,
+        attempt: Callable[[AnyBatch], list[Any] | Caught],
+        too_large: Sequence[int],
     ) -> list[Outcome]:
-        """What a try of a batch means; where it has failed, after the search for its bad elements."""
-        breaker = self._session.breakers[name]
+        """What a try of a batch means; where it has failed, after the search for its bad elements.
+
+        Its elements before each of the places ``too_large`` have been tried before, in a part that did not fit.
+        """
+        breaker, size = self._session.breakers[name], batch.total
         if not isinstance(answer, Caught):
             breaker.record(succeeded=True)
-            return self._deliver(batch, answer)
+            return self._deliver(name, batch, answer)
         if breaker.is_open or self._plan.remote:
-            return self._give_up(name, batch, answer)
+            return self._give_up(name, batch, answer, 1 + sum(size <= end for end in too_large))
         self._tell_failed(name, batch, answer.error)
-        search = bisect(0, batch.total, lambda start, stop: attempt(batch.part(start, stop)), answer)
-        parts = [(batch.part(start, stop), found) for start, stop, found in search]
-        breaker.record(succeeded=any(not isinstance(found, Caught) for _, found in parts))
-        return list(chain.from_iterable(self._settle(part, found) for part, found in parts))
+        parts = list(bisect(0, size, lambda start, stop: attempt(batch.part(start, stop)), answer))
+        breaker.record(succeeded=any(not isinstance(found, Caught) for _, _, found in parts))
+        outcomes: list[Outcome] = []
+        for start, stop, found in parts:
+            tries = tries_in_search(size, start) + sum(start < end for end in too_large)
+            outcomes += self._settle(name, batch.part(start, stop), found, tries)
+        return outcomes
 
     def _attempt(self, name: Any, model: Any, batch: AnyBatch) -> list[Any] | Caught:
         """Predictions for a batch, or the exception that its elements caused; raises what is not caught."""
@@ -225,20 +239,21 @@ class Steps(Operations):
         size = batch.size(as_weight=self._plan.batching.learns_from_weights)
         self._session.sizes[name].observe(size, seconds)
 
-    def _settle(self, batch: AnyBatch, answer: list[Any] | Caught) -> list[Outcome]:
+    def _settle(self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:
         if not isinstance(answer, Caught):
-            return self._deliver(batch, answer)
+            return self._deliver(name, batch, answer)
+        fail = partial(self.fail, model=name, attempts=tries)
         pairs = zip(batch.elements, batch.tags, strict=True)
-        return [self.fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
+        return [fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
 
-    def _give_up(self, name: Any, batch: AnyBatch, caught: Caught) -> list[Outcome]:
+    def _give_up(self, name: Any, batch: AnyBatch, caught: Caught, tries: int = 1) -> list[Outcome]:
         self._tell_failed(name, batch, caught.error)
         self._session.breakers[name].record(succeeded=False)
-        return self._settle(batch, caught)
+        return self._settle(name, batch, caught, tries)
 
-    def _deliver(self, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
+    def _deliver(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
         tags = batch.tags * len(predictions) if self._plan.prebatched else batch.tags
-        return self.postprocess(tags, predictions)
+        return self.postprocess(tags, predictions, name)
 
     def _tell_failed(self, name: Any, batch: AnyBatch, error: BaseException) -> None:
         self._observer.on_event(BatchFailed(self._plan.label(name), batch.total, error))

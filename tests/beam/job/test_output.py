@@ -93,8 +93,8 @@ def test_a_long_part_does_not_wait_in_memory(tmp_path):
 def written(tmp_path):
     """Writes parts of predictions and of dead letters, and their manifest."""
 
-    def to(name, predictions, letters=()):
-        output = Output(str(tmp_path / "out" / name))
+    def to(name, predictions, letters=(), dead_letters=None):
+        output = Output(str(tmp_path / "out" / name), dead_letters and str(tmp_path / dead_letters))
         output.prepare()
         parts = [_part(output, rows, True) for rows in predictions] + [_part(output, rows, False) for rows in letters]
         write_manifest(output.manifest, [json.dumps(part) for part in parts])
@@ -183,3 +183,32 @@ def test_outputs_that_cannot_be_written(tmp_path):
         Output(str(tmp_path / "folder.jsonl")).prepare()
     with pytest.raises(ConfigurationError, match="cannot write"):
         Output(str(tmp_path / "file" / "a.jsonl")).prepare()
+
+
+LETTERS = [{"row": {"n": 1}, "stage": "inference", "attempts": 2}, {"row": {"m": [1]}, "stage": "reading"}]
+
+
+@pytest.mark.parametrize("parts", [[], [LETTERS], [LETTERS[:1], LETTERS[1:]]])
+@pytest.mark.parametrize("path", ["out/a.parquet", "elsewhere/b/a.parquet", "elsewhere/a.jsonl.gz", "else/a.p.jsonl"])
+def test_dead_letters_go_where_they_should(written, tmp_path, path, parts):
+    output = written("a.p.jsonl", [[{"n": 0}]], parts, path)
+    output.publish()
+    output.clean()
+    assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()) == sorted(
+        ["out/a.p.jsonl", path]
+    )
+    assert lines(output.path) == [{"n": 0}]
+    if path.endswith(".parquet"):
+        table = pyarrow.parquet.read_table(output.dead_letters)
+        assert table.column_names[:3] == ["row", "stage", "operation"]
+        rows = table.to_pylist()
+        assert [json.loads(row["row"]) for row in rows] == [row["row"] for part in parts for row in part]
+        assert [row["attempts"] for row in rows] == [row.get("attempts") for part in parts for row in part]
+    else:
+        found = lines(output.dead_letters, gzip.open if path.endswith(".gz") else open)
+        assert found == [row for part in parts for row in part]
+
+
+def test_what_is_cleaned_before_it_is_published_leaves_nothing(written, tmp_path):
+    written("a.jsonl", [[{"n": 0}]], [LETTERS], "elsewhere/a.jsonl").clean()
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

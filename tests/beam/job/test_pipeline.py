@@ -84,6 +84,8 @@ def test_a_dead_letter_says_everything(make, lines, tmp_path):
     assert odd["row"] == {"n": 7}
     assert (odd["operation"], odd["error_type"], odd["message"]) == (0, "ValueError", "odd: 7\nand so on")
     assert odd["traceback"].startswith("Traceback (most recent call last):\n")
+    assert odd["attempts"] >= 1
+    assert odd["model_id"] is None
     assert letters["reading"]["row"] == {"line": "?", "file": str(tmp_path / "in0.jsonl"), "line_number": 3}
 
 
@@ -190,8 +192,8 @@ def test_options_of_beam_are_told_from_files():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a.csv", "--kepp=x"], "neither headrace run nor Beam has an option --kepp."),
-        (["a.csv", "-z"], "neither headrace run nor Beam has an option -z."),
+        (["a.csv", "--kepp=x"], "neither headrace nor Beam has an option --kepp."),
+        (["a.csv", "-z"], "neither headrace nor Beam has an option -z."),
         (["--direct_num_workers=x"], "invalid int value: 'x'."),
         (["--direct_running_mode", "quickly"], "invalid choice: 'quickly'"),
     ],

@@ -45,6 +45,8 @@ class Source(NamedTuple):
     """``jsonl``, ``csv`` or ``parquet``."""
     delimiter: str = ","
     """Between the fields of a CSV file."""
+    letters: bool = False
+    """Whether its rows are dead letters, and the rows in those are meant."""
 
 
 class Head(NamedTuple):
@@ -80,8 +82,8 @@ def absolute(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
-def output_format(path: str) -> str:
-    """``jsonl`` or ``parquet``, by the extension of ``path``.
+def output_format(path: str, option: str = "--output") -> str:
+    """``jsonl`` or ``parquet``, by the extension of the ``path`` that the option names.
 
     Raises:
         ConfigurationError: it is neither.
@@ -89,7 +91,7 @@ def output_format(path: str) -> str:
     extension, *compression = _extensions(path) or [""]
     kind = _FORMATS.get(extension)
     if kind not in ("jsonl", "parquet") or (kind == "parquet" and compression):
-        raise ConfigurationError(f"--output must end in .jsonl (or .jsonl.gz) or .parquet, not {path!r}.")
+        raise ConfigurationError(f"{option} must end in .jsonl (or .jsonl.gz) or .parquet, not {path!r}.")
     return kind
 
 

@@ -79,18 +79,27 @@ class Output:
 
     Args:
         path: of the predictions; its extension says whether they are lines of JSON or Parquet.
+        dead_letters: path of the dead letters, likewise; None: beside the predictions, lines of JSON.
 
     Raises:
-        ConfigurationError: the extension says neither.
+        ConfigurationError: an extension says neither, or the two are the same file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, dead_letters: str | None = None) -> None:
         self.format = output_format(path)
         self.path = absolute(path)
-        self.dead_letters = dead_letters_path(self.path)
+        self.dead_letters = absolute(dead_letters) if dead_letters else dead_letters_path(self.path)
+        self.letters_format = output_format(self.dead_letters, "--dead-letters")
+        if self.dead_letters == self.path:
+            raise ConfigurationError("--output and --dead-letters are the same file.")
+        self._id = uuid.uuid4().hex[:12]
         folder, name = FileSystems.split(self.path)
-        self.folder = str(FileSystems.join(folder, f".{name}.headrace-{uuid.uuid4().hex[:12]}"))
+        self.folder = str(FileSystems.join(folder, f".{name}.headrace-{self._id}"))
         """For parts, beside the output, so that a finished file only has to be renamed."""
+        letters_folder, name = FileSystems.split(self.dead_letters)
+        self._letters_are_elsewhere = letters_folder != folder
+        self._letters_scratch = str(FileSystems.join(letters_folder, f".headrace-{self._id}.{name}"))
+        """Beside the dead letters, where those are not beside the predictions."""
 
     @property
     def manifest(self) -> str:
@@ -103,12 +112,15 @@ class Output:
         Raises:
             ConfigurationError: the output cannot be written there.
         """
-        if os.path.isdir(self.path):
-            raise ConfigurationError(f"--output must be a file, and {self.path} is a folder.")
+        for path, option in ((self.path, "--output"), (self.dead_letters, "--dead-letters")):
+            if os.path.isdir(path):
+                raise ConfigurationError(f"{option} must be a file, and {path} is a folder.")
         try:
             FileSystems.mkdirs(self.folder)
         except OSError as error:
             raise ConfigurationError(f"cannot write {self.path}: {error}") from error
+        if self._letters_are_elsewhere:
+            self._prepare_letters()
 
     def publish(self, check: Callable[[], None] = lambda: None) -> list[Part]:
         """Joins the parts and puts the files in their places, dead letters first; returns the parts.
@@ -118,7 +130,7 @@ class Output:
         """
         with FileSystems.open(self.manifest) as file:
             parts = [Part(*json.loads(part)) for part in json.load(file)]
-        bad = _joined(self._scratch(self.dead_letters), [part.path for part in parts if not part.predictions], check)
+        bad = self._joined_letters([part.path for part in parts if not part.predictions], check)
         good_paths = [part.path for part in parts if part.predictions]
         if self.format == "parquet":
             good = _joined_as_parquet(self._scratch(self.path), good_paths, check)
@@ -137,6 +149,25 @@ class Output:
                 FileSystems.delete([file.path for file in found])
             if FileSystems.exists(self.folder):
                 FileSystems.delete([self.folder])
+        with suppress(BeamIOError):
+            if self._letters_are_elsewhere and FileSystems.exists(self._letters_scratch):
+                FileSystems.delete([self._letters_scratch])
+
+    def _prepare_letters(self) -> None:
+        """Finds out now whether the dead letters can be written where they should be."""
+        folder = FileSystems.split(self.dead_letters)[0]
+        try:
+            if "://" not in folder:
+                os.makedirs(folder, exist_ok=True)
+            _create(self._letters_scratch).close()
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {self.dead_letters}: {error}") from error
+
+    def _joined_letters(self, parts: list[str], check: Callable[[], None]) -> str:
+        path = self._letters_scratch if self._letters_are_elsewhere else self._scratch(self.dead_letters)
+        if self.letters_format == "parquet":
+            return _joined_as_parquet(path, parts, check, letters=True)
+        return _joined(path, parts, check, copy=self._letters_are_elsewhere)
 
     def _scratch(self, path: str) -> str:
         return str(FileSystems.join(self.folder, FileSystems.split(path)[1]))
@@ -189,10 +220,10 @@ def _create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> Bina
     return file
 
 
-def _joined(path: str, parts: list[str], check: Callable[[], None]) -> str:
-    """One file of the parts; a single part is that file already."""
+def _joined(path: str, parts: list[str], check: Callable[[], None], *, copy: bool = False) -> str:
+    """One file of the parts; a single part is that file already, unless a copy is asked for."""
     compression = CompressionTypes.detect_compression_type(path)
-    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED:
+    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED and not copy:
         return parts[0]
     with _create(path, compression) as file:
         for part in parts:
@@ -202,12 +233,19 @@ def _joined(path: str, parts: list[str], check: Callable[[], None]) -> str:
     return path
 
 
-def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None]) -> str:
-    """One Parquet file of the parts, which are read twice: a column's type is known only when all rows were seen."""
-    from headrace.beam.job.parquet import Columns, write_table  # noqa: PLC0415 - pyarrow only where it is asked for
+def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *, letters: bool = False) -> str:
+    """One Parquet file of the parts, which are read twice: a column's type is known only when all rows were seen.
 
-    columns = Columns()
-    for rows in _chunks(parts):
+    Of dead letters the types are known before, and their rows, which need not be alike, become text.
+    """
+    from headrace.beam.job.parquet import (  # noqa: PLC0415 - pyarrow only where it is asked for
+        Columns,
+        letter_columns,
+        write_table,
+    )
+
+    columns = letter_columns() if letters else Columns()
+    for rows in _chunks(parts) if not letters else ():
         check()
         columns.see(rows)
     with _create(path) as file:

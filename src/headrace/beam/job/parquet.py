@@ -11,6 +11,9 @@ import pyarrow.parquet
 
 Rows = list[dict[str, Any]]
 
+_LETTER = ("row", "stage", "operation", "error_type", "message", "traceback", "attempts", "model_id")
+_NUMBERS = ("operation", "attempts")
+
 
 class Columns:
     """The columns of rows and the type of each, wide enough for all rows seen; text where no other type is."""
@@ -33,6 +36,13 @@ class Columns:
     def schema(self) -> Any:
         """As Arrow has it."""
         return pyarrow.schema(list(self.types.items()))
+
+
+def letter_columns() -> Columns:
+    """Those of dead letters, which are the same whatever failed; a row is JSON."""
+    columns = Columns()
+    columns.types = {name: pyarrow.int64() if name in _NUMBERS else pyarrow.string() for name in _LETTER}
+    return columns
 
 
 def write_table(file: BinaryIO, columns: Columns, chunks: Iterable[Rows], check: Callable[[], None]) -> None:

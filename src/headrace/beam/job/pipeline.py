@@ -24,7 +24,9 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.job.files import Source, read_rows
 from headrace.beam.job.output import Output, PartWriter, write_manifest
+from headrace.beam.job.retry import read_letters
 from headrace.beam.job.rows import BrokenLine, Examples, Row, batching_over_rows, over_rows, row_of
+from headrace.beam.letters import DeadLetterRows
 from headrace.beam.transform import RunInference
 from headrace.core.config import Scope
 from headrace.core.errors import ConfigurationError, as_type_name
@@ -68,6 +70,8 @@ class Job:
     runner: str = DEFAULT_RUNNER
     options: tuple[str, ...] = ()
     """Beam's pipeline options, as on the command line."""
+    dead_letters: str | None = None
+    """The file of the dead letters, as ``output``; None: beside that one, ``.jsonl``."""
 
 
 class Report(NamedTuple):
@@ -94,7 +98,7 @@ class Run:
     """
 
     def __init__(self, job: Job) -> None:
-        self.output = Output(job.output)
+        self.output = Output(job.output, job.dead_letters)
         _refuse_overwriting(self.output, job.sources)
         runner = FnApiRunner() if job.runner == DEFAULT_RUNNER else job.runner
         options = PipelineOptions([*job.options])
@@ -150,7 +154,7 @@ def take_options(arguments: Sequence[str]) -> tuple[str, ...]:
     rest = parser.parse_known_args(list(arguments))[1]
     for argument in rest:
         if argument.startswith("-") and argument != "-":
-            raise ConfigurationError(f"neither headrace run nor Beam has an option {argument.partition('=')[0]}.")
+            raise ConfigurationError(f"neither headrace nor Beam has an option {argument.partition('=')[0]}.")
     FileSystems.set_options(PipelineOptions(list(arguments)))
     return tuple(rest)
 
@@ -178,9 +182,10 @@ def _refuse_failed(state: Any) -> None:
 
 
 def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
-    for path in (output.path, output.dead_letters):
-        if path in {source.path for source in sources}:
-            raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another --output.")
+    inputs = {source.path for source in sources}
+    for path, option in ((output.path, "--output"), (output.dead_letters, "--output or --dead-letters")):
+        if path in inputs:
+            raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
 
 
 def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -> None:
@@ -197,14 +202,10 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -
         placement=job.placement,
         isolate=job.isolate,
     ).with_exception_handling(timeout=job.timeout)
-    dead = {("inference", 0): letters.failed_inferences}
-    dead.update((("preprocessing", i), failed) for i, failed in enumerate(letters.failed_preprocessing))
-    dead.update((("postprocessing", i), failed) for i, failed in enumerate(letters.failed_postprocessing))
-    parts = [predictions | "WritePredictions" >> beam.ParDo(_WritePredictions(output.folder, job.keep))]
-    for (stage, index), failed in dead.items():
-        parts.append(failed | f"Write-{stage}-{index}" >> beam.ParDo(_WriteDeadLetters(output.folder, stage, index)))
+    good = predictions | "WritePredictions" >> beam.ParDo(_WritePredictions(output.folder, job.keep))
+    bad = letters | "DeadLetters" >> DeadLetterRows() | "WriteDeadLetters" >> beam.ParDo(_WriteLetters(output.folder))
     _ = (
-        parts
+        (good, bad)
         | beam.Flatten()
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
         | "Manifest" >> beam.Map(_write_manifest, output.folder, output.manifest)
@@ -228,7 +229,7 @@ class _Read(beam.DoFn):
 
 def _reading(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
     try:
-        yield from read_rows(source, numbers)
+        yield from read_letters(source) if source.letters else read_rows(source, numbers)
     except Exception as error:
         raise OSError(f"cannot read {source.path} as {source.format}: {error}") from error
 
@@ -279,40 +280,26 @@ def _fields(prediction: Any) -> dict[str, Any]:
     return answer if model_id is None else {**answer, "model_id": model_id}
 
 
-class _WriteDeadLetters(_WriteLines):
-    """Writes the dead letters of one operation."""
+class _WriteLetters(_WriteLines):
+    """Writes dead letters."""
 
     predictions = False
 
-    def __init__(self, folder: str, stage: str, index: int) -> None:
-        super().__init__(folder)
-        self._stage = stage
-        self._index = index
-
-    def process(self, record: tuple[Any, tuple[type[Exception], str, list[str]]]) -> None:
+    def process(self, letter: Any) -> None:
         """Writes a line."""
-        element, (error_type, described, lines) = record
-        row = row_of(element)
-        broken = isinstance(row, BrokenLine)
-        name = as_type_name(error_type)
-        letter = {
+        row = row_of(letter.element)
+        is_broken = isinstance(row, BrokenLine)
+        line = {
             "row": row.row if isinstance(row, BrokenLine) else row,
-            "stage": "reading" if broken else self._stage,
-            "operation": self._index,
-            "error_type": name,
-            "message": _message(name, described, lines),
-            "traceback": "".join(lines),
+            "stage": "reading" if is_broken else letter.stage,
+            "operation": letter.index,
+            "error_type": letter.error_type,
+            "message": letter.message,
+            "traceback": letter.traceback,
+            "attempts": getattr(row, "attempts", 0) + letter.attempts,
+            "model_id": letter.model_id,
         }
-        self._part.write(letter, f"{letter['stage']} {name}")
-
-
-def _message(name: str, described: str, lines: list[str]) -> str:
-    """The error's own words, which of its record only the traceback holds plainly."""
-    beginning = f"{name}: "
-    for line in reversed(lines):
-        if line.startswith(beginning):
-            return line.removeprefix(beginning).rstrip("\n")
-    return described
+        self._part.write(line, f"{line['stage']} {letter.error_type}")
 
 
 def _write_manifest(parts: list[str], folder: str, path: str) -> None:

@@ -25,11 +25,26 @@ class BrokenLine(NamedTuple):
     number: int
     """Of the line, counted from 1."""
     error: Exception
+    attempts: int = 0
+    """How often it was tried in earlier runs."""
 
     @property
     def row(self) -> Row:
         """The line in the form of a row."""
         return {"line": self.line, "file": self.file, "line_number": self.number}
+
+
+class TriedRow(dict[str, Any]):
+    """A row that was a dead letter of an earlier run."""
+
+    def __init__(self, row: Row, attempts: int) -> None:
+        super().__init__(row)
+        self.attempts = attempts
+        """How often it was tried in earlier runs."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A dict is pickled item by item into an empty one, which this is not to be made of."""
+        return TriedRow, (dict(self), self.attempts)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,128 @@
+"""Dead letters as rows: every failure of every stage with all that is known of it."""
+
+from __future__ import annotations
+
+import sys
+
+import apache_beam as beam
+import apache_beam.ml.inference.base as incumbent
+import cloudpickle
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+
+from headrace import ErrorRecord
+from headrace.beam import DeadLetterRows, KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Picky(ModelHandler):
+    def __init__(self, model_uri=None, **options):
+        super().__init__(**options)
+        self._model_uri = model_uri
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(example == 7 for example in batch):
+            raise ValueError("seven\nof them")
+        return [example * 10 for example in batch]
+
+
+def refuse(value):
+    def operation(given):
+        if given == value:
+            raise KeyError(given)
+        return given
+
+    return operation
+
+
+def letters_of(run, elements, handler, transform=RunInference, **options):
+    pcoll = elements if isinstance(elements, beam.PCollection) else run.create(elements)
+    _, dead = pcoll | transform(handler, **options).with_exception_handling()
+    return dead | DeadLetterRows()
+
+
+def test_every_stage_in_one_collection(run):
+    handler = Picky("seven.bin", min_batch_size=32, max_batch_size=32)
+    handler = handler.with_preprocess_fn(refuse(1)).with_preprocess_fn(int)
+    handler = handler.with_postprocess_fn(refuse(20)).with_postprocess_fn(refuse(30))
+    rows = run.values(rows=letters_of(run, [*"0123456789", "x"], handler))
+    found = sorted((row.stage, row.index, row.element, row.error_type, row.message) for row in rows)
+    assert found == [
+        ("inference", 0, 7, "ValueError", "seven\nof them"),
+        ("postprocessing", 0, 20, "KeyError", "20"),
+        ("postprocessing", 1, 30, "KeyError", "30"),
+        ("preprocessing", 0, "x", "ValueError", "invalid literal for int() with base 10: 'x'"),
+        ("preprocessing", 1, 1, "KeyError", "1"),
+    ]
+    assert {row.model_id for row in rows} == {"seven.bin"}
+    assert {row.stage: row.attempts for row in rows} == {"inference": 4, "postprocessing": 1, "preprocessing": 1}
+    assert all(row.traceback.startswith("Traceback") and row.key is None for row in rows)
+
+
+def test_rows_cross_a_shuffle_with_a_schema(run):
+    rows = letters_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2))
+    assert [name for name, _ in rows.element_type._fields][:3] == ["stage", "index", "key"]
+    (row,) = run.values(rows=rows | beam.Reshuffle())
+    assert (row.element, row.attempts, row.model_id) == (7, 2, None)
+    assert isinstance(row.event_time, Timestamp)
+
+
+def test_timestamps_and_windows_are_kept(run):
+    stamp = beam.Map(lambda n: beam.window.TimestampedValue(n, n + 0.5))
+    pcoll = run.create([7, 8]) | stamp | beam.WindowInto(beam.window.FixedWindows(5))
+    ((row, time, window),) = run.collect(rows=letters_of(run, pcoll, Picky()))
+    assert (row.event_time, time, window) == (Timestamp(7.5), 7.5, (5.0, 10.0))
+
+
+def test_keys(run):
+    (row,) = run.values(rows=letters_of(run, [("a", 7), ("b", 8)], KeyedModelHandler(Picky("m"))))
+    assert (row.key, row.element, row.model_id) == ("a", ("a", 7), "m")
+
+
+def test_a_key_names_the_model_where_nothing_else_does(run):
+    handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Picky()), KeyModelMapping(["c"], Picky("c.bin"))])
+    rows = run.values(rows=letters_of(run, [("b", 7), ("c", 7), ("d", 7)], handler))
+    assert {row.key: row.model_id for row in rows} == {"b": "a", "c": "c.bin", "d": None}
+
+
+def test_a_batch_as_an_element_stays_one(run):
+    (row,) = run.values(rows=letters_of(run, [[7], [2]], Picky().with_no_batching()))
+    assert row.element == [7]
+
+
+def test_an_isolated_model_says_the_same(make_run):
+    handler = Picky("m", min_batch_size=4, max_batch_size=4).with_preprocess_fn(int).with_postprocess_fn(refuse(20))
+    found = []
+    for isolate in (False, True):
+        run = make_run()
+        rows = run.values(rows=letters_of(run, ["x", *"2678"], handler, isolate=isolate))
+        found.append(sorted((row.stage, row.element, row.message, row.attempts, row.model_id) for row in rows))
+    assert found[0] == found[1]
+    assert ("inference", 7, "seven\nof them", 3, "m") in found[0]
+
+
+def test_the_incumbents_dead_letters_too(run):
+    rows = letters_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2), incumbent.RunInference)
+    (row,) = run.values(rows=rows)
+    assert (row.stage, row.index, row.element, row.message) == ("inference", 0, [7, 8], "seven\nof them")
+    assert (row.attempts, row.model_id, row.key) == (1, None, None)
+
+
+def test_records_keep_what_they_know_across_a_shuffle(run):
+    _, dead = run.create(["7", "x"]) | RunInference(Picky("m").with_preprocess_fn(int)).with_exception_handling()
+    bad, text = run.values(
+        inference=dead.failed_inferences | "A" >> beam.Reshuffle(), pre=dead.failed_preprocessing[0] | beam.Reshuffle()
+    )
+    assert all(isinstance(record[1], ErrorRecord) for record in (*bad, *text))
+    assert (bad[0][0], bad[0][1].model_id, bad[0][1].source) == ([7], "m", None)
+    assert (text[0][0], text[0][1].source) == ("x", "x")
