@@ -36,7 +36,7 @@ class Bundle:
     def __init__(self, worker: Models, observer: Observer) -> None:
         self._caught = worker.spec.caught
         self._steps = Steps(worker, observer)
-        self._queues = Queues(worker.plan, worker.session.sizes)
+        self._queues = Queues(worker.plan, worker.session.queue_sizes)
         self._direct = None if worker.plan.preprocess else self._queues.direct
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:

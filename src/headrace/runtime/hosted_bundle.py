@@ -67,7 +67,7 @@ class HostedBundle:
         self._session = session
         self._models = models
         self._observer = observer
-        self._queues = Queues(self._plan, session.sizes)
+        self._queues = Queues(self._plan, session.queue_sizes)
         self._here = None if spec.isolated else Operations(spec, observer)
         there = bool(self._plan.preprocess) and self._here is None
         in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
