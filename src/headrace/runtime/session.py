@@ -137,8 +137,6 @@ class InferenceSession:
         self.sizes = {name: size_controller(plan.batching) for name in plan.models}
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
-            dict.fromkeys(plan.models, FixedSize(sys.maxsize)) if spec.gathered else self.sizes
-        )
         """When a batch leaves its queue."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._loads = {name: LoadRecord(spec.clock.time_ns) for name in plan.models}
