@@ -70,8 +70,12 @@ class Gather(beam.PTransform):
     def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
         """A ParDo that chooses the buffers, and one that has them."""
         hints = self._spec.plan.handler.get_resource_hints()  # other hints would be another environment, never fused
-        keyed = typehints.Tuple[str, typehints.normalize(pcoll.element_type or Any)]
-        choose = beam.ParDo(_ChooseBuffer(self._spec.plan)).with_resource_hints(**hints).with_output_types(keyed)
+        element_type: Any = pcoll.element_type or Any
+        choose = (
+            beam.ParDo(_ChooseBuffer(self._spec.plan))
+            .with_resource_hints(**hints)
+            .with_output_types(typehints.Tuple[str, element_type])
+        )
         wait = beam.ParDo(_Wait(self._spec, self._records)).with_resource_hints(**hints)
         return pcoll | "Choose" >> choose | "Wait" >> wait.with_output_types(typehints.List[bytes])
 
