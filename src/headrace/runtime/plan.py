@@ -47,6 +47,11 @@ class Plan:
         classes = {type(model).__qualname__ for model in self.models.values()}
         return classes.pop() if len(classes) == 1 else type(self.handler).__qualname__
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether elements may wait for those of other bundles."""
+        return bool(self.batching.max_batch_duration_secs) and not self.prebatched
+
     def label(self, model: Any) -> str:
         """A model's name in metrics: empty where there is only one."""
         return str(model) if self.routed else ""

@@ -19,6 +19,7 @@ from headrace.failures.loads import LoadRecord
 from headrace.hosting.memory import process_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
 from headrace.runtime.plan import Plan
+from headrace.runtime.sharing import Sharing
 
 if TYPE_CHECKING:
     from headrace.hosting.threads import ThreadBudget
@@ -138,6 +139,9 @@ class InferenceSession:
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
         """When a batch leaves its queue."""
+        shares = plan.may_wait and not spec.gathered and not plan.batching.sorts
+        self.sharing = Sharing(plan.batching, self.sizes, spec.clock) if shares else None
+        """What bundles that are open side by side have in common, if they wait for each other."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._loads = {name: LoadRecord(spec.clock.time_ns) for name in plan.models}
         self._store: ModelStore = open_store(spec.store, plan.model_limit)
