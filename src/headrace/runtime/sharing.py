@@ -70,14 +70,17 @@ class Sharing:
                 for pool in self._pools.values():
                     pool.forget(member)
 
-    def hand_in(self, member: Member, leftovers: Iterable[tuple[Any, Batch]]) -> None:
-        """The elements of a bundle have ended; these are left over."""
+    def hand_in(self, member: Member, leftovers: Sequence[tuple[Any, Batch]]) -> bool:
+        """The elements of a bundle have ended; these are left over. False: there is nobody to share them with."""
         with self._changed:
+            self._end(member)
+            if not self._open and all(pool.due is None for pool in self._pools.values()):
+                return False
             due = self._clock.time_ns() + self._patience_ns
             for name, batch in leftovers:
                 self._pools[name].add(Leftover(member, batch, due))
                 member.outstanding += len(batch.elements)
-            self._end(member)
+            return True
 
     def next(self, member: Member) -> _Work | None:
         """Work for the bundle's thread, waited for; None: the bundle has all its outcomes."""
@@ -135,7 +138,9 @@ class Member:
         """
         sharing = self._sharing
         try:
-            sharing.hand_in(self, leftovers)
+            left = list(leftovers)
+            if not sharing.hand_in(self, left):
+                return [outcome for name, batch in left for outcome in run(name, batch)]
             while (work := sharing.next(self)) is not None:
                 self._do(work, run)
             outcomes, self.outcomes = self.outcomes, []
