@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
 from headrace.beam.gather import Records, _Wait
 from headrace.core.config import BatchingConfig
+from headrace.core.errors import NotYetHonouredWarning
 from headrace.runtime.prepare import Request, prepare
+from headrace.testing import FakeClock, SlowHandler
 
 NOW = [0.0]
 """What time it is, as the stream's elements say."""
@@ -163,6 +165,12 @@ def test_elements_that_are_batches_wait_for_nobody():
     assert sorted(value for value, _, _ in seen) == [(1, [1, 2]), (2, [1, 2]), (3, [3])]
 
 
+def test_sessions_do_not_wait():
+    with pytest.warns(NotYetHonouredWarning, match="max_batch_duration_secs, which .* windows that merge"):
+        seen = Stream().add(1, 2).run(waiting(2, seconds=1000), window.Sessions(10))
+    assert [value for value, _, _ in seen] == [(1, [1]), (2, [2])]
+
+
 def test_each_model_has_its_own_wait():
     handler = KeyedModelHandler([KeyModelMapping(["a"], Sizes()), KeyModelMapping(["b"], Sizes())])
     seen = (
@@ -180,11 +188,17 @@ def test_buckets_and_weights_are_kept():
     assert batches(seen) == {("aa", "cc"), ("e", "ff"), ("bbbbbb",), ("dddddd",)}
 
 
-def test_a_size_that_adapts_is_learnt_across_bundles():
-    """The bundle-based runner forgets a session with its bundle; here another user keeps it."""
-    batching = BatchingConfig(min_batch_size=2, max_batch_size=64, max_batch_duration_secs=5, clock=now)
-    seen = Stream().add(*range(9)).run(RunInference(Sizes(), batching=batching))
-    assert all(len(batch) >= 2 for (_, batch), _, _ in seen if 8 not in batch)
+def test_a_size_that_adapts_is_learnt_across_bundles(run):
+    """On FnApiRunner, which keeps a session from bundle to bundle, as engines do; its clock does not reach 1000."""
+    clock = FakeClock()
+    handler = SlowHandler(clock, fixed=1.0, each=0.01)
+    batching = BatchingConfig(max_batch_duration_secs=1000)
+    elements = run.create(range(100))
+    elements.is_bounded = False
+    predictions = run.values(out=elements | RunInference(handler, clock=clock, batching=batching))
+    assert sorted(prediction.example for prediction in predictions) == list(range(100))
+    sizes = run.metrics()
+    assert sizes["inference_request_batch_size"].max > 16
 
 
 class Timer:

@@ -6,6 +6,7 @@ import functools
 import os
 import time
 import uuid
+import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, Window
 from headrace.batching.gather import Gathered, GatherPolicy
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output
 from headrace.beam.surroundings import lingers
+from headrace.core.errors import NotYetHonouredWarning
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import SessionSpec, close_session, open_session
 
@@ -250,8 +252,17 @@ def waiting_for_others(
     pcoll: beam.PCollection, spec: SessionSpec, namespace: str | None
 ) -> tuple[beam.PCollection, InferenceDoFn]:
     """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered."""
-    batching = spec.plan.batching
-    if pcoll.is_bounded or spec.plan.prebatched or not batching.max_batch_duration_secs:
+    plan = spec.plan
+    merging = pcoll.windowing.windowfn.is_merging()  # every element has a window of its own until they are grouped
+    if plan.may_wait and (merging if not pcoll.is_bounded else plan.batching.sorts):
+        what = "bounded input whose elements are sorted" if pcoll.is_bounded else "windows that merge, such as sessions"
+        warnings.warn(
+            f"{type(plan.handler).__qualname__} asks for max_batch_duration_secs, which this version accepts but does "
+            f"not honour for {what}: batches are formed within a bundle.",
+            NotYetHonouredWarning,
+            stacklevel=2,
+        )
+    if pcoll.is_bounded or merging or not plan.may_wait:
         return pcoll, InferenceDoFn(spec, namespace)
     spec = replace(spec, gathered=True)
     records = Records(coders.registry.get_coder(pcoll.element_type or Any))

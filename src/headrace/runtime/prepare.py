@@ -52,7 +52,6 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
     handler.validate_inference_args(request.inference_args)
     plan = make_plan(handler, request.batching)
     _refuse_remote(plan)
-    _warn_of_ignored(plan)
     config = _config(request.placement)
     origin = uuid.uuid4().hex
     spec = SessionSpec(
@@ -161,14 +160,3 @@ def _refuse_remote(plan: Plan) -> None:
                 f"Remote inference ({type(handler).__qualname__})",
                 "derive it from apache_beam.ml.inference.base.RemoteModelHandler to run it with Beam's retries",
             )
-
-
-def _warn_of_ignored(plan: Plan) -> None:
-    ignored = plan.batching.not_yet_honoured()
-    if ignored:
-        warnings.warn(
-            f"{type(plan.handler).__qualname__} asks for {', '.join(ignored)}, which this version accepts but does not "
-            "honour: batches are formed within a bundle.",
-            NotYetHonouredWarning,
-            stacklevel=4,
-        )
