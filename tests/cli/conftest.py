@@ -19,6 +19,7 @@ HANDLERS = '''
 """Handlers of a user's own."""
 
 import threading
+import warnings
 
 import numpy
 

@@ -13,8 +13,11 @@ from headrace.batching.batcher import Batch
 from headrace.batching.size import FixedSize
 from headrace.core.config import BatchingConfig
 from headrace.core.result import Caught, Failure, Predictions, Stage
+from headrace.runtime.observers import Everybody
+from headrace.runtime.prepare import Request, prepare
 from headrace.runtime.sharing import Sharing
-from headrace.testing import FakeClock
+from headrace.runtime.worker import open_worker
+from headrace.testing import DoublingHandler, FakeClock
 
 SECS = 10
 
@@ -206,3 +209,40 @@ def test_threads_with_many_bundles_lose_nothing_and_never_hang(threads, target, 
         assert all(one.result(20) for one in runs)
     assert not shared.sharing._open
     assert all(made.due is None for made in shared.sharing._pools.values())
+
+
+@pytest.mark.parametrize("ends", ["bundle", "close"])
+def test_a_worker_gives_up_the_bundle_that_it_never_ended(ends):
+    config = BatchingConfig(min_batch_size=4, max_batch_size=4, max_batch_duration_secs=SECS)
+    spec = prepare(DoublingHandler(), Request(batching=config))
+    failed, other = open_worker(spec), open_worker(spec)
+    failed.bundle(Everybody()).add(1, "a")
+    assert len(failed.session.sharing._open) == 1
+    if ends == "close":
+        failed.close()
+    else:
+        assert list(failed.bundle(Everybody()).finish()) == []
+    bundle = other.bundle(Everybody())
+    assert bundle.add(2, "b") == ()
+    assert [(one.tags, [value.inference for value in one.values]) for one in bundle.finish()] == [(["b"], [4])]
+    assert not other.session.sharing._open
+    other.close()
+    if ends != "close":
+        failed.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "prebatched", "shares"),
+    [
+        ({}, False, False),
+        ({"max_batch_duration_secs": 0}, False, False),
+        ({"max_batch_duration_secs": 1}, False, True),
+        ({"max_batch_duration_secs": 1}, True, False),
+        ({"max_batch_duration_secs": 1, "length_fn": len}, False, False),
+    ],
+)
+def test_who_shares(options, prebatched, shares):
+    handler = DoublingHandler().with_no_batching() if prebatched else DoublingHandler()
+    worker = open_worker(prepare(handler, Request(batching=BatchingConfig(**options))))
+    assert (worker.session.sharing is not None) is shares
+    worker.close()
