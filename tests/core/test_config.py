@@ -46,6 +46,9 @@ def test_unknown_option_names_the_owner_and_the_known_ones():
         ({"min_batch_size": "3"}, "min_batch_size must be an int, not '3'"),
         ({"max_batch_size": 2.5}, "max_batch_size must be an int, not 2.5"),
         ({"max_batch_size": None}, "max_batch_size must be an int, not None"),
+        ({"max_batch_duration_secs": "3"}, "max_batch_duration_secs must be a number, not '3'"),
+        ({"max_batch_duration_secs": -1}, "max_batch_duration_secs must be finite and at least 0, not -1"),
+        ({"max_batch_duration_secs": float("nan")}, "max_batch_duration_secs must be finite"),
         ({"element_size_fn": 3}, "element_size_fn must be callable, not 3"),
     ],
 )

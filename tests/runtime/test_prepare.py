@@ -13,7 +13,6 @@ from headrace import (
     KeyedModelHandler,
     KeyModelMapping,
     ModelHandler,
-    NotYetHonouredWarning,
     PlacementConfig,
     RetryConfig,
     UnsupportedError,
@@ -61,15 +60,6 @@ def test_what_cannot_be_done_yet_is_a_clear_error(request_, feature):
 @pytest.mark.parametrize("placement", [None, "process", PlacementConfig(), PlacementConfig("process")])
 def test_the_process_is_where_models_live(placement):
     assert prepare(Handler(), Request(placement=placement)).plan.models
-
-
-@pytest.mark.parametrize("base", [Handler, incumbent.ModelHandler])
-def test_options_without_effect_give_one_warning(base):
-    handler = base(max_batch_duration_secs=1, batch_length_fn=len, batch_bucket_boundaries=[1])
-    with pytest.warns(NotYetHonouredWarning) as record:
-        prepare(handler, Request())
-    assert len(record) == 1
-    assert " asks for max_batch_duration_secs, which " in str(record[0].message)
 
 
 @pytest.mark.parametrize(

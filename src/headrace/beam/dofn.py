@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any, TypeAlias
@@ -15,6 +14,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.metrics import BeamSink, MetricReplay
+from headrace.beam.surroundings import lingers
 from headrace.core.result import Outcome, Predictions, Stage
 from headrace.metrics.inference import InferenceMetrics
 from headrace.runtime.observers import Everybody
@@ -34,7 +34,7 @@ class _QuickParam(type(_BEAMS)):  # type: ignore[misc]
     __hash__ = type(_BEAMS).__hash__
 
 
-_WINDOWED = _QuickParam(_BEAMS.param_id)
+WINDOWED = _QuickParam(_BEAMS.param_id)
 
 Output: TypeAlias = WindowedValue | beam.pvalue.TaggedOutput
 
@@ -70,7 +70,7 @@ class InferenceDoFn(beam.DoFn):
         self._bundle = self._worker.bundle(self._observer)
         self._micros = None
 
-    def process(self, element: Any, windowed: Any = _WINDOWED) -> Iterable[Output]:
+    def process(self, element: Any, windowed: Any = WINDOWED) -> Iterable[Output]:
         """Takes one element; emits what it completes."""
         if (
             windowed.timestamp_micros != self._micros
@@ -93,24 +93,15 @@ class InferenceDoFn(beam.DoFn):
         return IOTypeHints.empty()
 
     def teardown(self) -> None:
-        """Lets go of the model; a process that an engine keeps for its workers holds it until another one comes.
-
-        What the machine shares lingers there.
-        """
+        """Lets go of the model; a process that an engine keeps for its workers holds it until another one comes."""
         if self._worker is not None:
-            self._worker.close(linger=_is_engines_process() and not self._worker.spec.shared)
+            self._worker.close(linger=lingers(self._spec))
             self._worker = None
             release_heap()
 
     def _move_to(self, windowed: WindowedValue) -> None:
         self._place = windowed.with_value(None)
         self._micros, self._windows, self._pane = windowed.timestamp_micros, windowed.windows, windowed.pane_info
-
-
-def _is_engines_process() -> bool:
-    """Whether an engine started this process; else it is the user's own, where the next run may want a new model."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "apache_beam.runners.worker.sdk_worker_main"
 
 
 def _metrics(worker: AnyWorker) -> list[InferenceMetrics]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from dataclasses import replace
 from weakref import WeakKeyDictionary
@@ -31,3 +32,14 @@ def on_engine(spec: SessionSpec, pipeline: beam.Pipeline) -> SessionSpec:
     if linger_secs is None:
         linger_secs = 0.0 if isinstance(pipeline.runner, _DIRECT_RUNNERS) else _LINGER_SECS
     return replace(spec, pipeline=identity, linger_secs=linger_secs)
+
+
+def lingers(spec: SessionSpec) -> bool:
+    """Whether this process holds a session's models until another transform's come.
+
+    It does if an engine keeps it for its workers; in the user's own process the next run may want a new model. What the
+    machine shares lingers there.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    is_engines = main is not None and main.name == "apache_beam.runners.worker.sdk_worker_main"
+    return is_engines and not spec.shared

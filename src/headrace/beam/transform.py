@@ -10,7 +10,8 @@ from typing import Any, Generic, NamedTuple
 
 import apache_beam as beam
 
-from headrace.beam.dofn import InferenceDoFn, dead_letter_tag
+from headrace.beam.dofn import dead_letter_tag
+from headrace.beam.gather import waiting_for_others
 from headrace.beam.surroundings import on_engine
 from headrace.beam.threshold import check_threshold
 from headrace.core.clock import Clock
@@ -151,14 +152,14 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         }
 
     def expand(self, pcoll: beam.PCollection) -> Any:
-        """One ParDo, and beside it a check of the threshold where there is one."""
+        """One ParDo; before it a buffer, where unbounded elements are to wait; beside it a check of the threshold."""
         spec = on_engine(replace(self._spec, transform=uuid.uuid4().hex), pcoll.pipeline)  # applied twice, it is two
-        pardo = beam.ParDo(InferenceDoFn(spec, self._metrics_namespace))
-        pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
+        waiting, dofn = waiting_for_others(pcoll, spec, self._metrics_namespace)
+        pardo = beam.ParDo(dofn).with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None:
-            return pcoll | "BeamML_RunInference" >> pardo
+            return waiting | "BeamML_RunInference" >> pardo
         tags = self._tags()
-        outputs = pcoll | "BeamML_RunInference" >> pardo.with_outputs(
+        outputs = waiting | "BeamML_RunInference" >> pardo.with_outputs(
             *(tag for tags_of_stage in tags.values() for tag in tags_of_stage), main=_MAIN
         )
         failed = {stage: [outputs[tag] for tag in tags_of_stage] for stage, tags_of_stage in tags.items()}

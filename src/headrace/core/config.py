@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from headrace.core.errors import ConfigurationError
@@ -30,7 +30,8 @@ class BatchingConfig:
     """Longest time for a batch in seconds, its fixed cost not counted; None: no such target."""
     target_batch_duration_secs_including_fixed_cost: float | None = None
     max_batch_duration_secs: float | None = None
-    """Longest time in seconds that an element waits for others across bundles."""
+    """Longest time in seconds that an element waits for others across bundles; None or 0: it does not wait. Where input
+    is unbounded, ``clock`` tells the seconds since 1970 for that."""
     max_batch_weight: int | None = None
     """Largest weight of a batch: the number of elements times the largest ``element_size_fn``, or ``length_fn`` where
     there is none. Elements are sorted by it. An element heavier than this goes alone."""
@@ -98,14 +99,12 @@ class BatchingConfig:
         """Whether every full batch has the same size: the reproducible mode."""
         return self.min_batch_size == self.max_batch_size
 
-    def not_yet_honoured(self) -> list[str]:
-        """Names of options that were given but have no effect in this version."""
-        return [] if self.max_batch_duration_secs is None else ["max_batch_duration_secs"]
-
     def _wrong_types(self) -> list[str]:
         counts = ("min_batch_size", "max_batch_size", "lookahead", "lookahead_bytes")
         functions = ("element_size_fn", "length_fn", "clock")
         wrong = [f"{name} must be an int" for name in counts if not isinstance(getattr(self, name), Integral)]
+        seconds = ("max_batch_duration_secs",)
+        wrong += [f"{name} must be a number" for name in seconds if not isinstance(getattr(self, name) or 0, Real)]
         wrong += [f"{name} must be callable" for name in functions if not callable(getattr(self, name) or len)]
         return [f"{problem}, not {getattr(self, problem.split()[0])!r}." for problem in wrong]
 
@@ -142,6 +141,10 @@ class BatchingConfig:
                 "columnar elements have rows and no weights; leave element_size_fn and length_fn out.",
             ),
             (self.lookahead >= 1, f"lookahead must be at least 1, not {self.lookahead}."),
+            (
+                0 <= (self.max_batch_duration_secs or 0) < math.inf,
+                f"max_batch_duration_secs must be finite and at least 0, not {self.max_batch_duration_secs}.",
+            ),
             (self.variance >= 0, f"variance must be at least 0, not {self.variance}."),
             (
                 bool(self.target_batch_overhead or self._durations()),

@@ -10,6 +10,7 @@ from headrace.core.events import Observer
 from headrace.core.result import Caught, Outcome, Stage
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import Queues
+from headrace.runtime.sharing import Member
 from headrace.runtime.steps import Models, Steps
 
 
@@ -31,12 +32,14 @@ class Bundle:
     Args:
         worker: has the models.
         observer: is told what happens.
+        member: shares what is left over with other bundles.
     """
 
-    def __init__(self, worker: Models, observer: Observer) -> None:
+    def __init__(self, worker: Models, observer: Observer, member: Member | None = None) -> None:
         self._caught = worker.spec.caught
         self._steps = Steps(worker, observer)
-        self._queues = Queues(worker.plan, worker.session.sizes)
+        self._member = member
+        self._queues = Queues(worker.plan, worker.session.queue_sizes)
         self._direct = None if worker.plan.preprocess else self._queues.direct
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
@@ -52,7 +55,10 @@ class Bundle:
 
     def finish(self) -> Iterator[Outcome]:
         """Runs what is left; afterwards every element has its outcome."""
-        yield from chain.from_iterable(starmap(self._steps.run, self._queues.flush()))
+        if self._member is None:
+            yield from chain.from_iterable(starmap(self._steps.run, self._queues.flush()))
+        else:
+            yield from self._member.finish(self._queues.flush(), self._steps.run)
         self._steps.tell_news()
 
     def _add(self, element: Any, tag: Any) -> Sequence[Outcome]:

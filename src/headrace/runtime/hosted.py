@@ -20,7 +20,7 @@ class HostedWorker(AnyWorker):
 
     def bundle(self, observer: Observer) -> HostedBundle:
         """A new bundle, whose batches run in the host; it tells ``observer`` what happens there."""
-        return HostedBundle(self.spec, self.session, self._models, observer)
+        return HostedBundle(self.spec, self.session, self._models, observer, self._join())
 
     def _begin(self) -> None:
         """Loads the model.

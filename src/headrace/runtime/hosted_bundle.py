@@ -23,6 +23,7 @@ from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, Queues
 from headrace.runtime.servant import Done, Raised, Unreadable, Work
 from headrace.runtime.session import InferenceSession, SessionSpec
+from headrace.runtime.sharing import Member
 from headrace.runtime.steps import Operations
 
 _LOGGER = logging.getLogger(__name__)
@@ -61,16 +62,25 @@ class HostedBundle:
         session: has what was learnt about the models.
         models: where batches go.
         observer: is told what happens.
+        member: shares what is left over with other bundles.
     """
 
-    def __init__(self, spec: SessionSpec, session: InferenceSession, models: HostedModels, observer: Observer) -> None:
+    def __init__(
+        self,
+        spec: SessionSpec,
+        session: InferenceSession,
+        models: HostedModels,
+        observer: Observer,
+        member: Member | None = None,
+    ) -> None:
         self._plan = spec.plan
         self._caught = spec.caught
         self._timeout_secs = spec.timeout_secs
         self._session = session
         self._models = models
         self._observer = observer
-        self._queues = Queues(self._plan, session.sizes)
+        self._member = member
+        self._queues = Queues(self._plan, session.queue_sizes)
         self._here = None if spec.isolated else Operations(spec, observer)
         there = bool(self._plan.preprocess) and self._here is None
         in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
@@ -104,6 +114,8 @@ class HostedBundle:
         while self._tasks or self._preprocessed:
             yield from self._collect_all()
             yield from self._queue_preprocessed()
+        if self._member is not None:
+            yield from self._member.finish(self._queues.flush(), self._infer_now)
         for name, batch in self._queues.flush():
             yield from self._infer(name, batch)
         yield from self._collect_all()
@@ -133,6 +145,9 @@ class HostedBundle:
     def _infer(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         work = Work(name, preprocess=self._together, infer=True, weight=batch.weight, useful=batch.useful)
         return self._send(work, batch)
+
+    def _infer_now(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        return [*self._infer(name, batch), *self._collect_all()]
 
     def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
         outcomes: list[Outcome] = []

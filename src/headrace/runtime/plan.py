@@ -57,6 +57,11 @@ class Plan:
         """Whether an element is many rows."""
         return self.prebatched or self.batching.columnar
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether elements may wait for those of other bundles."""
+        return bool(self.batching.max_batch_duration_secs) and not self.has_rows_in_elements
+
     def label(self, model: Any) -> str:
         """A model's name in metrics: empty where there is only one."""
         return str(model) if self.routed else ""

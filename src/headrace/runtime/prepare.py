@@ -53,7 +53,6 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
     plan = make_plan(handler, request.batching)
     _refuse_remote(plan)
     _refuse_columns(plan)
-    _warn_of_ignored(plan)
     config = _config(request.placement)
     origin = uuid.uuid4().hex
     spec = SessionSpec(
@@ -174,15 +173,4 @@ def _refuse_columns(plan: Plan) -> None:
         raise ConfigurationError(
             f"{plan.name} does not take columnar elements: give it a method run_columns(columns, model, "
             "inference_args=None) that returns the predictions for all rows, as an array or a dict of arrays."
-        )
-
-
-def _warn_of_ignored(plan: Plan) -> None:
-    ignored = plan.batching.not_yet_honoured()
-    if ignored:
-        warnings.warn(
-            f"{type(plan.handler).__qualname__} asks for {', '.join(ignored)}, which this version accepts but does not "
-            "honour: batches are formed within a bundle.",
-            NotYetHonouredWarning,
-            stacklevel=4,
         )

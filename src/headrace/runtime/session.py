@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.batching.size import size_controller
+from headrace.batching.size import FixedSize, SizeController, size_controller
 from headrace.core.clock import Clock
 from headrace.core.events import Event, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
@@ -18,6 +19,7 @@ from headrace.failures.loads import LoadRecord
 from headrace.hosting.memory import process_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
 from headrace.runtime.plan import Plan
+from headrace.runtime.sharing import Sharing
 
 if TYPE_CHECKING:
     from headrace.hosting.threads import ThreadBudget
@@ -57,6 +59,8 @@ class SessionSpec:
     """Whose handler it is: transforms that were made as one have one."""
     pipeline: str = ""
     """Model identifiers of different pipelines are different."""
+    gathered: bool = False
+    """Whether elements are gathered across bundles beforehand: what comes together then shares a batch, if it may."""
 
     @property
     def lives_elsewhere(self) -> bool:
@@ -132,6 +136,12 @@ class InferenceSession:
             plan.handler.set_environment_vars()
         self.spec = spec
         self.sizes = {name: size_controller(plan.batching) for name in plan.models}
+        as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
+        self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
+        """When a batch leaves its queue."""
+        shares = plan.may_wait and not spec.gathered and not plan.batching.sorts
+        self.sharing = Sharing(plan.batching, self.sizes, spec.clock) if shares else None
+        """What bundles that are open side by side have in common, if they wait for each other."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._loads = {name: LoadRecord(spec.clock.time_ns) for name in plan.models}
         self._store: ModelStore = open_store(spec.store, plan.model_limit)

@@ -25,6 +25,7 @@ from headrace.runtime.session import (
     handlers_within,
     open_session,
 )
+from headrace.runtime.sharing import Member
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class AnyWorker(ABC):
         self.handler_reports: bool = self.plan.handler.override_metrics(self.namespace)
         """Whether the handler reports metrics itself."""
         self.session: InferenceSession = open_session(spec)
+        self._member: Member | None = None
         try:
             self._begin()
         except BaseException:
@@ -52,11 +54,22 @@ class AnyWorker(ABC):
 
     def close(self, *, linger: bool = False) -> None:
         """Lets go of the models; with ``linger``, when another transform comes."""
+        self._leave()
         close_session(self.session, linger=linger)
 
     @abstractmethod
     def bundle(self, observer: Observer) -> AnyBundle:
         """A new bundle; it tells ``observer`` what happens."""
+
+    def _join(self) -> Member | None:
+        """For a new bundle: what it has to do with those of other threads, if anything. The last one is given up."""
+        self._leave()
+        self._member = self.session.sharing.join() if self.session.sharing else None
+        return self._member
+
+    def _leave(self) -> None:
+        if self._member is not None:
+            self._member.leave()
 
     @abstractmethod
     def _begin(self) -> None:
@@ -72,7 +85,7 @@ class Worker(AnyWorker):
 
     def bundle(self, observer: Observer) -> Bundle:
         """A new bundle, which runs here and tells ``observer`` what happens."""
-        return Bundle(self, observer)
+        return Bundle(self, observer, self._join())
 
     def _begin(self) -> None:
         self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}

@@ -1,0 +1,71 @@
+"""When elements that wait across bundles, kept by somebody else, are enough for a batch. Pure: state in, state out."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from headrace.core.config import BatchingConfig
+
+
+class Gathered(NamedTuple):
+    """What there is to know of elements that wait together; plain numbers, so that it can be kept anywhere."""
+
+    target: float
+    """The size at which they go, asked for when the first one came."""
+    due: float
+    """When they go at the latest, in seconds of somebody's clock."""
+    earliest: int
+    """The smallest of their timestamps, in microseconds."""
+    elements: int = 0
+    """Their number."""
+    total: float = 0
+    """Sum of their sizes."""
+    largest: float = 0
+    """Their largest size."""
+
+    def plus(self, size: float, timestamp: int) -> Gathered:
+        """The same with one more element."""
+        return self._replace(
+            earliest=min(self.earliest, timestamp),
+            elements=self.elements + 1,
+            total=self.total + size,
+            largest=max(self.largest, size),
+        )
+
+
+class GatherPolicy:
+    """Says when elements are enough for a batch, and when one more would be too many.
+
+    Args:
+        config: limits and targets.
+        measured: whether sizes are known while elements wait: they are not where elements are preprocessed afterwards.
+            A batch whose size is not a number of elements is then never full; at most ``lookahead`` of them wait.
+    """
+
+    def __init__(self, config: BatchingConfig, *, measured: bool) -> None:
+        self._config = config
+        self._blind = config.learns_from_weights and not measured
+        self._weighs = measured and (config.sizes_are_weights or config.sorts)
+        self._most = config.lookahead if self._blind else config.max_batch_size
+        self._heaviest = config.max_batch_size if config.sizes_are_weights else config.max_batch_weight or math.inf
+
+    def fits(self, gathered: Gathered, size: float) -> bool:
+        """Whether one more element of that size may share their batch."""
+        more = gathered.plus(size, gathered.earliest)
+        return more.elements <= self._most and (not self._weighs or self._weight(more) <= self._heaviest)
+
+    def is_full(self, gathered: Gathered) -> bool:
+        """Whether they should go."""
+        if gathered.elements >= self._most or (self._weighs and self._weight(gathered) >= self._heaviest):
+            return True
+        if self._blind:
+            return False
+        if not self._config.learns_from_weights:
+            return gathered.elements >= gathered.target
+        enough = self._config.sizes_are_weights or gathered.elements >= self._config.min_batch_size
+        return enough and self._weight(gathered) >= gathered.target
+
+    def _weight(self, gathered: Gathered) -> float:
+        """Of a batch of them; with padding, where elements are sorted for its sake."""
+        return gathered.elements * gathered.largest if self._config.sorts else gathered.total

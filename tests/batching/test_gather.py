@@ -1,0 +1,77 @@
+"""Elements that wait together never exceed a limit, and go as soon as they are enough."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.batching.gather import Gathered, GatherPolicy
+from headrace.core.config import BatchingConfig
+
+
+def batches(sizes, target, *, measured=True, **options):
+    """What leaves when elements of these sizes come one after the other, and what is left."""
+    policy = GatherPolicy(BatchingConfig(**options), measured=measured)
+    leaving, waiting, gathered = [], [], None
+    for size in sizes:
+        if gathered is not None and not policy.fits(gathered, size):
+            leaving.append(waiting)
+            waiting, gathered = [], None
+        gathered = (gathered or Gathered(target, 0.0, 0)).plus(size, 0)
+        waiting.append(size)
+        if policy.is_full(gathered):
+            leaving.append(waiting)
+            waiting, gathered = [], None
+    return leaving, waiting
+
+
+def test_a_gathered_knows_its_elements():
+    gathered = Gathered(8, 5.0, 30).plus(3, 20).plus(2, 40)
+    assert gathered == (8, 5.0, 20, 2, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "target", "options", "leaving", "waiting"),
+    [
+        ([1] * 5, 2, {}, [[1, 1], [1, 1]], [1]),
+        ([1] * 5, 9, {"max_batch_size": 2}, [[1, 1], [1, 1]], [1]),
+        ([3, 3, 3, 9, 1], 6, {"max_batch_size": 8, "element_size_fn": len}, [[3, 3], [3], [9]], [1]),
+        ([1, 1, 5, 2], 9, {"max_batch_weight": 8, "element_size_fn": len}, [[1, 1], [5]], [2]),
+        ([1, 1, 4, 2], 9, {"max_batch_weight": 8, "element_size_fn": len}, [[1, 1], [4, 2]], []),
+        ([1, 1, 1, 1], 2, {"min_batch_size": 3, "length_fn": len}, [[1, 1, 1]], [1]),
+        ([5, 1, 1, 1], 2, {"min_batch_size": 2, "max_batch_size": 2, "length_fn": len}, [[5, 1], [1, 1]], []),
+    ],
+)
+def test_when_they_go(sizes, target, options, leaving, waiting):
+    assert batches(sizes, target, **options) == (leaving, waiting)
+
+
+def test_what_cannot_be_measured_waits_for_the_time_or_for_many():
+    assert batches([1] * 7, 1, measured=False, lookahead=4, length_fn=len) == ([[1] * 4], [1] * 3)
+
+
+options = st.fixed_dictionaries(
+    {"max_batch_size": st.integers(1, 9)},
+    optional={
+        "element_size_fn": st.just(len),
+        "length_fn": st.just(len),
+        "lookahead": st.integers(1, 9),
+    },
+)
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(1, 20), options, st.booleans(), st.none() | st.integers(1, 12))
+def test_no_limit_is_exceeded_and_nobody_lost(sizes, target, options, measured, weight):
+    if weight is not None and len(options) > 1 and ("element_size_fn" in options or "length_fn" in options):
+        options["max_batch_weight"] = weight
+    config = BatchingConfig(**options)
+    leaving, waiting = batches(sizes, target, measured=measured, **options)
+    assert [size for batch in (*leaving, waiting) for size in batch] == sizes
+    most = config.lookahead if config.learns_from_weights and not measured else config.max_batch_size
+    for batch in (*leaving, waiting):
+        assert len(batch) <= most
+        if measured and config.max_batch_weight is not None and len(batch) > 1:
+            assert len(batch) * max(batch) <= config.max_batch_weight
+        if measured and config.sizes_are_weights and len(batch) > 1:
+            assert sum(batch) <= config.max_batch_size

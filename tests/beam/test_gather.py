@@ -1,0 +1,282 @@
+"""Unbounded elements that wait for others across bundles: how long, with whom, and what they keep."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.testing import test_stream
+from apache_beam.transforms import window
+from apache_beam.utils.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from headrace.beam.gather import Records, _Wait
+from headrace.core.config import BatchingConfig
+from headrace.core.errors import NotYetHonouredWarning
+from headrace.runtime.prepare import Request, prepare
+from headrace.testing import FakeClock, SlowHandler
+
+NOW = [0.0]
+"""What time it is, as the stream's elements say."""
+SEEN: list = []
+"""What came out, with timestamp (seconds) and window's start."""
+
+
+class Sizes(ModelHandler):
+    """Answers each example with its batch."""
+
+    def load_model(self):
+        return sorted
+
+    def run_inference(self, batch, model, inference_args=None):
+        if 13 in batch:
+            raise ValueError("thirteen")
+        return [(example, model(batch)) for example in batch]
+
+
+def now():
+    return NOW[0]
+
+
+def told(pair):
+    """The element, after its time."""
+    NOW[0] = pair[1]
+    return pair[0]
+
+
+def see(value, timestamp=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam):
+    SEEN.append((value, float(timestamp), float(where.start) if hasattr(where, "start") else None))
+
+
+class Stream:
+    """A stream of one-element bundles; ``wait`` lets time pass."""
+
+    def __init__(self):
+        self._stream = test_stream.TestStream().advance_watermark_to(0)
+        self._now = 0
+
+    def add(self, *elements, at=None):
+        for element in elements:
+            stamp = at if at is not None else element if isinstance(element, int) else 0
+            self._stream.add_elements([window.TimestampedValue((element, self._now), stamp)])
+        return self
+
+    def wait(self, seconds):
+        self._now += seconds
+        self._stream.advance_processing_time(seconds)
+        return self
+
+    def watermark(self, seconds):
+        self._stream.advance_watermark_to(seconds)
+        return self
+
+    def run(self, transform, into=None):
+        """What comes out, in order: (value, timestamp, start of its window)."""
+        SEEN.clear()
+        options = PipelineOptions()
+        options.view_as(StandardOptions).streaming = True
+        with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
+            elements = pipeline | self._stream.advance_watermark_to_infinity() | "Tell" >> beam.Map(told)
+            out = (elements | beam.WindowInto(into) if into else elements) | transform
+            if isinstance(out, tuple):
+                good, dead = out
+                _ = dead.failed_inferences | "Letters" >> beam.Map(lambda record: record[0]) | "Dead" >> beam.Map(see)
+                out = good
+            _ = out | "Good" >> beam.Map(see)
+        return list(SEEN)
+
+
+def waiting(count, seconds=5, handler=None, **options):
+    batching = BatchingConfig(
+        min_batch_size=count, max_batch_size=count, max_batch_duration_secs=seconds, clock=now, **options
+    )
+    return RunInference(handler or Sizes(), batching=batching)
+
+
+def batches(seen):
+    return {tuple(batch) for (_, batch), _, _ in seen}
+
+
+def test_bundles_of_one_element_reach_the_target():
+    seen = Stream().add(*range(10)).run(waiting(4))
+    assert batches(seen) == {(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)}
+    assert sorted((example, stamp) for (example, _), stamp, _ in seen) == [(n, float(n)) for n in range(10)]
+
+
+def test_nobody_waits_longer_than_asked():
+    stream = Stream().add(1).wait(3).add(2).wait(2).add(3).wait(4).add(4).wait(1).add(5)
+    assert batches(stream.run(waiting(100))) == {(1, 2), (3, 4), (5,)}
+
+
+def test_a_batch_that_left_leaves_no_alarm_behind():
+    stream = Stream().add(1).wait(3).add(2, 3).wait(3).add(4).wait(1).add(5)
+    assert batches(stream.run(waiting(2))) == {(1, 2), (3, 4), (5,)}
+
+
+def test_windows_never_mix():
+    seen = Stream().add(1, 11, 2, 12, 3, 15).run(waiting(3), window.FixedWindows(10))
+    assert sorted(seen) == [
+        *(((n, [1, 2, 3]), float(n), 0.0) for n in (1, 2, 3)),
+        *(((n, [11, 12, 15]), float(n), 10.0) for n in (11, 12, 15)),
+    ]
+
+
+def test_the_end_of_a_window_ends_the_wait():
+    stream = Stream().add(1, 2).watermark(10).add(11).wait(1).add(12, 3, at=14)
+    seen = stream.run(waiting(3, seconds=1000), window.FixedWindows(10))
+    assert batches(seen) == {(1, 2), (3, 11, 12)}
+
+
+def test_an_element_in_two_windows_waits_in_both():
+    seen = Stream().add(6, 7).run(waiting(2), window.SlidingWindows(10, 5))
+    assert sorted(seen) == [((n, [6, 7]), float(n), start) for n in (6, 7) for start in (0.0, 5.0)]
+
+
+def test_only_the_bad_element_becomes_a_dead_letter():
+    seen = Stream().add(*range(10, 18)).run(waiting(4).with_exception_handling())
+    assert [value for value, stamp, _ in seen if value == [13] and stamp == 13.0] == [[13]]
+    assert sorted(value[0] for value, _, _ in seen if value != [13]) == [10, 11, 12, 14, 15, 16, 17]
+
+
+def test_an_isolated_model_gets_batches_across_bundles():
+    class Counting(ModelHandler):  # a class of a function travels to the host as it is
+        def load_model(self):
+            return len
+
+        def run_inference(self, batch, model, inference_args=None):
+            return [model(batch)] * len(batch)
+
+    handler = Counting(min_batch_size=3, max_batch_size=3, max_batch_duration_secs=1000)
+    seen = Stream().add(*range(7)).run(RunInference(handler, isolate=True))
+    assert [value for value, _, _ in seen] == [3, 3, 3, 3, 3, 3, 1]
+
+
+def test_what_is_preprocessed_waits_before_that():
+    handler = Sizes().with_preprocess_fn(len)
+    assert batches(Stream().add("a", "bb", "ccc").run(waiting(2, handler=handler))) == {(1, 2), (3,)}
+
+
+def test_elements_that_are_batches_wait_for_nobody():
+    handler = Sizes().with_no_batching()
+    seen = Stream().add((1, 2), (3,)).run(waiting(2, handler=handler))
+    assert sorted(value for value, _, _ in seen) == [(1, [1, 2]), (2, [1, 2]), (3, [3])]
+
+
+def test_sessions_do_not_wait():
+    with pytest.warns(NotYetHonouredWarning, match="max_batch_duration_secs, which .* windows that merge"):
+        seen = Stream().add(1, 2).run(waiting(2, seconds=1000), window.Sessions(10))
+    assert [value for value, _, _ in seen] == [(1, [1]), (2, [2])]
+
+
+def test_each_model_has_its_own_wait():
+    handler = KeyedModelHandler([KeyModelMapping(["a"], Sizes()), KeyModelMapping(["b"], Sizes())])
+    seen = (
+        Stream()
+        .add(("a", 1), ("b", 2), ("a", 3), ("b", 4), ("c", 5))
+        .run(waiting(2, handler=handler).with_exception_handling())
+    )
+    assert [value for value, _, _ in seen if value == [("c", 5)]] == [[("c", 5)]]
+    assert {tuple(value[1][1]) for value, _, _ in seen if value != [("c", 5)]} == {(1, 3), (2, 4)}
+
+
+def test_buckets_and_weights_are_kept():
+    words = ["aa", "bbbbbb", "cc", "dddddd", "e", "ff"]
+    seen = Stream().add(*words).run(waiting(2, length_fn=len, bucket_boundaries=[4], max_batch_weight=6))
+    assert batches(seen) == {("aa", "cc"), ("e", "ff"), ("bbbbbb",), ("dddddd",)}
+
+
+def test_a_size_that_adapts_is_learnt_across_bundles(run):
+    """On FnApiRunner, which keeps a session from bundle to bundle, as engines do; its clock does not reach 1000."""
+    clock = FakeClock()
+    handler = SlowHandler(clock, fixed=1.0, each=0.01)
+    batching = BatchingConfig(max_batch_duration_secs=1000)
+    elements = run.create(range(100))
+    elements.is_bounded = False
+    predictions = run.values(out=elements | RunInference(handler, clock=clock, batching=batching))
+    assert sorted(prediction.example for prediction in predictions) == list(range(100))
+    sizes = [found for (_, name), found in run.metrics().items() if name == "inference_request_batch_size"]
+    assert [(one.sum, one.min, one.max > 16) for one in sizes] == [(100, 1, True)]
+
+
+class Timer:
+    """What a runner knows of a timer: when it fires, and at which timestamp it holds the watermark."""
+
+    def __init__(self):
+        self.fires = self.holds = None
+        self.at = None
+
+    def set(self, moment):
+        self.fires, self.holds = float(moment), self.at
+
+    def clear(self):
+        self.fires = self.holds = None
+
+
+class Cell:
+    """A state cell: a value, or a bag."""
+
+    def __init__(self):
+        self.values = []
+
+    def read(self):
+        return self.values
+
+    def add(self, value):
+        self.values.append(value)
+
+    def clear(self):
+        self.values = []
+
+
+class Value(Cell):
+    def read(self):
+        return self.values[0] if self.values else None
+
+    def write(self, value):
+        self.values = [value]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 4)), max_size=30), st.integers(1, 6))
+def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arrivals, target):
+    batching = BatchingConfig(min_batch_size=target, max_batch_size=target, max_batch_duration_secs=5, clock=now)
+    wait = _Wait(prepare(Sizes(), Request(batching=batching)), Records(beam.coders.VarIntCoder()))
+    wait.setup()
+    bag, state, due, window_end = Cell(), Value(), Timer(), Timer()
+    where = window.IntervalWindow(0, 100)
+    NOW[0] = 1000.0
+    kept, left, first = [], [], 0.0
+    for stamp, pause in arrivals:
+        NOW[0] += pause
+        if due.fires is not None and due.fires <= NOW[0]:
+            left += wait.on_due(where, bag, state, due)
+            kept = []
+        first = first if kept else NOW[0]
+        kept.append(stamp)
+        due.at = window_end.at = stamp
+        gone = list(wait.process(("key", stamp), where, Timestamp(stamp), None, bag, state, due, window_end))
+        left += gone
+        kept = [] if gone else kept
+        assert due.holds == (min(kept) if kept else None)
+        assert due.fires == (pytest.approx(first + 5) if kept else None)
+        assert not kept or window_end.fires == pytest.approx(100, abs=0.001)
+    left += wait.on_window_end(where, bag, state, due)
+    assert (due.fires, wait.on_due(where, bag, state, due)) == (None, [])
+    lists = [[wait._records.decode(record, where) for record in one.value] for one in left]
+    assert [one.value for several in lists for one in several] == [stamp for stamp, _ in arrivals]
+    assert [float(one.timestamp) for one in left] == [min(one.value for one in several) for several in lists]
+    wait.teardown()
+
+
+def test_a_record_keeps_its_pane():
+    pane = beam.utils.windowed_value.PaneInfo(True, False, 1, 3, 2)
+    records = Records(beam.coders.registry.get_coder(str))
+    where = window.IntervalWindow(0, 10)
+    for stamp, given_pane in (
+        (Timestamp(micros=1234567), pane),
+        (Timestamp(1), beam.utils.windowed_value.PANE_INFO_UNKNOWN),
+    ):
+        found = records.decode(records.encode("x", stamp, given_pane), where)
+        assert (found.value, found.timestamp, found.windows, found.pane_info) == ("x", stamp, (where,), given_pane)
