@@ -21,6 +21,8 @@ WORKLOADS = (
     "transformer",
     "docstrings",
     "padding",
+    "columnar",
+    "adaptive",
     "isolated",
     "roundtrip",
     "recovery",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -183,3 +185,45 @@ def sizes_for_plain(config, fixed, each, batches=60):
         sizes.append(controller.target())
         controller.observe(sizes[-1], fixed + each * sizes[-1])
     return sizes
+
+
+def noisy(seconds, randomness):
+    """What a busy machine makes of it: a tenth more or less, and now and then fifty times as long."""
+    return seconds * randomness.lognormvariate(0, 0.1) * (50 if randomness.random() < 0.02 else 1)
+
+
+def settled_share(time_of, seed):
+    """What the sizes after the fiftieth reach of the best throughput, on a busy machine and after a slow first call."""
+    randomness = random.Random(seed)
+    controller = size_controller(BatchingConfig())
+    sizes = []
+    for number in range(120):
+        sizes.append(controller.target())
+        controller.observe(sizes[-1], noisy(time_of(sizes[-1]), randomness) * (100 if number == 0 else 1))
+    best = max(n / time_of(n) for n in range(1, 10_001))
+    return sum(sizes[50:]) / sum(map(time_of, sizes[50:])) / best
+
+
+@pytest.mark.parametrize(("fixed", "each"), [(1e-4, 5e-7), (2e-3, 3e-4), (0.5, 0.01), (1e-6, 1e-3)])
+def test_within_fifty_batches_the_size_is_nearly_the_best(fixed, each):
+    assert min(settled_share(lambda n: fixed + each * n, seed) for seed in range(20)) > 0.92
+
+
+def test_sizes_beyond_which_a_model_is_slower_are_mostly_avoided():
+    shares = [settled_share(lambda n: 1e-3 + 1e-4 * n * (1 if n <= 64 else 1.5), seed) for seed in range(20)]
+    assert statistics.median(shares) > 0.83  # at the largest sizes it would be 0.75
+
+
+@pytest.mark.parametrize("each", [1e-5, 1e-3, 0.4])
+def test_a_batch_takes_no_longer_than_it_may(each):
+    config = BatchingConfig(target_batch_duration_secs_including_fixed_cost=0.5)
+    sizes = sizes_for(config, fixed=0.01, each=each)
+    assert max(0.01 + each * size for size in sizes[2:]) <= 0.5 + 1e-9  # the second one tells what an element takes
+
+
+def test_one_slow_batch_does_not_keep_batches_small_for_ever():
+    controller = AdaptiveSize(BatchingConfig())
+    for number in range(20):
+        size = controller.target()
+        controller.observe(size, (0.14 if number == 1 else 0.065 if number == 0 else 2e-4 + 2.5e-5 * size))
+    assert controller.target() > 50

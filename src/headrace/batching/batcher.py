@@ -16,9 +16,14 @@ class Batch(NamedTuple):
     useful: float = 0
     """Sum of the elements' weights where ``weight`` counts padding; else 0."""
 
+    @property
+    def total(self) -> int:
+        """How many elements there are."""
+        return len(self.elements)
+
     def size(self, *, as_weight: bool) -> float:
         """The weight, or the number of the elements."""
-        return self.weight if as_weight else len(self.elements)
+        return self.weight if as_weight else self.total
 
     def part(self, start: int, stop: int) -> Batch:
         """The elements from ``start`` up to ``stop``, as a batch of their own, not weighed."""

@@ -48,19 +48,27 @@ class AdaptiveSize:
     distinguishable. Thread-safe: the bundles of a process learn together.
 
     What is remembered is the last few batches of each power of two, so that small batches, which tell a, are not
-    forgotten among the many large ones.
+    forgotten among the many large ones. A model need not follow the line, since large batches leave the caches: where
+    the line leads to sizes that have been clearly slower than others, the largest of the fast ones is taken. One slow
+    batch, such as a model's first, makes no size smaller; it takes a few.
 
     Source: the documentation of ``apache_beam.BatchElements``.
     """
 
     _REMEMBERED = 9
     _STEP = 2
+    _ENOUGH = 3
+    """So many batches of a size tell how fast it is."""
+    _NEARLY = 0.95
+    """A size that has this share of the best throughput is as good as any."""
 
     def __init__(self, config: BatchingConfig) -> None:
         self._config = config
         self._smallest, self._largest = config.adaptive_bounds
         self._lock = threading.Lock()
         self._seen: dict[int, deque[tuple[float, float]]] = {}
+        self._typical: dict[int, tuple[float, float]] = {}
+        """Of those, one of each power of two."""
         self._largest_seen = 0.0
         self._last: float = self._smallest
         self._asked = 0
@@ -70,9 +78,15 @@ class AdaptiveSize:
         with self._lock:
             if not self._seen:
                 return self._smallest
+            self._typical = {power: _typical(batches) for power, batches in self._seen.items()}
+            fixed, each = fit_line(list(self._typical.values()))
+            longest = self._longest(fixed, each)
+            best = max(1.0, min(self._fastest(fixed, each), longest))
+            if best < self._last and not self._is_known(self._last) and self._last <= longest:
+                best = self._last
             ceiling = min(self._STEP * self._largest_seen, self._largest)
-            best = max(self._best() * self._variation(), self._last / self._STEP)
-            self._last = max(self._smallest, int(min(best, ceiling)))
+            varied = min(self._varied(best), longest)
+            self._last = max(self._smallest, int(min(max(varied, self._last / self._STEP), ceiling)))
             return int(self._last)
 
     def observe(self, size: float, seconds: float | None) -> None:
@@ -80,26 +94,44 @@ class AdaptiveSize:
         if size < 1 or seconds is None:
             return
         with self._lock:
-            self._seen.setdefault(int(size).bit_length(), deque(maxlen=self._REMEMBERED)).append((size, seconds))
+            self._seen.setdefault(_power(size), deque(maxlen=self._REMEMBERED)).append((size, seconds))
             self._largest_seen = max(self._largest_seen, size)
 
-    def _best(self) -> float:
-        config = self._config
-        fixed, each = fit_line([_typical(batches) for batches in self._seen.values()])
-        each = max(each, 1e-12)
+    def _longest(self, fixed: float, each: float) -> float:
+        """The size at which a batch takes as long as it may."""
+        config, each = self._config, max(each, 1e-12)
         sizes = [self._largest]
-        if config.target_batch_overhead:
-            sizes.append(fixed / each * (1 / config.target_batch_overhead - 1))
         if config.target_batch_duration_secs:
             sizes.append(config.target_batch_duration_secs / each)
         if config.target_batch_duration_secs_including_fixed_cost:
             sizes.append((config.target_batch_duration_secs_including_fixed_cost - fixed) / each)
         return max(1.0, min(sizes))
 
-    def _variation(self) -> float:
-        """A little above and a little below, in turn."""
+    def _fastest(self, fixed: float, each: float) -> float:
+        """The size at which the fixed cost is the share that it may be."""
+        if not self._config.target_batch_overhead:
+            return self._largest
+        size = fixed / max(each, 1e-12) * (1 / self._config.target_batch_overhead - 1)
+        if not self._is_known(size):
+            return size
+        rates = {power: batch[0] / max(batch[1], 1e-12) for power, batch in self._typical.items()}
+        enough = self._NEARLY * max(rates.values())
+        if rates[_power(size)] >= enough:
+            return size
+        return max(self._typical[power][0] for power, rate in rates.items() if rate >= enough)
+
+    def _is_known(self, size: float) -> bool:
+        return len(self._seen.get(_power(size), ())) >= self._ENOUGH
+
+    def _varied(self, size: float) -> float:
+        """A little above and a little below, in turn; above by one at least."""
         self._asked += 1
-        return 1 + self._config.variance * (-0.5, 0.0, 0.5, 0.0)[self._asked % 4]
+        change = self._config.variance * (-0.5, 0.0, 0.5, 0.0)[self._asked % 4]
+        return max(size * (1 + change), size + 1) if change > 0 else size * (1 + change)
+
+
+def _power(size: float) -> int:
+    return int(min(size, 2**62)).bit_length()
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -51,6 +51,10 @@ class BatchingConfig:
     lookahead_bytes: int = 64_000_000
     """At most so many bytes of elements wait, roughly, where they are sorted; not one of Beam's, as ``lookahead``."""
 
+    columnar: bool = False
+    """Whether elements are columnar, many rows side by side, of which batches are cut; sizes count rows then. Not one
+    of Beam's."""
+
     def __post_init__(self) -> None:
         for problem in self._wrong_types() or self._problems():
             raise ConfigurationError(problem)
@@ -132,6 +136,10 @@ class BatchingConfig:
             (
                 self.bucket_boundaries is None or _is_ascending(self.bucket_boundaries),
                 "bucket_boundaries must be a non-empty sorted list of positive values.",
+            ),
+            (
+                not self.columnar or not (self.element_size_fn or self.length_fn),
+                "columnar elements have rows and no weights; leave element_size_fn and length_fn out.",
             ),
             (self.lookahead >= 1, f"lookahead must be at least 1, not {self.lookahead}."),
             (self.variance >= 0, f"variance must be at least 0, not {self.variance}."),

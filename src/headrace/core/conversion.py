@@ -1,4 +1,4 @@
-"""What handlers convert: a model's answer to one result for each example, a file's row to numbers."""
+"""What handlers convert: a model's answer to one result for each example, a row to numbers, columns to a matrix."""
 
 from __future__ import annotations
 
@@ -81,6 +81,29 @@ def to_numbers(row: Mapping[str, Any], largest: float = sys.float_info.max) -> l
         else:
             numbers += column_numbers(column, value, largest)
     return numbers
+
+
+def to_matrix(columns: Any, numpy: Any, dtype: str | None = None) -> Any:
+    """Rows by columns, in the order of the columns, as a numpy array; an array that is given stays as it is.
+
+    Args:
+        columns: an array, a mapping of names to arrays, an Arrow record batch or table, or a data frame.
+        numpy: the package.
+        dtype: of a matrix that is made of columns; None: what numpy makes of theirs.
+
+    Raises:
+        ValueError: a column is not of numbers.
+    """
+    if isinstance(columns, numpy.ndarray):
+        return columns
+    if hasattr(columns, "num_columns"):  # Arrow's
+        columns = {index: columns.column(index) for index in range(columns.num_columns)}
+    if isinstance(columns, Mapping):
+        columns = numpy.column_stack([numpy.asarray(column) for column in columns.values()])
+    matrix = numpy.asarray(columns)
+    if matrix.dtype.kind not in "biuf":
+        raise ValueError(f"the columns make a matrix of {matrix.dtype}, not one of numbers.")
+    return matrix.astype(dtype, copy=False) if dtype else matrix
 
 
 def column_numbers(column: str, value: Any, largest: float = sys.float_info.max) -> list[float]:

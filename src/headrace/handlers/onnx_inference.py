@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import FLOAT32_MAX, to_numbers, to_results
+from headrace.core.conversion import FLOAT32_MAX, to_matrix, to_numbers, to_results
 from headrace.core.errors import MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
@@ -37,7 +37,10 @@ def default_numpy_inference_fn(
 ) -> Any:
     """The model's first output for the stacked batch as its first input; ``inference_args`` are further inputs."""
     first = inference_session.get_inputs()[0].name
-    return inference_session.run(None, {first: numpy.stack(batch), **(inference_args or {})})[0]
+    rows: Any = batch
+    if not isinstance(rows, numpy.ndarray):
+        rows = numpy.stack(batch)
+    return inference_session.run(None, {first: rows, **(inference_args or {})})[0]
 
 
 class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionResult, onnxruntime.InferenceSession]):
@@ -91,6 +94,13 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
     ) -> Iterable[PredictionResult]:
         """Predicts for arrays of equal shape."""
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
+
+    def run_columns(
+        self, columns: Any, model: onnxruntime.InferenceSession, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
+        """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats."""
+        rows: Any = to_matrix(columns, numpy, "float32")
+        return PredictionResult(columns, self._inference_fn(model, rows, inference_args), self._model_uri)
 
     def update_model_path(self, model_path: str | None = None) -> None:
         """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""

@@ -9,12 +9,16 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
-from headrace.core.conversion import FLOAT32_MAX, column_numbers, single_output, to_numbers, to_results
+from headrace.core.conversion import FLOAT32_MAX, column_numbers, single_output, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
 
+try:
+    import numpy
+except ImportError as error:
+    raise MissingExtraError("numpy", "pytorch") from error
 try:
     import torch
 except ImportError as error:
@@ -157,9 +161,8 @@ def default_tensor_inference_fn(
     model_fn: str = "__call__",
 ) -> Iterable[PredictionResult]:
     """Calls the model, or its method ``model_fn``, on the stacked batch; tensors in its answer come back to the CPU."""
-    with torch.no_grad():
-        answer = getattr(model, model_fn)(_stacked(batch, device), **(inference_args or {}))
-    return to_results(batch, _rows(single_output(answer)), model_id)
+    answer = _answer(_stacked(batch, device), model, inference_args, model_fn)
+    return to_results(batch, _rows(answer), model_id)
 
 
 def make_tensor_model_fn(model_fn: str) -> TensorInferenceFn:
@@ -209,6 +212,24 @@ class PytorchModelHandlerTensor(_PytorchModelHandler[torch.Tensor]):
     """
 
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
+
+    def run_columns(
+        self, columns: Any, model: torch.nn.Module, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
+        """Predicts for all rows of a tensor or array, or of columns that make a matrix of 32-bit floats.
+
+        An ``inference_fn`` that is not one of this module's gets the tensor for its batch.
+        """
+        rows: Any = columns
+        if not isinstance(columns, torch.Tensor):
+            rows = torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float32"), requirements="W"))
+        device, path, function = self._device_of(model), self._model_path(), self._inference_fn
+        function, options = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
+        if function is default_tensor_inference_fn:
+            answer = _answer(rows.to(device), model, inference_args, **options)
+            return PredictionResult(columns, _on_cpu(answer), path)
+        results = self._inference_fn(rows, model, device, inference_args or {}, path)
+        return PredictionResult(columns, [result.inference for result in results], path)
 
     def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
         """Bytes of the tensors' elements."""
@@ -262,6 +283,19 @@ def _names(batch: Sequence[dict[str, torch.Tensor]]) -> Iterable[str]:
 
 def _stacked(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     return torch.stack(list(tensors)).to(device)
+
+
+def _answer(
+    rows: torch.Tensor, model: torch.nn.Module, inference_args: dict[str, Any] | None, model_fn: str = "__call__"
+) -> Any:
+    with torch.no_grad():
+        return single_output(getattr(model, model_fn)(rows, **(inference_args or {})))
+
+
+def _on_cpu(answer: Any) -> Any:
+    if isinstance(answer, Mapping):
+        return {name: _on_cpu(output) for name, output in answer.items()}
+    return answer.cpu() if isinstance(answer, torch.Tensor) else answer
 
 
 def _rows(answer: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
-from headrace.core.conversion import parsed, single_output, to_numbers, to_results
+from headrace.core.conversion import parsed, single_output, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
@@ -80,10 +80,9 @@ class _SklearnModelHandler(ModelHandler[ArrayT, PredictionResult, BaseEstimator]
         return "BeamML_Sklearn"
 
 
-def _predict_arrays(
-    model: BaseEstimator, batch: Sequence[numpy.ndarray[Any, Any]], inference_args: dict[str, Any] | None = None
-) -> Any:
-    return single_output(model.predict(numpy.stack(batch), **(inference_args or {})))
+def _predict_arrays(model: BaseEstimator, batch: Any, inference_args: dict[str, Any] | None = None) -> Any:
+    rows = batch if isinstance(batch, numpy.ndarray) else numpy.stack(batch)
+    return single_output(model.predict(rows, **(inference_args or {})))
 
 
 def _predict_frames(
@@ -117,6 +116,13 @@ class SklearnModelHandlerNumpy(_SklearnModelHandler["numpy.ndarray[Any, Any]"]):
     ) -> Iterable[PredictionResult]:
         """Predicts for arrays of equal shape."""
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
+
+    def run_columns(
+        self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
+        """Predicts for all rows of a matrix, or of columns that make one; ``inference_fn`` gets the matrix as batch."""
+        predictions = self._inference_fn(model, to_matrix(columns, numpy), inference_args)
+        return PredictionResult(columns, predictions, self._model_uri)
 
     def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
         """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
@@ -162,6 +168,14 @@ class SklearnModelHandlerPandas(_SklearnModelHandler[pandas.DataFrame]):
         _refuse_several_rows(batch)
         predictions, examples = self._inference_fn(model, batch, inference_args)
         return to_results(examples, predictions, self._model_uri)
+
+    def run_columns(
+        self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
+    ) -> PredictionResult:
+        """Predicts for all rows of a data frame, or of columns that make one, which is the batch's only example."""
+        frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
+        predictions, _ = self._inference_fn(model, [frame], inference_args)
+        return PredictionResult(columns, predictions, self._model_uri)
 
     def get_num_bytes(self, batch: Sequence[pandas.DataFrame]) -> int:
         """Bytes of the frames, their indexes and strings included."""

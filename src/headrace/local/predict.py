@@ -65,7 +65,7 @@ def predict(
     spec = prepare(handler, request)
     if on_failure == "yield":
         spec = catching(spec, Exception)
-    return _ordered(spec, iterable) if ordered and not spec.plan.prebatched else _as_finished(spec, iterable)
+    return _ordered(spec, iterable) if ordered and not spec.plan.has_rows_in_elements else _as_finished(spec, iterable)
 
 
 def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:

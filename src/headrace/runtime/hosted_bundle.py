@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain, starmap
 from typing import Any, NamedTuple
 
-from headrace.batching.batcher import Batch, Batcher
+from headrace.batching.batcher import Batcher
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
@@ -20,7 +20,7 @@ from headrace.hosting.life import Call, Loss
 from headrace.hosting.progress import Doing
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.plan import ONLY
-from headrace.runtime.queues import Queues
+from headrace.runtime.queues import AnyBatch, Queues
 from headrace.runtime.servant import Done, Raised, Unreadable, Work
 from headrace.runtime.session import InferenceSession, SessionSpec
 from headrace.runtime.steps import Operations
@@ -43,7 +43,7 @@ class _Task(NamedTuple):
     """A batch on its way."""
 
     work: Work
-    batch: Batch
+    batch: AnyBatch
     call: Call | Raised | Unreadable
     losses: Counter[int]
     """How often each position was in a part whose host was lost."""
@@ -76,6 +76,7 @@ class HostedBundle:
         in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
         self._together = there and not in_two_steps
         together = min(_PREPROCESSED_TOGETHER, self._plan.batching.max_batch_size)  # no further ahead than it pays
+        together = 1 if self._plan.batching.columnar else together
         self._before = Batcher(lambda: together, together) if in_two_steps else None
         self._preprocessed: deque[tuple[Any, Any]] = deque()
         """Elements, with their tags, that are yet to be queued: in the order in which they came."""
@@ -113,7 +114,7 @@ class HostedBundle:
         """Preprocessing needs no model, but a request names one."""
         return next(iter(self._plan.models))
 
-    def _preprocess(self, batch: Batch) -> Iterator[Outcome]:
+    def _preprocess(self, batch: AnyBatch) -> Iterator[Outcome]:
         yield from self._send(Work(self._first_model, preprocess=True), batch)
         yield from self._queue_preprocessed()
 
@@ -129,11 +130,11 @@ class HostedBundle:
             return [self._fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
         return list(chain.from_iterable(starmap(self._infer, batches)))
 
-    def _infer(self, name: Any, batch: Batch) -> list[Outcome]:
+    def _infer(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         work = Work(name, preprocess=self._together, infer=True, weight=batch.weight, useful=batch.useful)
         return self._send(work, batch)
 
-    def _send(self, work: Work, batch: Batch) -> list[Outcome]:
+    def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
         outcomes: list[Outcome] = []
         while len(self._tasks) >= self._models.in_flight:
             outcomes += self._collect()
@@ -190,9 +191,9 @@ class HostedBundle:
 
     def _at_home(self, task: _Task, position: int, failure: Failure) -> Failure:
         """A failure with its element's own tag, the element itself where that is what failed, and all tries counted."""
-        is_first = failure.index == 0 and failure.stage is (
-            Stage.PREPROCESSING if task.work.preprocess else Stage.INFERENCE
-        )
+        first_stage = Stage.PREPROCESSING if task.work.preprocess else Stage.INFERENCE
+        is_row = self._plan.batching.columnar and failure.stage is Stage.INFERENCE
+        is_first = failure.index == 0 and failure.stage is first_stage and not is_row
         sent = task.batch.elements[position]
         return self._failure(task, position, replace(failure, element=sent if is_first else failure.element))
 

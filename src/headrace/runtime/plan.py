@@ -52,6 +52,11 @@ class Plan:
         classes = {type(model).__qualname__ for model in self.models.values()}
         return classes.pop() if len(classes) == 1 else type(self.handler).__qualname__
 
+    @property
+    def has_rows_in_elements(self) -> bool:
+        """Whether an element is many rows."""
+        return self.prebatched or self.batching.columnar
+
     def label(self, model: Any) -> str:
         """A model's name in metrics: empty where there is only one."""
         return str(model) if self.routed else ""
@@ -81,6 +86,7 @@ class Plan:
             source: the element before preprocessing, if it is at hand.
         """
         in_inference = stage is Stage.INFERENCE
+        is_source = in_inference and not self.preprocess and not self.batching.columnar  # which cuts elements up
         is_keyed = self.keyed and type(element) is tuple and len(element) == 2
         return Failure(
             tag,
@@ -88,11 +94,11 @@ class Plan:
             index,
             element,
             caught,
-            in_inference and self.prebatched,
+            in_inference and self.has_rows_in_elements,
             attempts,
             self._model_id(model),
             element[0] if is_keyed else None,
-            element if in_inference and not self.preprocess else source,
+            element if is_source else source,
         )
 
     def _model_id(self, model: Any) -> str | None:

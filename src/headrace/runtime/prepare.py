@@ -52,6 +52,7 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
     handler.validate_inference_args(request.inference_args)
     plan = make_plan(handler, request.batching)
     _refuse_remote(plan)
+    _refuse_columns(plan)
     _warn_of_ignored(plan)
     config = _config(request.placement)
     origin = uuid.uuid4().hex
@@ -161,6 +162,19 @@ def _refuse_remote(plan: Plan) -> None:
                 f"Remote inference ({type(handler).__qualname__})",
                 "derive it from apache_beam.ml.inference.base.RemoteModelHandler to run it with Beam's retries",
             )
+
+
+def _refuse_columns(plan: Plan) -> None:
+    if not plan.batching.columnar:
+        return
+    if plan.keyed or plan.prebatched:
+        what = "keys" if plan.keyed else "with_no_batching()"
+        raise ConfigurationError(f"BatchingConfig(columnar=True) does not go together with {what}.")
+    if not hasattr(plan.handler, "run_columns"):
+        raise ConfigurationError(
+            f"{plan.name} does not take columnar elements: give it a method run_columns(columns, model, "
+            "inference_args=None) that returns the predictions for all rows, as an array or a dict of arrays."
+        )
 
 
 def _warn_of_ignored(plan: Plan) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeAlias
 
 from headrace.batching.batcher import Batch, Batcher
+from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
 from headrace.batching.footprint import footprint
 from headrace.batching.lookahead import Limits, Lookahead, Measured
 from headrace.batching.size import SizeController
 from headrace.runtime.plan import ONLY, Plan
+
+AnyBatch: TypeAlias = Batch | ColumnarBatch
 
 
 class Queues:
@@ -29,11 +33,12 @@ class Queues:
         self._lookaheads: dict[Any, Lookahead] = {}
         self._footprints: dict[Any, float] = {}
         """Bytes that wait in each look-ahead."""
-        needs_a_look = plan.routed or plan.prebatched or config.sorts or config.sizes_are_weights
+        self._rows = RowBatcher(sizes[ONLY].target, config.max_batch_size) if config.columnar else None
+        needs_a_look = plan.routed or plan.prebatched or config.sorts or config.sizes_are_weights or config.columnar
         self.direct: Batcher | None = None if needs_a_look else self._batcher(ONLY)
         """The only queue, where nothing is asked of an element: its ``add`` may be called in place of ours."""
 
-    def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, Batch]]:
+    def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
         """Takes an element; returns the batches that leave, with their models' names, each to be run before the next.
 
         Raises:
@@ -44,6 +49,8 @@ class Queues:
             return [(ONLY, batch)] if batch else ()
         if self._plan.prebatched:
             return [(ONLY, Batch([element], [tag]))]
+        if self._rows is not None:
+            return zip(repeat(ONLY), self._rows.add(element, tag, rows_in(element)))
         name = self._plan.handler.cohort(element[0]) if self._plan.routed else ONLY
         size_fn, length_fn = self._plan.batching.element_size_fn, self._plan.batching.length_fn
         size = _measure("element_size_fn", size_fn, element) if size_fn else 1
@@ -52,15 +59,17 @@ class Queues:
         length = _measure("length_fn", length_fn, element) if length_fn else size
         return self._wait(name, Measured(element, tag, length, size if size_fn else length))
 
-    def flush(self) -> Iterator[tuple[Any, Batch]]:
+    def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
         """What is left in each queue; a queue is emptied when its turn comes."""
         for name, batcher in self._batchers.items():
             if len(batcher):
                 yield name, batcher.flush()
         for name in self._lookaheads:
             yield from self._cut(name)
+        if self._rows:
+            yield ONLY, self._rows.flush()
 
-    def _wait(self, name: Any, element: Measured) -> Iterable[tuple[Any, Batch]]:
+    def _wait(self, name: Any, element: Measured) -> Iterable[tuple[Any, AnyBatch]]:
         lookahead = self._lookaheads.get(name) or self._lookahead(name)
         lookahead.add(element)
         self._footprints[name] = self._footprints.get(name, 0) + footprint(element.element)
@@ -70,7 +79,7 @@ class Queues:
             return self._cut(max(self._footprints, key=self._footprints.__getitem__))
         return ()
 
-    def _cut(self, name: Any) -> Iterator[tuple[Any, Batch]]:
+    def _cut(self, name: Any) -> Iterator[tuple[Any, AnyBatch]]:
         self._footprints.pop(name, None)
         return ((name, batch) for batch in self._lookaheads[name].cut())
 

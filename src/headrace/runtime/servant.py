@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.batching.batcher import Batch
+from headrace.batching.columnar import as_columns
 from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.outlast import Sentence
@@ -242,7 +243,7 @@ def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
             steps.load(work.model)
         outcomes.append(Predictions(good.tags, good.elements))
     elif good.elements:
-        outcomes += steps.run(work.model, good)
+        outcomes += steps.run(work.model, as_columns(good) if steps.is_columnar else good)
     return outcomes
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from headrace.batching.batcher import Batch
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.bisect import bisect, tries_in_search
 from headrace.failures.memory import free_memory, is_out_of_memory
 from headrace.runtime.plan import ONLY, Plan
+from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionSpec
 
 
@@ -127,6 +127,11 @@ class Steps(Operations):
         self._worker = worker
         self._session = worker.session
 
+    @property
+    def is_columnar(self) -> bool:
+        """Whether elements are columnar, and batches count rows."""
+        return self._plan.batching.columnar
+
     def load(self, name: Any) -> None:
         """Has the model of that name in memory, if only for a moment.
 
@@ -136,7 +141,7 @@ class Steps(Operations):
         with self._worker.model(name):
             pass
 
-    def run(self, name: Any, batch: Batch) -> list[Outcome]:
+    def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Takes a batch of preprocessed elements through the model of that name and through postprocessing."""
         with ExitStack() as stack:
             try:
@@ -157,13 +162,13 @@ class Steps(Operations):
         for event in self._session.news():
             self._observer.on_event(event)
 
-    def _infer(self, name: Any, batch: Batch, attempt: Callable[[Batch], list[Any] | Caught]) -> list[Outcome]:
+    def _infer(self, name: Any, batch: AnyBatch, attempt: Callable[[AnyBatch], list[Any] | Caught]) -> list[Outcome]:
         """One try of a batch; where there is too little memory, of parts that become smaller until they fit."""
         outcomes: list[Outcome] = []
         too_large: list[int] = []
         """Where those parts end for which there was too little memory."""
-        part, start, size = batch, 0, len(batch.elements)
-        while start < len(batch.elements):
+        part, start, size = batch, 0, batch.total
+        while start < batch.total:
             answer = attempt(part)
             if isinstance(answer, Caught) and self._may_fit_in_parts(name, part, answer.error):
                 self._tell_failed(name, part, answer.error)
@@ -180,16 +185,16 @@ class Steps(Operations):
     def _conclude(
         self,
         name: Any,
-        batch: Batch,
+        batch: AnyBatch,
         answer: list[Any] | Caught,
-        attempt: Callable[[Batch], list[Any] | Caught],
+        attempt: Callable[[AnyBatch], list[Any] | Caught],
         too_large: Sequence[int],
     ) -> list[Outcome]:
         """What a try of a batch means; where it has failed, after the search for its bad elements.
 
         Its elements before each of the places ``too_large`` have been tried before, in a part that did not fit.
         """
-        breaker, size = self._session.breakers[name], len(batch.elements)
+        breaker, size = self._session.breakers[name], batch.total
         if not isinstance(answer, Caught):
             breaker.record(succeeded=True)
             return self._deliver(name, batch, answer)
@@ -204,7 +209,7 @@ class Steps(Operations):
             outcomes += self._settle(name, batch.part(start, stop), found, tries)
         return outcomes
 
-    def _attempt(self, name: Any, model: Any, batch: Batch) -> list[Any] | Caught:
+    def _attempt(self, name: Any, model: Any, batch: AnyBatch) -> list[Any] | Caught:
         """Predictions for a batch, or the exception that its elements caused; raises what is not caught."""
         try:
             if self._watch is not None:
@@ -223,32 +228,32 @@ class Steps(Operations):
         self._observe(name, batch, seconds)
         return predictions
 
-    def _is_too_large(self, batch: Batch, error: BaseException) -> bool:
-        return len(batch.elements) > 1 and not self._plan.remote and is_out_of_memory(error)
+    def _is_too_large(self, batch: AnyBatch, error: BaseException) -> bool:
+        return batch.total > 1 and not self._plan.remote and is_out_of_memory(error)
 
-    def _may_fit_in_parts(self, name: Any, batch: Batch, error: BaseException) -> bool:
+    def _may_fit_in_parts(self, name: Any, batch: AnyBatch, error: BaseException) -> bool:
         is_hopeless = self._session.breakers[name].is_open and isinstance(error, self._caught)
         return self._is_too_large(batch, error) and not is_hopeless
 
-    def _observe(self, name: Any, batch: Batch, seconds: float | None) -> None:
+    def _observe(self, name: Any, batch: AnyBatch, seconds: float | None) -> None:
         size = batch.size(as_weight=self._plan.batching.learns_from_weights)
         self._session.sizes[name].observe(size, seconds)
 
-    def _settle(self, name: Any, batch: Batch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:
+    def _settle(self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:
         if not isinstance(answer, Caught):
             return self._deliver(name, batch, answer)
         fail = partial(self.fail, model=name, attempts=tries)
         pairs = zip(batch.elements, batch.tags, strict=True)
         return [fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
 
-    def _give_up(self, name: Any, batch: Batch, caught: Caught, tries: int = 1) -> list[Outcome]:
+    def _give_up(self, name: Any, batch: AnyBatch, caught: Caught, tries: int = 1) -> list[Outcome]:
         self._tell_failed(name, batch, caught.error)
         self._session.breakers[name].record(succeeded=False)
         return self._settle(name, batch, caught, tries)
 
-    def _deliver(self, name: Any, batch: Batch, predictions: list[Any]) -> list[Outcome]:
+    def _deliver(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
         tags = batch.tags * len(predictions) if self._plan.prebatched else batch.tags
         return self.postprocess(tags, predictions, name)
 
-    def _tell_failed(self, name: Any, batch: Batch, error: BaseException) -> None:
-        self._observer.on_event(BatchFailed(self._plan.label(name), len(batch.elements), error))
+    def _tell_failed(self, name: Any, batch: AnyBatch, error: BaseException) -> None:
+        self._observer.on_event(BatchFailed(self._plan.label(name), batch.total, error))

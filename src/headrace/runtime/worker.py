@@ -8,8 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from headrace.batching.columnar import joined, rows_in, split
+from headrace.batching.footprint import footprint
 from headrace.core.errors import PredictionCountError
 from headrace.core.events import BatchCompleted, Observer
+from headrace.core.result import PredictionResult
 from headrace.runtime.bundle import AnyBundle, Bundle
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import (
@@ -112,8 +115,7 @@ class Worker(AnyWorker):
         keys, examples = self._taken_apart(elements)
         began = learning_clock() if learning_clock else 0.0
         started = clock.time_ns()
-        elsewhere = isinstance(model, ModelElsewhere)
-        answer = model.run(examples) if elsewhere else handler.run_inference(examples, model, self.spec.inference_args)
+        answer = self._call(handler, model, examples)
         predictions = None if answer is None else list(answer)
         seconds = (clock.time_ns() - started) / 1e9
         learnt = learning_clock() - began if learning_clock else seconds
@@ -123,7 +125,16 @@ class Worker(AnyWorker):
             predictions = list(zip(keys, predictions, strict=True))
         batch = elements[0] if self.plan.prebatched else elements
         count = len(batch) if hasattr(batch, "__len__") else len(predictions)
+        if self.plan.batching.columnar:
+            count = sum(map(rows_in, elements))
         return predictions, BatchCompleted(self.plan.label(name), count, self._bytes(batch), seconds), learnt
+
+    def _call(self, handler: Any, model: Any, examples: Any) -> Any:
+        if isinstance(model, ModelElsewhere):
+            return model.run(examples)
+        if self.plan.batching.columnar:
+            return _columns_answered(handler, model, examples, self.spec.inference_args)
+        return handler.run_inference(examples, model, self.spec.inference_args)
 
     def _taken_apart(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
         """Keys, if there are any, and a list of examples of its own, with which the handler may do what it likes."""
@@ -136,6 +147,8 @@ class Worker(AnyWorker):
 
     def _bytes(self, batch: Any) -> int:
         """What the handler counts; a metric that cannot be had must not fail a batch."""
+        if self.plan.batching.columnar:
+            return int(footprint(batch))
         try:
             return int(self.plan.handler.get_num_bytes(batch))
         except Exception:
@@ -144,6 +157,19 @@ class Worker(AnyWorker):
                 name = type(self.plan.handler).__qualname__
                 _LOGGER.warning("%s.get_num_bytes failed; bytes are not counted.", name, exc_info=True)
             return 0
+
+
+def _columns_answered(
+    handler: Any, model: Any, pieces: Sequence[Any], inference_args: dict[str, Any] | None
+) -> list[PredictionResult]:
+    """The prediction of each piece of columnar elements, from one call of the model for all rows."""
+    rows = [rows_in(piece) for piece in pieces]
+    answer = handler.run_columns(joined(pieces), model, inference_args)
+    predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
+    found = None if predictions is None else rows_in(predictions)
+    if found != sum(rows):
+        raise PredictionCountError(handler, sum(rows), found)
+    return [PredictionResult(*pair, model_id) for pair in zip(pieces, split(predictions, rows), strict=True)]
 
 
 def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:

@@ -1,0 +1,171 @@
+"""Cuts columnar elements into batches and joins them, without touching a row.
+
+A columnar element is rows side by side: an array or a tensor with a leading axis, a mapping of names to such, an Arrow
+record batch, or a data frame.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headrace.batching.batcher import Batch
+
+
+def rows_in(columns: Any) -> int:
+    """How many rows a columnar element has.
+
+    Raises:
+        ValueError: its columns differ in length.
+        TypeError: it is no columnar element.
+    """
+    if isinstance(columns, Mapping):
+        lengths = {name: rows_in(column) for name, column in columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"the columns of an element must be of one length; these are of {lengths}.")
+        return next(iter(lengths.values()))
+    if isinstance(columns, str | bytes) or not hasattr(columns, "__len__"):
+        raise TypeError(f"a columnar element is an array, a dict of arrays or a record batch, not {columns!r:.80}.")
+    return int(columns.num_rows) if hasattr(columns, "num_rows") else len(columns)
+
+
+def cut(columns: Any, start: int, stop: int) -> Any:
+    """Rows from ``start`` up to ``stop``; a view where the kind of columns has such a thing."""
+    if isinstance(columns, Mapping):
+        return {name: cut(column, start, stop) for name, column in columns.items()}
+    if hasattr(columns, "num_rows") or _package(columns) == "pyarrow":
+        return columns.slice(start, stop - start)
+    return columns.iloc[start:stop] if hasattr(columns, "iloc") else columns[start:stop]
+
+
+def joined(pieces: Sequence[Any]) -> Any:
+    """The rows of several elements of one kind, one after the other.
+
+    Raises:
+        ValueError, TypeError: they do not go together.
+    """
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    if len(set(map(type, pieces))) > 1:
+        raise TypeError(
+            f"elements of one batch must be of one type, not {sorted({type(one).__name__ for one in pieces})}."
+        )
+    if isinstance(first, Mapping):
+        if any(one.keys() != first.keys() for one in pieces):
+            raise ValueError(f"elements of one batch must have the same columns as the first: {list(first)}.")
+        return {name: joined([one[name] for one in pieces]) for name in first}
+    package = _package(first)
+    if package == "pyarrow":
+        return _join_arrow(pieces)
+    if package in _JOINERS:
+        return getattr(sys.modules[package], _JOINERS[package])(list(pieces))
+    return [row for piece in pieces for row in piece]
+
+
+_JOINERS = {"numpy": "concatenate", "torch": "cat", "pandas": "concat"}
+
+
+def _package(columns: Any) -> str:
+    return type(columns).__module__.partition(".")[0]
+
+
+def _join_arrow(pieces: Sequence[Any]) -> Any:
+    pyarrow = sys.modules["pyarrow"]
+    if isinstance(pieces[0], pyarrow.RecordBatch):
+        return pyarrow.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+    return pyarrow.concat_tables(pieces) if isinstance(pieces[0], pyarrow.Table) else pyarrow.concat_arrays(pieces)
+
+
+class ColumnarBatch(NamedTuple):
+    """Pieces of columnar elements, each with its element's tag; it counts rows."""
+
+    elements: list[Any]
+    tags: list[Any]
+    rows: list[int]
+    """Of each piece."""
+    weight: float = 0
+    useful: float = 0
+    """See ``Batch``: both are of no matter here."""
+
+    @property
+    def total(self) -> int:
+        """How many rows there are."""
+        return sum(self.rows)
+
+    def size(self, *, as_weight: bool) -> float:
+        """The number of rows."""
+        return self.total
+
+    def part(self, start: int, stop: int) -> ColumnarBatch:
+        """The rows from ``start`` up to ``stop``."""
+        part = ColumnarBatch([], [], [])
+        begin = 0
+        for element, tag, rows in zip(self.elements, self.tags, self.rows, strict=True):
+            first, last = max(start - begin, 0), min(stop - begin, rows)
+            if first < last:
+                part.elements.append(element if last - first == rows else cut(element, first, last))
+                part.tags.append(tag)
+                part.rows.append(last - first)
+            begin += rows
+        return part
+
+
+def as_columns(batch: Batch) -> ColumnarBatch:
+    """A batch of columnar elements, in the form that counts rows."""
+    return ColumnarBatch(batch.elements, batch.tags, list(map(rows_in, batch.elements)))
+
+
+class RowBatcher:
+    """Cuts a stream of columnar elements into batches of rows, in order.
+
+    Args:
+        target: the number of rows at which a batch leaves; asked once for each batch, when it begins.
+        max_rows: never exceeded.
+    """
+
+    def __init__(self, target: Callable[[], int], max_rows: int) -> None:
+        self._ask_target = target
+        self._max_rows = max_rows
+        self._begin()
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def add(self, element: Any, tag: Any, rows: int) -> Iterator[ColumnarBatch]:
+        """Takes an element of so many rows; gives the batches that leave, each to be run before the next is cut."""
+        start = 0
+        while start < rows:
+            if not self._waiting:
+                self._target = max(1, min(self._ask_target(), self._max_rows))
+            stop = min(rows, start + self._target - self._waiting)
+            self._batch.elements.append(element if stop - start == rows else cut(element, start, stop))
+            self._batch.tags.append(tag)
+            self._batch.rows.append(stop - start)
+            self._waiting += stop - start
+            start = stop
+            if self._waiting == self._target:
+                yield self.flush()
+
+    def flush(self) -> ColumnarBatch:
+        """Whatever has been collected, at once."""
+        batch = self._batch
+        self._begin()
+        return batch
+
+    def _begin(self) -> None:
+        self._batch = ColumnarBatch([], [], [])
+        self._waiting = 0
+        self._target = 0
+
+
+def split(columns: Any, rows: Sequence[int]) -> list[Any]:
+    """Pieces of so many rows each."""
+    if len(rows) == 1:
+        return [columns]
+    pieces, start = [], 0
+    for count in rows:
+        pieces.append(cut(columns, start, start + count))
+        start += count
+    return pieces

@@ -1,0 +1,112 @@
+"""Columnar elements of every kind are cut and joined by rows, and nothing is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import numpy
+import pandas
+import pyarrow
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.batching.batcher import Batch
+from headrace.batching.columnar import ColumnarBatch, RowBatcher, as_columns, cut, joined, rows_in, split
+
+KINDS = {
+    "array": numpy.array,
+    "matrix": lambda rows: numpy.array(rows, dtype="f4").reshape(-1, 1) * numpy.ones((1, 3), dtype="f4"),
+    "tensor": torch.tensor,
+    "dict": lambda rows: {"a": numpy.array(rows), "b": torch.tensor(rows) * 2},
+    "record batch": lambda rows: pyarrow.record_batch({"a": pyarrow.array(rows), "b": pyarrow.array(map(str, rows))}),
+    "table": lambda rows: pyarrow.table({"a": rows}),
+    "arrow array": pyarrow.array,
+    "frame": lambda rows: pandas.DataFrame({"a": rows, "b": list(map(str, rows))}),
+    "list": list,
+}
+
+
+@pytest.fixture(params=KINDS)
+def make(request):
+    return KINDS[request.param]
+
+
+def listed(columns):
+    """The rows, of whatever kind they are."""
+    if isinstance(columns, dict):
+        return list(zip(*map(listed, columns.values()), strict=True))
+    if isinstance(columns, pyarrow.RecordBatch | pyarrow.Table):
+        return columns.to_pylist()
+    if isinstance(columns, pandas.DataFrame):
+        return columns.values.tolist()
+    return columns if isinstance(columns, list) else columns.tolist()
+
+
+def test_cut_and_join(make):
+    whole = make(list(range(10)))
+    assert rows_in(whole) == 10
+    pieces = [cut(whole, 0, 3), cut(whole, 3, 4), cut(whole, 4, 10)]
+    assert list(map(rows_in, pieces)) == [3, 1, 6]
+    assert type(joined(pieces)) is type(whole)
+    assert listed(joined(pieces)) == listed(whole)
+    assert list(map(listed, split(whole, [3, 1, 6]))) == list(map(listed, pieces))
+
+
+@pytest.mark.parametrize("given_", [3, "text", b"bytes", None, int])
+def test_what_is_not_columnar_is_refused(given_):
+    with pytest.raises(TypeError, match="a columnar element is"):
+        rows_in(given_)
+
+
+def test_what_does_not_go_together_is_refused():
+    with pytest.raises(ValueError, match="of one length"):
+        rows_in({"a": [1], "b": [1, 2]})
+    with pytest.raises(TypeError, match="of one type, not"):
+        joined([numpy.zeros(3), [1, 2, 3]])
+    with pytest.raises(ValueError, match="the same columns as the first"):
+        joined([{"a": [1]}, {"b": [1]}])
+    with pytest.raises(ValueError, match="dimension"):
+        joined([numpy.zeros((2, 3)), numpy.zeros((2, 4))])
+
+
+@given(st.lists(st.integers(0, 40), max_size=8), st.lists(st.integers(1, 25), min_size=1), st.integers(1, 30))
+def test_batches_of_rows(sizes, targets, most):
+    asked = iter(targets * 400)
+    batcher = RowBatcher(lambda: next(asked), most)
+    elements, first = [], 0
+    for size in sizes:
+        elements.append(list(range(first, first + size)))
+        first += size
+    batches = [batch for tag, element in enumerate(elements) for batch in batcher.add(element, tag, len(element))]
+    assert len(batcher) == first - sum(batch.total for batch in batches)
+    batches.append(batcher.flush())
+    assert len(batcher) == 0
+    assert [row for batch in batches for row in joined([[], *batch.elements])] == list(range(first))
+    assert all(
+        row in elements[tag] for batch in batches for tag, piece in zip(batch.tags, batch.elements) for row in piece
+    )
+    expected = iter(targets * 400)
+    assert all(batch.total == min(next(expected), most) for batch in batches[:-1])
+    for batch in batches:
+        assert batch.rows == list(map(len, batch.elements))
+
+
+@given(st.lists(st.integers(0, 9), max_size=6), st.data())
+def test_a_part_is_by_rows(sizes, data):
+    elements = [[(tag, row) for row in range(size)] for tag, size in enumerate(sizes)]
+    batch = as_columns(Batch(elements, list(range(len(sizes)))))
+    rows = [row for element in elements for row in element]
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows) + 3))
+    part = batch.part(start, stop)
+    assert [row for piece in part.elements for row in piece] == rows[start:stop]
+    assert part.total == part.size(as_weight=True) == len(rows[start:stop])
+    assert all(row[0] == tag for tag, piece in zip(part.tags, part.elements, strict=True) for row in piece)
+
+
+def test_pieces_that_are_whole_are_not_copied():
+    element = numpy.arange(5)
+    (batch,) = RowBatcher(lambda: 5, 100).add(element, "tag", 5)
+    assert batch == ColumnarBatch([element], ["tag"], [5])
+    assert batch.elements[0] is element
+    assert joined(batch.elements) is element

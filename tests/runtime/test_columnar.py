@@ -1,0 +1,182 @@
+"""Columnar elements give the predictions, and the failures, that their rows would give one by one."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+
+import cloudpickle
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import (
+    BatchingConfig,
+    ConfigurationError,
+    Failure,
+    KeyedModelHandler,
+    ModelHandler,
+    PredictionCountError,
+    PredictionResult,
+    Stage,
+    predict,
+)
+from headrace.metrics.totals import Totals
+from headrace.runtime.bundle import Bundle
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import Worker
+
+
+class Doubling(ModelHandler):
+    """Doubles a column; refuses negative numbers, and more rows than there is memory for."""
+
+    def __init__(self, memory=10**9, answer=lambda column: column * 2, **options):
+        super().__init__(**options)
+        self.memory = memory
+        self.answer = answer
+        self.calls = []
+
+    def load_model(self):
+        return 2
+
+    def run_columns(self, columns, model, inference_args=None):
+        self.calls.append(len(columns))
+        if len(columns) > self.memory:
+            raise MemoryError(f"{len(columns)} rows are too many")
+        if (columns < 0).any():
+            raise ValueError(f"{columns.min()} is negative")
+        return self.answer(columns)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def fixed(size):
+    return BatchingConfig(min_batch_size=size, max_batch_size=size, columnar=True)
+
+
+def elements_of(rows, cuts):
+    """The rows as columnar elements that end at the cuts."""
+    return [numpy.array(rows[start:stop]) for start, stop in itertools.pairwise([0, *sorted(cuts), len(rows)])]
+
+
+def rows_of(outcomes):
+    """(what went in, what came out) for each row; an exception's text for one that failed."""
+    rows = []
+    for one in outcomes:
+        if isinstance(one, Failure):
+            assert one.stage is Stage.INFERENCE
+            assert one.record[0] is one.element  # it is no batch of one element, but rows
+            rows += [(row, str(one.error)) for row in one.element.tolist()]
+        else:
+            rows += zip(one.example.tolist(), one.inference.tolist(), strict=True)
+    return rows
+
+
+CUTS = st.lists(st.integers(0, 60), max_size=6)
+
+
+@given(st.lists(st.integers(-2, 30), min_size=1, max_size=60), CUTS, st.integers(1, 25), st.integers(1, 30))
+def test_each_row_is_predicted_or_fails_alone(rows, cuts, size, memory):
+    elements = elements_of(rows, [min(at, len(rows)) for at in cuts])
+    outcomes = list(predict(Doubling(memory), elements, on_failure="yield", batching=fixed(size)))
+    expected = [(row, 2 * row if row >= 0 else f"{row} is negative") for row in rows]
+    found = rows_of(outcomes)
+    if all(row >= 0 for row in rows):
+        assert found == expected
+    failed = [row for row, result in found if isinstance(result, str)]
+    if sum(row < 0 for row in rows) < 5:  # not a circuit breaker's affair
+        assert sorted(found, key=str) == sorted(expected, key=str)
+        assert len(failed) == sum(row < 0 for row in rows)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_in_a_host_as_here(isolate):
+    elements = [numpy.arange(start, start + 50) for start in range(0, 500, 50)]
+    elements[3][7] = -1
+    outcomes = list(predict(Doubling(), elements, on_failure="yield", batching=fixed(64), isolate=isolate))
+    expected = [(row, 2 * row) for row in range(500) if row != 157]
+    assert sorted(row for row in rows_of(outcomes) if row[0] >= 0) == expected
+    [failure] = [one for one in outcomes if isinstance(one, Failure)]
+    assert failure.element.tolist() == [-1]
+
+
+def test_batches_are_of_rows_and_pieces_keep_their_elements_tags():
+    spec = catching(prepare(Doubling(), Request(batching=fixed(4))), Exception)
+    worker, totals = Worker(spec), Totals()
+    try:
+        bundle = Bundle(worker, totals)
+        outcomes = [*bundle.add(numpy.arange(3), "a"), *bundle.add(numpy.arange(3, 10), "b"), *bundle.finish()]
+    finally:
+        worker.close()
+    assert spec.plan.handler.calls == [4, 4, 2]
+    pairs = [pair for one in outcomes for pair in zip(one.tags, one.values, strict=True)]
+    pieces = [(tag, value.example.tolist()) for tag, value in pairs]
+    assert pieces == [("a", [0, 1, 2]), ("b", [3]), ("b", [4, 5, 6, 7]), ("b", [8, 9])]
+    assert (totals.predictions, totals.batches) == (10, 3)
+
+
+def test_an_answer_may_name_the_model_and_hold_several_columns():
+    handler = Doubling(answer=lambda rows: PredictionResult(None, {"one": rows, "two": 2 * rows}, "model 7"))
+    first, second = predict(handler, [numpy.arange(2), numpy.arange(3)], batching=fixed(5))
+    assert {name: column.tolist() for name, column in first.inference.items()} == {"one": [0, 1], "two": [0, 2]}
+    assert {name: column.tolist() for name, column in second.inference.items()} == {"one": [0, 1, 2], "two": [0, 2, 4]}
+    assert (first.model_id, second.example.tolist()) == ("model 7", [0, 1, 2])
+
+
+@pytest.mark.parametrize("answer", [lambda rows: rows[1:], lambda rows: None, lambda rows: [*rows, 1]])
+def test_as_many_predictions_as_rows(answer):
+    with pytest.raises(PredictionCountError, match="was given 3 examples"):
+        list(predict(Doubling(answer=answer), [numpy.arange(3)], batching=fixed(5)))
+
+
+def test_what_is_no_columnar_element_fails_for_itself():
+    outcomes = list(predict(Doubling(), [numpy.arange(2), 5, numpy.arange(1)], on_failure="yield", batching=fixed(3)))
+    [failure] = [one for one in outcomes if isinstance(one, Failure)]
+    assert (failure.element, type(failure.error)) == (5, TypeError)
+    assert sum(len(one.inference) for one in outcomes if one is not failure) == 3
+
+
+def test_preprocessing_and_postprocessing_are_of_columns():
+    handler = Doubling().with_preprocess_fn(lambda rows: rows + 1).with_postprocess_fn(lambda one: one.inference.sum())
+    assert list(predict(handler, [numpy.arange(3)], batching=fixed(3))) == [12]
+
+
+class Plain(ModelHandler):
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("handler", "complaint"),
+    [
+        (Plain(), r"Plain does not take columnar elements: give it a method run_columns"),
+        (KeyedModelHandler(Doubling()), "does not go together with keys"),
+        (Doubling().with_no_batching(), r"does not go together with with_no_batching\(\)"),
+    ],
+)
+def test_what_cannot_be_columnar_is_said_at_once(handler, complaint):
+    with pytest.raises(ConfigurationError, match=complaint):
+        predict(handler, [], batching=BatchingConfig(columnar=True))
+
+
+def test_columns_have_no_weights():
+    with pytest.raises(ConfigurationError, match="columnar elements have rows and no weights"):
+        BatchingConfig(columnar=True, length_fn=len)
