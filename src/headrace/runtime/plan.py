@@ -91,6 +91,7 @@ class Plan:
             source: the element before preprocessing, if it is at hand.
         """
         in_inference = stage is Stage.INFERENCE
+        is_source = in_inference and not self.preprocess and not self.batching.columnar  # which cuts elements up
         is_keyed = self.keyed and type(element) is tuple and len(element) == 2
         return Failure(
             tag,
@@ -102,7 +103,7 @@ class Plan:
             attempts,
             self._model_id(model),
             element[0] if is_keyed else None,
-            element if in_inference and not self.preprocess else source,
+            element if is_source else source,
         )
 
     def _model_id(self, model: Any) -> str | None:
