@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batching.batcher import Batch
-from headrace.batching.columnar import ColumnarBatch, RowBatcher, as_columns, cut, joined, rows_in, split
+from headrace.batching.columnar import ColumnarBatch, RowBatcher, as_columns, cut, joined, owned, rows_in, split
 
 KINDS = {
     "array": numpy.array,
@@ -52,7 +52,7 @@ def test_cut_and_join(make):
     assert list(map(listed, split(whole, [3, 1, 6]))) == list(map(listed, pieces))
 
 
-@pytest.mark.parametrize("given_", [3, "text", b"bytes", None, int])
+@pytest.mark.parametrize("given_", [3, "text", b"bytes", None, int, {1, 2}])
 def test_what_is_not_columnar_is_refused(given_):
     with pytest.raises(TypeError, match="a columnar element is"):
         rows_in(given_)
@@ -65,6 +65,8 @@ def test_what_does_not_go_together_is_refused():
         joined([numpy.zeros(3), [1, 2, 3]])
     with pytest.raises(ValueError, match="the same columns as the first"):
         joined([{"a": [1]}, {"b": [1]}])
+    with pytest.raises(ValueError, match="frames of one batch must have the same columns"):
+        joined([pandas.DataFrame({"a": [1]}), pandas.DataFrame({"b": [1]})])
     with pytest.raises(ValueError, match="dimension"):
         joined([numpy.zeros((2, 3)), numpy.zeros((2, 4))])
 
@@ -110,3 +112,10 @@ def test_pieces_that_are_whole_are_not_copied():
     assert batch == ColumnarBatch([element], ["tag"], [5])
     assert batch.elements[0] is element
     assert joined(batch.elements) is element
+
+
+def test_what_leaves_has_memory_of_its_own():
+    whole = torch.zeros(100_000)
+    part = owned({"a": cut(whole, 10, 20), "b": numpy.arange(3)})
+    assert part["a"].untyped_storage().nbytes() == 40
+    assert owned(whole) is whole

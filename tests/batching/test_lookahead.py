@@ -116,3 +116,11 @@ def test_little_is_padding(waiting, share):
     assert sum(lengths) / sum(weights) > share
     in_order = sum(32 * max(lengths[part : part + 32]) for part in range(0, 20_000, 32))
     assert sum(lengths) / in_order < 0.35
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_what_memory_has_room_for_counts_more_than_the_minimum(padded):
+    lookahead = Lookahead(lambda: 32, Limits(32, 64, math.inf), target_is_padded=padded, most=lambda: 8)
+    for place in range(20):
+        lookahead.add(Measured(place, place, 1, 1))
+    assert [len(batch.elements) for batch in lookahead.cut()] == [8, 8, 4]

@@ -227,3 +227,11 @@ def test_one_slow_batch_does_not_keep_batches_small_for_ever():
         size = controller.target()
         controller.observe(size, (0.14 if number == 1 else 0.065 if number == 0 else 2e-4 + 2.5e-5 * size))
     assert controller.target() > 50
+
+
+def test_a_model_that_becomes_slower_gets_smaller_batches():
+    controller = size_controller(BatchingConfig(target_batch_duration_secs=0.1))
+    for number in range(200):
+        size = controller.target()
+        controller.observe(size, (0.01 + 1e-4 * size) * (1 if number < 100 else 10))
+    assert 0.01 + 1e-3 * controller.target() < 0.25  # it was 1000 rows, which take a second now

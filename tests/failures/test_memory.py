@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import RuntimeException
 
 from headrace import ModelMemoryError
 from headrace.failures.memory import free_memory, is_out_of_memory
@@ -44,6 +45,9 @@ def test_what_allocators_raise(allocate):
             RuntimeError("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer"),
             True,
         ),
+        (RuntimeException("[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer"), True),
+        (RuntimeException("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Unexpected input data type"), False),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), True),
         (RuntimeError("size mismatch"), False),
         (ValueError("the row speaks of: out of memory"), False),
         (OSError("out of memory"), False),

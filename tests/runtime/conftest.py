@@ -7,6 +7,7 @@ import itertools
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -55,14 +56,18 @@ class Homely(ModelHandler):
         load: makes the model.
         made: what ``load_model`` sets on the handler.
         computers: so many processes must have got a batch before any gives an answer.
+        dies: whether a process that computes dies of it, "once" or "always".
+        fits: there is memory for batches of this size.
     """
 
-    def __init__(self, folder, load=Model, made="by load_model", computers=1, **options):
+    def __init__(self, folder, load=Model, made="by load_model", computers=1, dies="", fits=100, **options):
         super().__init__(**options)
         self.folder = folder
         self.load = load
         self.made_there = made
         self.computers = computers
+        self.dies = dies
+        self.fits = fits
 
     def load_model(self):
         note(self.folder, "loaded")
@@ -72,6 +77,10 @@ class Homely(ModelHandler):
     def run_inference(self, batch, model, inference_args=None):
         assert self.made == self.made_there
         note(self.folder, "computed")
+        if self.dies == "always" or (self.dies and len(noted(self.folder, "computed")) == 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if len(batch) > self.fits:
+            raise MemoryError(f"{len(batch)} do not fit")
         while len(set(noted(self.folder, "computed"))) < self.computers:
             time.sleep(0.002)
         return [(int(model.weights[0]) * example, model.loader, os.getpid()) for example in batch]

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from headrace import KeyedModelHandler, KeyModelMapping
-from headrace.core.events import BatchFailed, ElementFailed, ModelLoaded
+from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping
+from headrace.core.errors import HostDiedError
+from headrace.core.events import BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Failure
 from headrace.runtime import homes
 from headrace.runtime.prepare import catching
@@ -143,6 +144,36 @@ def test_models_by_key_have_as_many_hosts_as_each_asks_for(home):
     first, second = home.logged()
     assert first == "a: the model lives in the machine's hosts, in 2 copies that map the same weights."
     assert second.startswith("b: mapped ")
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_keys_that_look_alike_are_different_models(home, isolate):
+    mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in (1, "1")]
+    outcomes, events = home.run(home.spec(KeyedModelHandler(mappings), isolate=isolate), [(1, 5), ("1", 5)])
+    (_, (_, first, _)), (_, (_, second, _)) = outcomes
+    assert first != second
+    assert len(of(ModelLoaded, events)) == 2
+
+
+@pytest.mark.parametrize("how", ["once", "always"])
+def test_a_host_by_key_that_dies_is_replaced_and_tried_once_more(home, how):
+    handler = home.handler(home.guarded, large_model=True, dies=how)
+    spec = catching(home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)])), Exception)
+    [outcome], events = home.run(spec, [("a", 3)])
+    assert len(of(HostLost, events)) == (1 if how == "once" else 2)
+    if how == "once":
+        assert outcome[1][0] == 6
+    else:
+        assert isinstance(outcome.error, HostDiedError)
+
+
+def test_too_little_memory_in_a_host_by_key_is_learnt_from(home):
+    handler = home.handler(home.guarded, large_model=True, fits=2)
+    spec = home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)]))
+    spec = replace(spec, plan=replace(spec.plan, batching=BatchingConfig(8, 8)))
+    outcomes, events = home.run(spec, [("a", n) for n in range(40)])
+    assert [value for _, (value, _, _) in outcomes] == [2 * n for n in range(40)]
+    assert len(of(BatchFailed, events)) <= 4  # of 8 and 4, and trials; not all of five batches
 
 
 @pytest.mark.parametrize("load", ["guarded", "Model"])

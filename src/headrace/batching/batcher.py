@@ -26,8 +26,10 @@ class Batch(NamedTuple):
         return self.weight if as_weight else self.total
 
     def part(self, start: int, stop: int) -> Batch:
-        """The elements from ``start`` up to ``stop``, as a batch of their own, not weighed."""
-        return Batch(self.elements[start:stop], self.tags[start:stop])
+        """The elements from ``start`` up to ``stop``, as a batch of their own; of the weight it has its share."""
+        elements = self.elements[start:stop]
+        share = len(elements) / max(1, len(self.elements))
+        return Batch(elements, self.tags[start:stop], self.weight * share, self.useful * share)
 
 
 class Batcher:

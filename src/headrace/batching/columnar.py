@@ -25,7 +25,7 @@ def rows_in(columns: Any) -> int:
         if len(set(lengths.values())) != 1:
             raise ValueError(f"the columns of an element must be of one length; these are of {lengths}.")
         return next(iter(lengths.values()))
-    if isinstance(columns, str | bytes) or not hasattr(columns, "__len__"):
+    if isinstance(columns, str | bytes) or not (hasattr(columns, "__len__") and hasattr(columns, "__getitem__")):
         raise TypeError(f"a columnar element is an array, a dict of arrays or a record batch, not {columns!r:.80}.")
     return int(columns.num_rows) if hasattr(columns, "num_rows") else len(columns)
 
@@ -56,6 +56,8 @@ def joined(pieces: Sequence[Any]) -> Any:
         if any(one.keys() != first.keys() for one in pieces):
             raise ValueError(f"elements of one batch must have the same columns as the first: {list(first)}.")
         return {name: joined([one[name] for one in pieces]) for name in first}
+    if hasattr(first, "iloc") and any(list(one.columns) != list(first.columns) for one in pieces):
+        raise ValueError(f"frames of one batch must have the same columns as the first: {list(first.columns)}.")
     package = _package(first)
     if package == "pyarrow":
         return _join_arrow(pieces)
@@ -76,6 +78,15 @@ def _join_arrow(pieces: Sequence[Any]) -> Any:
     if isinstance(pieces[0], pyarrow.RecordBatch):
         return pyarrow.Table.from_batches(pieces).combine_chunks().to_batches()[0]
     return pyarrow.concat_tables(pieces) if isinstance(pieces[0], pyarrow.Table) else pyarrow.concat_arrays(pieces)
+
+
+def owned(columns: Any) -> Any:
+    """The same, in memory of its own: a tensor that is a view, pickled, takes all of what it is a view of along."""
+    if isinstance(columns, Mapping):
+        return {name: owned(column) for name, column in columns.items()}
+    if _package(columns) == "torch" and columns.untyped_storage().nbytes() > columns.nbytes:
+        return columns.clone()
+    return columns
 
 
 class ColumnarBatch(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -43,10 +44,19 @@ class Lookahead:
         target: the size at which a batch leaves; asked for each batch as it is cut.
         limits: of a batch.
         target_is_padded: whether ``target`` counts padded sizes rather than elements.
+        most: the size, counted likewise, that a batch must not exceed, whatever its minimum.
     """
 
-    def __init__(self, target: Callable[[], float], limits: Limits, *, target_is_padded: bool) -> None:
+    def __init__(
+        self,
+        target: Callable[[], float],
+        limits: Limits,
+        *,
+        target_is_padded: bool,
+        most: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         self._ask_target = target
+        self._ask_most = most
         self._limits = limits
         self._target_is_padded = target_is_padded
         self._elements: list[Measured] = []
@@ -72,7 +82,7 @@ class Lookahead:
 
     def _end(self, elements: Sequence[Measured], start: int) -> tuple[int, float]:
         """Where the batch ends that begins at ``start``, and its padded size."""
-        target = self._ask_target()
+        target, most = self._ask_target(), self._ask_most()
         largest = elements[start].size
         count = 1
         for element in elements[start + 1 :]:
@@ -80,7 +90,8 @@ class Lookahead:
             padded = larger * (count + 1)
             if count >= self._limits.max_count or padded > self._limits.max_padded:
                 break
-            if count >= self._limits.min_count and (padded if self._target_is_padded else count + 1) > target:
+            size = padded if self._target_is_padded else count + 1
+            if size > most or (size > target and count >= self._limits.min_count):
                 break
             largest, count = larger, count + 1
         return start + count, largest * count

@@ -20,6 +20,10 @@ class SizeController(Protocol):
         """Size for the next batch."""
         ...
 
+    def most(self) -> float:
+        """Size that no batch of several elements should exceed, whatever its minimum: memory has no room for it."""
+        ...
+
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``; None: more memory than there was."""
         ...
@@ -34,6 +38,10 @@ class FixedSize:
     def target(self) -> int:
         """The size."""
         return self._size
+
+    def most(self) -> float:
+        """Knows no limit."""
+        return math.inf
 
     def observe(self, size: float, seconds: float | None) -> None:
         """Learns nothing."""
@@ -89,6 +97,10 @@ class AdaptiveSize:
             self._last = max(self._smallest, int(min(max(varied, self._last / self._STEP), ceiling)))
             return int(self._last)
 
+    def most(self) -> float:
+        """Knows no limit."""
+        return math.inf
+
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``; batches without weight tell nothing."""
         if size < 1 or seconds is None:
@@ -98,13 +110,18 @@ class AdaptiveSize:
             self._largest_seen = max(self._largest_seen, size)
 
     def _longest(self, fixed: float, each: float) -> float:
-        """The size at which a batch takes as long as it may."""
+        """The size at which a batch takes as long as it may: by the line, and by what such sizes have taken lately."""
         config, each = self._config, max(each, 1e-12)
         sizes = [self._largest]
-        if config.target_batch_duration_secs:
-            sizes.append(config.target_batch_duration_secs / each)
-        if config.target_batch_duration_secs_including_fixed_cost:
-            sizes.append((config.target_batch_duration_secs_including_fixed_cost - fixed) / each)
+        for limit, spent in (
+            (config.target_batch_duration_secs, 0.0),
+            (config.target_batch_duration_secs_including_fixed_cost, fixed),
+        ):
+            if limit:
+                sizes.append((limit - spent) / each)
+                last = self._typical.get(_power(self._last))
+                if last is not None and self._is_known(self._last) and last[1] + spent - fixed > limit:
+                    sizes.append(last[0] * limit / last[1])
         return max(1.0, min(sizes))
 
     def _fastest(self, fixed: float, each: float) -> float:
@@ -180,6 +197,10 @@ class FittingSize:
         """Size for the next batch."""
         wanted = self._wanted.target()
         return wanted if wanted <= self._ceiling else int(self._ceiling)
+
+    def most(self) -> float:
+        """What memory has room for, as far as is known."""
+        return self._ceiling
 
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note of how a batch of ``size`` has gone."""

@@ -141,6 +141,7 @@ class BatchingConfig:
                 "columnar elements have rows and no weights; leave element_size_fn and length_fn out.",
             ),
             (self.lookahead >= 1, f"lookahead must be at least 1, not {self.lookahead}."),
+            (self.lookahead_bytes >= 1, f"lookahead_bytes must be at least 1, not {self.lookahead_bytes}."),
             (
                 0 <= (self.max_batch_duration_secs or 0) < math.inf,
                 f"max_batch_duration_secs must be finite and at least 0, not {self.max_batch_duration_secs}.",

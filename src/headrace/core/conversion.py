@@ -98,6 +98,8 @@ def to_matrix(columns: Any, numpy: Any, dtype: str | None = None) -> Any:
         return columns
     if hasattr(columns, "num_columns"):  # Arrow's
         columns = {index: columns.column(index) for index in range(columns.num_columns)}
+    if hasattr(columns, "iloc"):  # a data frame of several types would be an array of objects
+        columns = {index: columns.iloc[:, index] for index in range(columns.shape[1])}
     if isinstance(columns, Mapping):
         columns = numpy.column_stack([numpy.asarray(column) for column in columns.values()])
     matrix = numpy.asarray(columns)

@@ -26,7 +26,7 @@ class BatchCompleted:
     model: str
     examples: int
     bytes: int
-    """Size of the batch's data, as the handler's ``get_num_bytes`` counts it."""
+    """Size of the batch's data, as the handler's ``get_num_bytes`` counts it; of columnar elements, their buffers."""
     seconds: float
     """Time within ``run_inference``, its lazy result included."""
     useful: float = 0

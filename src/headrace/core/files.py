@@ -61,7 +61,7 @@ def kept_copies() -> dict[str, int]:
 
 
 def _open_copy(uri: str, copies: dict[str, int]) -> BinaryIO:
-    with _copying:  # whoever opens the same file meanwhile waits
+    with _copying:  # one file at a time: two threads may want the same
         if uri not in copies:
             with tempfile.TemporaryFile() as copy, _remote_opener()(uri) as remote:
                 shutil.copyfileobj(remote, copy, 1 << 22)

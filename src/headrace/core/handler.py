@@ -28,7 +28,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
     A subclass implements ``load_model`` and ``run_inference``; everything else has a useful default. A handler is
     pickled to the workers, so it holds paths and settings; the model itself is made by ``load_model`` and may be any
-    Python object.
+    Python object. A handler that also takes columnar elements (``BatchingConfig.columnar``) has a method
+    ``run_columns(columns, model, inference_args=None)``, which returns an array, or a dict of arrays, with one
+    prediction for each row.
 
     Args:
         min_batch_size: a target for the number of examples in a batch; the last batch of a bundle may be smaller.

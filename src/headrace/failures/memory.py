@@ -7,14 +7,15 @@ import sys
 
 _CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
 """Of PyTorch and of TensorFlow, which are not imported here."""
-_WORDS = ("out of memory", "can't allocate memory", "failed to allocate memory", "cudaerrormemoryallocation")
+_WORDS = ("out of memory", "can't allocate memory", "failed to allocate memory", "status_alloc_failed")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory was wanting, the machine's or a device's: with a smaller batch it might not be."""
     if isinstance(error, MemoryError) or _CLASSES & {cls.__name__ for cls in type(error).__mro__}:
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _WORDS)
+    is_frameworks = isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime.")
+    return is_frameworks and any(words in str(error).lower() for words in _WORDS)
 
 
 def free_memory() -> None:

@@ -23,6 +23,7 @@ from headrace.hosting.output import OutputReader
 from headrace.hosting.rendezvous import find_or_launch, runtime_directory
 from headrace.hosting.segment import Segment
 from headrace.hosting.surroundings import Surroundings
+from headrace.hosting.system import offered
 from headrace.hosting.tenancy import Tenancy
 
 _TRIES = 5
@@ -316,7 +317,7 @@ def _launch(directory: str, name: str, lock: int, listening: int) -> None:
     here = Surroundings.here()
     environment = {key: value for key, value in here.environment.items() if key != MARK}
     process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
-        [sys.executable, "-m", MANAGER, directory, name, str(lock), str(listening)],
+        [sys.executable, "-m", MANAGER, directory, name, str(lock), str(listening), str(offered())],
         env={**environment, "PYTHONPATH": here.python_path},
         cwd=os.sep,
         stdin=subprocess.DEVNULL,

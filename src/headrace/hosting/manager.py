@@ -27,6 +27,7 @@ from headrace.hosting.life import Loss
 from headrace.hosting.memory import memory_available, memory_limit
 from headrace.hosting.rendezvous import Seat
 from headrace.hosting.shared_model import SharedModel
+from headrace.hosting.system import take_back
 from headrace.hosting.threads import ComputingPage
 
 _FIRST_CLIENT_SECS = 10.0
@@ -320,8 +321,12 @@ def _has_left(channel: Channel) -> bool:
 
 
 def main() -> None:
-    """Takes the runtime directory, the seat's name, and the descriptors of its lock and its socket as arguments."""
-    directory, name, lock, listening = sys.argv[1:]
+    """Takes as arguments the runtime directory, the seat's name, the descriptors of its lock and its socket, an offer.
+
+    The offer is that of a host which has started this process, for ``take_back``.
+    """
+    directory, name, lock, listening, offer = sys.argv[1:]
+    take_back(int(offer))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it says

@@ -18,6 +18,8 @@ _SET_CHILD_SUBREAPER = 36
 """Numbers of Linux's prctl(2)."""
 _KILLED_FIRST = 500
 """How much likelier than its owner the kernel should choose a host when memory runs out (of 1000)."""
+_SCORE = Path("/proc/self/oom_score_adj")
+_offered = 0
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
@@ -50,9 +52,23 @@ def adopt_orphans() -> None:
 
 def be_killed_first() -> None:
     """Offers this process, before its owner, to a kernel that runs out of memory (Linux only)."""
+    global _offered  # noqa: PLW0603 - it is about the process
     with contextlib.suppress(OSError, ValueError):
-        file = Path("/proc/self/oom_score_adj")
-        file.write_text(str(min(1000, int(file.read_text()) + _KILLED_FIRST)))
+        before = int(_SCORE.read_text())
+        _SCORE.write_text(str(min(1000, before + _KILLED_FIRST)))
+        _offered = min(1000, before + _KILLED_FIRST) - before
+
+
+def offered() -> int:
+    """By how much this process is killed before others."""
+    return _offered
+
+
+def take_back(offer: int) -> None:
+    """Makes this process one like others, where it has that offer from who started it."""
+    with contextlib.suppress(OSError, ValueError):
+        if offer:
+            _SCORE.write_text(str(int(_SCORE.read_text()) - offer))
 
 
 def allowed_cores() -> int:

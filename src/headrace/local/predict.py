@@ -36,7 +36,8 @@ def predict(
         handler: a model handler, Headrace's or Beam's.
         iterable: the elements; read only as far as the next batch needs, or isolated a few batches further.
         inference_args: extra arguments for the model's call.
-        ordered: whether predictions come in the order of the elements, or as they are finished.
+        ordered: whether predictions come in the order of the elements, or as they are finished; the latter in any case
+            where an element is many rows.
         on_failure: ``"raise"``: the first exception is raised; ``"yield"``: a Failure comes in its element's place,
             and only the bad elements of a failed batch fail.
         placement: where the model lives.

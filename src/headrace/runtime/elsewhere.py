@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from headrace.core.errors import HostDiedError
-from headrace.core.events import BatchCompleted, BatchFailed, Event
+from headrace.core.events import BatchCompleted, BatchFailed, Event, HostLost
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
-from headrace.runtime.hosted_models import HostedModels
+from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.servant import Done, Work
 from headrace.runtime.session import ModelElsewhere
+
+
+class HostOutOfMemoryError(HostDiedError, MemoryError):
+    """A host died since there was too little memory: with fewer elements it may not."""
 
 
 class HostedModel(ModelElsewhere):
@@ -30,15 +34,33 @@ class HostedModel(ModelElsewhere):
         self._tell = tell
 
     def run(self, examples: Sequence[Any]) -> list[Any]:
-        """See ``ModelElsewhere``."""
-        answer, rows = self._models.ask(Work(self._name, infer=True), [(self._name, example) for example in examples])
+        """See ``ModelElsewhere``. What a host dies of is tried once more: an outsider may have killed it."""
+        work, rows = Work(self._name, infer=True), [(self._name, example) for example in examples]
+        answer, predictions = self._models.ask(work, rows)
         if isinstance(answer, Loss):
-            text = f"the host {answer.ending} while it was running inference on {len(examples)} elements."
-            raise (TimeoutError if answer.timed_out else HostDiedError)(text)
+            answer, predictions = self._lost(answer, work, rows)
+        if isinstance(answer, Loss):
+            raise self._error(answer, len(rows))
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
         self._tell(event for event in answer.events if not isinstance(event, BatchCompleted | BatchFailed))
-        return [prediction for _, prediction in rows]
+        return [prediction for _, prediction in predictions]
+
+    def _lost(self, loss: Loss, work: Work, rows: list[Any]) -> Answer:
+        self._tell([HostLost(str(self._name), loss.timed_out, loss.ending)])
+        if loss.timed_out or loss.out_of_memory:
+            return loss, []
+        answer, predictions = self._models.ask(work, rows)
+        if isinstance(answer, Loss):
+            self._tell([HostLost(str(self._name), answer.timed_out, answer.ending)])
+        return answer, predictions
+
+    @staticmethod
+    def _error(loss: Loss, count: int) -> Exception:
+        text = f"the host {loss.ending} while it was running inference on {count} elements."
+        if loss.timed_out:
+            return TimeoutError(text)
+        return HostOutOfMemoryError(text) if loss.out_of_memory else HostDiedError(text)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the interpreter may be ending

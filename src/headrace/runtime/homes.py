@@ -243,11 +243,11 @@ def _needs_sharing(spec: SessionSpec, taken: Taken) -> bool:
 
 def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
     there = spec if spec.isolated else replace(spec, plan=replace(spec.plan, preprocess=(), postprocess=()))
-    if spec.plan.routed:  # whoever calls the model from elsewhere sees to what fails
-        there = replace(there, caught=())
+    if spec.plan.routed:  # whoever calls the model from elsewhere sees to what fails: see HostedModel
+        there = replace(there, caught=(), plan=replace(there.plan, remote=True))
     label = spec.plan.label(name)
     return Order(
-        key=f"{spec.pipeline}\0{identifier}\0{label}",
+        key=f"{spec.pipeline}\0{identifier}\0{name!r}",  # the label of 1 and "1" is the same
         variant=_variant(spec),
         name=f"{spec.plan.name} {label}".strip(),
         servant=pickled(InferenceServant(there), spec.plan.name),

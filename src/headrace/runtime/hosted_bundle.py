@@ -261,8 +261,8 @@ class HostedBundle:
     def _try(self, task: _Task, part: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer:
         here = {place: sentences[position] for place, position in enumerate(part) if position in sentences}
         work = task.work._replace(sentences=here)
-        if len(part) < len(task.batch.elements):
-            work = work._replace(weight=0, useful=0)  # of a part they are not known
+        share = len(part) / len(task.batch.elements)
+        work = work._replace(weight=work.weight * share, useful=work.useful * share)
         return self._models.ask(work, [task.batch.elements[place] for place in part])
 
     def _lost(self, task: _Task, part: Sequence[int], loss: Loss) -> Lost:

@@ -70,7 +70,7 @@ class Queues:
             yield ONLY, self._rows.flush()
 
     def _wait(self, name: Any, element: Measured) -> Iterable[tuple[Any, AnyBatch]]:
-        lookahead = self._lookaheads.get(name) or self._lookahead(name)
+        lookahead = self._lookaheads[name] if name in self._lookaheads else self._lookahead(name)
         lookahead.add(element)
         self._footprints[name] = self._footprints.get(name, 0) + footprint(element.element)
         if len(lookahead) >= self._plan.batching.lookahead:
@@ -104,6 +104,7 @@ class Queues:
             self._sizes[name].target,
             limits._replace(boundaries=config.bucket_boundaries or ()),
             target_is_padded=config.learns_from_weights,
+            most=self._sizes[name].most,
         )
         return lookahead
 

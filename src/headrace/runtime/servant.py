@@ -204,6 +204,9 @@ class _Observations:
     def target(self) -> int:
         raise NotImplementedError("batches are formed by the owner")
 
+    def most(self) -> float:
+        raise NotImplementedError("batches are formed by the owner")
+
     def observe(self, size: float, seconds: float | None) -> None:
         self._observations.append((size, seconds))
 

@@ -175,7 +175,7 @@ class Steps(Operations):
                 self._observe(name, part, None)
                 free_memory()
                 too_large.append(start + size)
-                size //= 2
+                size = part.total // 2
             else:
                 outcomes += self._conclude(name, part, answer, attempt, [end - start for end in too_large])
                 start += size

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.batching.columnar import joined, rows_in, split
+from headrace.batching.columnar import joined, owned, rows_in, split
 from headrace.batching.footprint import footprint
 from headrace.core.errors import PredictionCountError
 from headrace.core.events import BatchCompleted, Observer
@@ -182,7 +182,8 @@ def _columns_answered(
     found = None if predictions is None else rows_in(predictions)
     if found != sum(rows):
         raise PredictionCountError(handler, sum(rows), found)
-    return [PredictionResult(*pair, model_id) for pair in zip(pieces, split(predictions, rows), strict=True)]
+    pairs = zip(map(owned, pieces), map(owned, split(predictions, rows)), strict=True)
+    return [PredictionResult(*pair, model_id) for pair in pairs]
 
 
 def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:
