@@ -21,7 +21,7 @@ from outputs import OutputsDifferError
 
 MB = 10**6
 
-BUDGET_SECS = 300.0
+BUDGET_SECS = 600.0
 """After so long no further round is begun, however many are asked for."""
 
 _LEAST_ROUNDS = 2
