@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import statistics
 import time
@@ -65,6 +66,8 @@ class LoggingTensor(PytorchModelHandlerTensor):
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
     """One row for each model."""
+    gc.collect()
+    gc.freeze()  # as in a pipeline: what was imported is not looked at by collections, which would count as the model's
     for name, (handler, rows) in _models(folder).items():
         sizes = [2**power for power in range(13) if 2**power <= _LARGEST[name]][: 3 if quick else None]
         rounds = [

@@ -69,6 +69,8 @@ class AdaptiveSize:
     """So many batches of a size tell how fast it is."""
     _NEARLY = 0.95
     """A size that has this share of the best throughput is as good as any."""
+    _PROBED = 8
+    """So often half of the size is tried, until that is known: when it was passed the model may not have been warm."""
 
     def __init__(self, config: BatchingConfig) -> None:
         self._config = config
@@ -92,6 +94,8 @@ class AdaptiveSize:
             best = max(1.0, min(self._fastest(fixed, each), longest))
             if best < self._last and not self._is_known(self._last) and self._last <= longest:
                 best = self._last
+            if self._asked % self._PROBED == 0 and not self._is_known(best / 2):
+                best /= 2
             ceiling = min(self._STEP * self._largest_seen, self._largest)
             varied = min(self._varied(best), longest)
             self._last = max(self._smallest, int(min(max(varied, self._last / self._STEP), ceiling)))
