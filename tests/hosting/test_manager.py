@@ -184,14 +184,14 @@ def test_a_loader_that_dies_is_told_to_all_who_wait(managers, lease_of):
 
 
 def test_a_lease_may_be_taken_again_after_a_loss(managers, lease_of, tmp_path):
-    def dies_once(servant, mark=str(tmp_path / "mark")):
-        if not os.path.exists(mark):
-            Path(mark).touch()
+    def dies_at_first(servant, well=str(tmp_path / "well")):
+        if not os.path.exists(well):
             os._exit(7)
         servant.model = "second"
 
-    lease = lease_of(dies_once)
+    lease = lease_of(dies_at_first)
     assert isinstance(lease.take(), Loss)
+    (tmp_path / "well").touch()
     assert take(lease) == ("second", True)
 
 
