@@ -62,7 +62,8 @@ class Channel:
         with self._sending:
             try:
                 sent = self._socket.sendmsg([framed], rights)
-                self._socket.sendall(memoryview(framed)[sent:])
+                if sent < len(framed):  # to send nothing fails, too, once the other end has read all and is gone
+                    self._socket.sendall(memoryview(framed)[sent:])
             except BaseException:
                 self.shut_down()
                 raise
