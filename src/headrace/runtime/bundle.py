@@ -69,4 +69,4 @@ class Bundle:
             batches = self._queues.add(element, tag)
         except self._caught as error:
             return [self._steps.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
-        return list(chain.from_iterable(starmap(self._steps.run, batches)))
+        return list(chain.from_iterable(starmap(self._steps.run, batches))) if batches else ()

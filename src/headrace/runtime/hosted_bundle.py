@@ -140,7 +140,7 @@ class HostedBundle:
             batches = self._queues.add(element, tag)
         except self._caught as error:
             return [self._fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
-        return list(chain.from_iterable(starmap(self._infer, batches)))
+        return list(chain.from_iterable(starmap(self._infer, batches))) if batches else ()
 
     def _infer(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         work = Work(name, preprocess=self._together, infer=True, weight=batch.weight, useful=batch.useful)
