@@ -147,8 +147,8 @@ def test_what_loading_sets_on_the_handler_stays_in_the_host(where):
 
 def test_a_hosts_bundles_are_the_sessions(where):
     first, second = where.bundle(Events()), where.bundle(Events())
-    assert first.add(1, "a") == []
-    assert second.add(2, "b") == []
+    assert not first.add(1, "a")
+    assert not second.add(2, "b")
     [outcome] = [*first.add(3, "c"), *first.finish()]
     assert (outcome.tags, [batch for _, batch in outcome.values]) == (["a", "c"], [[1, 3], [1, 3]])
     [outcome] = second.finish()
