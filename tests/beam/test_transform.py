@@ -12,7 +12,7 @@ import apache_beam.ml.inference.base as incumbent
 import cloudpickle
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, PlacementConfig, RetryConfig, UnsupportedError
+from headrace import BatchingConfig, ConfigurationError, PlacementConfig, UnsupportedError
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
 
 
@@ -220,7 +220,6 @@ def test_nothing_loads_at_construction():
         ({"watch_model_pattern": "*.pkl"}, "watch_model_pattern"),
         ({"monitoring_transform": beam.Map(print)}, "monitoring_transform"),
         ({"interval": 3}, "interval"),
-        ({"retry": RetryConfig()}, "retry"),
     ],
 )
 def test_what_cannot_be_done_yet_is_a_clear_error(arguments, feature):

@@ -66,5 +66,11 @@ def test_sizes_are_weights_only_without_a_weight_limit():
 def test_placement_and_retry_check_themselves():
     with pytest.raises(ConfigurationError, match="'process', 'machine' or 'auto'"):
         PlacementConfig("moon")
-    with pytest.raises(ConfigurationError, match="attempts"):
-        RetryConfig(attempts=0)
+    for attempts in (0, 1.5, None):
+        with pytest.raises(ConfigurationError, match="attempts must be an int, at least 1"):
+            RetryConfig(attempts)
+    for seconds in (0, -1, float("inf"), float("nan"), "45"):
+        with pytest.raises(ConfigurationError, match="timeout_secs must be a positive number of seconds"):
+            RetryConfig(timeout_secs=seconds)
+    with pytest.raises(ConfigurationError, match="retryable must be a function"):
+        RetryConfig(retryable=ConnectionError())

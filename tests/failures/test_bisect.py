@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.result import Caught
-from headrace.failures.bisect import bisect, tries_in_search
+from headrace.failures.bisect import bisect
 
 
 class Model:
@@ -57,16 +57,3 @@ def test_a_part_that_fails_only_together_loses_nothing():
 
     parts = list(bisect(0, 9, fussy, Caught.of(ValueError())))
     assert [n for _, _, answer in parts for n in answer] == list(range(9))
-
-
-@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n - 1))))
-def test_tries_of_a_bad_element_are_the_parts_that_it_was_in(case):
-    size, bad = case
-    tried = [(0, size)]
-
-    def attempt(start, stop):
-        tried.append((start, stop))
-        return Caught.of(ValueError()) if start <= bad < stop else []
-
-    list(bisect(0, size, attempt, Caught.of(ValueError())))
-    assert tries_in_search(size, bad) == sum(start <= bad < stop for start, stop in tried)

@@ -22,8 +22,6 @@ from headrace import (
     KeyModelMapping,
     ModelHandler,
     PlacementConfig,
-    RetryConfig,
-    UnsupportedError,
     predict,
 )
 
@@ -66,10 +64,8 @@ def test_only_what_the_next_batch_needs_is_read():
 def test_mistakes_are_errors_at_once():
     with pytest.raises(ConfigurationError, match="on_failure"):
         predict(Doubler(), [], on_failure="ignore")
-    with pytest.raises(UnsupportedError, match="retry"):
-        predict(Doubler(), [], retry=RetryConfig())
-    with pytest.raises(UnsupportedError, match="retry"):
-        predict(Doubler(), [], retry=RetryConfig())
+    with pytest.raises(ConfigurationError, match="retry must be a RetryConfig"):
+        predict(Doubler(), [], retry=3)
 
 
 def test_failures_raise():

@@ -15,7 +15,6 @@ from headrace import (
     ModelHandler,
     PlacementConfig,
     RetryConfig,
-    UnsupportedError,
 )
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import Request, catching, isolated, prepare
@@ -46,15 +45,11 @@ def test_only_exceptions_can_be_caught(given):
         catching(prepare(Handler(), Request()), given)
 
 
-@pytest.mark.parametrize(
-    ("request_", "feature"),
-    [
-        (Request(retry=RetryConfig()), "retry"),
-    ],
-)
-def test_what_cannot_be_done_yet_is_a_clear_error(request_, feature):
-    with pytest.raises(UnsupportedError, match=f"{feature}.* is not available in this version of Headrace; "):
-        prepare(Handler(), request_)
+def test_retries_are_configured_by_a_config():
+    assert prepare(Handler(), Request()).retry == RetryConfig()
+    assert prepare(Handler(), Request(retry=RetryConfig(7))).retry.attempts == 7
+    with pytest.raises(ConfigurationError, match="retry must be a RetryConfig, not 3"):
+        prepare(Handler(), Request(retry=3))
 
 
 @pytest.mark.parametrize("placement", [None, "process", PlacementConfig(), PlacementConfig("process")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError, Stage
@@ -12,6 +14,7 @@ from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
+from headrace.testing import FakeClock
 
 BEFORE, MODEL, AFTER = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 
@@ -58,15 +61,18 @@ class Notes(list):
     def operation(self, stage, tag, index):
         self._note((stage, tag, index))
 
+    def waiting(self):
+        self._note("waiting")
+
     def _note(self, what):
         self.append(what)
         if what == self._forbidden:
-            raise TimeoutError(what)
+            raise RuntimeError(what)
 
 
-def run(handler, *batches, name=ONLY, caught=(), seen=None, watch=None):
+def run(handler, *batches, name=ONLY, caught=(), seen=None, watch=None, clock=None):
     """(tag, prediction) pairs and failures of batches; each element's tag is its place among all."""
-    spec = prepare(handler, Request())
+    spec = prepare(handler, Request(clock=clock))
     worker = Worker(catching(spec, caught) if caught else spec)
     worker.session.breakers = {name: CircuitBreaker(5) for name in worker.session.breakers}
     try:
@@ -294,13 +300,32 @@ def test_a_watch_is_told_of_every_attempt_of_the_search():
 def test_what_a_watch_raises_counts_as_raised_by_the_operation(forbidden, failed, calls):
     bare = Poisoned()
     handler = bare.with_preprocess_fn(same).with_postprocess_fn(same)
-    _, bad = run(handler, [1, 2], caught=TimeoutError, watch=Notes(forbidden))
+    _, bad = run(handler, [1, 2], caught=RuntimeError, watch=Notes(forbidden))
     assert [(failure.tag, failure.stage) for failure in bad] == failed
     assert len(bare.batches) == calls
-    with pytest.raises(TimeoutError):
+    with pytest.raises(RuntimeError):
         run(handler, [1, 2], caught=ValueError, watch=Notes(forbidden))
-    with pytest.raises(TimeoutError):
+    with pytest.raises(RuntimeError):
         run(handler, [1, 2], watch=Notes(forbidden))
+
+
+def test_a_watch_is_told_all_the_while_that_a_pause_lasts():
+    class Lost(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            raise ConnectionError
+
+    class Clock(FakeClock):
+        def sleep(self, seconds):
+            watch.append(seconds)
+            super().sleep(seconds)
+
+    watch, clock = Notes(), Clock()
+    before = clock.seconds()
+    run(Lost(), [1], caught=Exception, watch=watch, clock=clock)
+    slept = [note for note in watch if isinstance(note, float)]
+    assert max(slept) <= 0.1
+    assert sum(slept) == pytest.approx(clock.seconds() - before)
+    assert all(note == "waiting" for note, after in itertools.pairwise(watch) if after == 0.1)
 
 
 def test_tries_are_the_calls_that_a_bad_element_was_in():
@@ -311,7 +336,7 @@ def test_tries_are_the_calls_that_a_bad_element_was_in():
                 raise MemoryError
             return super().run_inference(batch, model)
 
-    for bad in range(11):
+    for bad in (0, 5, 10):
         tried = []
         elements = [-1 if n == bad else n for n in range(11)]
         _, (failure,) = run(Small(), elements, caught=Exception)

@@ -54,7 +54,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         placement: where the model lives: ``"process"``, ``"machine"``, ``"auto"`` or a PlacementConfig; by default
             as the handler's ``share_model_across_processes()`` and ``model_copies()`` say.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
-        retry: not available in this version.
+        retry: how often a call of the model that failed for a passing reason, as a lost connection, is tried again
+            before anything else is; by default 3 tries within 45 seconds.
         isolate: whether the model lives in a host: a process of its own beside each worker process, which may hang,
             crash or run out of memory without harm; pre- and postprocessing run there, too.
         model_metadata_pcoll: not available in this version.

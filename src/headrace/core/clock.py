@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -20,3 +21,13 @@ class SystemClock:
     def time_ns(self) -> int:
         """Nanoseconds since an arbitrary start."""
         return time.monotonic_ns()
+
+    def sleep(self, seconds: float) -> None:
+        """Waits."""
+        time.sleep(seconds)
+
+
+def sleep_of(clock: Clock) -> Callable[[float], None]:
+    """How to wait by a clock: in its own way, if it has one."""
+    own: Callable[[float], None] = getattr(clock, "sleep", time.sleep)
+    return own

@@ -193,13 +193,21 @@ class PlacementConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How often a batch that failed for a passing reason is tried again; bounded twice."""
+    """How often a call of the model that failed for a passing reason is tried again, as it is; bounded twice."""
 
     attempts: int = 3
-    """Tries in all, the first included."""
+    """Tries in all, the first included; 1: none is tried again."""
     timeout_secs: float = 45.0
-    """No further try starts later than this after the first one, in seconds."""
+    """No further try of any part of a batch starts later than this after the batch first failed, in seconds."""
+    retryable: Callable[[BaseException], bool] | None = None
+    """Whether an exception may pass by itself. None: lost connections, time limits, errors with a status of HTTP or
+    gRPC that says so (429, 503, UNAVAILABLE, ...), and those whose attribute ``retryable`` is True."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attempts, int) or self.attempts < 1 or self.timeout_secs <= 0:
-            raise ConfigurationError("RetryConfig needs attempts of at least 1 and a positive timeout_secs.")
+        attempts, timeout_secs, retryable = (getattr(self, field.name) for field in fields(self))
+        if not isinstance(attempts, int) or attempts < 1:
+            raise ConfigurationError(f"attempts must be an int, at least 1, not {attempts!r}.")
+        if not isinstance(timeout_secs, int | float) or not 0 < timeout_secs < math.inf:
+            raise ConfigurationError(f"timeout_secs must be a positive number of seconds, not {timeout_secs!r}.")
+        if retryable is not None and not callable(retryable):
+            raise ConfigurationError(f"retryable must be a function of an exception, not {retryable!r}.")

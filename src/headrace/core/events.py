@@ -45,6 +45,15 @@ class BatchFailed:
 
 
 @dataclass(frozen=True)
+class BatchRetried:
+    """The model's call failed for a batch, or a part of one, for a reason that may pass, and is repeated as it is."""
+
+    model: str
+    examples: int
+    error: BaseException
+
+
+@dataclass(frozen=True)
 class ElementFailed:
     """An element has become a dead letter."""
 
@@ -84,7 +93,7 @@ class HandlerMetric:
     """Of a metric with a URN."""
 
 
-Event = ModelLoaded | BatchCompleted | BatchFailed | ElementFailed | HostLost | HandlerMetric
+Event = ModelLoaded | BatchCompleted | BatchFailed | BatchRetried | ElementFailed | HostLost | HandlerMetric
 
 
 class Observer(Protocol):

@@ -35,18 +35,3 @@ def bisect(
             yield from bisect(begin, end, attempt, result)
         else:
             yield begin, end, result
-
-
-def tries_in_search(size: int, place: int) -> int:
-    """How often a bad element is tried until it stands alone, the try of the whole batch included.
-
-    Args:
-        size: of the batch.
-        place: of the element in it, counted from 0.
-    """
-    start, stop, tries = 0, size, 1
-    while stop - start > 1:
-        middle = (start + stop) // 2
-        start, stop = (start, middle) if place < middle else (middle, stop)
-        tries += 1
-    return tries

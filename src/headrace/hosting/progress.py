@@ -23,6 +23,8 @@ class Doing(IntEnum):
     INFERENCE = 4
     POSTPROCESSING = 5
     ANSWERING = 6
+    WAITING = 7
+    """Before something is tried again."""
 
 
 @dataclass(frozen=True)

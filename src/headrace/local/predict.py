@@ -42,7 +42,8 @@ def predict(
             and only the bad elements of a failed batch fail.
         placement: where the model lives.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
-        retry: how often a batch that failed for a passing reason is tried again.
+        retry: how often a call of the model that failed for a passing reason is tried again; by default 3 tries
+            within 45 seconds.
         isolate: whether the model lives in a host: a process of its own, which may hang, crash or run out of memory.
         timeout: the longest that one operation, or the loading of a model, may take, in seconds; implies ``isolate``.
 

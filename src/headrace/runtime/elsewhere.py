@@ -58,9 +58,10 @@ class HostedModel(ModelElsewhere):
     @staticmethod
     def _error(loss: Loss, count: int) -> Exception:
         text = f"the host {loss.ending} while it was running inference on {count} elements."
-        if loss.timed_out:
-            return TimeoutError(text)
-        return HostOutOfMemoryError(text) if loss.out_of_memory else HostDiedError(text)
+        died = HostOutOfMemoryError if loss.out_of_memory else HostDiedError
+        error = TimeoutError(text) if loss.timed_out else died(text)
+        vars(error)["retryable"] = False  # this has been done, or would be too dear
+        return error
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the interpreter may be ending

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.core.errors import HostDiedError
 from headrace.core.events import Observer
+from headrace.failures.retry import is_transient
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
 from headrace.runtime.homes import find_home
@@ -27,8 +27,8 @@ class HostedWorker(AnyWorker):
 
         Raises:
             HostStartError: no host can be had.
-            Exception: the model cannot be loaded; where loading hangs or kills its host and such errors are caught,
-                the batches will get them.
+            Exception: the model cannot be loaded; where loading hangs, kills its host, or fails for a passing reason,
+                and such errors are caught, the batches will get them.
         """
         self._models: HostedModels = self.session.shared(lambda: find_home(self.spec, self.session.tell))
         if not self.plan.routed:
@@ -37,7 +37,7 @@ class HostedWorker(AnyWorker):
                 self.session.tell(answer.events)
             elif not isinstance(answer, Loss):  # a host that was lost before or after it loaded tells nothing
                 error, lines = answer.caught
-                if not (isinstance(error, HostDiedError | TimeoutError) and isinstance(error, self.spec.caught)):
+                if not (is_transient(error) and isinstance(error, self.spec.caught)):
                     raise with_traceback_of(error, lines)
 
 

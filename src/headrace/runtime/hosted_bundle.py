@@ -37,6 +37,7 @@ _WORDS = {
     Doing.INFERENCE: "running inference on",
     Doing.POSTPROCESSING: "postprocessing",
     Doing.ANSWERING: "sending back the predictions for",
+    Doing.WAITING: "waiting to try again",
 }
 
 

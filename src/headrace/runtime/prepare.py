@@ -48,7 +48,8 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
         )
     if not isinstance(request.batching, BatchingConfig | None):
         raise ConfigurationError(f"batching must be a BatchingConfig, not {request.batching!r}.")
-    _refuse_unsupported(request.retry)
+    if not isinstance(request.retry, RetryConfig | None):
+        raise ConfigurationError(f"retry must be a RetryConfig, not {request.retry!r}.")
     handler.validate_inference_args(request.inference_args)
     plan = make_plan(handler, request.batching)
     _refuse_remote(plan)
@@ -61,6 +62,7 @@ def prepare(handler: Any, request: Request) -> SessionSpec:
         model_identifier=request.model_identifier or origin,
         clock=request.clock or SystemClock(),
         inference_args=request.inference_args,
+        retry=request.retry or RetryConfig(),
         origin=origin,
         linger_secs=config.linger_secs,
     )
@@ -147,11 +149,6 @@ def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[Bas
 
 def _config(placement: Placement) -> PlacementConfig:
     return placement if isinstance(placement, PlacementConfig) else PlacementConfig(placement)
-
-
-def _refuse_unsupported(retry: RetryConfig | None) -> None:
-    if retry is not None:
-        raise UnsupportedError("retry=RetryConfig(...)", "leave it out: the runner retries failed bundles")
 
 
 def _refuse_remote(plan: Plan) -> None:

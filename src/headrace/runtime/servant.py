@@ -227,6 +227,9 @@ class _Watch:
             raise sentence.error
         self._progress.mark(_DOING[stage], -1 if tag is None else tag, index)
 
+    def waiting(self) -> None:
+        self._progress.mark(Doing.WAITING)
+
 
 def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
     good = Batch([], [], work.weight, work.useful)

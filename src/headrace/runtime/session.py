@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.batching.size import FixedSize, SizeController, size_controller
-from headrace.core.clock import Clock
+from headrace.core.clock import Clock, sleep_of
+from headrace.core.config import RetryConfig
 from headrace.core.events import Event, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.loads import LoadRecord
+from headrace.failures.retry import Patience
 from headrace.hosting.memory import process_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
 from headrace.runtime.plan import Plan
@@ -23,6 +27,8 @@ from headrace.runtime.sharing import Sharing
 
 if TYPE_CHECKING:
     from headrace.hosting.threads import ThreadBudget
+
+_LOGGER = logging.getLogger(__name__)
 
 Path = tuple[str, ...]
 """Names of attributes, one within the other."""
@@ -43,6 +49,8 @@ class SessionSpec:
     inference_args: dict[str, Any] | None = None
     caught: type[BaseException] | tuple[type[BaseException], ...] = ()
     """Which exceptions become failures; others are raised."""
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    """What is tried again that failed for a passing reason."""
     isolated: bool = False
     """Whether the models live in a host: a process of their own."""
     timeout_secs: float | None = None
@@ -208,12 +216,25 @@ class InferenceSession:
     def _load_here(self, name: Any, handler: Any) -> Loaded:
         attributes = {path: dict(vars(one)) for path, one in handlers_within(handler)}
         before, started = process_bytes(), self.spec.clock.time_ns()
-        model = handler.load_model()
+        model = self._loaded(handler)
         seconds = (self.spec.clock.time_ns() - started) / 1e9
         growth = max(0, process_bytes() - before)
         self._news.append(ModelLoaded(self.spec.plan.label(name), seconds, growth))
         changes = {path: _set_since(attributes.get(path, {}), vars(one)) for path, one in handlers_within(handler)}
         return Loaded(model, self.spec.transform, changes)
+
+    def _loaded(self, handler: Any) -> Any:
+        """The model; what fails for a passing reason is tried again."""
+        clock = self.spec.clock
+        patience = Patience(self.spec.retry, clock.time_ns, sleep_of(clock))
+        for failed in count(1):
+            try:
+                return handler.load_model()
+            except Exception as error:
+                if not patience.again(error, failed):
+                    raise
+                _LOGGER.warning("%s: loading failed and is tried again.", self.spec.plan.name, exc_info=True)
+        raise AssertionError("count() does not end")
 
 
 def handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Observer
+from headrace.core.clock import sleep_of
+from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried, ElementFailed, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
-from headrace.failures.bisect import bisect, tries_in_search
-from headrace.failures.memory import free_memory, is_out_of_memory
+from headrace.failures.ladder import Judge, Rung, climb
+from headrace.failures.memory import is_out_of_memory
+from headrace.failures.retry import Patience
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionSpec
+
+_LONGEST_SLEEP_SECS = 0.1
+"""At a time, where somebody watches; no time limit makes sense that is not much longer."""
 
 
 class Models(Protocol):
@@ -51,6 +56,10 @@ class Watch(Protocol):
             tag: of the element that it is called for; None for a call of the model, which is for a batch.
             index: which operation of its stage, counted from 0; 0 for a call of the model.
         """
+        ...
+
+    def waiting(self) -> None:
+        """Nothing is done for a moment, on purpose."""
         ...
 
 
@@ -149,11 +158,14 @@ class Steps(Operations):
                     self._watch.loading(name)
                 model = stack.enter_context(self._worker.model(name))
             except self._caught as error:
-                return self._give_up(name, batch, Caught.of(error))
+                caught = Caught.of(error)
+                self._tell_failed(name, batch.total, error)
+                self._session.breakers[name].record(succeeded=False)
+                return self._settle(name, batch, caught, 1)
             finally:
                 self.tell_news()
             try:
-                return self._infer(name, batch, partial(self._attempt, name, model))
+                return self._infer(name, batch, model)
             finally:
                 del model  # before the store may drop it: a limit on models is one on memory
 
@@ -162,55 +174,37 @@ class Steps(Operations):
         for event in self._session.news():
             self._observer.on_event(event)
 
-    def _infer(self, name: Any, batch: AnyBatch, attempt: Callable[[AnyBatch], list[Any] | Caught]) -> list[Outcome]:
-        """One try of a batch; where there is too little memory, of parts that become smaller until they fit."""
-        outcomes: list[Outcome] = []
-        too_large: list[int] = []
-        """Where those parts end for which there was too little memory."""
-        part, start, size = batch, 0, batch.total
-        while start < batch.total:
-            answer = attempt(part)
-            if isinstance(answer, Caught) and self._may_fit_in_parts(name, part, answer.error):
-                self._tell_failed(name, part, answer.error)
-                self._observe(name, part, None)
-                free_memory()
-                too_large.append(start + size)
-                size = part.total // 2
-            else:
-                outcomes += self._conclude(name, part, answer, attempt, [end - start for end in too_large])
-                start += size
-            part = batch.part(start, start + size)
-        return outcomes
+    def _infer(self, name: Any, batch: AnyBatch, model: Any) -> list[Outcome]:
+        """One try of a batch, and what its failure asks for."""
+        spec, breaker = self._worker.spec, self._session.breakers[name]
+        patience = Patience(spec.retry, spec.clock.time_ns, self._wait)
+        judge = Judge(self._caught, patience, breaker, billed=self._plan.remote)
+        searched = 0
 
-    def _conclude(
-        self,
-        name: Any,
-        batch: AnyBatch,
-        answer: list[Any] | Caught,
-        attempt: Callable[[AnyBatch], list[Any] | Caught],
-        too_large: Sequence[int],
-    ) -> list[Outcome]:
-        """What a try of a batch means; where it has failed, after the search for its bad elements.
+        def attempt(start: int, stop: int) -> list[Any] | Caught:
+            return self._attempt(name, model, batch.part(start, stop))
 
-        Its elements before each of the places ``too_large`` have been tried before, in a part that did not fit.
-        """
-        breaker, size = self._session.breakers[name], batch.total
-        if not isinstance(answer, Caught):
-            breaker.record(succeeded=True)
-            return self._deliver(name, batch, answer)
-        if breaker.is_open or self._plan.remote:
-            return self._give_up(name, batch, answer, 1 + sum(size <= end for end in too_large))
-        self._tell_failed(name, batch, answer.error)
-        parts = list(bisect(0, size, lambda start, stop: attempt(batch.part(start, stop)), answer))
-        breaker.record(succeeded=any(not isinstance(found, Caught) for _, _, found in parts))
+        def choose(start: int, stop: int, error: BaseException, failed: int) -> Rung:
+            nonlocal searched
+            rung, is_part_of_search = judge.choose(start, stop, error, failed), stop <= searched
+            if rung is Rung.AGAIN:  # whoever keeps the event is not to keep the model, which a traceback holds
+                self._observer.on_event(BatchRetried(self._plan.label(name), stop - start, Caught.of(error).error))
+            elif rung is Rung.RAISE or not is_part_of_search:
+                self._tell_failed(name, stop - start, error)
+            if rung is Rung.IN_PARTS and not is_part_of_search:
+                self._observe(name, batch.part(start, stop), None)
+            searched = stop if rung is Rung.SEARCH else searched
+            return rung
+
         outcomes: list[Outcome] = []
-        for start, stop, found in parts:
-            tries = tries_in_search(size, start) + sum(start < end for end in too_large)
-            outcomes += self._settle(name, batch.part(start, stop), found, tries)
+        for parts in climb(batch.total, attempt, choose):
+            breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
+            for start, stop, answer, tries in parts:
+                outcomes += self._settle(name, batch.part(start, stop), answer, tries)
         return outcomes
 
     def _attempt(self, name: Any, model: Any, batch: AnyBatch) -> list[Any] | Caught:
-        """Predictions for a batch, or the exception that its elements caused; raises what is not caught."""
+        """Predictions for a batch, or what was raised; if it may yet be raised again, with its traceback on it."""
         try:
             if self._watch is not None:
                 self._watch.operation(Stage.INFERENCE, None, 0)
@@ -218,22 +212,21 @@ class Steps(Operations):
         except self._caught as error:
             return Caught.of(error)
         except Exception as error:
-            if self._is_too_large(batch, error):
-                return Caught.of(error)
-            self._tell_failed(name, batch, error)
-            raise
+            return Caught.of(error) if batch.total > 1 and is_out_of_memory(error) else Caught(error, [])
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)
         self._observer.on_event(event)
         self._observe(name, batch, seconds)
         return predictions
 
-    def _is_too_large(self, batch: AnyBatch, error: BaseException) -> bool:
-        return batch.total > 1 and not self._plan.remote and is_out_of_memory(error)
-
-    def _may_fit_in_parts(self, name: Any, batch: AnyBatch, error: BaseException) -> bool:
-        is_hopeless = self._session.breakers[name].is_open and isinstance(error, self._caught)
-        return self._is_too_large(batch, error) and not is_hopeless
+    def _wait(self, seconds: float) -> None:
+        """Before a batch is tried again; the watch is told all the while, so that nobody takes it for hanging."""
+        sleep = sleep_of(self._worker.spec.clock)
+        while self._watch is not None and seconds > _LONGEST_SLEEP_SECS:
+            self._watch.waiting()
+            sleep(_LONGEST_SLEEP_SECS)
+            seconds -= _LONGEST_SLEEP_SECS
+        sleep(seconds)
 
     def _observe(self, name: Any, batch: AnyBatch, seconds: float | None) -> None:
         size = batch.size(as_weight=self._plan.batching.learns_from_weights)
@@ -246,14 +239,9 @@ class Steps(Operations):
         pairs = zip(batch.elements, batch.tags, strict=True)
         return [fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
 
-    def _give_up(self, name: Any, batch: AnyBatch, caught: Caught, tries: int = 1) -> list[Outcome]:
-        self._tell_failed(name, batch, caught.error)
-        self._session.breakers[name].record(succeeded=False)
-        return self._settle(name, batch, caught, tries)
-
     def _deliver(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
         tags = batch.tags * len(predictions) if self._plan.prebatched else batch.tags
         return self.postprocess(tags, predictions, name)
 
-    def _tell_failed(self, name: Any, batch: AnyBatch, error: BaseException) -> None:
-        self._observer.on_event(BatchFailed(self._plan.label(name), batch.total, error))
+    def _tell_failed(self, name: Any, size: int, error: BaseException) -> None:
+        self._observer.on_event(BatchFailed(self._plan.label(name), size, error))

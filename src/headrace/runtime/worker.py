@@ -13,6 +13,7 @@ from headrace.batching.footprint import footprint
 from headrace.core.errors import PredictionCountError
 from headrace.core.events import BatchCompleted, Observer
 from headrace.core.result import PredictionResult
+from headrace.failures.retry import is_transient
 from headrace.runtime.bundle import AnyBundle, Bundle
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import (
@@ -80,7 +81,8 @@ class Worker(AnyWorker):
     """Calls models for one thread; handlers may keep what they like on themselves, as they may with Beam.
 
     Opening one loads the model, where there is only one, or joins the threads that already have it; models by key load
-    when they are needed.
+    when they are needed. Where the only one cannot be loaded for a passing reason that is caught, the batches will get
+    that until it can.
     """
 
     def bundle(self, observer: Observer) -> Bundle:
@@ -90,9 +92,14 @@ class Worker(AnyWorker):
     def _begin(self) -> None:
         self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._bytes_are_counted = True
-        if not self.plan.routed:
+        if self.plan.routed:
+            return
+        try:
             with self.model(ONLY):
                 pass
+        except self.spec.caught as error:
+            if not is_transient(error):
+                raise  # it is the pipeline that is wrong, not its elements
 
     @contextmanager
     def model(self, name: Any) -> Iterator[Any]:

@@ -1,0 +1,134 @@
+"""What is tried for a batch whose call fails: smaller parts, the same again, a search for its bad elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
+from typing import Generic, NamedTuple, TypeVar
+
+from headrace.core.result import Caught
+from headrace.failures.bisect import bisect
+from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.memory import free_memory, is_out_of_memory
+from headrace.failures.retry import Patience
+
+ResultT = TypeVar("ResultT")
+
+
+class Rung(Enum):
+    """What is to be done about a call that has failed."""
+
+    AGAIN = auto()
+    """Repeat it as it is."""
+    IN_PARTS = auto()
+    """Cut it in two, and whatever follows in the batch likewise: there was too little memory."""
+    SEARCH = auto()
+    """Halve it until its bad elements stand alone."""
+    GIVE_UP = auto()
+    """Let all of its elements fail."""
+    RAISE = auto()
+    """Raise the error, which ends it all."""
+
+
+Choose = Callable[[int, int, BaseException, int], Rung]
+"""Decides about the elements from one place up to another, given what their call raised and how many tries of it have
+failed in a row; and does what the decision needs first, as waiting or freeing."""
+
+
+class Part(NamedTuple, Generic[ResultT]):
+    """What has become of neighbours in a batch; where it is an exception, each of them is to fail with it."""
+
+    start: int
+    stop: int
+    answer: ResultT | Caught
+    tries: int
+    """How many calls the first of them was in."""
+
+
+class Judge:
+    """Chooses the rung for the failures of one batch.
+
+    Memory first: a smaller part may do at once. Then time: what passes by itself is tried again, after a pause. What is
+    caught is searched, unless everything has been failing lately, or tries are billed; what is not caught is raised.
+
+    Args:
+        caught: which exceptions are to become failures of elements.
+        patience: says what is tried again.
+        breaker: says whether everything has been failing lately.
+        billed: whether each try costs somebody's money, so that nothing is tried again.
+        free: makes room where memory is wanting.
+    """
+
+    def __init__(
+        self,
+        caught: type[BaseException] | tuple[type[BaseException], ...],
+        patience: Patience,
+        breaker: CircuitBreaker,
+        *,
+        billed: bool = False,
+        free: Callable[[], None] = free_memory,
+    ) -> None:
+        self._caught = caught
+        self._patience = patience
+        self._breaker = breaker
+        self._billed = billed
+        self._free = free
+
+    def choose(self, start: int, stop: int, error: BaseException, failed: int) -> Rung:
+        """See ``Choose``."""
+        is_caught = isinstance(error, self._caught)
+        is_hopeless = self._breaker.is_open and is_caught
+        if not self._billed and not is_hopeless:
+            if stop - start > 1 and is_out_of_memory(error):
+                self._free()
+                return Rung.IN_PARTS
+            if self._patience.again(error, failed):
+                return Rung.AGAIN
+        if not is_caught:
+            return Rung.RAISE
+        return Rung.GIVE_UP if self._billed or is_hopeless else Rung.SEARCH
+
+
+def climb(
+    size: int, attempt: Callable[[int, int], ResultT | Caught], choose: Choose
+) -> Iterator[Sequence[Part[ResultT]]]:
+    """Runs a batch, and whatever its failures ask for, until each element has an answer.
+
+    Args:
+        size: of the batch, at least 1.
+        attempt: calls the model with the elements from one place up to another; a Caught is what it raised.
+        choose: decides what comes after a failure. Within a search only AGAIN and RAISE count.
+
+    Yields:
+        Parts in their order, which together are the batch: at once all that has come of one call and the search after
+        it.
+    """
+    calls: list[tuple[int, int]] = []
+
+    def persist(start: int, stop: int) -> tuple[ResultT | Caught, Rung]:
+        failed = 0
+        while True:
+            calls.append((start, stop))
+            answer = attempt(start, stop)
+            failed += 1
+            if not isinstance(answer, Caught):
+                return answer, Rung.GIVE_UP
+            rung = choose(start, stop, answer.error, failed)
+            if rung is Rung.RAISE:
+                raise answer.error
+            if rung is not Rung.AGAIN:
+                return answer, rung
+
+    start, step = 0, size
+    while start < size:
+        stop = min(start + step, size)
+        answer, rung = persist(start, stop)
+        if rung is Rung.IN_PARTS:
+            step = (stop - start) // 2
+            continue
+        found: Iterator[tuple[int, int, ResultT | Caught]] = iter([(start, stop, answer)])
+        if rung is Rung.SEARCH and isinstance(answer, Caught):
+            found = bisect(start, stop, lambda begin, end: persist(begin, end)[0], answer)
+        parts = list(found)
+        yield [Part(*part, sum(begin <= part[0] < end for begin, end in calls)) for part in parts]
+        start = stop

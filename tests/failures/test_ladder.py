@@ -1,0 +1,151 @@
+"""Every element has its answer, in order and once, whatever calls do; and what is tried is bounded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import RetryConfig
+from headrace.core.result import Caught
+from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.ladder import Judge, Rung, climb
+from headrace.failures.retry import Patience
+from headrace.testing import FakeClock
+
+
+class Model:
+    """Answers a call with its elements' places.
+
+    Args:
+        bad: places whose calls fail for good.
+        ceiling: how many elements a call may have for the memory.
+        passing: in which calls, counted from 0, the connection is lost.
+    """
+
+    def __init__(self, bad=(), ceiling=10**9, passing=()):
+        self._bad, self._ceiling, self._passing = set(bad), ceiling, set(passing)
+        self.calls = []
+
+    def __call__(self, start, stop):
+        self.calls.append((start, stop))
+        if len(self.calls) - 1 in self._passing:
+            return Caught.of(ConnectionResetError())
+        if stop - start > self._ceiling:
+            return Caught.of(MemoryError())
+        return Caught.of(ValueError()) if self._bad & set(range(start, stop)) else list(range(start, stop))
+
+
+def judge(clock=None, *, caught=Exception, attempts=3, timeout_secs=45.0, breaker=None, billed=False):
+    clock = clock or FakeClock()
+    patience = Patience(RetryConfig(attempts, timeout_secs), clock.time_ns, clock.sleep, lambda: 0.5)
+    return Judge(caught, patience, breaker or CircuitBreaker(), billed=billed, free=lambda: None)
+
+
+def answers(size, model, a_judge=None):
+    """Places with a prediction, places without, and all parts."""
+    parts = [part for found in climb(size, model, (a_judge or judge()).choose) for part in found]
+    good = [place for part in parts if not isinstance(part.answer, Caught) for place in part.answer]
+    bad = [place for part in parts if isinstance(part.answer, Caught) for place in range(part.start, part.stop)]
+    return good, bad, parts
+
+
+BATCHES = st.integers(1, 60).flatmap(
+    lambda size: st.tuples(st.just(size), st.sets(st.integers(0, size - 1)), st.integers(1, 60))
+)
+
+
+@given(BATCHES)
+def test_no_good_element_is_lost(case):
+    size, bad, ceiling = case
+    good, failed, parts = answers(size, Model(bad, ceiling))
+    assert (good, failed) == (sorted(set(range(size)) - bad), sorted(bad))
+    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(size))
+
+
+@given(BATCHES, st.sets(st.integers(0, 200)))
+def test_every_element_has_one_answer_and_what_passes_costs_no_good_one_unless_tries_run_out(case, passing):
+    size, bad, ceiling = case
+    model = Model(bad, ceiling, passing)
+    good, failed, _ = answers(size, model, judge(attempts=500, timeout_secs=1e9))
+    assert (good, failed) == (sorted(set(range(size)) - bad), sorted(bad))
+
+
+@given(BATCHES, st.sets(st.integers(0, 20)))
+def test_tries_are_the_calls_that_an_element_was_in(case, passing):
+    size, bad, ceiling = case
+    model = Model(bad, ceiling, passing)
+    for part in answers(size, model)[2]:
+        assert sum(start <= part.start < stop for start, stop in model.calls) == part.tries
+
+
+def test_one_bad_element_in_1024_costs_twenty_calls_more():
+    model = Model(bad=[700])
+    answers(1024, model)
+    assert len(model.calls) == 1 + 2 * 10
+
+
+def test_memory_is_learnt_once_in_a_batch():
+    model = Model(ceiling=5)
+    answers(32, model)
+    assert model.calls == [(0, 32), (0, 16), (0, 8), *[(n, n + 4) for n in range(0, 32, 4)]]
+
+
+def test_what_fails_within_a_search_is_tried_again_too():
+    model = Model(bad=[0], passing=[3])  # the batch, its first half, the bad element, its neighbour
+    assert answers(4, model)[:2] == ([1, 2, 3], [0])
+    assert model.calls == [(0, 4), (0, 2), (0, 1), (1, 2), (1, 2), (2, 4)]
+
+
+def test_an_outage_ends_by_the_number_of_tries():
+    model = Model(passing=range(1000))
+    assert answers(1, model)[1] == [0]
+    assert len(model.calls) == 3
+
+
+def test_an_outage_ends_by_the_time():
+    clock, model = FakeClock(), Model(passing=range(10_000))
+    before = clock.seconds()
+    answers(64, model, judge(clock, attempts=1000, timeout_secs=30))
+    assert clock.seconds() - before <= 30
+
+
+def test_what_is_not_caught_is_raised_as_soon_as_nothing_helps():
+    model = Model(bad=[3], ceiling=4)
+    with pytest.raises(ValueError, match=r"^$"):
+        answers(8, model, judge(caught=()))
+    assert model.calls == [(0, 8), (0, 4)]
+    with pytest.raises(ConnectionResetError):
+        answers(8, Model(passing=range(9)), judge(caught=()))
+    assert answers(8, Model(passing=[0], ceiling=2), judge(caught=()))[0] == list(range(8))
+
+
+def test_what_is_not_caught_ends_a_search_too():
+    model = Model(bad=[0], passing=range(1, 9))
+    with pytest.raises(ConnectionResetError):
+        answers(4, model, judge(caught=ValueError))
+
+
+def test_billed_calls_are_never_repeated():
+    for model in (Model(bad=[1]), Model(ceiling=2), Model(passing=[0])):
+        assert answers(4, model, judge(billed=True))[1] == [0, 1, 2, 3]
+        assert model.calls == [(0, 4)]
+
+
+def test_while_everything_fails_a_batch_is_given_up_at_once():
+    breaker = CircuitBreaker(1)
+    breaker.record(succeeded=False)
+    for model in (Model(bad=[1]), Model(ceiling=2), Model(passing=[0])):
+        assert answers(4, model, judge(breaker=breaker))[1] == [0, 1, 2, 3]
+        assert model.calls == [(0, 4)]
+
+
+def test_parts_that_fit_are_found_without_catching_even_while_everything_fails():
+    breaker = CircuitBreaker(1)
+    breaker.record(succeeded=False)
+    assert answers(4, Model(ceiling=1), judge(caught=(), breaker=breaker))[0] == [0, 1, 2, 3]
+
+
+def test_a_single_element_for_which_memory_is_wanting_fails():
+    assert answers(1, Model(ceiling=0))[1] == [0]
+    assert judge().choose(0, 1, MemoryError(), 1) is Rung.SEARCH

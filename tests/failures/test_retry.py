@@ -1,0 +1,105 @@
+"""What passes by itself, and the two bounds of trying again."""
+
+from __future__ import annotations
+
+import urllib.error
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import RetryConfig
+from headrace.core.errors import HostDiedError, PredictionCountError
+from headrace.failures.retry import Patience, is_transient
+from headrace.testing import FakeClock
+
+
+def error_with(**attributes):
+    error = RuntimeError()
+    vars(error).update(attributes)
+    return error
+
+
+class Code:
+    """As an error of gRPC has it."""
+
+    name = "UNAVAILABLE"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionResetError(), True),
+        (TimeoutError(), True),
+        (urllib.error.HTTPError("http://localhost", 503, "busy", None, None), True),
+        (urllib.error.HTTPError("http://localhost", 400, "bad", None, None), False),
+        (error_with(status_code=429), True),
+        (error_with(response=SimpleNamespace(status_code=502)), True),
+        (error_with(response=SimpleNamespace(status_code=404)), False),
+        (error_with(code=Code), True),
+        (error_with(code=lambda: 1 / 0), False),
+        (error_with(retryable=True), True),
+        (error_with(retryable=False, status_code=429), False),
+        (error_with(code="429"), False),
+        (HostDiedError("it died"), True),
+        (PredictionCountError(object(), 1, 0), False),
+        (ValueError("out of cheese"), False),
+        (FileNotFoundError("model.pkl"), False),
+        (MemoryError(), False),
+    ],
+    ids=repr,
+)
+def test_what_passes_by_itself(error, expected):
+    assert is_transient(error) is expected
+
+
+def patience(clock, jitter=0.5, **config):
+    return Patience(RetryConfig(**config), clock.time_ns, clock.sleep, lambda: jitter)
+
+
+def test_pauses_grow_to_their_longest():
+    clock = FakeClock()
+    waits, pauses = patience(clock, jitter=1.0, attempts=9, timeout_secs=1000), []
+    for failed in range(1, 9):
+        before = clock.seconds()
+        assert waits.again(ConnectionError(), failed)
+        pauses.append(round(clock.seconds() - before))
+    assert pauses == [1, 2, 4, 8, 16, 20, 20, 20]
+    assert not waits.again(ConnectionError(), 9)
+
+
+def test_the_time_counts_from_the_first_failure_of_the_batch():
+    clock = FakeClock()
+    waits = patience(clock, timeout_secs=10)
+    assert waits.again(ConnectionError(), 1)
+    clock.advance(9)
+    assert waits.again(ConnectionError(), 1)
+    clock.advance(0.5)
+    assert not waits.again(ConnectionError(), 1)
+
+
+def test_what_does_not_pass_is_not_waited_for():
+    clock = FakeClock()
+    before = clock.time_ns()
+    assert not patience(clock).again(ValueError(), 1)
+    assert not patience(clock, attempts=1).again(ConnectionError(), 1)
+    assert clock.time_ns() == before
+
+
+def test_the_user_may_say_what_passes():
+    clock = FakeClock()
+    waits = patience(clock, retryable=lambda error: "busy" in str(error))
+    assert waits.again(ValueError("busy"), 1)
+    assert not waits.again(ConnectionError("lost"), 1)
+
+
+@given(st.integers(1, 20), st.floats(0.1, 100), st.floats(0, 0.999))
+def test_both_bounds_hold(attempts, timeout_secs, jitter):
+    clock = FakeClock()
+    waits, failed = patience(clock, jitter=jitter, attempts=attempts, timeout_secs=timeout_secs), 1
+    before = clock.seconds()
+    while waits.again(ConnectionError(), failed):
+        failed += 1
+    assert failed <= attempts
+    assert clock.seconds() - before <= timeout_secs + 1e-3

@@ -1,0 +1,195 @@
+"""What fails for a passing reason is tried again, wherever the model lives, and nobody waits who has a fake clock."""
+
+from __future__ import annotations
+
+import time
+
+import numpy
+import pytest
+
+from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler, RetryConfig
+from headrace.core.events import BatchFailed, BatchRetried, ElementFailed, ModelLoaded
+from headrace.core.result import Failure
+from headrace.metrics.inference import InferenceMetrics
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import open_worker
+from headrace.testing import FakeClock
+
+PLACES = {
+    "here": {},
+    "isolated": {"isolate": True},
+    "within-a-time-limit": {"timeout_secs": 60},
+    "mapped": {"placement": "machine"},
+    "mapped-and-isolated": {"placement": "machine", "isolate": True},
+}
+
+
+@pytest.fixture
+def where(request):
+    """Arguments; where the machine's manager is needed, it has a place of its own."""
+    if "placement" in request.param:
+        request.getfixturevalue("runtime")
+    return request.param
+
+
+class Unsteady(ModelHandler):
+    """Doubles; so many calls, and so many loads, fail first, counted over all processes.
+
+    Args:
+        folder: for the count.
+        calls: how many of the model's calls fail.
+        loads: how many of its loads do.
+        poison: an example that fails for good.
+        error: what fails for a passing reason.
+        copies: how many hosts the machine has for it.
+    """
+
+    def __init__(self, folder, calls=0, loads=0, poison=None, error=ConnectionResetError, copies=1):
+        super().__init__()
+        self.folder, self.calls, self.loads, self.poison, self.error = folder, calls, loads, poison, error
+        self.copies = copies
+
+    def model_copies(self):
+        return self.copies
+
+    def load_model(self):
+        self.fail("loads", self.loads)
+        return numpy.full(1000, 2)
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.fail("calls", self.calls)
+        if self.poison in batch:
+            raise ValueError("poison")
+        return [example * int(model[0]) for example in batch]
+
+    def fail(self, what, times):
+        path = self.folder / what
+        with path.open("a") as file:
+            file.write("x")
+        if path.stat().st_size <= times:
+            raise self.error(what)
+
+
+class Seen(list):
+    on_event = list.append
+
+    def of(self, kind):
+        return [event for event in self if isinstance(event, kind)]
+
+
+class Counters(dict):
+    def increment(self, namespace, name, amount):
+        self[name] = self.get(name, 0) + amount
+
+    def update(self, namespace, name, value):
+        pass
+
+
+def counted(folder, what):
+    return (folder / what).stat().st_size
+
+
+def outcomes(handler, elements, *, caught=(), retry=None, size=4, events=None, clock=None, **where):
+    """Predictions and failures, in the order of the elements."""
+    batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
+    spec = prepare(handler, Request(clock=clock or FakeClock(), batching=batching, retry=retry, **where))
+    worker = open_worker(catching(spec, caught) if caught else spec)
+    try:
+        bundle = worker.bundle(Seen() if events is None else events)
+        found = [out for place, element in enumerate(elements) for out in bundle.add(element, place)]
+        found += bundle.finish()
+    finally:
+        worker.close()
+    by_place = {}
+    for outcome in found:
+        is_bad = isinstance(outcome, Failure)
+        by_place.update({outcome.tag: outcome} if is_bad else zip(outcome.tags, outcome.values, strict=True))
+    return [by_place[place] for place in sorted(by_place)]
+
+
+@pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
+def test_a_lost_connection_costs_nobody_anything(tmp_path, where):
+    events = Seen()
+    assert outcomes(Unsteady(tmp_path, calls=2), range(5), events=events, **where) == [0, 2, 4, 6, 8]
+    assert counted(tmp_path, "calls") == 4
+    assert [event.examples for event in events.of(BatchRetried)] == [4, 4]
+    assert events.of(BatchFailed) == events.of(ElementFailed) == []
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_so_it_is_where_a_key_decides_on_the_model(request, tmp_path, copies):
+    if copies > 1:
+        request.getfixturevalue("runtime")
+    handler = KeyedModelHandler([KeyModelMapping(["a"], Unsteady(tmp_path, calls=2, copies=copies))])
+    events = Seen()
+    assert outcomes(handler, [("a", n) for n in range(4)], events=events) == [("a", 2 * n) for n in range(4)]
+    assert [(event.model, event.examples) for event in events.of(BatchRetried)] == [("a", 4)] * 2
+
+
+@pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
+def test_when_tries_run_out_it_is_an_error_like_any_other(tmp_path, where):
+    with pytest.raises(ConnectionResetError, match="calls"):
+        outcomes(Unsteady(tmp_path, calls=3), range(4), **where)
+    assert counted(tmp_path, "calls") == 3
+
+
+def test_its_dead_letters_count_all_tries(tmp_path):
+    failures = outcomes(Unsteady(tmp_path, calls=99), range(2), caught=Exception)
+    assert [failure.attempts for failure in failures] == [6, 6]  # of both, and of each alone
+    assert counted(tmp_path, "calls") == 9
+
+
+def test_poison_is_searched_for_and_what_passes_meanwhile_costs_no_neighbour(tmp_path):
+    found = outcomes(Unsteady(tmp_path, calls=2, poison=3), range(8), caught=Exception, size=8)
+    assert [out for out in found if not isinstance(out, Failure)] == [0, 2, 4, 8, 10, 12, 14]
+    assert counted(tmp_path, "calls") == 2 + 1 + 2 * 3
+
+
+def test_what_cannot_pass_is_not_tried_again(tmp_path):
+    with pytest.raises(KeyError):
+        outcomes(Unsteady(tmp_path, calls=1, error=KeyError), range(4))
+
+
+def test_the_user_decides(tmp_path):
+    handler = Unsteady(tmp_path, calls=4, error=KeyError)
+    retry = RetryConfig(attempts=5, retryable=lambda error: isinstance(error, KeyError))
+    assert outcomes(handler, range(4), retry=retry) == [0, 2, 4, 6]
+    (tmp_path / "calls").unlink()
+    with pytest.raises(ConnectionResetError):
+        outcomes(Unsteady(tmp_path, calls=1), range(4), retry=RetryConfig(attempts=1))
+
+
+class Real(FakeClock):
+    """Really waits; at least a little, whatever the pause."""
+
+    def sleep(self, seconds):
+        time.sleep(max(seconds, 0.05))
+
+
+def test_waiting_is_no_hanging(tmp_path):
+    """The pauses together are, most likely, longer than an operation may take."""
+    handler = Unsteady(tmp_path, calls=2)
+    assert outcomes(handler, range(4), timeout_secs=0.4, clock=Real()) == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
+def test_a_load_is_tried_again_too_where_it_happens(tmp_path, where):
+    events = Seen()
+    assert outcomes(Unsteady(tmp_path, loads=2), [1], events=events, **where) == [2]
+    assert counted(tmp_path, "loads") == 3
+    assert len(events.of(ModelLoaded)) == 1
+
+
+@pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
+def test_rows_get_the_error_of_a_load_that_may_pass(tmp_path, where):
+    found = outcomes(Unsteady(tmp_path, loads=99), range(8), caught=Exception, **where)
+    assert {type(failure.error) for failure in found} == {ConnectionResetError}
+    assert len(found) == 8
+    with pytest.raises(ConnectionResetError):
+        outcomes(Unsteady(tmp_path, loads=9999), range(8), **where)
+
+
+def test_repeated_calls_are_counted(tmp_path):
+    counters = Counters()
+    outcomes(Unsteady(tmp_path, calls=2), range(4), events=InferenceMetrics(counters, "n"))
+    assert counters == {"retried_batches_counter": 2, "num_inferences": 4}
