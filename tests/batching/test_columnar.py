@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy
 import pandas
 import pyarrow
@@ -119,3 +121,18 @@ def test_what_leaves_has_memory_of_its_own():
     part = owned({"a": cut(whole, 10, 20), "b": numpy.arange(3)})
     assert part["a"].untyped_storage().nbytes() == 40
     assert owned(whole) is whole
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.data())
+def test_rows_are_picked_from_pieces(sizes, data):
+    total = sum(sizes)
+    bounds = [0, *itertools.accumulate(sizes)]
+    pieces = [numpy.arange(*bound) for bound in itertools.pairwise(bounds)]
+    batch = ColumnarBatch(pieces, list(range(len(sizes))), sizes)
+    positions = sorted(data.draw(st.sets(st.integers(0, total - 1), min_size=1)))
+    picked, firsts = batch.pick(positions)
+    assert [row for piece in picked.elements for row in piece.tolist()] == positions
+    assert [piece[0] for piece in picked.elements] == firsts
+    assert picked.rows == list(map(len, picked.elements))
+    assert all(set(piece) <= set(pieces[tag]) for piece, tag in zip(picked.elements, picked.tags, strict=True))
+    assert batch.pick(range(total))[0].rows == batch.rows

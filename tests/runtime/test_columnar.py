@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 
 import cloudpickle
@@ -22,10 +23,12 @@ from headrace import (
     Stage,
     predict,
 )
+from headrace.core.errors import HostDiedError
 from headrace.metrics.totals import Totals
 from headrace.runtime.bundle import Bundle
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.worker import Worker
+from headrace.testing import hang
 
 
 class Doubling(ModelHandler):
@@ -47,14 +50,6 @@ class Doubling(ModelHandler):
         if (columns < 0).any():
             raise ValueError(f"{columns.min()} is negative")
         return self.answer(columns)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -114,6 +109,45 @@ def test_in_a_host_as_here(isolate):
     assert sorted(row for row in rows_of(outcomes) if row[0] >= 0) == expected
     [failure] = [one for one in outcomes if isinstance(one, Failure)]
     assert failure.element.tolist() == [-1]
+
+
+class Lethal(Doubling):
+    """Ends its process for a batch with that row in it."""
+
+    def __init__(self, row, how=lambda: os._exit(3), **options):
+        super().__init__(**options)
+        self.row, self.how = row, how
+
+    def run_columns(self, columns, model, inference_args=None):
+        if (columns == self.row).any():
+            self.how()
+        return super().run_columns(columns, model, inference_args)
+
+
+@pytest.mark.parametrize("places", [[157], [0, 63, 64, 499]], ids=str)
+def test_a_row_that_kills_its_host_fails_alone(places):
+    elements = [numpy.arange(start, start + 50) for start in range(0, 500, 50)]
+    for place in places:
+        elements[place // 50][place % 50] = 1000
+    outcomes = list(predict(Lethal(1000), elements, on_failure="yield", batching=fixed(64), isolate=True))
+    good = sorted(row for one in outcomes if not isinstance(one, Failure) for row in one.example.tolist())
+    failures = [one for one in outcomes if isinstance(one, Failure)]
+    assert good == [row for row in range(500) if row not in places]
+    assert [failure.element.tolist() for failure in failures] == [[1000]] * len(places)
+    assert {type(failure.error) for failure in failures} == {HostDiedError}
+    assert all(failure.attempts > 6 for failure in failures)
+    assert "row " in str(failures[0].error)
+
+
+def test_a_row_that_hangs_fails_alone():
+    elements = [numpy.arange(5), numpy.array([5, 1000, 7])]
+    handler = Lethal(1000, hang)
+    outcomes = list(predict(handler, elements, on_failure="yield", batching=fixed(8), timeout=0.5))
+    [failure] = [one for one in outcomes if isinstance(one, Failure)]
+    assert failure.element.tolist() == [1000]
+    assert isinstance(failure.error, TimeoutError)
+    good = [row for one in outcomes if not isinstance(one, Failure) for row in one.example.tolist()]
+    assert sorted(good) == [0, 1, 2, 3, 4, 5, 7]
 
 
 def test_batches_are_of_rows_and_pieces_keep_their_elements_tags():

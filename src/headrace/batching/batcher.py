@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -30,6 +30,12 @@ class Batch(NamedTuple):
         elements = self.elements[start:stop]
         share = len(elements) / max(1, len(self.elements))
         return Batch(elements, self.tags[start:stop], self.weight * share, self.useful * share)
+
+    def pick(self, positions: Sequence[int]) -> tuple[Batch, Sequence[int]]:
+        """The elements at these positions, in that order, with a share of the weight; and the position of each."""
+        share = len(positions) / max(1, len(self.elements))
+        elements, tags = ([these[place] for place in positions] for these in (self.elements, self.tags))
+        return Batch(elements, tags, self.weight * share, self.useful * share), positions
 
 
 class Batcher:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch
@@ -121,6 +122,17 @@ class ColumnarBatch(NamedTuple):
                 part.rows.append(last - first)
             begin += rows
         return part
+
+    def pick(self, positions: Sequence[int]) -> tuple[ColumnarBatch, list[int]]:
+        """The rows at these positions, neighbours together, in that order; and the first row of each piece."""
+        picked, firsts = ColumnarBatch([], [], []), []
+        for _, run in groupby(enumerate(positions), lambda pair: pair[1] - pair[0]):
+            rows = [row for _, row in run]
+            part = self.part(rows[0], rows[-1] + 1)
+            for mine, more in zip(picked[:3], part[:3], strict=True):
+                mine.extend(more)
+            firsts += [rows[0] + before for before in accumulate(part.rows[:-1], initial=0)]
+        return picked, firsts
 
 
 def as_columns(batch: Batch) -> ColumnarBatch:

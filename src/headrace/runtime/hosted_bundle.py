@@ -47,8 +47,13 @@ class _Task(NamedTuple):
     work: Work
     batch: AnyBatch
     call: Call | Raised | Unreadable
-    losses: Counter[int]
-    """How often each position was in a part whose host was lost."""
+    losses: int = 0
+    """How often all of it was in a batch whose host was lost."""
+
+    def pick(self, positions: Sequence[int]) -> tuple[_Task, Sequence[int]]:
+        """The same with some of its elements, or rows of those; and the position of each that it has now."""
+        batch, firsts = self.batch.pick(positions)
+        return self._replace(batch=batch), firsts
 
 
 class HostedBundle:
@@ -154,7 +159,7 @@ class HostedBundle:
         outcomes: list[Outcome] = []
         while len(self._tasks) >= self._models.in_flight:
             outcomes += self._collect()
-        self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements), Counter()))
+        self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
         while self._tasks and self._models.is_ready(self._tasks[0].call):
             outcomes += self._collect()
         return outcomes
@@ -166,32 +171,33 @@ class HostedBundle:
     def _collect(self) -> list[Outcome]:
         task = self._tasks.popleft()
         answer = self._models.answer(task.work, task.batch.elements, task.call)
-        return list(self._outcomes(task, range(len(task.batch.elements)), answer))
+        return list(self._outcomes(task, answer))
 
-    def _outcomes(self, task: _Task, part: Sequence[int], answer: Answer) -> Iterator[Outcome]:
-        """What an answer about part of a task's elements means; asks again where it leaves some of them open."""
+    def _outcomes(self, task: _Task, answer: Answer) -> Iterator[Outcome]:
+        """What an answer means; asks again where it leaves elements open."""
         head, rows = answer
         if isinstance(head, Done):
-            yield from self._done(task, part, head, rows)
+            yield from self._done(task, head, rows)
         elif isinstance(head, Loss):
-            yield from self._outlast(task, part, head)
-        elif isinstance(head, Unreadable) and len(part) > 1:
-            middle = len(part) // 2
-            for half in (part[:middle], part[middle:]):
-                yield from self._outcomes(task, half, self._try(task, half, {}))
+            yield from self._outlast(task, head)
+        elif isinstance(head, Unreadable) and task.batch.total > 1:
+            middle = task.batch.total // 2
+            for positions in (range(middle), range(middle, task.batch.total)):
+                half, _ = task.pick(positions)
+                yield from self._outcomes(half, self._ask(half))
         else:
             if isinstance(head, Raised):
-                self._raised(task, part, head)
-            yield from self._give_up(task, part, Stage.INFERENCE, head.caught)
+                self._raised(task, head)
+            yield from self._give_up(task, Stage.INFERENCE, head.caught)
 
-    def _done(self, task: _Task, part: Sequence[int], done: Done, rows: list[Any]) -> Iterator[Outcome]:
+    def _done(self, task: _Task, done: Done, rows: list[Any]) -> Iterator[Outcome]:
         self._tell(done.events)
         for size, seconds in done.observations:
             self._session.sizes[task.work.model].observe(size, seconds)
         if rows:
             self._breaker(task.work).record(succeeded=True)
-        yield from (self._at_home(task, part[failure.tag], failure) for failure in done.failures)
-        tags = [task.batch.tags[part[position]] for position in done.tags]
+        yield from (self._at_home(task, failure.tag, failure) for failure in done.failures)
+        tags = [task.batch.tags[position] for position in done.tags]
         if self._here is not None:
             yield from self._here.postprocess(tags, rows, task.work.model)
         elif task.work.infer:
@@ -199,10 +205,10 @@ class HostedBundle:
         else:
             self._preprocessed.extend(zip(rows, tags, strict=True))
 
-    def _raised(self, task: _Task, part: Sequence[int], raised: Raised) -> None:
+    def _raised(self, task: _Task, raised: Raised) -> None:
         self._tell(raised.events)
         if raised.loading:
-            self._observer.on_event(BatchFailed(self._label(task.work), len(part), raised.caught.error))
+            self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, raised.caught.error))
             self._breaker(task.work).record(succeeded=False)
 
     def _at_home(self, task: _Task, position: int, failure: Failure) -> Failure:
@@ -222,34 +228,46 @@ class HostedBundle:
             failure.element,
             failure.caught,
             model=task.work.model if is_own else ONLY,
-            attempts=failure.attempts + task.losses[position],
+            attempts=failure.attempts + task.losses,
             source=task.batch.elements[position] if task.work.preprocess else None,
         )
 
-    def _outlast(self, task: _Task, part: Sequence[int], loss: Loss) -> Iterator[Outcome]:
-        """Has the good elements answered, and the bad ones fail, of a batch whose host was lost."""
-        breaker = self._breaker(task.work)
-        lost = self._lost(task, part, loss)
-        if lost.too_large and len(part) == len(task.batch.elements):
-            size = task.batch.size(as_weight=self._plan.batching.learns_from_weights)
-            self._session.sizes[task.work.model].observe(size, None)
-        self._observer.on_event(BatchFailed(self._label(task.work), len(part), lost.error))
-        if breaker.is_open or self._plan.remote or (loss.timed_out and not isinstance(lost.error, self._caught)):
-            breaker.record(succeeded=False)
-            yield from self._give_up(task, part, lost.stage, Caught.of(lost.error), lost.index)
-            return
+    def _outlast(self, task: _Task, loss: Loss) -> Iterator[Outcome]:
+        """Has the good elements answered, and the bad ones fail, of a batch whose host was lost.
+
+        Positions are those of elements, or of rows where elements are columnar.
+        """
+        breaker, everything = self._breaker(task.work), range(task.batch.total)
+        losses: Counter[int] = Counter()
+
+        def lost(positions: Sequence[int], firsts: Sequence[int], loss: Loss) -> Lost:
+            losses.update(positions)
+            return self._lost(task, positions, firsts, loss)
 
         def attempt(positions: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer | Lost:
-            answer = self._try(task, positions, sentences)
-            return self._lost(task, positions, answer[0]) if isinstance(answer[0], Loss) else answer
+            part, firsts = task.pick(positions)
+            answer = self._ask(part, {place: sentences[one] for place, one in enumerate(firsts) if one in sentences})
+            return lost(positions, firsts, answer[0]) if isinstance(answer[0], Loss) else answer
 
+        def settled(positions: Sequence[int]) -> _Task:
+            return task.pick(positions)[0]._replace(losses=losses[positions[0]])  # what is together has always been
+
+        first = lost(everything, task.pick(everything)[1], loss)
+        if first.too_large:
+            size = task.batch.size(as_weight=self._plan.batching.learns_from_weights)
+            self._session.sizes[task.work.model].observe(size, None)
+        self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
+        if breaker.is_open or self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
+            breaker.record(succeeded=False)
+            yield from self._give_up_lost(settled(everything), first)
+            return
         succeeded = False
-        for positions, answer in outlast(part, lost, attempt, settles_alone=not task.work.preprocess):
+        for positions, answer in outlast(everything, first, attempt, settles_alone=not task.work.preprocess):
             if isinstance(answer, Lost):
-                yield from self._give_up(task, positions, answer.stage, Caught.of(answer.error), answer.index)
+                yield from self._give_up_lost(settled(positions), answer)
             else:
                 succeeded = succeeded or bool(answer[1])
-                yield from self._outcomes(task, positions, answer)
+                yield from self._outcomes(settled(positions), answer)
         if not succeeded:
             breaker.record(succeeded=False)
 
@@ -259,22 +277,18 @@ class HostedBundle:
     def _breaker(self, work: Work) -> CircuitBreaker:
         return self._session.breakers[work.model] if work.infer else self._models.breaker
 
-    def _try(self, task: _Task, part: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer:
-        here = {place: sentences[position] for place, position in enumerate(part) if position in sentences}
-        work = task.work._replace(sentences=here)
-        share = len(part) / len(task.batch.elements)
-        work = work._replace(weight=work.weight * share, useful=work.useful * share)
-        return self._models.ask(work, [task.batch.elements[place] for place in part])
+    def _ask(self, task: _Task, sentences: Mapping[int, Sentence] | None = None) -> Answer:
+        work = task.work._replace(sentences=sentences or {}, weight=task.batch.weight, useful=task.batch.useful)
+        return self._models.ask(work, task.batch.elements)
 
-    def _lost(self, task: _Task, part: Sequence[int], loss: Loss) -> Lost:
+    def _lost(self, task: _Task, positions: Sequence[int], firsts: Sequence[int], loss: Loss) -> Lost:
         """A loss as the policy knows it."""
-        task.losses.update(part)
         moment = loss.moment
-        position = part[moment.position] if moment.position >= 0 else None
-        culprit = part[0] if position is None and len(part) == 1 else position
-        count = len(task.batch.elements)
-        whom = f"{len(part)} elements" if culprit is None else f"element {culprit} (counted from 0)"
-        what = f"{_WORDS[moment.doing]} {whom} of a batch of {count}"
+        position = firsts[moment.position] if moment.position >= 0 else None
+        culprit = positions[0] if position is None and len(positions) == 1 else position
+        noun = "row" if self._plan.batching.columnar else "element"
+        whom = f"{len(positions)} {noun}s" if culprit is None else f"{noun} {culprit} (counted from 0)"
+        what = f"{_WORDS[moment.doing]} {whom} of a batch of {task.batch.total}"
         _LOGGER.warning("%s: the host %s while it was %s.", self._plan.name, loss.ending, what)
         self._observer.on_event(HostLost(self._label(task.work), loss.timed_out, loss.ending))
         error = (
@@ -286,16 +300,17 @@ class HostedBundle:
         too_large = loss.out_of_memory and moment.doing is Doing.INFERENCE
         return Lost(error, loss.timed_out, stage, position, moment.index, too_large)
 
-    def _give_up(
-        self, task: _Task, part: Sequence[int], stage: Stage, caught: Caught, index: int = 0
-    ) -> Iterator[Outcome]:
+    def _give_up_lost(self, task: _Task, lost: Lost) -> Iterator[Outcome]:
+        return self._give_up(task, lost.stage, Caught.of(lost.error), lost.index)
+
+    def _give_up(self, task: _Task, stage: Stage, caught: Caught, index: int = 0) -> Iterator[Outcome]:
         """Failures for elements of which nothing more is known than what was sent; raises what is not caught."""
         if not isinstance(caught.error, self._caught):
             raise with_traceback_of(*caught)
         stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
-        for position in part:
-            failure = self._fail(None, stage, index, task.batch.elements[position], caught)
-            yield self._failure(task, position, replace(failure, attempts=0 if task.losses[position] else 1))
+        for position, element in enumerate(task.batch.elements):
+            failure = self._fail(None, stage, index, element, caught)
+            yield self._failure(task, position, replace(failure, attempts=0 if task.losses else 1))
 
     def _fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
         self._observer.on_event(ElementFailed(stage, caught.error))
