@@ -142,6 +142,20 @@ def test_a_load_that_fails_fails_for_all_who_wait_and_not_for_the_next(managers,
     assert len(noted.all()) == 2
 
 
+def test_one_that_has_just_failed_is_not_tried_for_the_next_who_says_so(managers, clock, lease_of, noted, tmp_path):
+    (tmp_path / "fails").touch()
+    (tmp_path / "go").touch()
+    first, second = lease_of(noted), lease_of(noted)
+    assert take(first) == (None, True)
+    second.order = second.order._replace(fresh_secs=10.0)
+    clock.advance(9)
+    assert take(second) == (None, False)
+    (tmp_path / "fails").unlink()
+    clock.advance(1)
+    assert take(second) == ("noted", True)
+    assert take(first) == ("noted", False)
+
+
 @pytest.mark.parametrize("linger_secs", [0, 60])
 def test_a_load_that_nobody_waits_for_is_given_up(managers, lease_of, noted, linger_secs, wait_until, marked):
     stays, leaves = lease_of(a_list, "another"), lease_of(noted, linger_secs=linger_secs)

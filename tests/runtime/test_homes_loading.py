@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from headrace import Failure, KeyedModelHandler, KeyModelMapping
 from headrace.core.events import HostLost, ModelLoaded
+from headrace.failures import loads
 
 HERE = os.getpid()
 
@@ -90,6 +92,22 @@ def test_one_by_key_that_dies_fails_its_elements_only(home):
     assert "while it was loading" in str(failure.error)
     assert len(of(HostLost, events)) == 2
     assert len(of(ModelLoaded, events)) == 1
+
+
+def test_one_by_key_that_raises_is_tried_once_for_all(home, monkeypatch):
+    def refused(folder):
+        raise ValueError("no model today")
+
+    monkeypatch.setattr(loads, "_SHORTEST_SECS", 60.0)
+    handler = home.handler(refused, large_model=True)
+    spec = home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)]), Exception)
+    outcomes, _ = home.run(spec, [("a", 1), ("a", 2)])
+    others, _ = home.run(replace(spec, transform="another"), [("a", 3)])
+    assert [str(failure.error) for failure in [*outcomes, *others]] == ["no model today"] * 3
+    assert len(home.noted("loaded")) == 1
+    assert home.close()
+    home.run(spec, [("a", 1)])
+    assert len(home.noted("loaded")) == 2
 
 
 def test_a_load_that_hangs_is_ended(home):

@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 _RARITY = 10
 """How many times as long as the last attempt took nobody tries again: a tenth of the time, at most, goes to waste."""
-
-
 _SHORTEST_SECS = 1.0
+"""The pause after the first load that raises; each further one in a row doubles it."""
 _LONGEST_SECS = 300.0
-"""Of what stands between one load that raises and the next try, unless a load itself takes long."""
+"""The longest pause, unless loading itself takes long."""
 
 
 class LoadRecord:
@@ -32,16 +31,22 @@ class LoadRecord:
         self._raised_in_a_row = 0
         self._error: BaseException | None = None
         self._until_ns = 0
+        self._pause_secs = 0.0
 
     def standing_error(self) -> BaseException | None:
         """With what batches should fail rather than have the model loaded again; None: try."""
         with self._lock:
             return self._error if self._error is not None and self._now_ns() < self._until_ns else None
 
+    @property
+    def fresh_secs(self) -> float:
+        """A failure that another process has just had, this long ago at most, is as good as one's own."""
+        return max(_SHORTEST_SECS, self._pause_secs)
+
     def loaded(self) -> None:
         """It went well."""
         with self._lock:
-            self._deaths, self._raised_in_a_row, self._error = 0, 0, None
+            self._deaths, self._raised_in_a_row, self._error, self._pause_secs = 0, 0, None, 0.0
 
     def failed(self, error: BaseException, seconds: float, *, timed_out: bool) -> bool:
         """It did not, after so many seconds; returns whether to try again at once."""
@@ -62,4 +67,5 @@ class LoadRecord:
 
     def _stand(self, error: BaseException, seconds: float) -> None:
         self._error = error
+        self._pause_secs = seconds
         self._until_ns = self._now_ns() + int(seconds * 1e9)

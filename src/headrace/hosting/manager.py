@@ -65,6 +65,8 @@ class Manager:
         self._loading: dict[_Entry, int | None] = {}
         """How many bytes each load in progress is thought to take."""
         self._peaks: dict[str, int] = {}
+        self._failures: dict[str, tuple[int, Share]] = {}
+        """When each model could not be loaded, and how it raised."""
         self._leaving: dict[int, int] = {}
         """How many bytes each model takes that is being dropped."""
         self._started_ns = self._clock.time_ns()
@@ -151,6 +153,10 @@ class Manager:
 
     def _take(self, channel: Channel, order: Order, sink: int) -> tuple[Share | Loss | Refused, list[int]]:
         with self._changed:
+            failure = self._fresh_failure(order)
+            if failure is not None:
+                os.close(sink)
+                return failure, []
             entry = self._entries.get(order.key)
             is_first = entry is None
             if entry is None:
@@ -177,6 +183,12 @@ class Manager:
             outcome = outcome._replace(is_first=is_first)
         file = entry.model.file
         return outcome, [] if file is None or not entry.model.is_ready else [file, self._page.file]
+
+    def _fresh_failure(self, order: Order) -> Share | None:
+        """What another client was told a moment ago whose model could not be loaded."""
+        when, told = self._failures.get(order.key, (0, None))
+        is_fresh = self._clock.time_ns() - when < order.fresh_secs * 1e9 and order.key not in self._entries
+        return told if is_fresh else None
 
     def _count_computing(self) -> None:
         computing = {
@@ -205,6 +217,9 @@ class Manager:
             if model.peak:
                 self._peaks[key] = model.peak
             model.outcome = outcome
+            self._failures.pop(key, None)
+            if isinstance(outcome, Share) and not outcome.is_loaded:
+                self._failures[key] = self._clock.time_ns(), outcome._replace(is_first=False)
             has_failed = not model.is_ready and self._forget(entry)  # whoever comes now has it loaded anew
             is_forgotten = self._entries.get(key) is not entry
             self._changed.notify_all()

@@ -234,7 +234,7 @@ class _Given(ModelSource):
     def __init__(self, loaded: Loaded) -> None:
         self._loaded: Loaded | None = loaded
 
-    def load(self, name: Any) -> Loaded | None:
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
         return self._loaded
 
     def close(self) -> None:

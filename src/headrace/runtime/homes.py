@@ -116,12 +116,14 @@ class MappedModels(ModelSource):
         self._tell = tell
         self._taken = {ONLY: taken} if taken else {}
         """What has not been asked for yet."""
+        self._failed: dict[Any, Lease] = {}
+        """The way to the manager that knows of a failed load, for as long as that is to be known."""
 
-    def load(self, name: Any) -> Loaded | None:
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
         """See ``ModelSource``."""
         if name not in self._spec.shared:
             return None
-        taken = self._taken.pop(name, None) or take(self._spec, name, self._tell)
+        taken = self._taken.pop(name, None) or self._take(name, fresh_secs)
         if isinstance(taken, Loss):
             raise load_error(self._spec, taken)
         if taken.file is None:
@@ -134,6 +136,18 @@ class MappedModels(ModelSource):
         for taken in self._taken.values():
             taken.give_back()
         self._taken.clear()
+        for lease in self._failed.values():
+            lease.close()
+        self._failed.clear()
+
+    def _take(self, name: Any, fresh_secs: float) -> Taken | Loss:
+        """Keeps the lease of one that cannot be loaded: were nobody else there, the manager would end, and forget."""
+        lease = self._failed.get(name) or Lease(_order(self._spec, name, self._spec.model_identifier))
+        lease.order = lease.order._replace(fresh_secs=fresh_secs)
+        self._failed[name] = lease
+        taken = take(self._spec, name, self._tell, lease)
+        del self._failed[name]
+        return taken
 
     def _attached(self, name: Any, taken: Taken) -> Loaded:
         assert taken.file is not None
@@ -176,13 +190,19 @@ def in_machines_hosts(spec: SessionSpec, tell: Tell, taken: Taken, name: Any = O
     return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), tell)
 
 
-def take(spec: SessionSpec, name: Any, tell: Tell) -> Taken | Loss:
+def take(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None) -> Taken | Loss:
     """A share in a model. A load whose process dies is repeated once, since an outsider may have killed it.
+
+    Args:
+        spec: of the session.
+        name: of the model.
+        tell: is told of what happens.
+        given: with what to take it; stays the caller's if it cannot be loaded.
 
     Raises:
         Exception: it cannot be loaded.
     """
-    lease = Lease(_order(spec, name, spec.model_identifier))
+    lease = given or Lease(_order(spec, name, spec.model_identifier))
     for again in (True, False):
         taken = lease.take()
         if not isinstance(taken, Loss):
@@ -197,7 +217,8 @@ def take(spec: SessionSpec, name: Any, tell: Tell) -> Taken | Loss:
     file, page = files or (None, None)
     answer = decode(memoryview(share.told), own=True).head
     if not isinstance(answer, Done):
-        lease.close()
+        if given is None:
+            lease.close()
         raise with_traceback_of(*answer.caught)
     if share.is_first:
         tell(answer.events)

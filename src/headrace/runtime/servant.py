@@ -181,7 +181,7 @@ class _Inherited(ModelSource):
         self._models = models
         self.thread_budget = inherited_budget()
 
-    def load(self, name: Any) -> Loaded | None:
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
         return self._models.get(name)
 
     def close(self) -> None:

@@ -111,8 +111,12 @@ class ModelSource(ABC):
     thread_budget: ThreadBudget | None = None
 
     @abstractmethod
-    def load(self, name: Any) -> Loaded | None:
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
         """The model of that name; None: this process loads it itself.
+
+        Args:
+            name: of the model.
+            fresh_secs: if it could not be loaded for another process, and that is no longer ago, then not for this one.
 
         Raises:
             Exception: it cannot be loaded.
@@ -205,7 +209,7 @@ class InferenceSession:
             raise standing
         started = clock.time_ns()
         try:
-            loaded = self._shared.load(name) if isinstance(self._shared, ModelSource) else None
+            loaded = self._shared.load(name, record.fresh_secs) if isinstance(self._shared, ModelSource) else None
             loaded = loaded or self._load_here(name, handler)
         except self.spec.caught as error:  # what is not caught ends the bundle, which may well be repeated at once
             record.raised(error, (clock.time_ns() - started) / 1e9)
