@@ -270,6 +270,20 @@ def test_hosts_that_loading_kills_are_told_of(opened):
     assert failed.error is failure.error
 
 
+def test_while_everything_dies_a_batch_costs_one_host_and_no_search(opened):
+    def sometimes(example):
+        return example if example >= 0 else os._exit(3)
+
+    worker, events = opened(hosted(Doing(sometimes), Exception, batching=fixed(2))), Events()
+    assert len(run(worker, [-1] * 10, events)) == 10
+    searched = len(events.of(HostLost))
+    run(worker, [-1, -1], events)
+    assert len(events.of(HostLost)) == searched + 1
+    assert run(worker, [1, 2], events) == [1, 2]
+    _, good = sorted(run(worker, [-1, 3], events), key=lambda out: isinstance(out, int))
+    assert good == 3
+
+
 def test_a_model_that_cannot_be_loaded_is_not_the_other_models_affair(opened):
     """Neither where elements must be preprocessed before it is known which model they go to."""
 
