@@ -27,6 +27,7 @@ WORKLOADS = (
     "roundtrip",
     "recovery",
     "casualties",
+    "bad_rows",
     "sharing_classifier",
     "sharing_transformer",
     "sharing_copies",

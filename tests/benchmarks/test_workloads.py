@@ -26,3 +26,12 @@ def test_rows_are_the_same_in_every_run(benchmark_module):
         first, again, other = (list(make_rows(chunk, 3)) for chunk in (0, 0, 1))
         assert all((one == two).all() for one, two in zip(first, again, strict=True))
         assert not any((one == two).all() for one, two in zip(first, other, strict=True))
+
+
+def test_bad_rows_are_counted(benchmark_module):
+    """Headrace loses no good row, Beam whole batches."""
+    bad_rows = benchmark_module("workloads.bad_rows")
+    trouble = next(trouble for trouble in bad_rows.TROUBLES if trouble.bad_every)
+    (_, ours), (_, theirs) = (bad_rows.run(side, trouble, 500) for side in ("Headrace", "Beam"))
+    assert ours == {"calls": "75", "predictions": "495", "rows in dead letters": "5", "good rows lost": "0"}
+    assert theirs == {"calls": "5", "predictions": "0", "rows in dead letters": "500", "good rows lost": "495"}
