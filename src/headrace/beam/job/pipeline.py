@@ -29,7 +29,7 @@ from headrace.beam.job.positions import Places, place_at
 from headrace.beam.job.resume import ResumableOutput, load_done
 from headrace.beam.job.retry import read_letters
 from headrace.beam.job.rows import BrokenLine, Examples, Placed, Row, batching_over_rows, over_rows, place_of, row_of
-from headrace.beam.letters import DeadLetterRows
+from headrace.beam.letters import dead_letters_of_each
 from headrace.beam.transform import RunInference
 from headrace.core.config import Scope
 from headrace.core.errors import ConfigurationError, as_type_name
@@ -217,13 +217,12 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -
         isolate=job.isolate,
     ).with_exception_handling(timeout=job.timeout)
     good = predictions | "WritePredictions" >> beam.ParDo(_WritePredictions(output.folder, job.keep, resume=resume))
-    bad = (
-        letters
-        | "DeadLetters" >> DeadLetterRows()
-        | "WriteDeadLetters" >> beam.ParDo(_WriteLetters(output.folder, resume=resume))
-    )
+    bad = [
+        rows | f"WriteDeadLetters-{n}" >> beam.ParDo(_WriteLetters(output.folder, resume=resume))
+        for n, rows in enumerate(dead_letters_of_each(letters))
+    ]
     _ = (
-        (good, bad)
+        (good, *bad)
         | beam.Flatten()
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
         | "Manifest" >> beam.Map(_write_manifest, output.folder, output.manifest)
