@@ -273,6 +273,7 @@ class _WriteLines(beam.DoFn):
     def __init__(self, folder: str, *, resume: bool) -> None:
         self._folder = folder
         self._resume = resume
+        self._part: PartWriter | DurablePartWriter | None = None
 
     def start_bundle(self) -> None:
         """Begins a part."""
@@ -280,13 +281,19 @@ class _WriteLines(beam.DoFn):
         self._part = writer(self._folder, predictions=self.predictions)
 
     def _write(self, line: dict[str, Any], what: str, element: Any) -> None:
+        assert self._part is not None, "written outside a bundle; this is a bug, please report it"
         self._part.write(line, what, place_of(element) if self._resume else 0)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Ends it."""
-        part = self._part.finish()
+        part, self._part = self._part and self._part.finish(), None
         if part is not None:
             yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
+
+    def teardown(self) -> None:
+        """Keeps what a bundle that failed has done, if anything is to be kept."""
+        if self._part is not None and self._resume:
+            self._part.finish()
 
 
 class _WritePredictions(_WriteLines):

@@ -37,14 +37,14 @@ class ResumableOutput(Output):
     """
 
     def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any]) -> None:
+        for where, option in ((path, "--output"), (dead_letters or "", "--dead-letters")):
+            if "://" in absolute(where):
+                raise ConfigurationError(
+                    f"--resume keeps parts in local folders only, and {option} is {where}; leave --resume out, or "
+                    "write a local file and copy it."
+                )
         name = "resume-" + hashlib.sha256(os.fsencode(absolute(path))).hexdigest()[:8]
         super().__init__(path, dead_letters, name)
-        for where, option in ((self.path, "--output"), (self.dead_letters, "--dead-letters")):
-            if "://" in where:
-                raise ConfigurationError(
-                    f"--resume needs local files, of which parts survive, and {option} is {where}; leave --resume "
-                    "out, or write a local file and copy it."
-                )
         self._job = json.loads(json.dumps({"version": _VERSION, **job}, default=str))
         self._lock: BinaryIO | None = None
         self._published = False

@@ -47,6 +47,9 @@ class TriedRow(dict[str, Any]):
         return TriedRow, (dict(self), self.attempts)
 
 
+_ROWS = (dict, BrokenLine)
+
+
 class Placed(NamedTuple):
     """A row that is to be told from all others of the input."""
 
@@ -107,7 +110,7 @@ def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig
 
 def row_of(element: Any) -> Row | BrokenLine:
     """The row at the heart of a dead letter's element, which is a row, or a pair or batch that begins with one."""
-    while not isinstance(element, dict | BrokenLine):
+    while not isinstance(element, _ROWS):
         element = element[0]
     return element
 
