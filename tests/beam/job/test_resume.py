@@ -70,6 +70,17 @@ def test_a_row_without_a_result_is_not_passed_over(output):
         first.publish()
 
 
+def test_a_row_is_a_prediction_or_a_dead_letter_not_both(output, tmp_path):
+    """A bundle that a runner runs again may come out otherwise."""
+    first = output()
+    first.prepare()
+    write(first, 0, 2, 5, 1)
+    write(first, 1, 2, 3, 4, 5, 6, predictions=False)
+    assert [part.counts for part in first.publish()] == [{"predictions": 4}, {"inference E": 3}]
+    letters = (tmp_path / "p.dead-letters.jsonl").read_text().splitlines()
+    assert [json.loads(line)["n"] for line in letters] == [3, 4, 6]
+
+
 def test_another_job_is_refused_only_if_something_would_be_lost(output):
     first = output(model="m", keep=("a",))
     first.prepare()

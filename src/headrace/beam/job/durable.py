@@ -20,6 +20,7 @@ from headrace.beam.job.output import Part, as_line
 from headrace.beam.job.positions import Places
 
 _CHUNK_BYTES = 1 << 20
+_CHUNK_RECORDS = 100_000
 _COMMIT_SECONDS = 1.0
 _RECORD = numpy.dtype([("place", "<i8"), ("rows", "<i8"), ("bytes", "<i8")])
 _SUFFIX = ".index"
@@ -145,6 +146,23 @@ class DurableParts(NamedTuple):
         """Those of the rows."""
         return Places(self.runs["place"], self.runs["place"] + self.runs["rows"])
 
+    def without(self, places: Places) -> DurableParts:
+        """The runs of the rows at other places; their lines are looked at one by one."""
+        found: list[tuple[tuple[int, int, int], int, int]] = []
+        for place, rows, _, start, part in self._records():
+            offset = start
+            with open(self.paths[part], "rb") as file:
+                file.seek(offset)
+                for n in range(rows):
+                    size = len(file.readline())
+                    if place + n not in places:
+                        found.append(((place + n, 1, size), offset, part))
+                    offset += size
+        runs, offsets, parts = ([entry[column] for entry in found] for column in range(3))
+        return DurableParts(
+            numpy.array(runs, _RECORD), numpy.array(offsets, numpy.int64), numpy.array(parts, numpy.int64), self.paths
+        )
+
     def join(self, path: str, check: Callable[[], None]) -> int:
         """Writes the lines of all rows into one file, in the order of the input, each row once; returns their number.
 
@@ -171,8 +189,7 @@ class DurableParts(NamedTuple):
     def _extents(self) -> Iterator[_Extent]:
         """What is to be copied; runs that lie one behind the other at once."""
         extent, end = _Extent(-1, 0, 0, 0), 0
-        columns = (self.runs["place"], self.runs["rows"], self.runs["bytes"], self.offsets, self.parts)
-        for place, rows, size, offset, part in zip(*(column.tolist() for column in columns), strict=True):
+        for place, rows, size, offset, part in self._records():
             known = max(0, end - place)
             if known >= rows:
                 continue
@@ -185,6 +202,12 @@ class DurableParts(NamedTuple):
             extent = _Extent(part, offset, size, rows - known, known)
         if extent.rows:
             yield extent
+
+    def _records(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Place, rows, bytes, offset and part of each run; as Python's integers, which take memory, some at a time."""
+        columns = (self.runs["place"], self.runs["rows"], self.runs["bytes"], self.offsets, self.parts)
+        for start in range(0, len(self.runs), _CHUNK_RECORDS):
+            yield from zip(*(column[start : start + _CHUNK_RECORDS].tolist() for column in columns), strict=True)
 
 
 class _Extent(NamedTuple):

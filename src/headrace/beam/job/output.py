@@ -155,6 +155,9 @@ class Output:
                 FileSystems.delete([file.path for file in found])
             if FileSystems.exists(self.folder):
                 FileSystems.delete([self.folder])
+        self._clean_letters()
+
+    def _clean_letters(self) -> None:
         with suppress(BeamIOError):
             if self._letters_are_elsewhere and FileSystems.exists(self._letters_scratch):
                 FileSystems.delete([self._letters_scratch])

@@ -68,7 +68,7 @@ class ResumableOutput(Output):
             with suppress(FileNotFoundError):
                 os.remove(self._job_path)  # without which the rest is nothing, should this process end here
             shutil.rmtree(self.folder, ignore_errors=True)
-            super().clean()
+        self._clean_letters()
         self._unlock()
 
     @property
@@ -127,7 +127,10 @@ class ResumableOutput(Output):
         """One of predictions, one of dead letters, in the order of the input."""
         good = DurableParts.find(self.folder, predictions=True)
         bad = DurableParts.find(self.folder, predictions=False)
-        gaps = (good.places | bad.places).gaps()
+        done = good.places | bad.places
+        if len(done) < len(good.places) + len(bad.places):  # of a runner that runs a bundle again, which then fails
+            bad = bad.without(good.places)
+        gaps = done.gaps()
         if gaps:
             raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
         paths = {part: os.path.join(self.folder, part) for part in ("good.joined", "bad.joined")}
