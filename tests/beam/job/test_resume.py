@@ -95,6 +95,15 @@ def test_another_job_is_refused_only_if_something_would_be_lost(output):
     output(model="n", keep=("a",)).prepare()
 
 
+def test_what_may_be_a_secret_is_not_written(output):
+    first = output(**{"--handler-arg key": ["pa55word", None]})
+    first.prepare()
+    with open(os.path.join(first.folder, "job.json")) as file:
+        text = file.read()
+    assert "--handler-arg key" in text
+    assert "pa55word" not in text
+
+
 def test_a_folder_that_was_being_removed_is_nothing(output):
     first = output()
     first.prepare()

@@ -45,7 +45,7 @@ class ResumableOutput(Output):
                 )
         name = "resume-" + hashlib.sha256(os.fsencode(absolute(path))).hexdigest()[:8]
         super().__init__(path, dead_letters, name)
-        self._job = json.loads(json.dumps({"version": _VERSION, **job}, default=str))
+        self._job = {name: _digest(value) for name, value in {"the version": _VERSION, **job}.items()}
         self._lock: BinaryIO | None = None
         self._published = False
 
@@ -146,6 +146,11 @@ class ResumableOutput(Output):
             self._lock.close()
             self._lock = None
             _in_use.discard(self.folder)
+
+
+def _digest(value: Any) -> str:
+    """What is enough to tell values apart, of which some may be secrets."""
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
 
 
 def load_done(folder: str) -> Places:
