@@ -9,7 +9,7 @@ from headrace.cli.summary import show, summary
 from headrace.metrics.totals import Totals
 
 COUNTED = SimpleNamespace(
-    rows=2000, predictions=1998, dead_letters={("reading", "ValueError"): 1, ("inference", "KeyError"): 1}
+    rows=2000, predictions=1998, dead_letters={("reading", "ValueError"): 1, ("inference", "KeyError"): 1}, earlier=0
 )
 TOTALS = Totals(predictions=1999, batches=4, load_seconds=0.5, model_bytes=12_345_678)
 LINES = [
@@ -36,6 +36,12 @@ def shown(**options):
 def test_the_lines():
     assert summary(COUNTED, TOTALS, 4.0) == LINES
     assert ("rows/s", "0") in summary(COUNTED, TOTALS, 0.0)
+
+
+def test_rows_of_earlier_runs_are_no_speed_of_this_one():
+    lines = summary(SimpleNamespace(**{**vars(COUNTED), "earlier": 1200}), TOTALS, 4.0)
+    assert lines[1] == ("  done before", "1,200")
+    assert ("rows/s", "200") in lines
 
 
 def test_elsewhere_than_on_a_terminal_it_is_plain():

@@ -46,15 +46,23 @@ class DeadLetterRows(beam.PTransform):
 
     def expand(self, letters: Any) -> beam.PCollection:
         """A step for each operation, and a Flatten."""
-        rows = [
-            failed | f"{stage.value}-{index}" >> beam.Map(_row, stage, index).with_output_types(_ROW)
-            for stage, index, failed in _operations(letters)
-        ]
-        return rows | beam.Flatten()
+        return dead_letters_of_each(letters) | beam.Flatten()
 
     def _extract_input_pvalues(self, letters: Any) -> tuple[Any, tuple[beam.PCollection, ...]]:
         """Beam asks a transform that takes more than PCollections where in there they are."""
         return letters, tuple(failed for _, _, failed in _operations(letters))
+
+
+def dead_letters_of_each(letters: Any) -> tuple[beam.PCollection, ...]:
+    """What ``DeadLetterRows`` flattens: a PCollection for each operation.
+
+    Before a Flatten Beam's own runner gathers all that comes from a stage until the stage ends; what consumes these is
+    part of the stage.
+    """
+    return tuple(
+        failed | f"{stage.value}-{index}" >> beam.Map(_row, stage, index).with_output_types(_ROW)
+        for stage, index, failed in _operations(letters)
+    )
 
 
 def message(name: str, described: str, lines: list[str]) -> str:

@@ -144,6 +144,14 @@ Keep = Annotated[
         help="The columns that stand beside the prediction: names or globs. All by default; '' for none.",
     ),
 ]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        rich_help_panel=_RUN,
+        help="Keep what is done if the run fails, is interrupted or killed; the same command then goes on from there.",
+    ),
+]
 Runner = Annotated[
     str | None,
     typer.Option(

@@ -18,6 +18,7 @@ from headrace.cli.columns import choose
 from headrace.cli.errors import orderly, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.progress import wait
+from headrace.cli.resume import decisive
 from headrace.cli.signals import Signals
 from headrace.cli.summary import show, summary
 from headrace.core.config import Scope
@@ -56,6 +57,7 @@ class Words:
     placement: Scope | None = None
     isolate: bool = False
     timeout: float | None = None
+    resume: bool = False
     runner: str | None = None
     progress: bool = True
     verbose: bool = False
@@ -99,6 +101,7 @@ def _prepare(words: Words) -> Any:
     key = choose("--key", [words.key] if words.key else None, head.columns)
     keep = choose("--keep", words.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
+    examples = Examples(choose("--columns", words.columns, head.columns), head.columns, key[0] if key else None)
     sizes = {"min_batch_size": words.min_batch_size, "max_batch_size": words.max_batch_size}
     return pipeline.Run(
         pipeline.Job(
@@ -106,7 +109,7 @@ def _prepare(words: Words) -> Any:
             sources=sources,
             output=words.output,
             dead_letters=words.dead_letters,
-            examples=Examples(choose("--columns", words.columns, head.columns), head.columns, key[0] if key else None),
+            examples=examples,
             numbers={name: kind for name, kind in head.numbers.items() if name not in text},
             keep=keep,
             inference_args=parse_arguments("--inference-arg", words.inference_args) or None,
@@ -114,6 +117,7 @@ def _prepare(words: Words) -> Any:
             placement=words.placement,
             isolate=words.isolate,
             timeout=words.timeout,
+            resume=decisive(words, sources, columns=examples.columns, keep=keep, text=text) if words.resume else None,
             runner=words.runner or pipeline.DEFAULT_RUNNER,
             options=tuple(words.arguments) if len(inputs) < len(words.arguments) else (),
         )
@@ -138,13 +142,14 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
     except KeyboardInterrupt:
         signals.heeded = False
         _stop(run, worker)
-        return _interrupted(errors, signals, written=worker.report is not None, stuck=not worker.done.is_set())
+        what = "everything was written." if worker.report is not None else f"nothing was written.{_kept(run)}"
+        return _interrupted(errors, signals, what, stuck=not worker.done.is_set())
     if isinstance(worker.error, ConfigurationError):
         raise worker.error
     if worker.error is not None:
         from headrace.beam.job.pipeline import describe  # noqa: PLC0415 - as above
 
-        message = f"the pipeline failed: {describe(worker.error)}"
+        message = f"the pipeline failed: {describe(worker.error)}{_kept(run)}"
         return _fail(errors, FAILED, message, worker.error, verbose=words.verbose)
     if worker.report.rows and not worker.report.predictions:
         report_error(errors, "every row failed; the dead letters say why.", "warning")
@@ -184,9 +189,14 @@ def _stop(run: Any, worker: _Worker) -> None:
     run.output.clean()
 
 
-def _interrupted(console: Console, signals: Signals, *, written: bool = False, stuck: bool = False) -> int:
+def _kept(run: Any) -> str:
+    rows = run.output.kept_rows
+    return f" ({rows:,} rows are done and kept; the same command goes on from there.)" if rows else ""
+
+
+def _interrupted(console: Console, signals: Signals, what: str = "nothing was written.", *, stuck: bool = False) -> int:
     """Says so; returns the exit code. Threads that are stuck are not waited for."""
-    report_error(console, f"interrupted; {'everything' if written else 'nothing'} was written.")
+    report_error(console, f"interrupted; {what}")
     if stuck:
         sys.stdout.flush()
         sys.stderr.flush()

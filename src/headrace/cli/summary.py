@@ -22,6 +22,11 @@ class Counted(Protocol):
         ...
 
     @property
+    def earlier(self) -> int:
+        """Rows that were done by earlier runs."""
+        ...
+
+    @property
     def predictions(self) -> int:
         """Rows in the output."""
         ...
@@ -36,11 +41,12 @@ def summary(counted: Counted, totals: Totals, seconds: float) -> list[Line]:
     """The lines of the summary: a name and a figure each."""
     return [
         ("rows", f"{counted.rows:,}"),
+        *([("  done before", f"{counted.earlier:,}")] if counted.earlier else []),
         ("predictions", f"{counted.predictions:,}"),
         ("dead letters", f"{sum(counted.dead_letters.values()):,}"),
         *_by_cause(counted.dead_letters),
         ("seconds", f"{seconds:.2f}"),
-        ("rows/s", f"{counted.rows / seconds if seconds else 0:,.0f}"),
+        ("rows/s", f"{(counted.rows - counted.earlier) / seconds if seconds else 0:,.0f}"),
         ("batches", f"{totals.batches:,}"),
         ("mean batch size", f"{totals.mean_batch_size:.1f}"),
         ("model load seconds", f"{totals.load_seconds:.2f}"),

@@ -82,6 +82,21 @@ def absolute(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
+def stamp(path: str) -> tuple[int, float]:
+    """What changes when a file does: its size in bytes, and when it was changed, in seconds.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    if "://" not in path:
+        status = os.stat(path)
+        return status.st_size, status.st_mtime
+    found = FileSystems.match([path])[0].metadata_list
+    if not found:
+        raise FileNotFoundError(path)
+    return found[0].size_in_bytes, found[0].last_updated_in_seconds
+
+
 def output_format(path: str, option: str = "--output") -> str:
     """``jsonl`` or ``parquet``, by the extension of the ``path`` that the option names.
 

@@ -48,8 +48,8 @@ class PartWriter:
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
 
-    def write(self, record: Mapping[str, Any], what: str) -> None:
-        """Writes a line; ``what`` it is counted as."""
+    def write(self, record: Mapping[str, Any], what: str, place: int = 0) -> None:
+        """Writes a line; ``what`` it is counted as. Its place in the input is of no use here."""
         line = as_line(record)
         self._waiting.append(line)
         self._waiting_bytes += len(line)
@@ -81,24 +81,31 @@ class Output:
         path: of the predictions; its extension says whether they are lines of JSON or Parquet.
         dead_letters: path of the dead letters, likewise; None: beside the predictions, lines of JSON.
 
+        name: of what lies beside the output meanwhile; by default one that no other has.
+
     Raises:
         ConfigurationError: an extension says neither, or the two are the same file.
     """
 
-    def __init__(self, path: str, dead_letters: str | None = None) -> None:
+    kept_rows = 0
+    """How many rows are done and kept, though there is no output; none, where a run that fails leaves nothing."""
+    earlier_rows = 0
+    """How many of them an earlier run did."""
+
+    def __init__(self, path: str, dead_letters: str | None = None, name: str | None = None) -> None:
         self.format = output_format(path)
         self.path = absolute(path)
         self.dead_letters = absolute(dead_letters) if dead_letters else dead_letters_path(self.path)
         self.letters_format = output_format(self.dead_letters, "--dead-letters")
         if self.dead_letters == self.path:
             raise ConfigurationError("--output and --dead-letters are the same file.")
-        self._id = uuid.uuid4().hex[:12]
-        folder, name = FileSystems.split(self.path)
-        self.folder = str(FileSystems.join(folder, f".{name}.headrace-{self._id}"))
+        name = name or uuid.uuid4().hex[:12]
+        folder, output_name = FileSystems.split(self.path)
+        self.folder = str(FileSystems.join(folder, f".{output_name}.headrace-{name}"))
         """For parts, beside the output, so that a finished file only has to be renamed."""
-        letters_folder, name = FileSystems.split(self.dead_letters)
+        letters_folder, letters_name = FileSystems.split(self.dead_letters)
         self._letters_are_elsewhere = letters_folder != folder
-        self._letters_scratch = str(FileSystems.join(letters_folder, f".headrace-{self._id}.{name}"))
+        self._letters_scratch = str(FileSystems.join(letters_folder, f".headrace-{name}.{letters_name}"))
         """Beside the dead letters, where those are not beside the predictions."""
 
     @property
@@ -116,7 +123,7 @@ class Output:
             if os.path.isdir(path):
                 raise ConfigurationError(f"{option} must be a file, and {path} is a folder.")
         try:
-            FileSystems.mkdirs(self.folder)
+            self._make_folder()
         except OSError as error:
             raise ConfigurationError(f"cannot write {self.path}: {error}") from error
         if self._letters_are_elsewhere:
@@ -128,8 +135,7 @@ class Output:
         Args:
             check: called again and again until the files are moved; whatever it raises ends the work.
         """
-        with FileSystems.open(self.manifest) as file:
-            parts = [Part(*json.loads(part)) for part in json.load(file)]
+        parts = self._parts(check)
         bad = self._joined_letters([part.path for part in parts if not part.predictions], check)
         good_paths = [part.path for part in parts if part.predictions]
         if self.format == "parquet":
@@ -149,9 +155,19 @@ class Output:
                 FileSystems.delete([file.path for file in found])
             if FileSystems.exists(self.folder):
                 FileSystems.delete([self.folder])
+        self._clean_letters()
+
+    def _clean_letters(self) -> None:
         with suppress(BeamIOError):
             if self._letters_are_elsewhere and FileSystems.exists(self._letters_scratch):
                 FileSystems.delete([self._letters_scratch])
+
+    def _make_folder(self) -> None:
+        FileSystems.mkdirs(self.folder)
+
+    def _parts(self, check: Callable[[], None]) -> list[Part]:
+        with FileSystems.open(self.manifest) as file:
+            return [Part(*json.loads(part)) for part in json.load(file)]
 
     def _prepare_letters(self) -> None:
         """Finds out now whether the dead letters can be written where they should be."""

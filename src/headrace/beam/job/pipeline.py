@@ -22,11 +22,14 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
+from headrace.beam.job.durable import DurablePartWriter
 from headrace.beam.job.files import Source, read_rows
 from headrace.beam.job.output import Output, PartWriter, write_manifest
+from headrace.beam.job.positions import Places, place_at
+from headrace.beam.job.resume import ResumableOutput, load_done
 from headrace.beam.job.retry import read_letters
-from headrace.beam.job.rows import BrokenLine, Examples, Row, batching_over_rows, over_rows, row_of
-from headrace.beam.letters import DeadLetterRows
+from headrace.beam.job.rows import BrokenLine, Examples, Placed, Row, batching_over_rows, over_rows, place_of, row_of
+from headrace.beam.letters import dead_letters_of_each
 from headrace.beam.transform import RunInference
 from headrace.core.config import Scope
 from headrace.core.errors import ConfigurationError, as_type_name
@@ -72,6 +75,9 @@ class Job:
     """Beam's pipeline options, as on the command line."""
     dead_letters: str | None = None
     """The file of the dead letters, as ``output``; None: beside that one, ``.jsonl``."""
+    resume: Mapping[str, Any] | None = None
+    """What decides the predictions, by the names that the user has for it, as JSON has it; rows that an earlier run of
+    the same output and the same of these has done are not done again. None: every run begins anew."""
 
 
 class Report(NamedTuple):
@@ -82,6 +88,8 @@ class Report(NamedTuple):
     """By stage and error type."""
     totals: Totals
     """From Beam's metrics; zeros where the runner keeps none."""
+    earlier: int = 0
+    """Rows that were done by earlier runs."""
 
     @property
     def rows(self) -> int:
@@ -98,7 +106,11 @@ class Run:
     """
 
     def __init__(self, job: Job) -> None:
-        self.output = Output(job.output, job.dead_letters)
+        self.output = (
+            Output(job.output, job.dead_letters)
+            if job.resume is None
+            else ResumableOutput(job.output, job.dead_letters, job.resume)
+        )
         _refuse_overwriting(self.output, job.sources)
         runner = FnApiRunner() if job.runner == DEFAULT_RUNNER else job.runner
         options = PipelineOptions([*job.options])
@@ -126,6 +138,7 @@ class Run:
             sum(sum(part.counts.values()) for part in parts if part.predictions),
             _added_up(part.counts for part in parts if not part.predictions),
             _totals(self._result),
+            self.output.earlier_rows,
         )
 
     def cancel(self) -> None:
@@ -190,10 +203,11 @@ def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
 
 def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -> None:
     """Puts the pipeline together; without ``spread``, one worker alone takes the files, in their order."""
+    resume = job.resume is not None
     rows = (
         pipeline
-        | "Files" >> beam.Create([tuple(source) for source in job.sources], reshuffle=spread)
-        | "Read" >> beam.ParDo(_Read(job.numbers, output.folder))
+        | "Files" >> beam.Create([(n, *source) for n, source in enumerate(job.sources)], reshuffle=spread)
+        | "Read" >> beam.ParDo(_Read(job.numbers, output.folder, resume=resume))
     )
     predictions, letters = rows | "RunInference" >> RunInference(
         over_rows(job.handler, job.examples),
@@ -202,10 +216,13 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -
         placement=job.placement,
         isolate=job.isolate,
     ).with_exception_handling(timeout=job.timeout)
-    good = predictions | "WritePredictions" >> beam.ParDo(_WritePredictions(output.folder, job.keep))
-    bad = letters | "DeadLetters" >> DeadLetterRows() | "WriteDeadLetters" >> beam.ParDo(_WriteLetters(output.folder))
+    good = predictions | "WritePredictions" >> beam.ParDo(_WritePredictions(output.folder, job.keep, resume=resume))
+    bad = [
+        rows | f"WriteDeadLetters-{n}" >> beam.ParDo(_WriteLetters(output.folder, resume=resume))
+        for n, rows in enumerate(dead_letters_of_each(letters))
+    ]
     _ = (
-        (good, bad)
+        (good, *bad)
         | beam.Flatten()
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
         | "Manifest" >> beam.Map(_write_manifest, output.folder, output.manifest)
@@ -215,16 +232,30 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -
 class _Read(beam.DoFn):
     """Files to rows."""
 
-    def __init__(self, numbers: Mapping[str, type], folder: str) -> None:
+    def __init__(self, numbers: Mapping[str, type], folder: str, *, resume: bool) -> None:
         self._numbers = dict(numbers)
         self._folder = folder
+        self._resume = resume
 
-    def process(self, source: tuple[str, str, str]) -> Iterator[Any]:
+    def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
         """Rows, one at a time; a line that cannot be read is left to the first operation on rows to refuse."""
-        for row in _reading(Source(*source), self._numbers):
+        index, *fields = source
+        rows: Iterator[Any] = _reading(Source(*fields), self._numbers)
+        for row in _placed(rows, index, load_done(self._folder)) if self._resume else rows:
             if _cancelled:
                 refuse_if_cancelled(self._folder)
             yield row
+
+
+def _placed(rows: Iterator[Row | BrokenLine], source: int, done: Places) -> Iterator[Placed]:
+    """The rows that are not done yet, with their places."""
+    missing = done.missing(source)
+    start, stop = next(missing)
+    for number, row in enumerate(rows):
+        if number >= stop:
+            start, stop = next(missing)
+        if number >= start:
+            yield Placed(row, place_at(source, number))
 
 
 def _reading(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
@@ -239,18 +270,30 @@ class _WriteLines(beam.DoFn):
 
     predictions: bool
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, resume: bool) -> None:
         self._folder = folder
+        self._resume = resume
+        self._part: PartWriter | DurablePartWriter | None = None
 
     def start_bundle(self) -> None:
         """Begins a part."""
-        self._part = PartWriter(self._folder, predictions=self.predictions)
+        writer = DurablePartWriter if self._resume else PartWriter
+        self._part = writer(self._folder, predictions=self.predictions)
+
+    def _write(self, line: dict[str, Any], what: str, element: Any) -> None:
+        assert self._part is not None, "written outside a bundle; this is a bug, please report it"
+        self._part.write(line, what, place_of(element) if self._resume else 0)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Ends it."""
-        part = self._part.finish()
+        part, self._part = self._part and self._part.finish(), None
         if part is not None:
             yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
+
+    def teardown(self) -> None:
+        """Keeps what a bundle that failed has done, if anything is to be kept."""
+        if self._part is not None and self._resume:
+            self._part.finish()
 
 
 class _WritePredictions(_WriteLines):
@@ -258,17 +301,16 @@ class _WritePredictions(_WriteLines):
 
     predictions = True
 
-    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
+        super().__init__(folder, resume=resume)
         self._keep = keep
 
     def process(self, pair: tuple[Any, Any]) -> None:
         """Writes a line."""
-        row, prediction = pair
-        if type(row) is tuple:
-            row = row[0]  # of (row, key)
+        element, prediction = pair
+        row: Any = element if type(element) is dict else row_of(element)
         kept = row if self._keep is None else {name: row.get(name) for name in self._keep}
-        self._part.write({**kept, **_fields(prediction)}, "predictions")
+        self._write({**kept, **_fields(prediction)}, "predictions", element)
 
 
 def _fields(prediction: Any) -> dict[str, Any]:
@@ -299,7 +341,7 @@ class _WriteLetters(_WriteLines):
             "attempts": getattr(row, "attempts", 0) + letter.attempts,
             "model_id": letter.model_id,
         }
-        self._part.write(line, f"{line['stage']} {letter.error_type}")
+        self._write(line, f"{line['stage']} {letter.error_type}", letter.element)
 
 
 def _write_manifest(parts: list[str], folder: str, path: str) -> None:

@@ -47,6 +47,17 @@ class TriedRow(dict[str, Any]):
         return TriedRow, (dict(self), self.attempts)
 
 
+_ROWS = (dict, BrokenLine)
+
+
+class Placed(NamedTuple):
+    """A row that is to be told from all others of the input."""
+
+    row: Row | BrokenLine
+    place: int
+    """See ``headrace.beam.job.positions``."""
+
+
 @dataclass(frozen=True)
 class Examples:
     """What of a row the handler is fed."""
@@ -99,13 +110,20 @@ def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig
 
 def row_of(element: Any) -> Row | BrokenLine:
     """The row at the heart of a dead letter's element, which is a row, or a pair or batch that begins with one."""
-    while not isinstance(element, dict | BrokenLine):
+    while not isinstance(element, _ROWS):
         element = element[0]
     return element
 
 
+def place_of(element: Any) -> int:
+    """The place of the row at the heart of an element, which was read with it."""
+    while not isinstance(element, Placed):
+        element = element[0]
+    return element.place
+
+
 class _ExampleOfRow:
-    """Row -> (row, example), or (row, (key, example)) for a keyed handler."""
+    """Row -> (row, example), or (row, (key, example)) for a keyed handler; the row with its place, if it has one."""
 
     def __init__(self, examples: Examples, from_row: Callable[[Mapping[str, Any]], Any] | None) -> None:
         self._columns = examples.columns
@@ -115,7 +133,8 @@ class _ExampleOfRow:
         self._from_row = from_row
         self._key = examples.key
 
-    def __call__(self, row: Row | BrokenLine) -> tuple[Row, Any]:
+    def __call__(self, element: Row | BrokenLine | Placed) -> tuple[Any, Any]:
+        row = element.row if isinstance(element, Placed) else element
         if isinstance(row, BrokenLine):
             raise row.error
         try:
@@ -125,7 +144,7 @@ class _ExampleOfRow:
             raise LookupError(f"the row has no column {error}") from None
         if self._from_row:
             example = self._from_row(example)
-        return (row, example) if self._key is None else (row, (key, example))
+        return (element, example) if self._key is None else (element, (key, example))
 
     def _chosen(self, row: Row) -> Any:
         if self._columns is None:

@@ -1,0 +1,213 @@
+"""An output whose parts outlive a run that fails, is interrupted or killed, so that the next one goes on from them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+from headrace.beam.job.durable import DurableParts, sync_folder
+from headrace.beam.job.files import absolute
+from headrace.beam.job.output import Output, Part
+from headrace.beam.job.positions import Places
+from headrace.core.errors import ConfigurationError
+
+_VERSION = 1
+_LOCK = "lock"
+_in_use: set[str] = set()
+"""The folders that runs of this process use; the locks of files only tell processes apart."""
+
+
+class ResumableOutput(Output):
+    """An output whose folder has a name that the next run finds, and is used by one run at a time.
+
+    Args:
+        path: of the predictions; local.
+        dead_letters: path of the dead letters.
+        job: what decides the predictions, by the names that the user has for it; each value as JSON has it.
+
+    Raises:
+        ConfigurationError: a path is not fit for an output, or not a local one. ``prepare`` raises it, too, if another
+            run uses the folder, or the rows in it are those of another job.
+    """
+
+    def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any]) -> None:
+        for where, option in ((path, "--output"), (dead_letters or "", "--dead-letters")):
+            if "://" in absolute(where):
+                raise ConfigurationError(
+                    f"--resume keeps parts in local folders only, and {option} is {where}; leave --resume out, or "
+                    "write a local file and copy it."
+                )
+        name = "resume-" + hashlib.sha256(os.fsencode(absolute(path))).hexdigest()[:8]
+        super().__init__(path, dead_letters, name)
+        self._job = {name: _digest(value) for name, value in {"the version": _VERSION, **job}.items()}
+        self._lock: BinaryIO | None = None
+        self._published = False
+
+    def publish(self, check: Callable[[], None] = lambda: None) -> list[Part]:
+        """As ``Output.publish``, and durably: afterwards the parts are not needed any more."""
+        parts = super().publish(check)
+        for path in (self.dead_letters, self.path):
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+            sync_folder(os.path.dirname(path))
+        self._published = True
+        return parts
+
+    def clean(self) -> None:
+        """Lets go of the folder; removes it if the output was published, or if no row in it is durable."""
+        if self._lock is None:
+            return
+        self.kept_rows = 0 if self._published else len(self._find())
+        if not self.kept_rows:
+            with suppress(FileNotFoundError):
+                os.remove(self._job_path)  # without which the rest is nothing, should this process end here
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._clean_letters()
+        self._unlock()
+
+    @property
+    def _job_path(self) -> str:
+        return os.path.join(self.folder, "job.json")
+
+    def _make_folder(self) -> None:
+        self._lock = _locked(self.folder)
+        try:
+            self._begin_or_go_on()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _begin_or_go_on(self) -> None:
+        try:
+            with open(self._job_path, encoding="utf-8") as file:
+                then = json.load(file)
+        except FileNotFoundError:  # nothing was begun, or what was is being removed
+            then = None
+        done = self._find() if then is not None else Places()
+        self.earlier_rows = len(done)
+        if self.earlier_rows:
+            self._refuse_another(then)
+        else:
+            self._begin()
+        done.save(_done_path(self.folder))
+
+    def _begin(self) -> None:
+        for name in os.listdir(self.folder):
+            if name != _LOCK:
+                os.remove(os.path.join(self.folder, name))
+        with open(self._job_path + ".new", "w", encoding="utf-8") as file:
+            json.dump(self._job, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(self._job_path + ".new", self._job_path)
+        sync_folder(self.folder)
+
+    def _refuse_another(self, then: Mapping[str, Any]) -> None:
+        missing = object()
+        names = [name for name in {**then, **self._job} if then.get(name, missing) != self._job.get(name, missing)]
+        if names:
+            raise ConfigurationError(
+                f"{self.earlier_rows:,} rows of an earlier run are kept for {self.path}, but these have changed since: "
+                f"{', '.join(names)}. Put them back, choose another --output, or remove {self.folder} to begin anew."
+            )
+
+    def _find(self) -> Places:
+        return (
+            DurableParts.find(self.folder, predictions=True).places
+            | DurableParts.find(self.folder, predictions=False).places
+        )
+
+    def _parts(self, check: Callable[[], None]) -> list[Part]:
+        """One of predictions, one of dead letters, in the order of the input."""
+        good = DurableParts.find(self.folder, predictions=True)
+        bad = DurableParts.find(self.folder, predictions=False)
+        done = good.places | bad.places
+        if len(done) < len(good.places) + len(bad.places):  # of a runner that runs a bundle again, which then fails
+            bad = bad.without(good.places)
+        gaps = done.gaps()
+        if gaps:
+            raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
+        paths = {part: os.path.join(self.folder, part) for part in ("good.joined", "bad.joined")}
+        rows = good.join(paths["good.joined"], check)
+        bad.join(paths["bad.joined"], check)
+        return [
+            Part(True, paths["good.joined"], {"predictions": rows}),
+            Part(False, paths["bad.joined"], _counts_of_letters(paths["bad.joined"])),
+        ]
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+            _in_use.discard(self.folder)
+
+
+def _digest(value: Any) -> str:
+    """What is enough to tell values apart, of which some may be secrets."""
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
+
+
+def load_done(folder: str) -> Places:
+    """The places of the rows that earlier runs have done; none where there is nothing to go on from."""
+    return Places.load(_done_path(folder))
+
+
+def _done_path(folder: str) -> str:
+    return os.path.join(folder, "done.npy")
+
+
+def _locked(folder: str) -> BinaryIO:
+    """Makes a folder and locks it, for as long as this process lives and the file that is returned is open.
+
+    The lock is the process's, not the open file's, which hosts that are forked from this process inherit.
+    """
+    if folder in _in_use:  # a file that is opened now and closed again would take the lock with it
+        raise _busy(folder, os.getpid())
+    while True:
+        os.makedirs(folder, exist_ok=True)
+        try:
+            file = open(os.path.join(folder, _LOCK), "a+b")  # noqa: SIM115 - it stays open
+        except FileNotFoundError:  # the folder has just been removed by the run that used it
+            continue
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            with file:
+                file.seek(0)
+                raise _busy(folder, file.read().decode() or "unknown") from None
+        if _is_at(file, folder):
+            file.truncate(0)
+            file.write(str(os.getpid()).encode())
+            file.flush()
+            _in_use.add(folder)
+            return file
+        file.close()
+
+
+def _is_at(file: BinaryIO, folder: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(os.path.join(folder, _LOCK)))
+    except FileNotFoundError:
+        return False
+
+
+def _busy(folder: str, process: int | str) -> ConfigurationError:
+    return ConfigurationError(
+        f"another run (process {process}) is at work in {folder}; wait for its end, or choose another --output."
+    )
+
+
+def _counts_of_letters(path: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    with open(path, "rb") as file:
+        for line in file:
+            letter = json.loads(line)
+            what = f"{letter['stage']} {letter['error_type']}"
+            counts[what] = counts.get(what, 0) + 1
+    return counts

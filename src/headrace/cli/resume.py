@@ -1,0 +1,57 @@
+"""What of a command line decides the predictions, and so must be the same when a run goes on from an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.handlers import parse_arguments
+
+if TYPE_CHECKING:
+    from headrace.beam.job.files import Source
+    from headrace.cli.run import Words
+
+
+def decisive(
+    words: Words,
+    sources: Sequence[Source],
+    *,
+    columns: Sequence[str] | None,
+    keep: Sequence[str] | None,
+    text: Sequence[str],
+) -> dict[str, Any]:
+    """By the names that the user knows; batch sizes, workers, placement, time limits and the runner may change.
+
+    Args:
+        words: of the command line.
+        sources: the files that it means.
+        columns: those that it chose for the model.
+        keep: those that it chose for the output.
+        text: the columns of CSV files that stay text.
+    """
+    arguments = {"--model": words.model} if words.model is not None else {}
+    for option, pairs in (("--handler-arg", words.handler_args), ("--inference-arg", words.inference_args)):
+        arguments |= {f"{option} {name}": value for name, value in parse_arguments(option, pairs).items()}
+    return {
+        "command": "retry" if words.retry else "run",
+        "the files": [source.path for source in sources],
+        **{f"the file {source.path}": [*source[1:], _stamp(source.path)] for source in sources},
+        "--handler": words.handler,
+        **{name: [value, _stamp(value)] for name, value in arguments.items()},
+        "--columns": columns,
+        "--keep": keep,
+        "--key": words.key,
+        "--text-columns": text,
+    }
+
+
+def _stamp(value: Any) -> Any:
+    """Of a value that names a file: what tells whether it is still the same; None of any other."""
+    from headrace.beam.job.files import stamp  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
+
+    if not isinstance(value, str):
+        return None
+    try:
+        return stamp(value)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,139 @@
+"""A folder of kept parts belongs to one job, and to one run at a time."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from headrace.beam.job.durable import DurablePartWriter
+from headrace.beam.job.positions import place_at
+from headrace.beam.job.resume import ResumableOutput, load_done
+from headrace.core.errors import ConfigurationError
+
+LOCKS = """
+import sys
+from headrace.beam.job.resume import ResumableOutput
+output = ResumableOutput(sys.argv[1], None, {})
+output.prepare()
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def output(tmp_path):
+    """Makes an output of this job; what it locks is given back."""
+    made = []
+
+    def make(**job):
+        made.append(ResumableOutput(str(tmp_path / "p.jsonl"), None, job))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.clean()
+
+
+def write(output, *numbers, predictions=True):
+    writer = DurablePartWriter(output.folder, predictions=predictions)
+    for n in numbers:
+        line = {"n": n} if predictions else {"n": n, "stage": "inference", "error_type": "E"}
+        writer.write(line, "predictions", place_at(0, n))
+    writer.finish()
+
+
+def test_what_was_done_is_found_and_published(output, tmp_path):
+    first = output(model="m")
+    first.prepare()
+    write(first, 0, 1, 3)
+    first.clean()
+    assert first.kept_rows == 3
+    second = output(model="m")
+    second.prepare()
+    assert second.earlier_rows == 3
+    assert list(load_done(second.folder).missing(0, 0, 10)) == [(2, 3), (4, 10)]
+    write(second, 4, 2)
+    write(second, 5, predictions=False)
+    assert [part.counts for part in second.publish()] == [{"predictions": 5}, {"inference E": 1}]
+    second.clean()
+    assert [json.loads(line)["n"] for line in (tmp_path / "p.jsonl").read_text().splitlines()] == [0, 1, 2, 3, 4]
+    assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.jsonl", "p.jsonl"]
+
+
+def test_a_row_without_a_result_is_not_passed_over(output):
+    first = output()
+    first.prepare()
+    write(first, 0, 2)
+    with pytest.raises(RuntimeError, match="no result; this is a bug"):
+        first.publish()
+
+
+def test_a_row_is_a_prediction_or_a_dead_letter_not_both(output, tmp_path):
+    """A bundle that a runner runs again may come out otherwise."""
+    first = output()
+    first.prepare()
+    write(first, 0, 2, 5, 1)
+    write(first, 1, 2, 3, 4, 5, 6, predictions=False)
+    assert [part.counts for part in first.publish()] == [{"predictions": 4}, {"inference E": 3}]
+    letters = (tmp_path / "p.dead-letters.jsonl").read_text().splitlines()
+    assert [json.loads(line)["n"] for line in letters] == [3, 4, 6]
+
+
+def test_another_job_is_refused_only_if_something_would_be_lost(output):
+    first = output(model="m", keep=("a",))
+    first.prepare()
+    first.clean()
+    second = output(model="n", keep=("a",))
+    second.prepare()
+    write(second, 0)
+    second.clean()
+    with pytest.raises(ConfigurationError, match=r"^1 rows .* have changed since: model\. Put .* remove "):
+        output(model="o", keep=("a",)).prepare()
+    assert os.path.exists(second.folder)
+    output(model="n", keep=("a",)).prepare()
+
+
+def test_what_may_be_a_secret_is_not_written(output):
+    first = output(**{"--handler-arg key": ["pa55word", None]})
+    first.prepare()
+    with open(os.path.join(first.folder, "job.json")) as file:
+        text = file.read()
+    assert "--handler-arg key" in text
+    assert "pa55word" not in text
+
+
+def test_a_folder_that_was_being_removed_is_nothing(output):
+    first = output()
+    first.prepare()
+    write(first, 0)
+    first.clean()
+    os.remove(os.path.join(first.folder, "job.json"))
+    second = output()
+    second.prepare()
+    assert second.earlier_rows == 0
+    assert sorted(os.listdir(second.folder)) == ["done.npy", "job.json", "lock"]
+
+
+def test_one_run_at_a_time(output, tmp_path):
+    """A lock ends with its process, however that ends."""
+    first = output()
+    arguments = [sys.executable, "-c", LOCKS, str(tmp_path / "p.jsonl")]
+    other = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "locked\n"
+    with pytest.raises(ConfigurationError, match=rf"^another run \(process {other.pid}\) is at work in "):
+        first.prepare()
+    first.clean()
+    assert os.path.exists(first.folder)
+    other.kill()
+    other.communicate()
+    first.prepare()
+    with pytest.raises(ConfigurationError, match=f"process {os.getpid()}"):
+        output().prepare()
+
+
+@pytest.mark.parametrize("paths", [("gs://bucket/p.jsonl", None), ("p.jsonl", "s3://bucket/q.jsonl")])
+def test_remote_files_are_refused(paths):
+    with pytest.raises(ConfigurationError, match=r"^--resume keeps parts in local folders only, and --"):
+        ResumableOutput(*paths, {})

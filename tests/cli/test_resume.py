@@ -1,0 +1,255 @@
+"""Runs that are killed go on where they were, and end as if nothing had happened."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from headrace.beam.job.durable import DurableParts
+
+LOGGED = '''
+import os
+import signal
+import time
+
+import headrace
+from headrace.beam.job import durable, output
+
+durable._COMMIT_SECONDS = 0.05
+move, moves = output._move, []
+
+
+def move_or_die(*paths):
+    moves.append(paths)
+    if str(len(moves)) == os.environ.get("DIE_BEFORE_MOVE"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    move(*paths)
+
+
+output._move = move_or_die
+
+
+class Logged(headrace.ModelHandler):
+    """Notes in a file which rows it predicts; 13, 26, ... are poison."""
+
+    def __init__(self, plus=0.5):
+        super().__init__()
+        self.plus = plus
+
+    def load_model(self):
+        return "log"
+
+    def run_inference(self, batch, path, inference_args=None):
+        time.sleep(float(os.environ.get("PAUSE", 0)))
+        if any(row["n"] % 13 == 7 for row in batch):
+            raise ValueError("poison")
+        with open(path, "a") as log:
+            log.write("".join(f"{row['n']}\\n" for row in batch))
+        return [{"sum": row["n"] + self.plus, "words": "é" * (row["n"] % 5)} for row in batch]
+'''
+COUNT = 600
+ARGUMENTS = ("--handler", "logged:Logged", "--max-batch-size=4", "--min-batch-size=4", "--keep=n", "--resume")
+
+
+@pytest.fixture
+def work(folder, monkeypatch):
+    """Two files with broken lines, and what comes of them when nothing happens."""
+    folder.write("logged.py", LOGGED)
+    monkeypatch.syspath_prepend(str(folder.path))
+    monkeypatch.setenv("PAUSE", "0")
+    for name, start in (("a.jsonl", 0), ("b.jsonl", COUNT // 2)):
+        lines = [json.dumps({"n": n}) if n % 50 != 49 else f"broken {n}" for n in range(start, start + COUNT // 2)]
+        folder.write(name, "\n".join(lines))
+    yield folder
+    sys.modules.pop("logged", None)
+
+
+@pytest.fixture
+def undisturbed(work, headrace):
+    """The predictions and the dead letters without ``--resume``."""
+    assert headrace("run", "[ab].jsonl", *ARGUMENTS[:-1], "--output", "expected/p.jsonl").code == 0
+    found = [(work.path / "expected" / f"p{kind}.jsonl").read_bytes() for kind in ("", ".dead-letters")]
+    shutil.rmtree(work.path / "expected")
+    os.remove(work.path / "log")
+    return found
+
+
+def places(folder, name):
+    """Of the rows that are durable, whose folder is that of the output of this name."""
+    found = list(folder.path.glob(f".{name}.headrace-*"))
+    return {
+        number + (place >> 40) * (COUNT // 2)
+        for path in found
+        for kind in (True, False)
+        for place, rows, _ in DurableParts.find(str(path), predictions=kind).runs.tolist()
+        for number in range(place & ((1 << 40) - 1), (place & ((1 << 40) - 1)) + rows)
+    }
+
+
+def log_of(folder):
+    path = folder.path / "log"
+    return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def kill(process, folder, name, at_least):
+    """Kills a run and its children once so many rows of it are durable; returns which are."""
+    while len(places(folder, name)) < at_least:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return places(folder, name)
+
+
+@pytest.fixture
+def start(folder):
+    """A command line as the leader of a group of processes."""
+
+    def start(*arguments, **environment):
+        return subprocess.Popen(
+            [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *arguments],
+            cwd=folder.path,
+            env={**os.environ, "PAUSE": "0.01", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def letters_of(content):
+    """How often a poison row was tried depends on which others were left for its batch, frames on where it was."""
+    return [{**json.loads(line), "attempts": 0, "traceback": ""} for line in content.splitlines()]
+
+
+def in_input_order(letters):
+    def number(letter):
+        row = letter["row"]
+        return row["n"] if "n" in row else int(row["line"].split()[1])
+
+    return sorted(letters, key=number)
+
+
+def test_killed_again_and_again(work, undisturbed, headrace, start):
+    """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
+    arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
+    done = set()
+    for place in ((), ("--isolate",)):
+        logged = len(log_of(work))
+        process = start(*arguments, *place)
+        now = kill(process, work, "p.jsonl", len(done) + random.randrange(1, 150))
+        assert done < now
+        assert not done & set(log_of(work)[logged:])
+        done = now
+    logged = len(log_of(work))
+    last = headrace(*arguments)
+    assert (last.code, last.err) == (0, "")
+    assert last.summary["rows"] == str(COUNT)
+    assert last.summary["done before"] == str(len(done))
+    assert not done & set(log_of(work)[logged:])
+    assert (work.path / "p.jsonl").read_bytes() == undisturbed[0]
+    letters = letters_of((work.path / "p.dead-letters.jsonl").read_bytes())
+    assert letters == in_input_order(letters_of(undisturbed[1]))
+    assert work.names() == ["a.jsonl", "b.jsonl", "log", "logged.py", "p.dead-letters.jsonl", "p.jsonl"]
+
+
+def test_several_workers_killed_with_the_run(work, undisturbed, headrace, start):
+    """Another number of workers goes on."""
+    arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl.gz", "--dead-letters=bad/q.jsonl")
+    workers = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    done = kill(start(*arguments, *workers), work, "p.jsonl.gz", 100)
+    logged = len(log_of(work))
+    assert headrace(*arguments).code == 0
+    assert not done & set(log_of(work)[logged:])
+    assert gzip.decompress((work.path / "p.jsonl.gz").read_bytes()) == undisturbed[0]
+    assert len(work.rows("bad/q.jsonl")) == COUNT - len(undisturbed[0].splitlines())
+    assert not [name for name in work.names() if "headrace-" in name]
+
+
+def test_killed_while_the_files_are_put_in_their_places(work, undisturbed, headrace, start):
+    """Dead letters are there already, predictions are not."""
+    arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
+    process = start(*arguments, DIE_BEFORE_MOVE="2", PAUSE="0")
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert (work.path / "p.dead-letters.jsonl").exists()
+    assert not (work.path / "p.jsonl").exists()
+    logged = len(log_of(work))
+    last = headrace(*arguments)
+    assert (last.code, last.summary["done before"], last.summary["rows/s"]) == (0, str(COUNT), "0")
+    assert len(log_of(work)) == logged
+    assert (work.path / "p.jsonl").read_bytes() == undisturbed[0]
+
+
+def test_interrupted_and_what_may_not_change(work, undisturbed, headrace, start):
+    arguments = ["run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl"]
+    process = start(*arguments)
+    while len(places(work, "p.jsonl")) < 20:
+        time.sleep(0.02)
+    busy = headrace(*arguments)
+    assert busy.code == 2
+    assert busy.error.startswith(f"another run (process {process.pid}) is at work in ")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (130, "")
+    done = len(places(work, "p.jsonl"))
+    assert err == (
+        f"error: interrupted; nothing was written. ({done} rows are done and kept; the same command goes on from "
+        "there.)\n"
+    )
+    changed = {
+        "--handler-arg plus": [*arguments, "--handler-arg", "plus=2"],
+        "--columns": [*arguments, "--columns=n"],
+        "the files, the file": [*arguments, "logged.py", "--format=jsonl"],
+    }
+    for what, line in changed.items():
+        result = headrace(*line)
+        assert result.code == 2
+        assert f"{done} rows of an earlier run are kept for" in result.error
+        assert f"these have changed since: {what}" in result.error
+    times = os.stat("a.jsonl")
+    os.utime("a.jsonl", ns=(times.st_atime_ns, times.st_mtime_ns + 10**9))
+    assert f"changed since: the file {work.path / 'a.jsonl'}. Put" in headrace(*arguments).error
+    os.utime("a.jsonl", ns=(times.st_atime_ns, times.st_mtime_ns))
+    last = headrace(*arguments, "--max-batch-size=64", "--timeout=60")
+    assert (last.code, last.summary["done before"]) == (0, str(done))
+    assert (work.path / "p.jsonl").read_bytes() == undisturbed[0]
+
+
+def test_a_run_that_fails_keeps_what_it_has_done(work, headrace):
+    lines = [json.dumps({"n": n, "noise": os.urandom(3000).hex()}) for n in range(1000)]
+    whole = gzip.compress("\n".join(lines).encode())
+    (work.path / "c.jsonl.gz").write_bytes(whole[:-1000])
+    arguments = ("run", "c.jsonl.gz", *ARGUMENTS, "--output", "p.jsonl")
+    failed = headrace(*arguments)
+    assert failed.code == 1
+    assert "rows are done and kept; the same command goes on from there.)" in failed.error
+    assert "0 rows" not in failed.error.split("(")[-1].split(",")[0]
+    assert not (work.path / "p.jsonl").exists()
+
+
+def test_a_run_that_did_nothing_keeps_nothing(work, headrace, handlers):
+    assert headrace("run", "[ab].jsonl", "--handler", f"{handlers}:fails", "--output", "p.jsonl", "--resume").code == 2
+    assert not [name for name in work.names() if "headrace-" in name]
+
+
+def test_retries_too_and_to_parquet(work, undisturbed, headrace):
+    (work.path / "letters.jsonl").write_bytes(undisturbed[1])
+    arguments = ("retry", "letters.jsonl", *ARGUMENTS, "--output", "p.parquet", "--dead-letters=q.jsonl")
+    assert headrace(*arguments).code == 0
+    assert len(work.rows("q.jsonl")) + len(work.rows("p.parquet")) == len(undisturbed[1].splitlines())
+
+
+def test_an_output_elsewhere_is_refused(work, headrace):
+    result = headrace("run", "[ab].jsonl", *ARGUMENTS, "--output", "gs://bucket/p.jsonl")
+    assert result.code == 2
+    assert result.error.startswith("--resume keeps parts in local folders only, and --output is gs:")
