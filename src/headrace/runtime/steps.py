@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Observer
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Event, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.bisect import bisect, tries_in_search
 from headrace.failures.memory import free_memory, is_out_of_memory
@@ -156,6 +156,10 @@ class Steps(Operations):
                 return self._infer(name, batch, partial(self._attempt, name, model))
             finally:
                 del model  # before the store may drop it: a limit on models is one on memory
+
+    def tell(self, event: Event) -> None:
+        """Tells the observer what has happened."""
+        self._observer.on_event(event)
 
     def tell_news(self) -> None:
         """Tells the observer what happened outside any bundle or in another thread."""
