@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+_PLAIN = frozenset((int, float, bool, str, bytes, type(None)))
 _DEEPEST = 3
 _SAMPLE = 16
 """Of a longer container, so many items stand for all."""
@@ -14,6 +15,8 @@ _SAMPLE = 16
 
 def footprint(value: Any, depth: int = 0) -> float:
     """Bytes of an array's buffer, of a text, or of what a container or an object holds; never raises."""
+    if type(value) in _PLAIN:
+        return sys.getsizeof(value)
     try:
         nbytes = getattr(value, "nbytes", None)  # arrays, tensors, memory views
         if isinstance(nbytes, int):
@@ -33,3 +36,52 @@ def footprint(value: Any, depth: int = 0) -> float:
 
 def _items(sample: Any, count: int, depth: int) -> float:
     return sum(footprint(item, depth + 1) for item in sample) * count / max(1, len(sample))
+
+
+class WaitingBytes:
+    """How many bytes the elements of a growing list take, roughly; looks at the list only now and then.
+
+    Of many small elements it looks at a few, since to weigh an element takes longer than to queue it; of large ones at
+    all, before they exceed the bound by more than a sixteenth.
+
+    Args:
+        bound: bytes of which it is to be known in time whether they are reached.
+    """
+
+    _LONGEST_BLOCK = 64
+    _SHARE = 1 / 16
+    """Of the bound: so much may come between two looks."""
+    _LIGHT = 1 / 1024
+    """Of the bound: lighter elements stand for each other."""
+
+    def __init__(self, bound: float) -> None:
+        self._bound = bound
+        self._block = 1
+        self._drawn = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """The list is a new one. Elements are likely to be as heavy as before."""
+        self.bytes = 0.0
+        self._seen = 0
+        self.next_look: float = 1
+        """The length of the list at which to look again."""
+
+    def look(self, elements: Sequence[Any]) -> None:
+        """Weighs what is new."""
+        new = elements[self._seen :]
+        sizes = [footprint(one) for one in self._few_of(new)]
+        if len(sizes) < len(new) and max(sizes) > self._LIGHT * self._bound:
+            sizes = [footprint(one) for one in new]
+        self.bytes += sum(sizes) / len(sizes) * len(new)
+        self._seen += len(new)
+        fitting = self._SHARE * self._bound / max(1, *sizes)
+        self._block = int(max(1, min(2 * self._block, self._LONGEST_BLOCK, fitting)))
+        self.next_look = self._seen + self._block
+
+    def _few_of(self, new: Sequence[Any]) -> Sequence[Any]:
+        """At places that look random, as elements may have a pattern, and are the same in each run."""
+        if len(new) <= 2:
+            return new
+        self._drawn = (self._drawn * 1_664_525 + 1_013_904_223) % 2**32  # Knuth, Lewis: as in Numerical Recipes
+        return new[-1], new[(self._drawn >> 8) % len(new)]
