@@ -15,14 +15,12 @@ _SAMPLE = 16
 
 def footprint(value: Any, depth: int = 0) -> float:
     """Bytes of an array's buffer, of a text, or of what a container or an object holds; never raises."""
-    if type(value) in _PLAIN:
-        return sys.getsizeof(value)
     try:
-        nbytes = getattr(value, "nbytes", None)  # arrays, tensors, memory views
+        nbytes = None if type(value) in _PLAIN else getattr(value, "nbytes", None)  # arrays, tensors, memory views
         if isinstance(nbytes, int):
             return nbytes
         own = sys.getsizeof(value, 64)
-        if isinstance(value, str | bytes | bytearray) or depth == _DEEPEST:
+        if type(value) in _PLAIN or isinstance(value, str | bytes | bytearray) or depth == _DEEPEST:
             return own
         if isinstance(value, Mapping):
             return own + _items(list(islice(value.values(), _SAMPLE)), len(value), depth)

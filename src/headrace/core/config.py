@@ -51,7 +51,8 @@ class BatchingConfig:
     """How many elements are looked at together where they are sorted."""
     lookahead_bytes: int = 64_000_000
     """About so many bytes of a bundle's elements wait at most, sorted or not: then a batch leaves that has reached
-    ``min_batch_size``, or, of several models, the largest one whatever its size. Not one of Beam's, as ``lookahead``."""
+    ``min_batch_size``, or, of several models, the largest one. Not one of Beam's, nor is ``lookahead``."""
+
     columnar: bool = False
     """Whether elements are columnar, many rows side by side, of which batches are cut; sizes count rows then. Not one
     of Beam's."""
