@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.events import BatchCompleted, Event, HandlerMetric
 from headrace.core.result import Outcome, Predictions
-from headrace.runtime.overlap import Overlap
+from headrace.runtime.overlap import Overlap, Policy
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.recorders import Recorders
@@ -69,18 +69,19 @@ class Lane:
 
     Args:
         worker: has the models.
+        policy: says which batches are to run here.
     """
 
     in_flight = 2
     """How many batches may be on their way: one that runs, and one that waits for it."""
 
-    def __init__(self, worker: Models) -> None:
+    def __init__(self, worker: Models, policy: Policy | None = None) -> None:
         self._models = _Untimed(worker)
         self._executor: ThreadPoolExecutor | None = None
         self._recorders: Recorders | None = None
         self.on_their_way = 0
         """How many batches are."""
-        self.policy = Overlap()
+        self.policy: Policy = policy or Overlap()
 
     def submit(self, name: Any, batch: AnyBatch) -> Task:
         """Has a batch run, with the context variables that the caller sees."""

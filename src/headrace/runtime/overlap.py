@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+
+class Policy(Protocol):
+    """Says which batches run beside."""
+
+    def next_is_beside(self) -> bool:
+        """Whether the next batch is to run beside; else all that do are to come back before it runs."""
+        ...
+
+    def was_here(self, size: int, call: float, whole: float) -> None:
+        """A batch of that size has run here: so many seconds in the model, and since the batch before."""
+        ...
+
+    def was_beside(self, size: int, seconds: float) -> None:
+        """A batch of that size has come back, so many seconds after the batch before."""
+        ...
 
 
 class _Here(NamedTuple):
@@ -47,14 +63,14 @@ class Overlap:
         self._resting = 0
 
     def next_is_beside(self) -> bool:
-        """Whether the next batch is to run beside; else all that do are to come back before it runs."""
+        """See ``Policy``."""
         if not self._left:
             return False
         self._left -= 1
         return True
 
     def was_here(self, size: int, call: float, whole: float) -> None:
-        """A batch of that size has run here: so many seconds in the model, and since the batch before."""
+        """See ``Policy``."""
         if self._size:
             self._judge()
         if self._resting:
@@ -68,7 +84,7 @@ class Overlap:
             self._left = self._period
 
     def was_beside(self, size: int, seconds: float) -> None:
-        """A batch of that size has come back, so many seconds after the batch before."""
+        """See ``Policy``."""
         self._size += size
         self._seconds += seconds
 
