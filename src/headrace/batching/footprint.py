@@ -39,8 +39,9 @@ def _items(sample: Any, count: int, depth: int) -> float:
 class WaitingBytes:
     """How many bytes the elements of a growing list take, roughly; looks at the list only now and then.
 
-    Of many small elements it looks at a few, since to weigh an element takes longer than to queue it; of large ones at
-    all, before they exceed the bound by more than a sixteenth.
+    Of many small elements it looks at a few, since to weigh an element takes longer than to queue it. Where it has met
+    a large one it looks at all, until many in a row are small; the larger, the sooner, so that the bound is exceeded by
+    no more than a sixteenth.
 
     Args:
         bound: bytes of which it is to be known in time whether they are reached.
@@ -51,11 +52,16 @@ class WaitingBytes:
     """Of the bound: so much may come between two looks."""
     _LIGHT = 1 / 1024
     """Of the bound: lighter elements stand for each other."""
+    _FEW = 4
+    _PATIENCE = 32
+    """Blocks."""
 
     def __init__(self, bound: float) -> None:
         self._bound = bound
         self._block = 1
         self._drawn = 0
+        self._careful = 0
+        """For how many blocks, if they are light, to look at all."""
         self.clear()
 
     def clear(self) -> None:
@@ -68,9 +74,11 @@ class WaitingBytes:
     def look(self, elements: Sequence[Any]) -> None:
         """Weighs what is new."""
         new = elements[self._seen :]
-        sizes = [footprint(one) for one in self._few_of(new)]
-        if len(sizes) < len(new) and max(sizes) > self._LIGHT * self._bound:
-            sizes = [footprint(one) for one in new]
+        sizes = [footprint(one) for one in (new if self._careful else self._few_of(new))]
+        self._careful = max(0, self._careful - 1)
+        if max(sizes) > self._LIGHT * self._bound:
+            self._careful = self._PATIENCE
+            sizes = sizes if len(sizes) == len(new) else [footprint(one) for one in new]
         self.bytes += sum(sizes) / len(sizes) * len(new)
         self._seen += len(new)
         fitting = self._SHARE * self._bound / max(1, *sizes)
@@ -79,7 +87,7 @@ class WaitingBytes:
 
     def _few_of(self, new: Sequence[Any]) -> Sequence[Any]:
         """At places that look random, as elements may have a pattern, and are the same in each run."""
-        if len(new) <= 2:
+        if len(new) <= self._FEW:
             return new
         self._drawn = (self._drawn * 1_664_525 + 1_013_904_223) % 2**32  # Knuth, Lewis: as in Numerical Recipes
-        return new[-1], new[(self._drawn >> 8) % len(new)]
+        return [new[(self._drawn >> shift) % len(new)] for shift in range(4, 4 + 6 * self._FEW, 6)]

@@ -53,6 +53,9 @@ class BatchingConfig:
     """About so many bytes of a bundle's elements wait at most, sorted or not: then a batch leaves that has reached
     ``min_batch_size``, or, of several models, the largest one. Not one of Beam's, nor is ``lookahead``."""
 
+    overlap: bool = True
+    """Whether the bundle's thread may go on decoding and preprocessing, where that pays, while a batch runs on another
+    thread. Not one of Beam's."""
     columnar: bool = False
     """Whether elements are columnar, many rows side by side, of which batches are cut; sizes count rows then. Not one
     of Beam's."""

@@ -87,7 +87,7 @@ class Worker(AnyWorker):
     def bundle(self, observer: Observer) -> Bundle:
         """A new bundle, which runs here and tells ``observer`` what happens."""
         self._lane.clear()
-        return Bundle(self, observer, self._join(), self._lane)
+        return Bundle(self, observer, self._join(), self._lane if self.plan.batching.overlap else None)
 
     def close(self, *, linger: bool = False) -> None:
         """Ends the second thread and lets go of the models."""
