@@ -68,7 +68,7 @@ def weighed(elements, bound):
 def test_large_elements_are_noticed_before_they_exceed_the_bound_by_much(sizes, small):
     elements = [bytes(10)] * small + [bytes(size) for size in sizes] * 20
     _, found, count = weighed(elements, 1_000_000)
-    assert count == len(elements) or found <= 1_000_000 + 65 * 200_033
+    assert count == len(elements) or found <= 1_000_000 + 129 * 200_033
 
 
 @pytest.mark.parametrize("size", [100, 10_000, 70_000, 1_000_000, 5_000_000])
@@ -82,7 +82,7 @@ def test_a_few_large_ones_among_many_small_ones_are_bounded_on_average():
     large, small = bytes(1_000_000), bytes(10)
     found = [weighed([large if n % 50 == at else small for n in range(100_000)], 8_000_000)[1] for at in range(50)]
     assert median(found) < 16_000_000
-    assert max(found) < 80_000_000
+    assert max(found) < 160_000_000
 
 
 def test_little_is_looked_at_where_elements_are_small():
@@ -92,5 +92,5 @@ def test_little_is_looked_at_where_elements_are_small():
         if len(growing) >= waiting.next_look:
             waiting.look(growing)
             looks += 1
-    assert looks < 1010
+    assert looks < 520
     assert waiting.bytes == pytest.approx(sum(map(sys.getsizeof, growing)), rel=0.01)

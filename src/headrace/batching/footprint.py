@@ -47,7 +47,7 @@ class WaitingBytes:
         bound: bytes of which it is to be known in time whether they are reached.
     """
 
-    _LONGEST_BLOCK = 64
+    _LONGEST_BLOCK = 128
     _SHARE = 1 / 16
     """Of the bound: so much may come between two looks."""
     _LIGHT = 1 / 1024
@@ -73,21 +73,23 @@ class WaitingBytes:
 
     def look(self, elements: Sequence[Any]) -> None:
         """Weighs what is new."""
-        new = elements[self._seen :]
-        sizes = [footprint(one) for one in (new if self._careful else self._few_of(new))]
-        self._careful = max(0, self._careful - 1)
-        if max(sizes) > self._LIGHT * self._bound:
+        count = len(elements) - self._seen
+        looks_at_all = self._careful or count <= self._FEW
+        sizes = list(map(footprint, elements[self._seen :] if looks_at_all else self._few_of(elements, count)))
+        largest = max(sizes)
+        if largest > self._LIGHT * self._bound:
             self._careful = self._PATIENCE
-            sizes = sizes if len(sizes) == len(new) else [footprint(one) for one in new]
-        self.bytes += sum(sizes) / len(sizes) * len(new)
-        self._seen += len(new)
-        fitting = self._SHARE * self._bound / max(1, *sizes)
-        self._block = int(max(1, min(2 * self._block, self._LONGEST_BLOCK, fitting)))
+            sizes = sizes if looks_at_all else list(map(footprint, elements[self._seen :]))
+            largest = max(sizes)
+        elif self._careful:
+            self._careful -= 1
+        self.bytes += sum(sizes) * (count / len(sizes))
+        self._seen += count
+        fitting = min(self._LONGEST_BLOCK, self._SHARE * self._bound / max(1, largest))
+        self._block = max(1, min(2 * self._block, int(fitting)))
         self.next_look = self._seen + self._block
 
-    def _few_of(self, new: Sequence[Any]) -> Sequence[Any]:
-        """At places that look random, as elements may have a pattern, and are the same in each run."""
-        if len(new) <= self._FEW:
-            return new
-        self._drawn = (self._drawn * 1_664_525 + 1_013_904_223) % 2**32  # Knuth, Lewis: as in Numerical Recipes
-        return [new[(self._drawn >> shift) % len(new)] for shift in range(4, 4 + 6 * self._FEW, 6)]
+    def _few_of(self, elements: Sequence[Any], count: int) -> Sequence[Any]:
+        """Of the last so many, at places that look random, as there may be a pattern, and are the same in each run."""
+        drawn = self._drawn = (self._drawn * 1_664_525 + 1_013_904_223) % 2**32  # Knuth, Lewis: Numerical Recipes
+        return [elements[-1 - (drawn >> shift) % count] for shift in (4, 10, 16, 22)]
