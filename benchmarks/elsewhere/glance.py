@@ -14,13 +14,13 @@ class Glance(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Conv2d(3, 24, 3, stride=2),
+            nn.Conv2d(3, 8, 3, stride=2),
             nn.ReLU(),
-            nn.Conv2d(24, 32, 3, stride=2),
+            nn.Conv2d(8, 16, 3, stride=2),
             nn.ReLU(),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
-            nn.Linear(32, 10),
+            nn.Linear(16, 10),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

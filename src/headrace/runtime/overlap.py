@@ -44,7 +44,7 @@ class Overlap:
     _SHORTEST_CALL = 0.002
     _SHORTEST_SAVING = 0.0005
     """Seconds for a batch: ten times what it costs to hand it over."""
-    _LEAST_SHARE = 0.05
+    _LEAST_SHARE = 0.1
     """Of the time for a batch, that is to be saved."""
     _ENOUGH = 3
     _REMEMBERED = 8
