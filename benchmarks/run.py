@@ -21,6 +21,7 @@ WORKLOADS = (
     "transformer",
     "docstrings",
     "padding",
+    "overlap",
     "columnar",
     "adaptive",
     "isolated",

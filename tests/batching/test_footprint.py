@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from statistics import median
 from types import SimpleNamespace
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headrace.batching.footprint import footprint
+from headrace.batching.footprint import WaitingBytes, footprint
 
 MEGABYTE = numpy.zeros(1_000_000, dtype=numpy.uint8)
 
@@ -47,3 +50,47 @@ def test_it_does_not_follow_circles():
     circle = []
     circle.append(circle)
     assert footprint(circle) < 1000 * sys.getsizeof(circle)
+
+
+def weighed(elements, bound):
+    """What was thought to be waiting when the bound was reached, and what was; the list's length."""
+    waiting, growing = WaitingBytes(bound), []
+    for element in elements:
+        growing.append(element)
+        if len(growing) >= waiting.next_look:
+            waiting.look(growing)
+        if waiting.bytes >= bound:
+            break
+    return waiting.bytes, sum(map(footprint, growing)), len(growing)
+
+
+@given(st.lists(st.integers(0, 200_000), min_size=1, max_size=100), st.integers(0, 300))
+def test_large_elements_are_noticed_before_they_exceed_the_bound_by_much(sizes, small):
+    elements = [bytes(10)] * small + [bytes(size) for size in sizes] * 20
+    _, found, count = weighed(elements, 1_000_000)
+    assert count == len(elements) or found <= 1_000_000 + 129 * 200_033
+
+
+@pytest.mark.parametrize("size", [100, 10_000, 70_000, 1_000_000, 5_000_000])
+def test_elements_of_one_size_exceed_it_by_a_sixteenth_at_most(size):
+    thought, found, _ = weighed((bytearray(size) for _ in range(10**6)), 4_000_000)
+    assert thought == pytest.approx(found)
+    assert found <= max(4_000_000 * 17 / 16, size) + size
+
+
+def test_a_few_large_ones_among_many_small_ones_are_bounded_on_average():
+    large, small = bytes(1_000_000), bytes(10)
+    found = [weighed([large if n % 50 == at else small for n in range(100_000)], 8_000_000)[1] for at in range(50)]
+    assert median(found) < 16_000_000
+    assert max(found) < 160_000_000
+
+
+def test_little_is_looked_at_where_elements_are_small():
+    waiting, looks, growing = WaitingBytes(64_000_000), 0, []
+    for element in range(64_000):
+        growing.append(element)
+        if len(growing) >= waiting.next_look:
+            waiting.look(growing)
+            looks += 1
+    assert looks < 520
+    assert waiting.bytes == pytest.approx(sum(map(sys.getsizeof, growing)), rel=0.01)

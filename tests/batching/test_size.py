@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import statistics
 
@@ -235,3 +236,15 @@ def test_a_model_that_becomes_slower_gets_smaller_batches():
         size = controller.target()
         controller.observe(size, (0.01 + 1e-4 * size) * (1 if number < 100 else 10))
     assert 0.01 + 1e-3 * controller.target() < 0.25  # it was 1000 rows, which take a second now
+
+
+def test_a_batch_whose_time_is_not_known_tells_only_that_memory_sufficed():
+    controller, other = (size_controller(BatchingConfig(max_batch_size=64)) for _ in range(2))
+    for one in (controller, other):
+        one.observe(8, 0.1)
+        one.observe(16, None)
+    for _ in range(8):
+        controller.observe(8, math.nan)
+        other.observe(8, 0.1)
+    assert controller.most() == other.most() > 8
+    assert controller.target() == other.target()

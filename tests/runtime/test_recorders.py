@@ -19,7 +19,7 @@ import {engine}
 
 class Recorder:
     @contextmanager
-    def recording(self):
+    def recording(self, *, process_wide=True):
         records, before = [], {engine}.counted
         try:
             yield records

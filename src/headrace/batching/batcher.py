@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from headrace.batching.footprint import WaitingBytes
 
 
 class Batch(NamedTuple):
@@ -43,13 +46,16 @@ class Batcher:
 
     A batch never has more than ``max_count`` elements nor more than ``max_weight`` in all, except that an element
     heavier than ``max_weight`` forms a batch alone. A batch leaves when its size reaches ``target()``; its size is the
-    number of its elements, or their weight where ``target_is_weight``.
+    number of its elements, or their weight where ``target_is_weight``. It also leaves when its elements take about
+    ``max_bytes``, if its size is at least ``min_size``.
 
     Args:
         target: the size at which a batch leaves; asked once for each batch, at its first element.
         max_count: largest number of elements.
         max_weight: largest sum of weights; None: no limit.
         target_is_weight: whether ``target`` counts weight rather than elements.
+        max_bytes: see above.
+        min_size: see above.
     """
 
     def __init__(
@@ -59,21 +65,31 @@ class Batcher:
         max_weight: float | None = None,
         *,
         target_is_weight: bool = False,
+        max_bytes: float = math.inf,
+        min_size: float = 1,
     ) -> None:
         self._ask_target = target
         self._max_count = max_count
         self._max_weight = max_weight
         self._target_is_weight = target_is_weight
+        self._max_bytes = max_bytes
+        self._min_size = min_size
+        self._waiting = WaitingBytes(max_bytes)
         self._begin()
 
     def __len__(self) -> int:
         return len(self._elements)
 
+    @property
+    def bytes(self) -> float:
+        """How many bytes the elements take, roughly."""
+        return self._waiting.bytes
+
     def add(self, element: Any, tag: Any) -> Batch | None:
         """Takes an element where weights play no part; returns the batch that it completes, if it does."""
         self._tags.append(tag)
         self._elements.append(element)
-        if len(self._elements) < self._full_count:
+        if len(self._elements) < self._next_count:
             return None
         return self.flush() if self._is_full() else None
 
@@ -99,13 +115,19 @@ class Batcher:
         self._elements: list[Any] = []
         self._tags: list[Any] = []
         self._weight: float = 0
-        self._target: int = 0
-        self._full_count: int = 0  # until the first element asks for the target, by when the last batch has been timed
+        self._waiting.clear()
+        self._target: float = 0  # until the first element asks for it, by when the last batch has been timed
+        self._next_count: float = 0
+        """With fewer elements the batch is not full, where weights play no part."""
 
     def _is_full(self) -> bool:
-        if self._full_count == 0:
+        if self._target == 0:
             self._target = self._ask_target()
-            self._full_count = min(self._target, self._max_count)
-        size = self._weight if self._target_is_weight else len(self._elements)
+        count, waiting = len(self._elements), self._waiting
+        if count >= waiting.next_look:
+            waiting.look(self._elements)
+        self._next_count = min(self._target, self._max_count, waiting.next_look)
+        size = self._weight if self._target_is_weight else count
         heavy = self._max_weight is not None and self._weight >= self._max_weight
-        return heavy or size >= self._target or len(self._elements) >= self._max_count
+        large = waiting.bytes >= self._max_bytes and size >= self._min_size
+        return heavy or large or size >= self._target or count >= self._max_count

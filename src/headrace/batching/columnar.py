@@ -6,12 +6,14 @@ record batch, or a data frame.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch
+from headrace.batching.footprint import footprint
 
 
 def rows_in(columns: Any) -> int:
@@ -146,11 +148,17 @@ class RowBatcher:
     Args:
         target: the number of rows at which a batch leaves; asked once for each batch, when it begins.
         max_rows: never exceeded.
+        max_bytes: with so many, roughly, a batch leaves, too, if it has ``min_rows``; an element is not cut for that.
+        min_rows: see there.
     """
 
-    def __init__(self, target: Callable[[], int], max_rows: int) -> None:
+    def __init__(
+        self, target: Callable[[], int], max_rows: int, *, max_bytes: float = math.inf, min_rows: int = 1
+    ) -> None:
         self._ask_target = target
         self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._min_rows = min_rows
         self._begin()
 
     def __len__(self) -> int:
@@ -158,7 +166,7 @@ class RowBatcher:
 
     def add(self, element: Any, tag: Any, rows: int) -> Iterator[ColumnarBatch]:
         """Takes an element of so many rows; gives the batches that leave, each to be run before the next is cut."""
-        start = 0
+        start, row_bytes = 0, footprint(element) / max(1, rows)
         while start < rows:
             if not self._waiting:
                 self._target = max(1, min(self._ask_target(), self._max_rows))
@@ -167,8 +175,10 @@ class RowBatcher:
             self._batch.tags.append(tag)
             self._batch.rows.append(stop - start)
             self._waiting += stop - start
+            self._bytes += row_bytes * (stop - start)
             start = stop
-            if self._waiting == self._target:
+            is_large = self._bytes >= self._max_bytes and self._waiting >= self._min_rows
+            if is_large or self._waiting == self._target:
                 yield self.flush()
 
     def flush(self) -> ColumnarBatch:
@@ -180,6 +190,7 @@ class RowBatcher:
     def _begin(self) -> None:
         self._batch = ColumnarBatch([], [], [])
         self._waiting = 0
+        self._bytes = 0.0
         self._target = 0
 
 

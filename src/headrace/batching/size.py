@@ -25,7 +25,10 @@ class SizeController(Protocol):
         ...
 
     def observe(self, size: float, seconds: float | None) -> None:
-        """Takes note that the model took ``seconds`` for a batch of ``size``; None: more memory than there was."""
+        """Takes note that the model took ``seconds`` for a batch of ``size``.
+
+        None: more memory than there was. Not a number: all went well, but it was not alone on the processor.
+        """
         ...
 
 
@@ -107,7 +110,7 @@ class AdaptiveSize:
 
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``; batches without weight tell nothing."""
-        if size < 1 or seconds is None:
+        if size < 1 or seconds is None or math.isnan(seconds):
             return
         with self._lock:
             self._seen.setdefault(_power(size), deque(maxlen=self._REMEMBERED)).append((size, seconds))

@@ -22,12 +22,12 @@ class BeamRecorder:
         self._thread = _Thread()
 
     @contextmanager
-    def recording(self) -> Iterator[list[HandlerMetric]]:
+    def recording(self, *, process_wide: bool = True) -> Iterator[list[HandlerMetric]]:
         """While the context is open, this thread's updates are kept as a bundle would keep them.
 
-        The list is filled when the context is left, by an exception too. Metrics that count for the whole process are
-        taken out of Beam's container and are then empty, whichever thread updated them: nobody else reads them in a
-        model host.
+        The list is filled when the context is left, by an exception too. With ``process_wide``, metrics that count for
+        the whole process are taken out of Beam's container and are then empty, whichever thread updated them: nobody
+        else reads them in a model host.
         """
         records: list[HandlerMetric] = []
         container = self._thread.container
@@ -39,7 +39,8 @@ class BeamRecorder:
         finally:
             statesampler.set_current_tracker(tracker)
             records += _taken_out_of(container.metrics, process_wide=False)
-            records += _taken_out_of(MetricsEnvironment.process_wide_container().metrics, process_wide=True)
+            if process_wide:
+                records += _taken_out_of(MetricsEnvironment.process_wide_container().metrics, process_wide=True)
             container.metrics = outer
 
 

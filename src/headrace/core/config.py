@@ -50,8 +50,12 @@ class BatchingConfig:
     lookahead: int = 2048
     """How many elements are looked at together where they are sorted."""
     lookahead_bytes: int = 64_000_000
-    """At most so many bytes of elements wait, roughly, where they are sorted; not one of Beam's, as ``lookahead``."""
+    """About so many bytes of a bundle's elements wait at most, sorted or not: then a batch leaves that has reached
+    ``min_batch_size``, or, of several models, the largest one. Not one of Beam's, nor is ``lookahead``."""
 
+    overlap: bool = True
+    """Whether the bundle's thread may go on decoding and preprocessing, where that pays, while a batch runs on another
+    thread. Not one of Beam's."""
     columnar: bool = False
     """Whether elements are columnar, many rows side by side, of which batches are cut; sizes count rows then. Not one
     of Beam's."""

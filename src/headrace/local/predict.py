@@ -34,7 +34,8 @@ def predict(
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        iterable: the elements; read only as far as the next batch needs, or isolated a few batches further.
+        iterable: the elements; read only as far as the next batch needs, or a few batches further where batches run
+            elsewhere or beside this thread.
         inference_args: extra arguments for the model's call.
         ordered: whether predictions come in the order of the elements, or as they are finished; the latter in any case
             where an element is many rows.

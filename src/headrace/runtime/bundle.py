@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, starmap
 from typing import Any, Protocol
 
 from headrace.core.events import Observer
-from headrace.core.result import Caught, Outcome, Stage
+from headrace.core.result import Caught, Failure, Outcome, Stage
+from headrace.runtime.lane import Lane, Task
 from headrace.runtime.plan import ONLY
-from headrace.runtime.queues import Queues
+from headrace.runtime.queues import AnyBatch, Queues
 from headrace.runtime.sharing import Member
 from headrace.runtime.steps import Models, Steps
 
@@ -26,21 +28,41 @@ class AnyBundle(Protocol):
         ...
 
 
+class TimedModels(Models, Protocol):
+    """What a bundle needs of a worker."""
+
+    computed: float
+    """Seconds within models so far."""
+
+
 class Bundle:
     """Takes a bundle's elements one by one and gives outcomes as they are ready; used by one thread.
+
+    Outcomes come in the order in which batches are formed and elements fail, whichever thread runs a batch.
 
     Args:
         worker: has the models.
         observer: is told what happens.
         member: shares what is left over with other bundles.
+        lane: runs batches while elements are collected, where that pays.
     """
 
-    def __init__(self, worker: Models, observer: Observer, member: Member | None = None) -> None:
+    def __init__(
+        self, worker: TimedModels, observer: Observer, member: Member | None = None, lane: Lane | None = None
+    ) -> None:
         self._caught = worker.spec.caught
+        self._clock = worker.spec.clock
+        self._worker = worker
         self._steps = Steps(worker, observer)
         self._member = member
         self._queues = Queues(worker.plan, worker.session.queue_sizes)
         self._direct = None if worker.plan.preprocess else self._queues.direct
+        self._lane = lane
+        self._run = self._steps.run if lane is None else self._run_overlapping
+        self._pending: deque[Task | Failure] = deque()
+        """Batches on their way, and what comes after them."""
+        self._moment = self._clock.time_ns()
+        """When the last batch ended, or the bundle began."""
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """Takes an element; ``tag`` comes back with its outcome. Returns what became ready.
@@ -51,22 +73,64 @@ class Bundle:
         if self._direct is None:
             return self._add(element, tag)
         batch = self._direct.add(element, tag)
-        return self._steps.run(ONLY, batch) if batch else ()
+        return self._run(ONLY, batch) if batch else ()
 
     def finish(self) -> Iterator[Outcome]:
         """Runs what is left; afterwards every element has its outcome."""
         if self._member is None:
-            yield from chain.from_iterable(starmap(self._steps.run, self._queues.flush()))
-        else:
+            yield from chain.from_iterable(starmap(self._run, self._queues.flush()))
+        yield from self._collect(0)
+        if self._member is not None:
             yield from self._member.finish(self._queues.flush(), self._steps.run)
         self._steps.tell_news()
 
     def _add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         element, failure = self._steps.preprocess(element, tag)
         if failure is not None:
-            return [failure]
+            return self._in_turn(failure)
         try:
             batches = self._queues.add(element, tag)
         except self._caught as error:
-            return [self._steps.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
-        return list(chain.from_iterable(starmap(self._steps.run, batches))) if batches else ()
+            return self._in_turn(self._steps.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error)))
+        return list(chain.from_iterable(starmap(self._run, batches))) if batches else ()
+
+    def _in_turn(self, failure: Failure) -> list[Outcome]:
+        if not self._pending:
+            return [failure]
+        self._pending.append(failure)
+        return self._collect(Lane.in_flight)
+
+    def _run_overlapping(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        """Has a batch run on the other thread, where that pays; returns what is ready."""
+        assert self._lane is not None
+        if not self._lane.policy.next_is_beside():
+            return [*self._collect(0), *self._run_here(name, batch, self._lane)]
+        outcomes = self._collect(Lane.in_flight - 1)
+        self._pending.append(self._lane.submit(name, batch))
+        return outcomes + self._collect(Lane.in_flight)
+
+    def _run_here(self, name: Any, batch: AnyBatch, lane: Lane) -> list[Outcome]:
+        computed = self._worker.computed
+        outcomes = self._steps.run(name, batch)
+        lane.policy.was_here(batch.total, self._worker.computed - computed, self._seconds())
+        return outcomes
+
+    def _collect(self, on_their_way: int) -> list[Outcome]:
+        """What is ready; waits until at most so many batches are on their way."""
+        outcomes: list[Outcome] = []
+        while self._pending:
+            first = self._pending[0]
+            if isinstance(first, Failure):
+                outcomes.append(first)
+            elif self._lane is not None and (first.is_done or self._lane.on_their_way > on_their_way):
+                outcomes += self._lane.collect(first, self._steps)
+                self._lane.policy.was_beside(first.size, self._seconds())
+            else:
+                break
+            self._pending.popleft()
+        return outcomes
+
+    def _seconds(self) -> float:
+        """Since it was last asked."""
+        before, self._moment = self._moment, self._clock.time_ns()
+        return (self._moment - before) / 1e9

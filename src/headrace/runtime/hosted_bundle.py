@@ -91,9 +91,9 @@ class HostedBundle:
         there = bool(self._plan.preprocess) and self._here is None
         in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
         self._together = there and not in_two_steps
-        together = min(_PREPROCESSED_TOGETHER, self._plan.batching.max_batch_size)  # no further ahead than it pays
-        together = 1 if self._plan.batching.columnar else together
-        self._before = Batcher(lambda: together, together) if in_two_steps else None
+        config = self._plan.batching
+        most = 1 if config.columnar else min(_PREPROCESSED_TOGETHER, config.max_batch_size)  # as far ahead as it pays
+        self._before = Batcher(lambda: most, most, max_bytes=config.lookahead_bytes) if in_two_steps else None
         self._preprocessed: deque[tuple[Any, Any]] = deque()
         """Elements, with their tags, that are yet to be queued: in the order in which they came."""
         self._tasks: deque[_Task] = deque()

@@ -18,8 +18,12 @@ _LOGGER = logging.getLogger(__name__)
 class Recorder(Protocol):
     """Records for one engine."""
 
-    def recording(self) -> AbstractContextManager[list[HandlerMetric]]:
-        """A list that holds, once the context is left, what this thread counted while it was open."""
+    def recording(self, *, process_wide: bool = True) -> AbstractContextManager[list[HandlerMetric]]:
+        """A list that holds, once the context is left, what this thread counted while it was open.
+
+        Args:
+            process_wide: whether to take along what this process counted for itself as a whole.
+        """
         ...
 
 
@@ -45,7 +49,7 @@ class Recorders:
         return bool(found)
 
     @contextmanager
-    def recording(self) -> Iterator[list[HandlerMetric]]:
+    def recording(self, *, process_wide: bool = True) -> Iterator[list[HandlerMetric]]:
         """A list that holds, once the context is left, what this thread counted while it was open.
 
         It is filled when an exception leaves the context, too. An engine that is imported within the context is heard
@@ -56,7 +60,9 @@ class Recorders:
         parts: list[list[HandlerMetric]] = []
         with ExitStack() as stack:
             stack.callback(lambda: records.extend(chain.from_iterable(parts)))  # runs last, when the parts are filled
-            parts.extend([stack.enter_context(recorder.recording()) for recorder in self._recorders])
+            parts.extend(
+                [stack.enter_context(recorder.recording(process_wide=process_wide)) for recorder in self._recorders]
+            )
             yield records
         if self.look():
             _LOGGER.info(

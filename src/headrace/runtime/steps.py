@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace.core.clock import sleep_of
-from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried, ElementFailed, Observer
+from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried, ElementFailed, Event, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.ladder import Judge, Rung, climb
 from headrace.failures.memory import is_out_of_memory
@@ -168,6 +168,10 @@ class Steps(Operations):
                 return self._infer(name, batch, model)
             finally:
                 del model  # before the store may drop it: a limit on models is one on memory
+
+    def tell(self, event: Event) -> None:
+        """Tells the observer what has happened."""
+        self._observer.on_event(event)
 
     def tell_news(self) -> None:
         """Tells the observer what happened outside any bundle or in another thread."""

@@ -15,6 +15,7 @@ from headrace.core.events import BatchCompleted, Observer
 from headrace.core.result import PredictionResult
 from headrace.failures.retry import is_transient
 from headrace.runtime.bundle import AnyBundle, Bundle
+from headrace.runtime.lane import Lane
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import (
     InferenceSession,
@@ -87,11 +88,20 @@ class Worker(AnyWorker):
 
     def bundle(self, observer: Observer) -> Bundle:
         """A new bundle, which runs here and tells ``observer`` what happens."""
-        return Bundle(self, observer, self._join())
+        self._lane.clear()
+        return Bundle(self, observer, self._join(), self._lane if self.plan.batching.overlap else None)
+
+    def close(self, *, linger: bool = False) -> None:
+        """Ends the second thread and lets go of the models."""
+        self._lane.close()
+        super().close(linger=linger)
 
     def _begin(self) -> None:
         self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._bytes_are_counted = True
+        self._lane = Lane(self)
+        self.computed = 0.0
+        """Seconds within models so far."""
         if self.plan.routed:
             return
         try:
@@ -138,6 +148,7 @@ class Worker(AnyWorker):
         answer = self._call(handler, model, examples)
         predictions = None if answer is None else list(answer)
         seconds = (clock.time_ns() - started) / 1e9
+        self.computed += seconds
         learnt = learning_clock() - began if learning_clock else seconds
         if predictions is None or (len(predictions) != len(elements) and not self.plan.prebatched):
             raise PredictionCountError(handler, len(elements), None if predictions is None else len(predictions))

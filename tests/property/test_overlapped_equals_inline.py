@@ -1,0 +1,176 @@
+"""Whether a batch runs on the bundle's thread or beside it makes no difference to what comes out."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from itertools import cycle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, Stage
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed
+from headrace.runtime.bundle import Bundle
+from headrace.runtime.lane import Lane
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import Worker
+
+
+class Sometimes:
+    """A policy that has every so manieth batch run here."""
+
+    def __init__(self, beside):
+        self._beside = cycle(beside)
+
+    def next_is_beside(self):
+        return next(self._beside)
+
+    def was_here(self, size, call, whole):
+        pass
+
+    def was_beside(self, size, seconds):
+        pass
+
+
+class Adding(ModelHandler):
+    """Adds; has memory for some rows only, fails for a negative one, and for a huge one in another way."""
+
+    def __init__(self, addend=100, room=1000):
+        super().__init__()
+        self.addend = addend
+        self.room = room
+
+    def load_model(self):
+        return self.addend
+
+    def run_inference(self, batch, model, inference_args=None):
+        if len(batch) > self.room:
+            raise MemoryError(f"{len(batch)} rows")
+        for example in batch:
+            if example < 0:
+                raise ValueError(f"negative: {example}")
+            if example > 25:
+                raise KeyError(f"huge: {example}")
+            yield example + model
+
+
+class Refusing:
+    """Part of a pipeline's own code, which need not be thread-safe."""
+
+    def __init__(self, value, threads):
+        self._value = value
+        self._threads = threads
+
+    def __call__(self, given):
+        self._threads.add(threading.get_ident())
+        if given == self._value:
+            raise ValueError(f"refused: {given}")
+        return given
+
+
+def run(handler, elements, batching, caught, beside, bundles=2):
+    """Outcomes in order, what was raised, and events: those before batching, and the others in order."""
+    spec = prepare(handler, Request(batching=batching))
+    worker = Worker(catching(spec, caught) if caught else spec)
+    lane = Lane(worker, Sometimes(beside)) if beside else None
+    outcomes, seen, raised = [], Seen(), None
+    try:
+        for _ in range(bundles):
+            bundle = Bundle(worker, seen, None, lane)
+            for place, element in enumerate(elements):
+                outcomes += map(described, bundle.add(element, place))
+            outcomes += map(described, bundle.finish())
+    except Exception as error:
+        raised = type(error), str(error)
+    finally:
+        if lane is not None:
+            lane.close()
+        worker.close()
+    return outcomes, raised, Counter(seen.before), seen.later
+
+
+class Seen:
+    def __init__(self):
+        self.before, self.later = [], []
+
+    def on_event(self, event):
+        match event:
+            case ElementFailed(stage, error):
+                (self.before if stage is Stage.PREPROCESSING else self.later).append((stage, repr(error)))
+            case BatchCompleted():
+                self.later.append((event.model, event.examples, event.bytes, event.useful, event.padded))
+            case BatchFailed():
+                self.later.append((event.model, event.examples, repr(event.error)))
+
+
+def described(outcome):
+    if isinstance(outcome, Failure):
+        return outcome.tag, outcome.stage, outcome.index, outcome.element, repr(outcome.error), outcome.attempts
+    return outcome.tags, outcome.values
+
+
+def keyed():
+    return KeyedModelHandler([KeyModelMapping(["a"], Adding()), KeyModelMapping(["b"], Adding(200))])
+
+
+elements = st.lists(st.integers(-2, 28), max_size=50)
+ways = st.lists(st.booleans(), min_size=1, max_size=5).map(lambda ways: [*ways, True])
+sizes = st.integers(1, 9)
+classes = st.sampled_from([Exception, ValueError, ()])
+options = st.sampled_from(
+    [
+        {},
+        {"length_fn": abs, "lookahead": 12},
+        {"element_size_fn": abs},
+        {"element_size_fn": abs, "max_batch_weight": 40},
+    ]
+)
+
+
+@settings(deadline=None)
+@given(elements, ways, sizes, classes, options)
+def test_outcomes_events_and_errors_are_the_same_and_in_order(elements, beside, size, caught, options):
+    threads = set()
+    handler = Adding().with_preprocess_fn(Refusing(7, threads)).with_postprocess_fn(Refusing(108, threads))
+    batching = BatchingConfig(min_batch_size=size, max_batch_size=size, **options)
+    here = run(handler, elements, batching, caught, None)
+    there = run(handler, elements, batching, caught, beside)
+    if here[1] is None:
+        assert there == here
+    else:
+        assert there[1] is not None
+        assert there[0] == here[0][: len(there[0])]
+    assert threads <= {threading.get_ident()}
+
+
+@settings(deadline=None)
+@given(elements, ways, sizes)
+def test_the_same_holds_for_models_by_key(elements, beside, size):
+    pairs = [("ab"[n % 3 == 0], n) for n in elements]
+    batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
+    assert run(keyed(), pairs, batching, Exception, beside) == run(keyed(), pairs, batching, Exception, None)
+
+
+@settings(deadline=None, max_examples=30)  # each want of memory has the garbage collected
+@given(st.lists(st.integers(0, 28), max_size=60), ways, st.integers(1, 20), st.integers(1, 12))
+def test_no_row_fails_for_want_of_memory_and_order_stays(elements, beside, size, room):
+    batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
+    good, bad = [], []
+    for way in (None, beside):
+        outcomes, raised, _, _ = run(Adding(room=room), elements, batching, Exception, way, bundles=1)
+        assert raised is None
+        good.append([pair for one in outcomes if len(one) == 2 for pair in zip(*one, strict=True)])
+        bad.append([one[:-1] for one in outcomes if len(one) > 2])
+    assert good[0] == good[1] == [(n, one + 100) for n, one in enumerate(elements) if one <= 25]
+    assert bad[0] == bad[1]
+
+
+@pytest.mark.parametrize("caught", [Exception, ()])
+def test_columnar_batches_and_batches_as_elements(caught):
+    elements = [[1, 2, 3], [4], [], [5, 6, 7, 8]]
+    handler = Adding().with_no_batching()
+    assert run(handler, elements, BatchingConfig(), caught, [True]) == run(
+        handler, elements, BatchingConfig(), caught, None
+    )

@@ -1,0 +1,98 @@
+"""However many elements a bundle has, and however large they are: only so many bytes of them are in memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy
+import pytest
+
+from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler
+from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.worker import Worker
+
+BOUND = 8_000_000
+
+
+class Sum(ModelHandler):
+    def load_model(self):
+        self.batches = []
+        return numpy.sum
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.batches.append(len(batch))
+        return [int(model(example)) for example in batch]
+
+    def run_columns(self, columns, model, inference_args=None):
+        return columns.sum(axis=1)
+
+
+class Deaf:
+    def on_event(self, event):
+        pass
+
+
+def peak(handler, elements, **options):
+    """Bytes that were allocated at most, and how many outcomes there were."""
+    worker = Worker(prepare(handler, Request(batching=BatchingConfig(lookahead_bytes=BOUND, **options))))
+    count = 0
+    try:
+        bundle = worker.bundle(Deaf())
+        tracemalloc.start()
+        for element in elements:
+            count += sum(len(outcome.values) for outcome in bundle.add(element, None))
+            del element
+        count += sum(len(outcome.values) for outcome in bundle.finish())
+        return tracemalloc.get_traced_memory()[1], count
+    finally:
+        tracemalloc.stop()
+        worker.close()
+
+
+def megabytes(count):
+    return (numpy.zeros(1_000_000, numpy.uint8) for _ in range(count))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_batch_overhead": 1e-9},  # asks for as many as may be
+        {"target_batch_overhead": 1e-9, "element_size_fn": lambda _: 1},
+        {"length_fn": len},
+    ],
+    ids=["as-they-come", "weighed", "sorted"],
+)
+def test_many_large_elements(options):
+    most, count = peak(Sum(), megabytes(1000), **options)
+    assert count == 1000
+    assert most < 5 * BOUND  # one batch forms, one waits, one runs
+
+
+def test_thousands_of_them():
+    most, count = peak(Sum(), megabytes(10_000), target_batch_overhead=1e-9)
+    assert count == 10_000
+    assert most < 5 * BOUND  # one batch forms, one waits, one runs
+
+
+def test_many_models_with_a_few_elements_each():
+    handler = KeyedModelHandler([KeyModelMapping([n], Sum()) for n in range(100)])
+    most, count = peak(handler, ((n % 100, one) for n, one in enumerate(megabytes(500))), min_batch_size=50)
+    assert count == 500
+    assert most < 5 * BOUND  # one batch forms, one waits, one runs
+
+
+def test_large_columnar_elements():
+    tables = (numpy.zeros((10, 100_000), numpy.uint8) for _ in range(500))
+    most, _ = peak(Sum(), tables, columnar=True, target_batch_overhead=1e-9)
+    assert most < 6 * BOUND  # one batch forms, one waits, one runs and is joined
+
+
+def test_a_minimum_is_kept_where_there_is_one_model_so_that_a_fixed_size_stays_fixed():
+    handler = Sum()
+    worker = Worker(prepare(handler, Request(batching=BatchingConfig(20, 20, lookahead_bytes=BOUND))))
+    bundle = worker.bundle(Deaf())
+    for element in megabytes(50):
+        bundle.add(element, None)
+    list(bundle.finish())
+    worker.close()
+    assert worker.plan.handler.batches == [20, 20, 10]

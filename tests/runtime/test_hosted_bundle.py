@@ -1,0 +1,68 @@
+"""Batches are computed elsewhere while the bundle's thread preprocesses; only so many are on their way."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import cloudpickle
+import pytest
+
+from headrace import BatchingConfig, ModelHandler
+from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.worker import open_worker
+
+
+@pytest.fixture(autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Patient(ModelHandler):
+    """Answers a batch once a file is there."""
+
+    def __init__(self, file, **options):
+        super().__init__(**options)
+        self.file = file
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        while not self.file.exists():
+            time.sleep(0.002)
+        return batch
+
+
+class Deaf:
+    def on_event(self, event):
+        pass
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("isolate", [False, True])
+def test_elements_are_taken_while_batches_run_elsewhere(tmp_path, isolate):
+    file, most = tmp_path / "go", 4  # two for each host
+
+    def go(element):
+        if element == most:
+            file.touch()
+        return element
+
+    handler = Patient(file, model_copies=2)
+    handler = handler if isolate else handler.with_preprocess_fn(go)  # which an isolated model's host does
+    worker = open_worker(prepare(handler, Request(batching=BatchingConfig(1, 1), isolate=isolate)))
+    try:
+        bundle, outcomes = worker.bundle(Deaf()), []
+        for element in range(20):
+            go(element)  # as whatever comes before in the pipeline does
+            outcomes += bundle.add(element, element)
+            assert len(bundle._tasks) <= most
+            assert outcomes == [] or element >= most
+        outcomes += bundle.finish()
+        assert [value for outcome in outcomes for value in outcome.values] == list(range(20))
+    finally:
+        worker.close()

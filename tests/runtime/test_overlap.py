@@ -1,0 +1,71 @@
+"""Batches run beside the bundle's thread only where that has proved to pay."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.runtime.overlap import Overlap
+
+
+def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):
+    """Which of so many batches ran beside, where that saves so much of the shorter part of a batch's time."""
+    policy, beside = Overlap(), []
+    for n in range(batches):
+        beside.append(policy.next_is_beside())
+        if beside[-1]:
+            policy.was_beside(size(n), call + idle - gain * min(call, idle))
+        else:
+            policy.was_here(size(n), call, call + idle)
+    return beside
+
+
+def test_nearly_all_run_beside_where_it_saves_half_of_the_time():
+    beside = simulate(1000)
+    assert not any(beside[:3])
+    assert sum(beside) > 970
+    assert not all(beside[500:])
+
+
+@pytest.mark.parametrize(
+    "times", [{"call": 0.0019}, {"idle": 0.0004}, {"call": 1, "idle": 0.05}, {"call": 0.0}, {"idle": 0.0}]
+)
+def test_none_runs_beside_where_there_is_nothing_to_gain(times):
+    assert not any(simulate(1000, **times))
+
+
+def test_where_it_gains_nothing_it_is_tried_ever_more_rarely():
+    beside = simulate(10_000, gain=0.05)
+    assert 0 < sum(beside) < 150
+    assert sum(beside[5000:]) <= 48
+
+
+def test_what_pays_later_is_found():
+    policy, late = Overlap(), 0
+    for n in range(8000):
+        pays = n > 1000
+        if policy.next_is_beside():
+            policy.was_beside(32, 0.1 if pays else 0.2)
+            late += pays
+        else:
+            policy.was_here(32, 0.1, 0.2)
+    assert late > 5000
+
+
+def test_the_size_settles_first():
+    assert not any(simulate(9, size=lambda n: 2**n))
+    assert any(simulate(20, size=lambda n: 2 ** min(n, 9)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.floats(0, 1), st.floats(0, 1)), max_size=300))
+def test_no_period_is_endless_whatever_the_times(batches):
+    policy, in_a_row = Overlap(), 0
+    for size, call, idle in batches * 3:
+        if policy.next_is_beside():
+            policy.was_beside(size, call)
+            in_a_row += 1
+        else:
+            policy.was_here(size, call, call + idle)
+            in_a_row = 0
+        assert in_a_row <= 128
