@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -15,6 +15,8 @@ class Batch(NamedTuple):
     """Sum of the elements' weights, or as if each were as heavy as the heaviest; 0 where weights play no part."""
     useful: float = 0
     """Sum of the elements' weights where ``weight`` counts padding; else 0."""
+    measured: Sequence[Any] = ()
+    """Where elements are sorted: each with its tag, length and size."""
 
     @property
     def total(self) -> int:

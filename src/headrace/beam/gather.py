@@ -254,8 +254,8 @@ def waiting_for_others(
     """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered."""
     plan = spec.plan
     merging = pcoll.windowing.windowfn.is_merging()  # every element has a window of its own until they are grouped
-    if plan.may_wait and (merging if not pcoll.is_bounded else plan.batching.sorts):
-        what = "bounded input whose elements are sorted" if pcoll.is_bounded else "windows that merge, such as sessions"
+    if plan.may_wait and merging and not pcoll.is_bounded:
+        what = "windows that merge, such as sessions"
         warnings.warn(
             f"{type(plan.handler).__qualname__} asks for max_batch_duration_secs, which this version accepts but does "
             f"not honour for {what}: batches are formed within a bundle.",
