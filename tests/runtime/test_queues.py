@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, UnknownKeyError
+from headrace.batching.batcher import Batch
 from headrace.batching.size import size_controller
 from headrace.runtime.plan import ONLY, make_plan
 from headrace.runtime.queues import Queues
