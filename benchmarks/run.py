@@ -23,6 +23,7 @@ WORKLOADS = (
     "padding",
     "columnar",
     "adaptive",
+    "crossing",
     "isolated",
     "roundtrip",
     "recovery",
