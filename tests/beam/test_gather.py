@@ -11,6 +11,7 @@ from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -287,7 +288,9 @@ def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arriv
         first = first if kept else NOW[0]
         kept.append(stamp)
         due.at = window_end.at = stamp
-        gone = list(wait.process(("key", stamp), where, Timestamp(stamp), None, bag, state, due, window_end))
+        gone = list(
+            wait.process(("key", stamp), WindowedValue(stamp, Timestamp(stamp), (where,)), bag, state, due, window_end)
+        )
         left += gone
         kept = [] if gone else kept
         assert due.holds == (min(kept) if kept else None)

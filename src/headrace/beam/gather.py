@@ -174,9 +174,7 @@ class _Wait(beam.DoFn):
     def process(  # noqa: PLR0917 - what it needs of Beam
         self,
         keyed: tuple[str, Any],
-        window: Any = beam.DoFn.WindowParam,
-        timestamp: Any = beam.DoFn.TimestampParam,
-        pane: Any = beam.DoFn.PaneInfoParam,
+        windowed: Any = WINDOWED,
         bag: Any = _RECORDS,
         state: Any = _GATHERED,
         due: Any = _DUE_TIMER,
@@ -184,12 +182,13 @@ class _Wait(beam.DoFn):
     ) -> Iterable[WindowedValue]:
         """Takes one element; gives what it completes."""
         element, own = keyed[1] if self._records.window_coder else (keyed[1], b"")
+        window, timestamp = windowed.windows[0], windowed.timestamp  # with state, Beam calls once for each window
         size = _measured(self._spec.plan, self._size_fn, element)
         before = _read(state)
         if before is not None and not self._policy.fits(before, size):
             yield _leave(before, window, bag, state, due)
             before = None
-        bag.add(self._records.encode(element, timestamp, pane, own))
+        bag.add(self._records.encode(element, timestamp, windowed.pane_info, own))
         gathered = (before or self._begin(element, timestamp)).plus(size, timestamp.micros)
         if self._policy.is_full(gathered):
             yield _leave(gathered, window, bag, state, due)
