@@ -12,6 +12,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics import MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from outputs import Outputs, OutputsDifferError
 
@@ -33,6 +34,8 @@ class Case:
     """Two, by name; the first one's time is given in units of the second's."""
     tolerance: float = 0.0
     """Largest difference, absolute and relative, between two predictions that count as equal; 0: exactly equal."""
+    workers: int = 1
+    """Threads of the runner; each has a bundle at a time."""
 
 
 @dataclass(frozen=True)
@@ -162,21 +165,23 @@ class _Count(beam.DoFn):
     when they end, after the transform's own end.
     """
 
-    count = 0
+    counts: list[int] = []  # noqa: RUF012 - shared by all copies, which is the point
     began: list[float] = []  # noqa: RUF012 - shared by all copies, which is the point
     ended: list[float] = []  # noqa: RUF012 - the same
 
     @classmethod
     def reset(cls) -> None:
-        cls.count, cls.began, cls.ended = 0, [], []
+        cls.counts, cls.began, cls.ended = [], [], []
 
     def start_bundle(self) -> None:
+        self._count = 0
         _Count.began.append(time.perf_counter())
 
     def process(self, _: Any) -> None:
-        _Count.count += 1
+        self._count += 1
 
     def finish_bundle(self) -> None:
+        _Count.counts.append(self._count)
         _Count.ended.append(time.perf_counter())
 
 
@@ -188,7 +193,7 @@ def _time(case: Case, transform: Transform) -> Run:
     result = pipeline.run()
     result.wait_until_finish()
     seconds, cpu_seconds = time.perf_counter() - wall, _cpu_seconds() - cpu
-    _check_count(case, _Count.count)
+    _check_count(case, sum(_Count.counts))
     return Run(seconds, cpu_seconds, max(_Count.ended) - min(_Count.began), _count_batches(result))
 
 
@@ -211,7 +216,9 @@ def _count_batches(result: Any) -> int:
 
 
 def _pipeline(case: Case, transform: Transform, sink: beam.DoFn) -> beam.Pipeline:
-    pipeline = beam.Pipeline(runner=FnApiRunner())
+    mode = "in_memory" if case.workers == 1 else "multi_threading"
+    options = PipelineOptions(direct_num_workers=case.workers, direct_running_mode=mode)
+    pipeline = beam.Pipeline(runner=FnApiRunner(), options=options)
     _ = pipeline | "Rows" >> case.source() | "Transform" >> transform() | "Sink" >> beam.ParDo(sink)
     return pipeline
 

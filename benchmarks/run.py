@@ -24,6 +24,7 @@ WORKLOADS = (
     "overlap",
     "columnar",
     "adaptive",
+    "crossing",
     "isolated",
     "roundtrip",
     "recovery",

@@ -7,31 +7,35 @@ import pickle
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from elsewhere.encoder import LENGTH, VOCABULARY, Encoder
 from sklearn.linear_model import LogisticRegression
 
-from headrace import predict
+from headrace import BatchingConfig, predict
 from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 
 TITLE = "The size that adapts, against the best fixed size"
 
 ABOUT = """\
-Each model runs once with every fixed size that is a power of two, for its best throughput within `run_inference`, and
-once with the default `BatchingConfig`, which starts at 1. *share of best*: the throughput of the adaptive batches
-number 51 to 80, by the best fixed one's; the goal is 0.95. *reached after*: the first batch from which on five in a row
-together reach 0.95. The fixed sizes are timed before and after, and the better of the two counts.
+The default `BatchingConfig`, which starts at 1, against every fixed size that is a power of two, all through `predict`.
+In a round, the adaptive size has its first 50 batches for itself; then all take turns, some batches each. *share of
+best*: the throughput of the adaptive batches from number 51 on, by that of the best fixed size in the same round; the
+goal is 0.95. Which fixed size is the best is told by the other rounds: in a round of its own it would be the luckiest.
+*reached after*: the first batch from which on five in a row together reach 0.95 of that.
 
+- Throughput is that of `run_inference` alone; of several turns, the median.
 - Intervals are from the least to the greatest of the rounds."""
 
-_BATCHES = 80
 _SETTLED = 50
+_TURNS = 7
+_TURN = 6
+"""Batches of each."""
 _GOAL = 0.95
 _LARGEST = {"logistic regression": 4096, "convolutional network": 64, "transformer": 128}
 _log: list[tuple[int, float]] = []
@@ -64,22 +68,28 @@ class LoggingTensor(PytorchModelHandlerTensor):
         return _timed(super().run_inference, batch, model)
 
 
+class _Round(NamedTuple):
+    rates: dict[int | None, float]
+    """Rows a second of each fixed size, and of the adaptive one (None)."""
+    sequence: list[tuple[int, float]]
+    """Size and seconds of each adaptive batch."""
+
+
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
     """One row for each model."""
     gc.collect()
     gc.freeze()  # as in a pipeline: what was imported is not looked at by collections, which would count as the model's
     for name, (handler, rows) in _models(folder).items():
         sizes = [2**power for power in range(13) if 2**power <= _LARGEST[name]][: 3 if quick else None]
-        rounds = [
-            _round(handler, rows, sizes, 12 if quick else _BATCHES) for _ in range(1 if quick else min(repeats, 3))
-        ]
+        rounds = [_round(handler, rows, sizes, quick=quick) for _ in range(2 if quick else max(repeats, 2))]
+        shares = [_share(rounds, number) for number in range(len(rounds))]
         yield {
             "model": name,
-            "best fixed size": "/".join(str(best) for best, _, _, _ in rounds),
-            "rows/s": f"{statistics.median(rate for _, rate, _, _ in rounds):.0f}",
-            "share of best": _interval([share for _, _, share, _ in rounds]),
-            "reached after": "/".join(str(after) for _, _, _, after in rounds),
-            "runs": rounds,
+            "best fixed size": "/".join(str(best) for best, _, _ in shares),
+            "rows/s": f"{statistics.median(one.rates[None] for one in rounds):.0f}",
+            "share of best": _interval([share for _, share, _ in shares]),
+            "reached after": "/".join(str(after) for _, _, after in shares),
+            "runs": [one._asdict() for one in rounds],
         }
 
 
@@ -101,36 +111,44 @@ def _models(folder: Path) -> dict[str, tuple[Any, Sequence[Any]]]:
     }
 
 
-def _round(handler: Any, rows: Sequence[Any], sizes: Sequence[int], batches: int) -> tuple[int, float, float, int]:
-    """The best fixed size, its rows a second, the adaptive share of it, and after how many batches that was good."""
-    model = handler.load_model()
-    before = _rates(handler, model, rows, sizes)
-    sequence = _adaptive(handler, rows, batches)
-    after = _rates(handler, model, rows, sizes)
-    rates = {size: max(before[size], after[size]) for size in sizes}
-    best = max(rates, key=rates.__getitem__)
-    settled = sequence[min(_SETTLED, batches // 2) :]
-    return best, rates[best], _rate(settled) / rates[best], _reached(sequence, _GOAL * rates[best])
-
-
-def _rates(handler: Any, model: Any, rows: Sequence[Any], sizes: Sequence[int]) -> dict[int, float]:
-    rates = {}
+def _round(handler: Any, rows: Sequence[Any], sizes: Sequence[int], *, quick: bool) -> _Round:
+    """All sizes once, in turns."""
+    contestants = {None: predict(handler, cycle(rows))}
+    contestants |= {size: predict(handler, cycle(rows), batching=_fixed(size)) for size in sizes}
+    sequence = _run(contestants[None], 12 if quick else _SETTLED)
     for size in sizes:
-        _log.clear()
-        batch = list(islice(cycle(rows), size))
-        for _ in range(7):
-            handler.run_inference(batch, model)
-        rates[size] = size / statistics.median(seconds for _, seconds in _log)
-    return rates
+        _run(contestants[size], 3)  # loads the model and warms it
+    rates: dict[int | None, list[float]] = {size: [] for size in contestants}
+    for turn in range(2 if quick else _TURNS):
+        order = list(contestants)
+        for size in order[turn % len(order) :] + order[: turn % len(order)]:
+            batches = _run(contestants[size], _TURN)
+            rates[size].append(_rate(batches))
+            sequence += batches if size is None else []
+    for predictions in contestants.values():
+        predictions.close()
+    return _Round({size: statistics.median(several) for size, several in rates.items()}, sequence)
 
 
-def _adaptive(handler: Any, rows: Sequence[Any], batches: int) -> list[tuple[int, float]]:
+def _fixed(size: int) -> BatchingConfig:
+    return BatchingConfig(min_batch_size=size, max_batch_size=size)
+
+
+def _run(predictions: Iterator[Any], batches: int) -> list[tuple[int, float]]:
+    """Sizes and seconds of the next batches."""
     _log.clear()
-    predictions = predict(handler, cycle(rows))
     while len(_log) < batches:
         next(predictions)
-    predictions.close()
-    return _log[:batches]
+    return list(_log)
+
+
+def _share(rounds: Sequence[_Round], number: int) -> tuple[int, float, int]:
+    """The best fixed size by the other rounds, the adaptive share of it in this one, and after how many batches."""
+    others = [one.rates for at, one in enumerate(rounds) if at != number]
+    sizes = [size for size in others[0] if size is not None]
+    best = max(sizes, key=lambda size: statistics.median(rates[size] for rates in others))
+    rates, sequence = rounds[number]
+    return best, rates[None] / rates[best], _reached(sequence, _GOAL * rates[best])
 
 
 def _rate(batches: Sequence[tuple[int, float]]) -> float:

@@ -33,7 +33,7 @@ def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
     """One for each way of batching; predictions are labels and must be equal exactly."""
     rows = 2_000 if quick else 200_000
     model = folder / "logistic_regression.pickle"
-    model.write_bytes(pickle.dumps(_trained()))
+    model.write_bytes(pickle.dumps(trained()))
     for name, batching in _BATCHING.items():
         yield Case(
             name=name,
@@ -51,6 +51,7 @@ def make_rows(chunk: int, count: int) -> Iterator[np.ndarray]:
     return iter(np.random.default_rng(chunk).standard_normal((count, _COLUMNS)))
 
 
-def _trained() -> LogisticRegression:
+def trained() -> LogisticRegression:
+    """The model, the same in every run."""
     rows = np.random.default_rng(12345).standard_normal((2_000, _COLUMNS))
     return LogisticRegression().fit(rows, rows[:, :5].sum(axis=1) > 0)

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batching.batcher import Batch
-from headrace.batching.pool import Leftover, Pool
+from headrace.batching.lookahead import Measured
+from headrace.batching.pool import Leftover, Pool, pool_for
+from headrace.batching.size import FixedSize
 from headrace.core.config import BatchingConfig
 
 
@@ -78,3 +80,61 @@ def test_every_element_leaves_once_in_order_and_no_limit_is_exceeded(sizes, targ
     for batch in batches:
         owners = {owner for owner, _ in batch}
         assert len(owners) == 1 or not weighs or (sum(s for _, s in batch) <= most and len(batch) <= most)
+
+
+def sorted_leftover(owner, lengths, due=0):
+    return Leftover(
+        owner, Batch([], [], measured=[Measured((owner, n), at, n, n) for at, n in enumerate(lengths)]), due
+    )
+
+
+def sorted_pool(target, leftovers, **options):
+    config = BatchingConfig(length_fn=len, **options)
+    made = pool_for(config, FixedSize(target))
+    for one in leftovers:
+        made.add(one)
+    return made
+
+
+def test_leftovers_are_sorted_together():
+    made = sorted_pool(12, [sorted_leftover("a", [1, 6]), sorted_leftover("b", [2, 5])])
+    assert [taken(made), taken(made)] == [[("a", [1]), ("b", [1])], [("b", [0]), ("a", [0])]]
+    assert made.due is None
+
+
+def test_padding_counts_in_the_weight_of_a_shared_batch():
+    made = sorted_pool(12, [sorted_leftover("a", [6]), sorted_leftover("b", [4])])
+    assert [(part.batch.weight, part.batch.useful) for part in made.take()] == [(6, 5), (6, 5)]
+
+
+def test_sorted_leftovers_of_an_owner_are_forgotten():
+    made = sorted_pool(12, [sorted_leftover("a", [6, 1]), sorted_leftover("b", [4])])
+    made.forget("a")
+    assert taken(made) == [("b", [0])]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=6), min_size=1, max_size=8),
+    st.integers(1, 60),
+    st.integers(1, 9),
+    st.integers(1, 60),
+    st.integers(0, 8),
+)
+def test_every_sorted_element_leaves_once_in_time_and_no_limit_is_exceeded(lengths, target, most, heaviest, now):
+    leftovers = [sorted_leftover(n, several, due=n) for n, several in enumerate(lengths)]
+    made = sorted_pool(target, leftovers, max_batch_size=most, max_batch_weight=heaviest, bucket_boundaries=[5, 10])
+    left = []
+    while made.is_due(now, others_may_come=True):
+        left.append([element for part in made.take() for element in part.batch.elements])
+    assert {owner for owner, several in enumerate(lengths) if owner <= now} <= {o for batch in left for o, _ in batch}
+    assert made.due is None or made.due > now
+    while made.is_due(now, others_may_come=False):
+        left.append([element for part in made.take() for element in part.batch.elements])
+    assert sorted(one for batch in left for one in batch) == sorted(
+        (n, one) for n, s in enumerate(lengths) for one in s
+    )
+    for batch in left:
+        longest = max(length for _, length in batch)
+        assert len(batch) <= most
+        assert len(batch) == 1 or longest * len(batch) <= heaviest
+        assert len({(length >= 5) + (length >= 10) for _, length in batch}) == 1

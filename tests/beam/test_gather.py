@@ -6,16 +6,18 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
+from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
 from headrace.beam.gather import Records, _Wait
 from headrace.core.config import BatchingConfig
-from headrace.core.errors import NotYetHonouredWarning
 from headrace.runtime.prepare import Request, prepare
 from headrace.testing import FakeClock, SlowHandler
 
@@ -165,10 +167,40 @@ def test_elements_that_are_batches_wait_for_nobody():
     assert sorted(value for value, _, _ in seen) == [(1, [1, 2]), (2, [1, 2]), (3, [3])]
 
 
-def test_sessions_do_not_wait():
-    with pytest.warns(NotYetHonouredWarning, match="max_batch_duration_secs, which .* windows that merge"):
-        seen = Stream().add(1, 2).run(waiting(2, seconds=1000), window.Sessions(10))
-    assert [value for value, _, _ in seen] == [(1, [1]), (2, [2])]
+def test_elements_of_sessions_share_batches_and_keep_their_windows():
+    seen = Stream().add(1, 2, 50, 3).run(waiting(2, seconds=1000), window.Sessions(10))
+    assert sorted(seen) == [
+        ((1, [1, 2]), 1.0, 1.0),
+        ((2, [1, 2]), 2.0, 2.0),
+        ((3, [3, 50]), 3.0, 3.0),
+        ((50, [3, 50]), 50.0, 50.0),
+    ]
+
+
+def in_sessions(pipeline, elements, transform=None):
+    """The sessions' elements, from unbounded input, with or without a transform between."""
+    stamped = pipeline | beam.Create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n))
+    stamped.is_bounded = False
+    windowed = stamped | beam.WindowInto(window.Sessions(10))
+    if transform is not None:
+        windowed |= transform
+        assert windowed.windowing.windowfn == window.Sessions(10)
+    pairs = windowed | "Take" >> beam.Map(lambda one: ("key", one[0] if isinstance(one, tuple) else one))
+    return pairs | beam.GroupByKey() | beam.Map(lambda pair, where=beam.DoFn.WindowParam: (sorted(pair[1]), where))
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_sessions_group_after_the_wait_as_without_it(count):
+    elements = [1, 5, 14, 40, 41, 55, 70, 79]
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        grouped = in_sessions(pipeline, elements, waiting(count, seconds=1000))
+        ends = [([1, 5, 14], 1, 24), ([40, 41], 40, 51), ([55], 55, 65), ([70, 79], 70, 89)]
+        assert_that(grouped, equal_to([(n, window.IntervalWindow(start, end)) for n, start, end in ends]))
+
+
+def test_dead_letters_of_sessions_keep_their_windows():
+    seen = Stream().add(12, 13).run(waiting(2, seconds=1000).with_exception_handling(), window.Sessions(10))
+    assert sorted(seen, key=repr) == [((12, [12]), 12.0, 12.0), ([13], 13.0, 13.0)]
 
 
 def test_each_model_has_its_own_wait():
@@ -256,7 +288,9 @@ def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arriv
         first = first if kept else NOW[0]
         kept.append(stamp)
         due.at = window_end.at = stamp
-        gone = list(wait.process(("key", stamp), where, Timestamp(stamp), None, bag, state, due, window_end))
+        gone = list(
+            wait.process(("key", stamp), WindowedValue(stamp, Timestamp(stamp), (where,)), bag, state, due, window_end)
+        )
         left += gone
         kept = [] if gone else kept
         assert due.holds == (min(kept) if kept else None)

@@ -12,7 +12,6 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 
 from headrace.beam import ModelHandler, RunInference
-from headrace.core.errors import NotYetHonouredWarning
 
 BOTH = threading.Barrier(2)
 
@@ -78,10 +77,10 @@ def test_a_bundle_that_is_alone_does_not_wait():
         assert_that(p | beam.Create([1]) | RunInference(handler), equal_to([(1, 1)]))
 
 
-def test_sorted_elements_stay_in_their_bundle():
-    handler = sizes(max_batch_duration_secs=10_000, batch_length_fn=abs)
-    p = beam.Pipeline(runner=FnApiRunner())
-    elements = p | beam.Create([1])
-    with pytest.warns(NotYetHonouredWarning, match="max_batch_duration_secs, which .* bounded input .* sorted"):
-        assert_that(elements | RunInference(handler), equal_to([(1, 1)]))
-    p.run().wait_until_finish()
+@pytest.mark.parametrize("isolate", [False, True])
+def test_bundles_are_sorted_together(isolate):
+    handler = sizes(max_batch_duration_secs=60, batch_length_fn=abs, min_batch_size=2, max_batch_size=2)
+    with pipeline() as p:
+        opened = two_bundles(p, 1, 11) | "Open" >> beam.Map(both_are_open)
+        out = opened | RunInference(handler, isolate=isolate) | "See" >> beam.Map(with_place)
+        assert_that(out, equal_to([((1, 2), 1.0, 0.0), ((11, 2), 11.0, 10.0)]))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, UnknownKeyError
+from headrace.batching.batcher import Batch
 from headrace.batching.size import size_controller
 from headrace.runtime.plan import ONLY, make_plan
 from headrace.runtime.queues import Queues
@@ -83,7 +84,7 @@ def test_an_element_waits_for_others_of_its_model():
 def test_an_element_that_is_a_batch_leaves_at_once():
     queues = queues_for(DoublingHandler().with_no_batching(), fixed(5))
     for element in ([1, 2], [3], []):
-        assert queues.add(element, "tag") == [(ONLY, ([element], ["tag"], 0, 0))]
+        assert queues.add(element, "tag") == [(ONLY, Batch([element], ["tag"]))]
     assert list(queues.flush()) == []
 
 

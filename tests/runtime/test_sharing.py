@@ -238,7 +238,7 @@ def test_a_worker_gives_up_the_bundle_that_it_never_ended(ends):
         ({"max_batch_duration_secs": 0}, False, False),
         ({"max_batch_duration_secs": 1}, False, True),
         ({"max_batch_duration_secs": 1}, True, False),
-        ({"max_batch_duration_secs": 1, "length_fn": len}, False, False),
+        ({"max_batch_duration_secs": 1, "length_fn": len}, False, True),
     ],
 )
 def test_who_shares(options, prebatched, shares):

@@ -18,6 +18,8 @@ class Batch(NamedTuple):
     """Sum of the elements' weights, or as if each were as heavy as the heaviest; 0 where weights play no part."""
     useful: float = 0
     """Sum of the elements' weights where ``weight`` counts padding; else 0."""
+    measured: Sequence[Any] = ()
+    """Where elements are sorted: each with its tag, length and size."""
 
     @property
     def total(self) -> int:

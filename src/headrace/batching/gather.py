@@ -26,12 +26,9 @@ class Gathered(NamedTuple):
 
     def plus(self, size: float, timestamp: int) -> Gathered:
         """The same with one more element."""
-        return self._replace(
-            earliest=min(self.earliest, timestamp),
-            elements=self.elements + 1,
-            total=self.total + size,
-            largest=max(self.largest, size),
-        )
+        target, due, earliest, elements, total, largest = self
+        earliest = min(earliest, timestamp)
+        return Gathered(target, due, earliest, elements + 1, total + size, size if size > largest else largest)
 
 
 class GatherPolicy:
@@ -52,8 +49,9 @@ class GatherPolicy:
 
     def fits(self, gathered: Gathered, size: float) -> bool:
         """Whether one more element of that size may share their batch."""
-        more = gathered.plus(size, gathered.earliest)
-        return more.elements <= self._most and (not self._weighs or self._weight(more) <= self._heaviest)
+        if gathered.elements >= self._most:
+            return False
+        return not self._weighs or self._weight(gathered.plus(size, gathered.earliest)) <= self._heaviest
 
     def is_full(self, gathered: Gathered) -> bool:
         """Whether they should go."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch
+from headrace.batching.size import SizeController
+from headrace.core.config import BatchingConfig
 
 
 class Measured(NamedTuple):
@@ -64,21 +66,36 @@ class Lookahead:
     def __len__(self) -> int:
         return len(self._elements)
 
+    def __iter__(self) -> Iterator[Measured]:
+        """Those that wait."""
+        return iter(self._elements)
+
     def add(self, element: Measured) -> None:
         """Takes an element."""
         self._elements.append(element)
+
+    def take(self) -> Batch:
+        """The batch that comes first, cut off from the rest; there must be elements."""
+        self._elements.sort(key=attrgetter("length"), reverse=True)
+        bucket = self._bucket(self._elements[0])
+        stop, padded = self._end(list(takewhile(lambda one: self._bucket(one) == bucket, self._elements)), 0)
+        batch, self._elements = _batch(self._elements[:stop], padded), self._elements[stop:]
+        return batch
 
     def cut(self) -> Iterator[Batch]:
         """All that has been collected; each batch is cut when it is asked for, by when the last one has been timed."""
         elements, self._elements = self._elements, []
         elements.sort(key=attrgetter("length"), reverse=True)
-        for _, bucket in groupby(elements, lambda one: bisect_right(self._limits.boundaries, one.length)):
+        for _, bucket in groupby(elements, self._bucket):
             rest = list(bucket)
             start = 0
             while start < len(rest):
                 stop, padded = self._end(rest, start)
                 yield _batch(rest[start:stop], padded)
                 start = stop
+
+    def _bucket(self, one: Measured) -> int:
+        return bisect_right(self._limits.boundaries, one.length)
 
     def _end(self, elements: Sequence[Measured], start: int) -> tuple[int, float]:
         """Where the batch ends that begins at ``start``, and its padded size."""
@@ -99,4 +116,22 @@ class Lookahead:
 
 def _batch(elements: Sequence[Measured], padded: float) -> Batch:
     useful = sum(one.size for one in elements)
-    return Batch([one.element for one in elements], [one.tag for one in elements], padded, useful)
+    return Batch([one.element for one in elements], [one.tag for one in elements], padded, useful, elements)
+
+
+def lookahead_for(config: BatchingConfig, sizes: SizeController) -> Lookahead:
+    """What a configuration calls for where elements are sorted.
+
+    Args:
+        config: limits.
+        sizes: says how large batches should be.
+    """
+    limits = Limits(config.min_batch_size, config.max_batch_size, config.max_batch_weight or math.inf)
+    if config.sizes_are_weights:
+        limits = Limits(1, math.inf, config.max_batch_size)
+    return Lookahead(
+        sizes.target,
+        limits._replace(boundaries=config.bucket_boundaries or ()),
+        target_is_padded=config.learns_from_weights,
+        most=sizes.most,
+    )

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch
+from headrace.batching.lookahead import lookahead_for
+from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
 
 
@@ -23,7 +25,7 @@ class Pool:
     """Leftovers for one model, in the order in which they came.
 
     Args:
-        config: limits; elements are not sorted.
+        config: limits; elements are not sorted, for which there is ``SortedPool``.
         target: the size at which a batch leaves; asked once for each batch.
     """
 
@@ -87,3 +89,67 @@ class Pool:
         if self._target is None:
             self._target = max(1, min(self._ask_target(), self._config.max_batch_size))
         return self._target
+
+
+class SortedPool:
+    """Leftovers for one model whose elements are sorted together, as those of one bundle are; else like ``Pool``.
+
+    Args:
+        config: limits; elements are sorted.
+        sizes: says how large batches should be.
+    """
+
+    def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
+        self._config = config
+        self._sizes = sizes
+        self._waiting = lookahead_for(config, sizes)
+        """Their tags are leftovers without elements, and their own."""
+
+    @property
+    def due(self) -> int | None:
+        """When the next batch leaves at the latest, in nanoseconds; None: there is none."""
+        return min((one.tag[0].due for one in self._waiting), default=None)
+
+    def add(self, leftover: Leftover) -> None:
+        """Takes elements."""
+        of = leftover._replace(batch=Batch([], []))
+        for one in leftover.batch.measured:
+            self._waiting.add(one._replace(tag=(of, one.tag)))
+
+    def forget(self, owner: Any) -> None:
+        """Drops what is left of an owner's."""
+        rest = [one for one in self._waiting if one.tag[0].owner is not owner]
+        self._waiting = lookahead_for(self._config, self._sizes)
+        for one in rest:
+            self._waiting.add(one)
+
+    def is_due(self, now: int, *, others_may_come: bool) -> bool:
+        """Whether a batch should leave; once elements are due, until all of them have left."""
+        due = self.due
+        if due is None:
+            return False
+        return not others_may_come or due <= now or self._size() >= self._sizes.target()
+
+    def take(self) -> list[Leftover]:
+        """The parts of the next batch, which has the longest elements; there must be some."""
+        batch = self._waiting.take()
+        parts: dict[int, Leftover] = {}
+        for one, (of, tag) in zip(batch.elements, batch.tags, strict=True):
+            part = parts.setdefault(id(of), of._replace(batch=Batch([], [])))
+            part.batch.elements.append(one)
+            part.batch.tags.append(tag)
+        share, useful = batch.weight / batch.total, batch.useful / batch.total
+        return [
+            part._replace(batch=part.batch._replace(weight=share * part.batch.total, useful=useful * part.batch.total))
+            for part in parts.values()
+        ]
+
+    def _size(self) -> float:
+        if self._config.learns_from_weights:
+            return sum(one.size for one in self._waiting)
+        return min(len(self._waiting), self._config.max_batch_size)
+
+
+def pool_for(config: BatchingConfig, sizes: SizeController) -> Pool | SortedPool:
+    """The pool that a configuration calls for."""
+    return SortedPool(config, sizes) if config.sorts else Pool(config, sizes.target)

@@ -59,21 +59,26 @@ class AdaptiveSize:
     distinguishable. Thread-safe: the bundles of a process learn together.
 
     What is remembered is the last few batches of each power of two, so that small batches, which tell a, are not
-    forgotten among the many large ones. A model need not follow the line, since large batches leave the caches: where
-    the line leads to sizes that have been clearly slower than others, the largest of the fast ones is taken. One slow
-    batch, such as a model's first, makes no size smaller; it takes a few.
+    forgotten among the many large ones. A model need not follow the line, since large batches leave the caches: once
+    a larger size has been slower, the line is not followed further, and the fastest known size is taken. Smaller sizes
+    are tried now and then until it is known how fast they are, now that the model is warm; that costs little time.
 
     Source: the documentation of ``apache_beam.BatchElements``.
     """
 
-    _REMEMBERED = 9
+    _REMEMBERED = 15
+    """Longer than most spells in which others keep the machine busy."""
     _STEP = 2
     _ENOUGH = 3
     """So many batches of a size tell how fast it is."""
     _NEARLY = 0.95
-    """A size that has this share of the best throughput is as good as any."""
-    _PROBED = 8
-    """So often half of the size is tried, until that is known: when it was passed the model may not have been warm."""
+    """A size that reaches this share of a larger one's throughput is as good."""
+    _FAR = 0.75
+    """Below a size that reaches only this share, none is tried."""
+    _TRIAL = 3
+    """One batch in so many tries another size, if there is one of which too little is known."""
+    _DOUBLE = 30
+    """One batch in so many tries twice the size, known or not: what is known may be old."""
 
     def __init__(self, config: BatchingConfig) -> None:
         self._config = config
@@ -82,6 +87,8 @@ class AdaptiveSize:
         self._seen: dict[int, deque[tuple[float, float]]] = {}
         self._typical: dict[int, tuple[float, float]] = {}
         """Of those, one of each power of two."""
+        self._fast: dict[int, tuple[float, float]] = {}
+        """Of those, one of the faster of each power of two: what else the machine does only makes a batch slower."""
         self._largest_seen = 0.0
         self._last: float = self._smallest
         self._asked = 0
@@ -91,17 +98,20 @@ class AdaptiveSize:
         with self._lock:
             if not self._seen:
                 return self._smallest
-            self._typical = {power: _typical(batches) for power, batches in self._seen.items()}
+            self._asked += 1
+            self._typical = {power: _ranked(batches, 1 / 2) for power, batches in self._seen.items()}
+            self._fast = {power: _ranked(batches, 1 / 4) for power, batches in self._seen.items()}
             fixed, each = fit_line(list(self._typical.values()))
             longest = self._longest(fixed, each)
             best = max(1.0, min(self._fastest(fixed, each), longest))
-            if best < self._last and not self._is_known(self._last) and self._last <= longest:
+            if best < self._last and not self._is_known(_power(self._last)) and self._last <= longest:
                 best = self._last
-            if self._asked % self._PROBED == 0 and not self._is_known(best / 2):
-                best /= 2
             ceiling = min(self._STEP * self._largest_seen, self._largest)
-            varied = min(self._varied(best), longest)
-            self._last = max(self._smallest, int(min(max(varied, self._last / self._STEP), ceiling)))
+            trial = self._trial(best, longest)
+            if trial is not None:
+                return max(self._smallest, int(min(trial, ceiling)))
+            varied = max(min(self._varied(best), longest), self._last / self._STEP)
+            self._last = max(self._smallest, int(min(varied, ceiling)))
             return int(self._last)
 
     def most(self) -> float:
@@ -113,43 +123,65 @@ class AdaptiveSize:
         if size < 1 or seconds is None or math.isnan(seconds):
             return
         with self._lock:
-            self._seen.setdefault(_power(size), deque(maxlen=self._REMEMBERED)).append((size, seconds))
+            self._seen.setdefault(_power(size), deque(maxlen=self._REMEMBERED)).append((size, max(seconds, 1e-12)))
             self._largest_seen = max(self._largest_seen, size)
 
     def _longest(self, fixed: float, each: float) -> float:
-        """The size at which a batch takes as long as it may: by the line, and by what such sizes have taken lately."""
-        config, each = self._config, max(each, 1e-12)
+        """The size at which a batch takes as long as it may.
+
+        That is by the line, unless sizes like the last one have shown otherwise: they took longer, or so short that
+        even in proportion there is time for more.
+        """
+        config = self._config
         sizes = [self._largest]
+        last = self._typical.get(_power(self._last)) if self._is_known(_power(self._last)) else None
         for limit, spent in (
             (config.target_batch_duration_secs, 0.0),
             (config.target_batch_duration_secs_including_fixed_cost, fixed),
         ):
             if limit:
-                sizes.append((limit - spent) / each)
-                last = self._typical.get(_power(self._last))
-                if last is not None and self._is_known(self._last) and last[1] + spent - fixed > limit:
-                    sizes.append(last[0] * limit / last[1])
+                size = (limit - spent) / max(each, 1e-12)
+                if last is not None:
+                    bound = max if last[1] + spent - fixed <= limit else min
+                    size = bound(size, last[0] * limit / last[1])
+                sizes.append(size)
         return max(1.0, min(sizes))
 
     def _fastest(self, fixed: float, each: float) -> float:
-        """The size at which the fixed cost is the share that it may be."""
+        """The size at which the fixed cost is the share that it may be, or else the fastest that is known."""
         if not self._config.target_batch_overhead:
             return self._largest
         size = fixed / max(each, 1e-12) * (1 / self._config.target_batch_overhead - 1)
-        if not self._is_known(size):
+        power = _power(size)
+        known = filter(self._is_known, self._seen)
+        rates = {one: self._rate(one) * (1 if one <= power else self._NEARLY) for one in known}
+        fastest = max(rates, key=rates.__getitem__, default=power)
+        if fastest == power or fastest == max(rates) < power:
             return size
-        rates = {power: batch[0] / max(batch[1], 1e-12) for power, batch in self._typical.items()}
-        enough = self._NEARLY * max(rates.values())
-        if rates[_power(size)] >= enough:
-            return size
-        return max(self._typical[power][0] for power, rate in rates.items() if rate >= enough)
+        return self._fast[fastest][0]
 
-    def _is_known(self, size: float) -> bool:
-        return len(self._seen.get(_power(size), ())) >= self._ENOUGH
+    def _trial(self, best: float, longest: float) -> float | None:
+        """Another size than the best, to learn how fast it is, if it is time for that."""
+        if self._asked % self._TRIAL:
+            return None
+        now = self._rate(_power(best))
+        for power in range(_power(best) - 1, 0, -1):
+            if not self._is_known(power):
+                return self._fast[power][0] if power in self._fast else best / 2
+            if self._rate(power) < self._FAR * now:
+                break
+        is_due = self._asked % self._DOUBLE == 0 or not self._is_known(_power(2 * best))
+        return 2 * best if is_due and 2 * best <= min(longest, self._largest_seen) else None
+
+    def _rate(self, power: int) -> float:
+        size, seconds = self._fast.get(power, (0, 1))
+        return size / seconds
+
+    def _is_known(self, power: int) -> bool:
+        return len(self._seen.get(power, ())) >= self._ENOUGH
 
     def _varied(self, size: float) -> float:
         """A little above and a little below, in turn; above by one at least."""
-        self._asked += 1
         change = self._config.variance * (-0.5, 0.0, 0.5, 0.0)[self._asked % 4]
         return max(size * (1 + change), size + 1) if change > 0 else size * (1 + change)
 
@@ -170,9 +202,9 @@ def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return max(0.0, median(seconds - each * size for size, seconds in points)), each
 
 
-def _typical(batches: deque[tuple[float, float]]) -> tuple[float, float]:
-    """Of batches of similar size, the one whose time for an element is in the middle."""
-    return sorted(batches, key=lambda batch: batch[1] / batch[0])[(len(batches) - 1) // 2]
+def _ranked(batches: Sequence[tuple[float, float]], share: float) -> tuple[float, float]:
+    """Of batches of similar size, the one than which so large a share took less time for an element."""
+    return sorted(batches, key=lambda batch: batch[1] / batch[0])[int((len(batches) - 1) * share)]
 
 
 class FittingSize:

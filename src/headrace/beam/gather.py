@@ -6,7 +6,6 @@ import functools
 import os
 import time
 import uuid
-import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -14,40 +13,45 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam import coders, typehints
+from apache_beam.transforms.core import Windowing
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, WindowedValue
 
 from headrace.batching.gather import Gathered, GatherPolicy
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output
 from headrace.beam.surroundings import lingers
-from headrace.core.errors import NotYetHonouredWarning
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import SessionSpec, close_session, open_session
 
 
 class Records:
-    """An element with its timestamp and pane, as bytes; its window is that of the buffer.
+    """An element with its timestamp and pane, as bytes; its window is that of the buffer, or in the bytes, too.
 
     Args:
         element_coder: of the PCollection.
+        window_coder: of its windows, if they merge: every element then has one of its own until they are grouped, and
+            what is kept for one window never meets others. So buffers are in the global window.
     """
 
-    def __init__(self, element_coder: coders.Coder) -> None:
+    def __init__(self, element_coder: coders.Coder, window_coder: coders.Coder | None = None) -> None:
         self._coder = coders.TupleCoder((element_coder, coders.FastPrimitivesCoder()))
+        self.window_coder = window_coder
 
-    def encode(self, element: Any, timestamp: Timestamp, pane: PaneInfo) -> bytes:
-        """The bytes."""
+    def encode(self, element: Any, timestamp: Timestamp, pane: PaneInfo, window: bytes = b"") -> bytes:
+        """The bytes; ``window`` is encoded already, and empty where it is the buffer's."""
         fields = None
         if pane is not None and pane != PANE_INFO_UNKNOWN:
             fields = (pane.is_first, pane.is_last, pane.timing, pane.index, pane.nonspeculative_index)
-        encoded: bytes = self._coder.encode((element, (timestamp.micros, fields)))
+        encoded: bytes = self._coder.encode((element, (timestamp.micros, fields, window)))
         return encoded
 
     def decode(self, record: bytes, window: Any) -> WindowedValue:
         """The element in its place."""
-        element, (micros, fields) = self._coder.decode(record)
+        element, (micros, fields, own) = self._coder.decode(record)
+        window = window if self.window_coder is None else self.window_coder.decode(own)
         pane = PANE_INFO_UNKNOWN if fields is None else PaneInfo(*fields)
         return WindowedValue(element, Timestamp(micros=micros), (window,), pane)
 
@@ -78,8 +82,13 @@ class Gather(beam.PTransform):
             .with_resource_hints(**hints)
             .with_output_types(typehints.Tuple[str, element_type])
         )
+        chosen = pcoll | "Choose" >> choose
+        if self._records.window_coder is not None:
+            apart = ParDoInto(_Apart(self._records.window_coder), Windowing(GlobalWindows()))
+            pair = typehints.Tuple[element_type, bytes]
+            chosen |= "Apart" >> apart.with_resource_hints(**hints).with_output_types(typehints.Tuple[str, pair])
         wait = beam.ParDo(_Wait(self._spec, self._records)).with_resource_hints(**hints)
-        return pcoll | "Choose" >> choose | "Wait" >> wait.with_output_types(typehints.List[bytes])
+        return chosen | "Wait" >> wait.with_output_types(typehints.List[bytes])
 
 
 class _ChooseBuffer(beam.DoFn):
@@ -92,6 +101,41 @@ class _ChooseBuffer(beam.DoFn):
         length_fn = self._plan.batching.length_fn
         bucket = bisect_right(bounds, _measured(self._plan, length_fn, element)) if bounds else 0
         yield f"{_process_name(os.getpid())} {_model_of(self._plan, element)!r} {bucket}", element
+
+
+class ParDoInto(beam.ParDo):
+    """A ParDo that puts what it emits into windows itself.
+
+    Args:
+        dofn: emits ``WindowedValue``.
+        windowing: of these.
+    """
+
+    def __init__(self, dofn: beam.DoFn, windowing: Windowing) -> None:
+        super().__init__(dofn)
+        self._windowing = windowing
+
+    def get_windowing(self, inputs: Any) -> Windowing:
+        """As given, whatever the inputs'."""
+        return self._windowing
+
+
+class _Apart(beam.DoFn):
+    """Takes an element's window for a part of the element."""
+
+    def __init__(self, window_coder: coders.Coder) -> None:
+        self._coder = window_coder
+
+    def process(
+        self,
+        keyed: tuple[str, Any],
+        window: Any = beam.DoFn.WindowParam,
+        timestamp: Any = beam.DoFn.TimestampParam,
+        pane: Any = beam.DoFn.PaneInfoParam,
+    ) -> Iterable[WindowedValue]:
+        """The element with its window as bytes, in the global window."""
+        key, element = keyed
+        yield WindowedValue((key, (element, self._coder.encode(window))), timestamp, (GlobalWindow(),), pane)
 
 
 _RECORDS = beam.DoFn.StateParam(BagStateSpec("records", coders.BytesCoder()))
@@ -130,22 +174,21 @@ class _Wait(beam.DoFn):
     def process(  # noqa: PLR0917 - what it needs of Beam
         self,
         keyed: tuple[str, Any],
-        window: Any = beam.DoFn.WindowParam,
-        timestamp: Any = beam.DoFn.TimestampParam,
-        pane: Any = beam.DoFn.PaneInfoParam,
+        windowed: Any = WINDOWED,
         bag: Any = _RECORDS,
         state: Any = _GATHERED,
         due: Any = _DUE_TIMER,
         window_end: Any = _WINDOW_END_TIMER,
     ) -> Iterable[WindowedValue]:
         """Takes one element; gives what it completes."""
-        element = keyed[1]
+        element, own = keyed[1] if self._records.window_coder else (keyed[1], b"")
+        window, timestamp = windowed.windows[0], windowed.timestamp  # with state, Beam calls once for each window
         size = _measured(self._spec.plan, self._size_fn, element)
         before = _read(state)
         if before is not None and not self._policy.fits(before, size):
             yield _leave(before, window, bag, state, due)
             before = None
-        bag.add(self._records.encode(element, timestamp, pane))
+        bag.add(self._records.encode(element, timestamp, windowed.pane_info, own))
         gathered = (before or self._begin(element, timestamp)).plus(size, timestamp.micros)
         if self._policy.is_full(gathered):
             yield _leave(gathered, window, bag, state, due)
@@ -250,20 +293,13 @@ class GatheredInferenceDoFn(InferenceDoFn):
 
 def waiting_for_others(
     pcoll: beam.PCollection, spec: SessionSpec, namespace: str | None
-) -> tuple[beam.PCollection, InferenceDoFn]:
+) -> tuple[beam.PCollection, beam.ParDo]:
     """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered."""
-    plan = spec.plan
-    merging = pcoll.windowing.windowfn.is_merging()  # every element has a window of its own until they are grouped
-    if plan.may_wait and (merging if not pcoll.is_bounded else plan.batching.sorts):
-        what = "bounded input whose elements are sorted" if pcoll.is_bounded else "windows that merge, such as sessions"
-        warnings.warn(
-            f"{type(plan.handler).__qualname__} asks for max_batch_duration_secs, which this version accepts but does "
-            f"not honour for {what}: batches are formed within a bundle.",
-            NotYetHonouredWarning,
-            stacklevel=2,
-        )
-    if pcoll.is_bounded or merging or not plan.may_wait:
-        return pcoll, InferenceDoFn(spec, namespace)
+    if pcoll.is_bounded or not spec.plan.may_wait:
+        return pcoll, beam.ParDo(InferenceDoFn(spec, namespace))
     spec = replace(spec, gathered=True)
-    records = Records(coders.registry.get_coder(pcoll.element_type or Any))
-    return pcoll | "Gather" >> Gather(spec, records), GatheredInferenceDoFn(spec, records, namespace)
+    windows = pcoll.windowing.windowfn
+    window_coder = windows.get_window_coder() if windows.is_merging() else None
+    records = Records(coders.registry.get_coder(pcoll.element_type or Any), window_coder)
+    dofn = GatheredInferenceDoFn(spec, records, namespace)
+    return pcoll | "Gather" >> Gather(spec, records), ParDoInto(dofn, pcoll.windowing)

@@ -155,8 +155,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
     def expand(self, pcoll: beam.PCollection) -> Any:
         """One ParDo; before it a buffer, where unbounded elements are to wait; beside it a check of the threshold."""
         spec = on_engine(replace(self._spec, transform=uuid.uuid4().hex), pcoll.pipeline)  # applied twice, it is two
-        waiting, dofn = waiting_for_others(pcoll, spec, self._metrics_namespace)
-        pardo = beam.ParDo(dofn).with_resource_hints(**self._spec.plan.handler.get_resource_hints())
+        waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace)
+        pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None:
             return waiting | "BeamML_RunInference" >> pardo
         tags = self._tags()

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from headrace.batching.batcher import Batch, Batcher
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
 from headrace.batching.footprint import footprint
-from headrace.batching.lookahead import Limits, Lookahead, Measured
+from headrace.batching.lookahead import Lookahead, Measured, lookahead_for
 from headrace.batching.size import SizeController
 from headrace.runtime.plan import ONLY, Plan
 
@@ -143,16 +143,7 @@ class Queues:
         )
 
     def _lookahead(self, name: Any) -> Lookahead:
-        config = self._plan.batching
-        limits = Limits(config.min_batch_size, config.max_batch_size, config.max_batch_weight or math.inf)
-        if config.sizes_are_weights:
-            limits = Limits(1, math.inf, config.max_batch_size)
-        lookahead = self._lookaheads[name] = Lookahead(
-            self._sizes[name].target,
-            limits._replace(boundaries=config.bucket_boundaries or ()),
-            target_is_padded=config.learns_from_weights,
-            most=self._sizes[name].most,
-        )
+        lookahead = self._lookaheads[name] = lookahead_for(self._plan.batching, self._sizes[name])
         return lookahead
 
 

@@ -151,7 +151,7 @@ class InferenceSession:
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
         """When a batch leaves its queue."""
-        shares = plan.may_wait and not spec.gathered and not plan.batching.sorts
+        shares = plan.may_wait and not spec.gathered
         self.sharing = Sharing(plan.batching, self.sizes, spec.clock) if shares else None
         """What bundles that are open side by side have in common, if they wait for each other."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batch
-from headrace.batching.pool import Leftover, Pool
+from headrace.batching.pool import Leftover, pool_for
 from headrace.batching.size import SizeController
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig
@@ -50,7 +50,7 @@ class Sharing:
         self._patience_ns = int((config.max_batch_duration_secs or 0) * 1e9)
         self._clock = clock
         self._wait = wait
-        self._pools = {name: Pool(config, controller.target) for name, controller in sizes.items()}
+        self._pools = {name: pool_for(config, controller) for name, controller in sizes.items()}
         self._changed = threading.Condition()
         self._open: set[Member] = set()
         """Those whose elements have not ended."""
@@ -170,7 +170,8 @@ class Member:
 
 def _joined(work: _Work, tags: list[Any]) -> Batch:
     elements = [element for part in work.parts for element in part.batch.elements]
-    return Batch(elements, tags, sum(part.batch.weight for part in work.parts))
+    weight, useful = (sum(getattr(part.batch, what) for part in work.parts) for what in ("weight", "useful"))
+    return Batch(elements, tags, weight, useful)
 
 
 def _apart(outcome: Outcome) -> Iterable[tuple[Member, Outcome]]:

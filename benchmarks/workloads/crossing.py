@@ -1,0 +1,73 @@
+"""What it costs that elements wait for those of other bundles, where the model takes next to nothing."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.ml.inference.base import RunInference as BeamRunInference
+from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy as BeamHandler
+from measure import BEAM, HEADRACE, Case, Transform
+
+from headrace.beam import RunInference
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy as Handler
+from workloads.tiny import make_rows, trained
+
+TITLE = "Batches of 1,000 across bundles: rows of 20 float64 through a logistic regression"
+
+_WORKERS = 32
+_CHUNKS = 320
+"""So many that a bundle has 2.5 batches."""
+_FIXED: Mapping[str, Any] = {"min_batch_size": 1000, "max_batch_size": 1000}
+_WAITING: Mapping[str, Any] = {**_FIXED, "max_batch_duration_secs": 60}
+_WITHIN = "Headrace within"
+
+
+class _Rows(beam.PTransform):
+    """Rows in a bundle for each thread; unbounded, if so declared."""
+
+    def __init__(self, rows: int, *, bounded: bool) -> None:
+        super().__init__()
+        self._rows = rows
+        self._bounded = bounded
+
+    def expand(self, begin: Any) -> beam.PCollection:
+        """Chunks go to all threads, and become rows there."""
+        rows = begin | beam.Create(range(_CHUNKS)) | beam.Reshuffle() | beam.FlatMap(make_rows, self._rows // _CHUNKS)
+        if not self._bounded:
+            rows.is_bounded = False
+        return rows
+
+
+def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
+    """Waiting against not waiting, and against Beam's way; predictions must be equal exactly."""
+    rows = 3_200 if quick else 80_000
+    model = str(folder / "logistic_regression.pickle")
+    Path(model).write_bytes(pickle.dumps(trained()))
+
+    def headrace(**more: Any) -> beam.PTransform:
+        return RunInference(Handler(model, **_WAITING), **more)
+
+    def within(**more: Any) -> beam.PTransform:
+        return RunInference(Handler(model, **_FIXED), **more)
+
+    def incumbent() -> beam.PTransform:
+        return BeamRunInference(BeamHandler(model, **_WAITING))
+
+    comparisons: list[tuple[str, int, bool, dict[str, Transform]]] = [
+        (f"{_WORKERS} bundles side by side", _WORKERS, True, {HEADRACE: headrace, _WITHIN: within}),
+        ("one bundle, beside Beam", 1, True, {HEADRACE: headrace, BEAM: incumbent}),
+        ("unbounded", 1, False, {HEADRACE: headrace, BEAM: incumbent}),
+        ("unbounded, what the wait adds", 1, False, {HEADRACE: headrace, _WITHIN: within}),
+    ]
+    for name, workers, bounded, sides in comparisons:
+        yield Case(
+            name=name,
+            rows=rows,
+            source=lambda bounded=bounded: _Rows(rows, bounded=bounded),
+            sides=sides,
+            workers=workers,
+        )
