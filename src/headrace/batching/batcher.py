@@ -32,6 +32,8 @@ class Batch(NamedTuple):
 
     def part(self, start: int, stop: int) -> Batch:
         """The elements from ``start`` up to ``stop``, as a batch of their own; of the weight it has its share."""
+        if start == 0 and stop == len(self.elements):
+            return self
         elements = self.elements[start:stop]
         share = len(elements) / max(1, len(self.elements))
         return Batch(elements, self.tags[start:stop], self.weight * share, self.useful * share)
