@@ -25,10 +25,18 @@ from apache_beam.utils.windowed_value import WindowedValue
 from headrace.beam.job.files import Source, read_rows
 from headrace.beam.job.output import Output, PartWriter, write_manifest
 from headrace.beam.job.retry import read_letters
-from headrace.beam.job.rows import BrokenLine, Examples, Row, batching_over_rows, over_rows, row_of
+from headrace.beam.job.rows import (
+    BrokenLine,
+    Examples,
+    batching_over_rows,
+    fields_of,
+    over_rows,
+    row_of,
+    takes_columns,
+)
 from headrace.beam.letters import DeadLetterRows
 from headrace.beam.transform import RunInference
-from headrace.core.config import Scope
+from headrace.core.config import BatchingConfig, Scope
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 
@@ -72,6 +80,8 @@ class Job:
     """Beam's pipeline options, as on the command line."""
     dead_letters: str | None = None
     """The file of the dead letters, as ``output``; None: beside that one, ``.jsonl``."""
+    columnar: bool = True
+    """Whether rows may go through in columns, where the same comes of it."""
 
 
 class Report(NamedTuple):
@@ -190,25 +200,61 @@ def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
 
 def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -> None:
     """Puts the pipeline together; without ``spread``, one worker alone takes the files, in their order."""
-    rows = (
-        pipeline
-        | "Files" >> beam.Create([tuple(source) for source in job.sources], reshuffle=spread)
-        | "Read" >> beam.ParDo(_Read(job.numbers, output.folder))
-    )
-    predictions, letters = rows | "RunInference" >> RunInference(
-        over_rows(job.handler, job.examples),
+    way = _in_columns(job, output) or _row_by_row(job, output)
+    sources = [(index, *source) for index, source in enumerate(job.sources)]
+    elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(way.read)
+    predictions, letters = elements | "RunInference" >> RunInference(
+        way.handler,
         inference_args=job.inference_args,
-        batching=batching_over_rows(job.handler, job.batch_sizes),
+        batching=way.batching,
         placement=job.placement,
         isolate=job.isolate,
     ).with_exception_handling(timeout=job.timeout)
-    good = predictions | "WritePredictions" >> beam.ParDo(_WritePredictions(output.folder, job.keep))
+    good = predictions | "WritePredictions" >> beam.ParDo(way.write)
     bad = letters | "DeadLetters" >> DeadLetterRows() | "WriteDeadLetters" >> beam.ParDo(_WriteLetters(output.folder))
     _ = (
         (good, bad)
         | beam.Flatten()
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
         | "Manifest" >> beam.Map(_write_manifest, output.folder, output.manifest)
+    )
+
+
+class _Way(NamedTuple):
+    """How rows go through."""
+
+    read: beam.DoFn
+    """Sources, each behind its index, to elements."""
+    handler: Any
+    """Made to run over those."""
+    batching: BatchingConfig
+    write: beam.DoFn
+    """Predictions to names of parts."""
+
+
+def _row_by_row(job: Job, output: Output) -> _Way:
+    handler, batching = over_rows(job.handler, job.examples), batching_over_rows(job.handler, job.batch_sizes)
+    return _Way(_Read(job.numbers, output.folder), handler, batching, _WritePredictions(output.folder, job.keep))
+
+
+def _in_columns(job: Job, output: Output) -> _Way | None:
+    """None where the same would not come of it."""
+    over_rows(job.handler, job.examples)  # refuses what rows cannot be given to
+    examples = job.examples
+    names = examples.all_columns if examples.columns is None else examples.columns
+    if not job.columnar or examples.key is not None or not takes_columns(job.handler):
+        return None
+    try:
+        from headrace.beam.job import block_reading, blocks  # noqa: PLC0415 - need pyarrow
+    except ImportError:
+        return None
+    if not block_reading.has_blocks(job.sources, job.numbers, names):
+        return None
+    return _Way(
+        _ReadBlocks(job.numbers, output.folder, names),
+        blocks.over_blocks(job.handler, examples),
+        blocks.batching_over_blocks(job.handler, job.batch_sizes),
+        _WriteBlocks(output.folder, job.keep),
     )
 
 
@@ -219,19 +265,34 @@ class _Read(beam.DoFn):
         self._numbers = dict(numbers)
         self._folder = folder
 
-    def process(self, source: tuple[str, str, str]) -> Iterator[Any]:
+    def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
         """Rows, one at a time; a line that cannot be read is left to the first operation on rows to refuse."""
-        for row in _reading(Source(*source), self._numbers):
+        for row in self._reading(source[0], Source(*source[1:])):
             if _cancelled:
                 refuse_if_cancelled(self._folder)
             yield row
 
+    def _reading(self, index: int, source: Source) -> Iterator[Any]:
+        try:
+            yield from self._rows(index, source)
+        except Exception as error:
+            raise OSError(f"cannot read {source.path} as {source.format}: {error}") from error
 
-def _reading(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-    try:
-        yield from read_letters(source) if source.letters else read_rows(source, numbers)
-    except Exception as error:
-        raise OSError(f"cannot read {source.path} as {source.format}: {error}") from error
+    def _rows(self, index: int, source: Source) -> Iterator[Any]:
+        return read_letters(source) if source.letters else read_rows(source, self._numbers)
+
+
+class _ReadBlocks(_Read):
+    """Files to blocks of rows."""
+
+    def __init__(self, numbers: Mapping[str, type], folder: str, names: tuple[str, ...]) -> None:
+        super().__init__(numbers, folder)
+        self._names = names
+
+    def _rows(self, index: int, source: Source) -> Iterator[Any]:
+        from headrace.beam.job.block_reading import read_blocks  # noqa: PLC0415 - as above
+
+        return read_blocks(source, index, self._numbers, self._names)
 
 
 class _WriteLines(beam.DoFn):
@@ -268,16 +329,21 @@ class _WritePredictions(_WriteLines):
         if type(row) is tuple:
             row = row[0]  # of (row, key)
         kept = row if self._keep is None else {name: row.get(name) for name in self._keep}
-        self._part.write({**kept, **_fields(prediction)}, "predictions")
+        self._part.write({**kept, **fields_of(prediction)}, "predictions")
 
 
-def _fields(prediction: Any) -> dict[str, Any]:
-    """What a prediction adds to its row."""
-    if not (hasattr(prediction, "inference") and hasattr(prediction, "example")):  # Headrace's or Beam's result
-        return {"prediction": prediction}
-    model_id = getattr(prediction, "model_id", None)
-    answer = {"prediction": prediction.inference}
-    return answer if model_id is None else {**answer, "model_id": model_id}
+class _WriteBlocks(_WritePredictions):
+    """Writes (block, predictions) pairs."""
+
+    def start_bundle(self) -> None:
+        """Begins a part."""
+        from headrace.beam.job.block_output import BlockPartWriter  # noqa: PLC0415 - as above
+
+        self._part = BlockPartWriter(self._folder, self._keep)
+
+    def process(self, result: Any) -> None:
+        """Writes rows."""
+        self._part.write(result.example, result.inference, result.model_id)
 
 
 class _WriteLetters(_WriteLines):

@@ -1,0 +1,263 @@
+"""Predictions for blocks of rows: written as Arrow streams in parts, read again as lines of JSON or as Parquet.
+
+The columns of a part are those of JSON (null, bool, int64, double, string); what is none of these is JSON itself, in a
+column of text whose field says so. Beside them stand where each row comes from: its source and its place in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from json.encoder import encode_basestring
+from typing import Any, BinaryIO
+
+import numpy
+import pyarrow
+import pyarrow.compute
+import pyarrow.ipc
+import pyarrow.parquet
+from apache_beam.io.filesystems import FileSystems
+
+from headrace.beam.job.blocks import Block
+from headrace.beam.job.output import BLOCKS, Part, as_line, create
+from headrace.beam.job.parquet import Columns, as_array, type_of
+from headrace.beam.job.rows import fields_of
+from headrace.core.conversion import to_results
+
+SOURCE, PLACE = "headrace.source", "headrace.place"
+"""The columns that say where a row comes from; no part of what is published."""
+_JSON = {b"headrace": b"json"}
+_ROWS = 1 << 16
+_BYTES = 1 << 24
+_TYPES = pyarrow.types
+_TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+_CANONICAL = set(_TYPE_OF.values())
+_PLAIN = {*_TYPE_OF, type(None)}
+
+
+class BlockPartWriter:
+    """Writes record batches into a part, each as a stream of its own: what is written is whole, whatever comes next.
+
+    Args:
+        folder: for parts.
+        keep: the columns that go into the output; None: all.
+    """
+
+    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
+        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}{BLOCKS}"))
+        self._keep = keep
+        self._file: BinaryIO | None = None
+        self._waiting: list[Any] = []
+        self._rows = self._bytes = self._count = 0
+
+    def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
+        """Takes a block with its predictions: an array, a dict of arrays, or a list of results."""
+        batch = _answered(block, self._keep, predictions, model_id)
+        if self._waiting and self._waiting[0].schema != batch.schema:
+            self._flush()
+        self._waiting.append(batch)
+        self._count += batch.num_rows
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= _ROWS or self._bytes >= _BYTES:
+            self._flush()
+
+    def finish(self) -> Part | None:
+        """Closes the part; None where nothing was written."""
+        if self._waiting:
+            self._flush()
+        if self._file is None:
+            return None
+        self._file.close()
+        return Part(True, self._path, {"predictions": self._count})
+
+    def _flush(self) -> None:
+        if self._file is None:
+            self._file = create(self._path)
+        table = pyarrow.Table.from_batches(self._waiting).combine_chunks()
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        self._file.write(sink.getvalue())
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+
+def read_part(path: str) -> Iterator[Any]:
+    """The record batches of a part, in order, without the columns that tell where rows come from."""
+    with FileSystems.open(path) if "://" in path else pyarrow.memory_map(path) as file:
+        while True:
+            try:
+                reader = pyarrow.ipc.open_stream(file)
+            except (pyarrow.ArrowInvalid, EOFError):  # there is none left
+                return
+            for batch in reader:
+                yield batch.drop_columns([SOURCE, PLACE])
+
+
+def write_parquet(file: BinaryIO, parts: Sequence[str], check: Callable[[], None]) -> None:
+    """One Parquet file of parts, which are read twice, though the first time hardly more than their columns' types."""
+    columns = Columns()
+    for batch in _batches(parts):
+        check()
+        for name, kind in _types_of(batch):
+            columns.widen(name, kind)
+    schema = columns.schema
+    texts = [name for name, kind in columns.types.items() if not (_TYPES.is_floating(kind) or _TYPES.is_integer(kind))]
+    with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema, use_dictionary=texts) as writer:
+        for batch in _batches(parts):
+            check()
+            arrays = [_as_type(batch, name, kind) for name, kind in columns.types.items()]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+def lines_of(part: str) -> Iterator[bytes]:
+    """The rows of a part as lines of JSON, some thousands at a time."""
+    for batch in read_part(part):
+        for start in range(0, batch.num_rows, 1 << 13):
+            yield _lines(batch.slice(start, 1 << 13))
+
+
+def _batches(parts: Iterable[str]) -> Iterator[Any]:
+    for part in parts:
+        yield from read_part(part)
+
+
+def _answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
+    """The record batch that is written for a block."""
+    columns = _kept(block, keep)
+    if isinstance(predictions, list):
+        columns.update(_of_results(predictions))
+    else:
+        columns["prediction"] = _of_predictions(predictions)
+        if model_id is not None:
+            columns["model_id"] = pyarrow.array([model_id] * len(block)), False
+    fields = [
+        pyarrow.field(name, array.type, metadata=_JSON if is_json else None)
+        for name, (array, is_json) in columns.items()
+    ]
+    places = numpy.arange(block.first, block.first + len(block))
+    arrays = [array for array, _ in columns.values()]
+    arrays += [pyarrow.array(numpy.full(len(block), block.source, "int32")), pyarrow.array(places)]
+    fields += [pyarrow.field(SOURCE, pyarrow.int32()), pyarrow.field(PLACE, pyarrow.int64())]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=pyarrow.schema(fields))
+
+
+_Column = tuple[Any, bool]
+"""An array, and whether it is of JSON."""
+
+
+def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
+    if block.batch is None:
+        row: Any = block.row
+        kept = row if keep is None else {name: row.get(name) for name in keep}
+        return {name: _of_values([value]) for name, value in kept.items()}
+    names = block.batch.schema.names
+    missing = pyarrow.nulls(len(block)), False
+    return {
+        name: _of_column(block.batch.column(names.index(name))) if name in names else missing
+        for name in (names if keep is None else keep)
+    }
+
+
+def _of_results(results: list[Any]) -> dict[str, _Column]:
+    fields = [fields_of(result) for result in results]
+    names = dict.fromkeys(name for each in fields for name in each)
+    return {name: _of_values([each.get(name) for each in fields]) for name in names}
+
+
+def _of_predictions(predictions: Any) -> _Column:
+    if hasattr(predictions, "detach"):
+        predictions = predictions.detach().numpy()
+    if isinstance(predictions, numpy.ndarray) and predictions.ndim == 1 and predictions.dtype.kind in "biuf":
+        return _of_column(pyarrow.array(predictions))
+    return _of_values([result.inference for result in to_results((), predictions)])
+
+
+def _of_column(column: Any) -> _Column:
+    kind = column.type
+    if _TYPES.is_dictionary(kind):
+        return _of_column(column.dictionary_decode())
+    if _TYPES.is_null(kind) or _TYPES.is_boolean(kind) or (kind in _CANONICAL and not _TYPES.is_floating(kind)):
+        return column, False
+    if _TYPES.is_floating(kind):
+        column = column.cast(pyarrow.float64())
+        finite = pyarrow.compute.is_finite(column)
+        if not pyarrow.compute.all(finite).as_py():
+            column = pyarrow.compute.if_else(finite, column, None)
+        return column, False
+    if kind == pyarrow.large_string() or kind == pyarrow.string_view() or _TYPES.is_integer(kind):
+        try:
+            return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
+        except pyarrow.ArrowInvalid:  # more than 64 bits with a sign hold
+            pass
+    return _of_values(column.to_pylist())
+
+
+def _of_values(values: list[Any]) -> _Column:
+    if not set(map(type, values)) <= _PLAIN:
+        values = json.loads(as_line(values))
+    kinds = set(map(type, values)) - {type(None)}
+    if not kinds:
+        return pyarrow.nulls(len(values)), False
+    kind = _TYPE_OF.get(kinds.pop()) if len(kinds) == 1 else None
+    if kind == pyarrow.float64():
+        values = [value if value is None or math.isfinite(value) else None for value in values]
+    try:
+        if kind is not None:
+            return pyarrow.array(values, kind), False
+    except (pyarrow.ArrowException, OverflowError, UnicodeError):  # what Arrow does not hold, JSON does
+        pass
+    texts = [None if value is None else as_line(value)[:-1].decode() for value in values]
+    return pyarrow.array(texts, pyarrow.string()), True
+
+
+def _is_json(field: Any) -> bool:
+    return bool(field.metadata == _JSON)
+
+
+def _types_of(batch: Any) -> Iterator[tuple[str, Any]]:
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if column.null_count == len(column):
+            yield field.name, pyarrow.null()
+        else:
+            yield field.name, type_of(_parsed(column)) if _is_json(field) else field.type
+
+
+def _parsed(column: Any) -> list[Any]:
+    return [None if text is None else json.loads(text) for text in column.to_pylist()]
+
+
+def _as_type(batch: Any, name: str, kind: Any) -> Any:
+    """A column, made to fit all others of its name."""
+    place = batch.schema.get_field_index(name)
+    if place < 0 or batch.column(place).null_count == batch.num_rows:
+        return pyarrow.nulls(batch.num_rows, kind)
+    field, column = batch.schema.field(place), batch.column(place)
+    if _is_json(field):
+        return as_array(_parsed(column), kind)
+    if field.type == kind:
+        return column
+    if _TYPES.is_floating(kind) and _TYPES.is_integer(field.type):
+        return column.cast(kind, safe=False)
+    return as_array(column.to_pylist(), kind)
+
+
+def _lines(batch: Any) -> bytes:
+    names = (json.dumps(name, ensure_ascii=False).replace("%", "%%") for name in batch.schema.names)
+    template = "{" + ", ".join(f"{name}: %s" for name in names) + "}\n"
+    texts = [_texts(*pair) for pair in zip(batch.schema, batch.columns, strict=True)]
+    return "".join(map(template.__mod__, zip(*texts, strict=True))).encode()
+
+
+def _texts(field: Any, column: Any) -> list[str]:
+    """Each value as JSON has it."""
+    kind = field.type
+    if _TYPES.is_null(kind):
+        return ["null"] * len(column)
+    if _is_json(field) or _TYPES.is_integer(kind) or _TYPES.is_boolean(kind):
+        texts: list[str] = column.cast(pyarrow.string()).fill_null("null").to_pylist()
+        return texts
+    encode: Callable[[Any], str] = float.__repr__ if _TYPES.is_floating(kind) else encode_basestring
+    return [encode(value) if value is not None else "null" for value in column.to_pylist()]
