@@ -31,6 +31,7 @@ SOURCE, PLACE = "headrace.source", "headrace.place"
 _JSON = {b"headrace": b"json"}
 _ROWS = 1 << 16
 _BYTES = 1 << 24
+_LINES = 1 << 13
 _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 _CANONICAL = set(_TYPE_OF.values())
@@ -76,50 +77,47 @@ class BlockPartWriter:
     def _flush(self) -> None:
         if self._file is None:
             self._file = create(self._path)
-        table = pyarrow.Table.from_batches(self._waiting).combine_chunks()
-        sink = pyarrow.BufferOutputStream()
-        with pyarrow.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        self._file.write(sink.getvalue())
+        with pyarrow.ipc.new_stream(self._file, self._waiting[0].schema) as writer:
+            for batch in self._waiting:
+                writer.write_batch(batch)
         self._waiting, self._rows, self._bytes = [], 0, 0
 
 
 def read_part(path: str) -> Iterator[Any]:
-    """The record batches of a part, in order, without the columns that tell where rows come from."""
-    with FileSystems.open(path) if "://" in path else pyarrow.memory_map(path) as file:
+    """The rows of a part as tables, in order, without the columns that tell where rows come from."""
+    with FileSystems.open(path) if "://" in path else pyarrow.OSFile(path) as file:
         while True:
             try:
                 reader = pyarrow.ipc.open_stream(file)
             except (pyarrow.ArrowInvalid, EOFError):  # there is none left
                 return
-            for batch in reader:
-                yield batch.drop_columns([SOURCE, PLACE])
+            yield reader.read_all().drop_columns([SOURCE, PLACE])
 
 
 def write_parquet(file: BinaryIO, parts: Sequence[str], check: Callable[[], None]) -> None:
     """One Parquet file of parts, which are read twice, though the first time hardly more than their columns' types."""
     columns = Columns()
-    for batch in _batches(parts):
+    for table in _tables(parts):
         check()
-        for name, kind in _types_of(batch):
+        for name, kind in _types_of(table):
             columns.widen(name, kind)
     schema = columns.schema
     texts = [name for name, kind in columns.types.items() if not (_TYPES.is_floating(kind) or _TYPES.is_integer(kind))]
     with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema, use_dictionary=texts) as writer:
-        for batch in _batches(parts):
+        for table in _tables(parts):
             check()
-            arrays = [_as_type(batch, name, kind) for name, kind in columns.types.items()]
+            arrays = [_as_type(table, name, kind) for name, kind in columns.types.items()]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
 
 
 def lines_of(part: str) -> Iterator[bytes]:
     """The rows of a part as lines of JSON, some thousands at a time."""
-    for batch in read_part(part):
-        for start in range(0, batch.num_rows, 1 << 13):
-            yield _lines(batch.slice(start, 1 << 13))
+    for table in read_part(part):
+        for start in range(0, table.num_rows, _LINES):
+            yield _lines(table.slice(start, _LINES))
 
 
-def _batches(parts: Iterable[str]) -> Iterator[Any]:
+def _tables(parts: Iterable[str]) -> Iterator[Any]:
     for part in parts:
         yield from read_part(part)
 
@@ -132,7 +130,7 @@ def _answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, mode
     else:
         columns["prediction"] = _of_predictions(predictions)
         if model_id is not None:
-            columns["model_id"] = pyarrow.array([model_id] * len(block)), False
+            columns["model_id"] = pyarrow.repeat(model_id, len(block)), False
     fields = [
         pyarrow.field(name, array.type, metadata=_JSON if is_json else None)
         for name, (array, is_json) in columns.items()
@@ -156,7 +154,7 @@ def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
     names = block.batch.schema.names
     missing = pyarrow.nulls(len(block)), False
     return {
-        name: _of_column(block.batch.column(names.index(name))) if name in names else missing
+        name: _of_column(block.batch.column(name), finite=name in block.names) if name in names else missing
         for name in (names if keep is None else keep)
     }
 
@@ -175,7 +173,7 @@ def _of_predictions(predictions: Any) -> _Column:
     return _of_values([result.inference for result in to_results((), predictions)])
 
 
-def _of_column(column: Any) -> _Column:
+def _of_column(column: Any, *, finite: bool = False) -> _Column:
     kind = column.type
     if _TYPES.is_dictionary(kind):
         return _of_column(column.dictionary_decode())
@@ -183,16 +181,19 @@ def _of_column(column: Any) -> _Column:
         return column, False
     if _TYPES.is_floating(kind):
         column = column.cast(pyarrow.float64())
-        finite = pyarrow.compute.is_finite(column)
-        if not pyarrow.compute.all(finite).as_py():
-            column = pyarrow.compute.if_else(finite, column, None)
-        return column, False
+        return (column if finite else _without_infinities(column)), False
     if kind == pyarrow.large_string() or kind == pyarrow.string_view() or _TYPES.is_integer(kind):
         try:
             return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
         except pyarrow.ArrowInvalid:  # more than 64 bits with a sign hold
             pass
     return _of_values(column.to_pylist())
+
+
+def _without_infinities(column: Any) -> Any:
+    """With null in place of what is no finite number."""
+    finite = pyarrow.compute.is_finite(column)
+    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, None)
 
 
 def _of_values(values: list[Any]) -> _Column:
@@ -217,8 +218,8 @@ def _is_json(field: Any) -> bool:
     return bool(field.metadata == _JSON)
 
 
-def _types_of(batch: Any) -> Iterator[tuple[str, Any]]:
-    for field, column in zip(batch.schema, batch.columns, strict=True):
+def _types_of(table: Any) -> Iterator[tuple[str, Any]]:
+    for field, column in zip(table.schema, table.columns, strict=True):
         if column.null_count == len(column):
             yield field.name, pyarrow.null()
         else:
@@ -229,12 +230,12 @@ def _parsed(column: Any) -> list[Any]:
     return [None if text is None else json.loads(text) for text in column.to_pylist()]
 
 
-def _as_type(batch: Any, name: str, kind: Any) -> Any:
+def _as_type(table: Any, name: str, kind: Any) -> Any:
     """A column, made to fit all others of its name."""
-    place = batch.schema.get_field_index(name)
-    if place < 0 or batch.column(place).null_count == batch.num_rows:
-        return pyarrow.nulls(batch.num_rows, kind)
-    field, column = batch.schema.field(place), batch.column(place)
+    place = table.schema.get_field_index(name)
+    if place < 0 or table.column(place).null_count == table.num_rows:
+        return pyarrow.nulls(table.num_rows, kind)
+    field, column = table.schema.field(place), table.column(place)
     if _is_json(field):
         return as_array(_parsed(column), kind)
     if field.type == kind:
@@ -244,10 +245,10 @@ def _as_type(batch: Any, name: str, kind: Any) -> Any:
     return as_array(column.to_pylist(), kind)
 
 
-def _lines(batch: Any) -> bytes:
-    names = (json.dumps(name, ensure_ascii=False).replace("%", "%%") for name in batch.schema.names)
+def _lines(table: Any) -> bytes:
+    names = (json.dumps(name, ensure_ascii=False).replace("%", "%%") for name in table.schema.names)
     template = "{" + ", ".join(f"{name}: %s" for name in names) + "}\n"
-    texts = [_texts(*pair) for pair in zip(batch.schema, batch.columns, strict=True)]
+    texts = [_texts(*pair) for pair in zip(table.schema, table.columns, strict=True)]
     return "".join(map(template.__mod__, zip(*texts, strict=True))).encode()
 
 

@@ -70,7 +70,7 @@ def _parquet(source: Source) -> Iterator[Parsed | Line]:
         parquet = parquet_file(file)
         if len(set(parquet.schema_arrow.names)) < len(parquet.schema_arrow.names):
             raise ValueError("a column's name is there twice")
-        for batch in parquet.iter_batches(batch_size=_rows_at_once(parquet.metadata)):
+        for batch in parquet.iter_batches(batch_size=_rows_at_once(parquet.metadata), use_threads=False):
             yield Parsed(batch, all_finite=False)
 
 

@@ -81,7 +81,8 @@ def over_blocks(handler: Any, examples: Examples) -> Any:
 
 def batching_over_blocks(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
     """What ``handler`` asks for, with ``sizes`` in place of its own, in columns."""
-    return replace(make_plan(handler).batching, columnar=True, **sizes)
+    changes: dict[str, Any] = dict(sizes)
+    return replace(make_plan(handler).batching, columnar=True, **changes)
 
 
 class _Prepare:
@@ -114,7 +115,8 @@ class _OverBlocks:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As of its class, which others find by name, and this one they do not."""
-        make, arguments, *rest = super().__reduce_ex__(protocol)
+        reduced: Any = super().__reduce_ex__(protocol)
+        make, arguments, *rest = reduced
         if make is copyreg.__newobj__:  # type: ignore[attr-defined]
             return (_new, (type(self).__mro__[2], *arguments[1:]), *rest)
         return (make, arguments, *rest)

@@ -294,7 +294,7 @@ def csv_header(reader: Any) -> list[str]:
     Raises:
         ValueError: a name is there twice.
     """
-    header = next(reader, [])
+    header: list[str] = next(reader, [])
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise ValueError(f"the header has {', '.join(map(repr, twice))} twice")
@@ -326,7 +326,7 @@ def _read_parquet(source: Source) -> Iterator[Row | BrokenLine]:
 
 
 def parquet_file(file: BinaryIO) -> Any:
-    """An open file as Parquet."""
+    """An open file as Parquet, of which a row group is read bit by bit: buffered before, they stay until the end."""
     import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
 
-    return pyarrow.parquet.ParquetFile(file)
+    return pyarrow.parquet.ParquetFile(file, buffer_size=_CHUNK_BYTES, pre_buffer=False)

@@ -295,23 +295,29 @@ class _ReadBlocks(_Read):
         return read_blocks(source, index, self._numbers, self._names)
 
 
-class _WriteLines(beam.DoFn):
+class _WriteParts(beam.DoFn):
     """Writes a part in each bundle and gives its name; of a bundle that fails, nobody hears the name."""
 
-    predictions: bool
+    _part: Any
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-
-    def start_bundle(self) -> None:
-        """Begins a part."""
-        self._part = PartWriter(self._folder, predictions=self.predictions)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Ends it."""
         part = self._part.finish()
         if part is not None:
             yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
+
+
+class _WriteLines(_WriteParts):
+    """Writes a part of lines."""
+
+    predictions: bool
+
+    def start_bundle(self) -> None:
+        """Begins a part."""
+        self._part = PartWriter(self._folder, predictions=self.predictions)
 
 
 class _WritePredictions(_WriteLines):
@@ -332,8 +338,12 @@ class _WritePredictions(_WriteLines):
         self._part.write({**kept, **fields_of(prediction)}, "predictions")
 
 
-class _WriteBlocks(_WritePredictions):
-    """Writes (block, predictions) pairs."""
+class _WriteBlocks(_WriteParts):
+    """Writes blocks with their predictions."""
+
+    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
+        super().__init__(folder)
+        self._keep = keep
 
     def start_bundle(self) -> None:
         """Begins a part."""
