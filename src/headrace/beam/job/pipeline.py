@@ -114,7 +114,11 @@ class Run:
         options = PipelineOptions([*job.options])
         self._pipeline = beam.Pipeline(runner, options)
         workers = options.view_as(DirectOptions).direct_num_workers
-        _build(self._pipeline, job, self.output, spread=job.runner != DEFAULT_RUNNER or workers != 1)
+        way = _in_columns(job, self.output)
+        self.is_columnar = way is not None
+        """Whether rows go through in columns."""
+        way = way or _row_by_row(job, self.output)
+        _build(self._pipeline, job, self.output, way, spread=job.runner != DEFAULT_RUNNER or workers != 1)
         self._result: Any = None
 
     def execute(self) -> Report:
@@ -198,9 +202,8 @@ def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
             raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
 
 
-def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -> None:
+def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: _Way, *, spread: bool) -> None:
     """Puts the pipeline together; without ``spread``, one worker alone takes the files, in their order."""
-    way = _in_columns(job, output) or _row_by_row(job, output)
     sources = [(index, *source) for index, source in enumerate(job.sources)]
     elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(way.read)
     predictions, letters = elements | "RunInference" >> RunInference(
