@@ -4,8 +4,10 @@ import json
 import pickle
 
 import numpy
+import pandas
 import pyarrow.parquet
 import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from headrace.beam.job.files import match, peek
@@ -25,12 +27,33 @@ class Picky(LogisticRegression):
         return super().predict(rows)
 
 
+def _fitted(model, as_rows=numpy.asarray):
+    rows = numpy.random.default_rng(3).normal(size=(50, 2)) * 20
+    return pickle.dumps(model.fit(as_rows(rows), rows.sum(axis=1) > 0))
+
+
 @pytest.fixture
 def logistic(tmp_path):
     """The file of a model of two columns, that refuses some rows."""
-    rows = numpy.random.default_rng(3).normal(size=(50, 2)) * 20
     path = tmp_path / "model.pkl"
-    path.write_bytes(pickle.dumps(Picky().fit(rows, rows.sum(axis=1) > 0)))
+    path.write_bytes(_fitted(Picky()))
+    return str(path)
+
+
+@pytest.fixture
+def of_frames(tmp_path):
+    """The file of a model of frames with the columns a and b; it takes what is missing."""
+    path = tmp_path / "frames.pkl"
+    model = HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=2)
+    path.write_bytes(_fitted(model, lambda rows: pandas.DataFrame(rows, columns=["a", "b"])))
+    return str(path)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """The file of a model that is known everywhere."""
+    path = tmp_path / "plain.pkl"
+    path.write_bytes(_fitted(LogisticRegression()))
     return str(path)
 
 
@@ -43,9 +66,10 @@ def both_ways(tmp_path, logistic):
     ):
         sources = match([str(file) for file in files])
         head = peek(sources)
-        examples = Examples(choose("--columns", columns, head.columns), head.columns)
+        examples = Examples(choose("--columns", options.pop("columns", "ab"), head.columns), head.columns)
+        text = options.pop("text", ())
         numbers = {name: kind for name, kind in head.numbers.items() if name not in text}
-        keep = choose("--keep", keep, head.columns)
+        keep = choose("--keep", options.pop("keep", None), head.columns)
         outcomes = []
         for columnar in (True, False):
             path = tmp_path / str(columnar) / output

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.beam.job.block_reading import read_blocks
+from headrace.beam.job.files import Source, read_rows
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 
 OUTPUTS = ("out.jsonl", "out.parquet")
@@ -93,14 +95,14 @@ def test_files_that_differ(both_ways, good, tmp_path, output):
         parquet(tmp_path / "4.parquet", a=pyarrow.array([], pyarrow.float64()), b=pyarrow.array([], pyarrow.float64())),
         tmp_path / "5.csv",
     ]
-    others[-1].write_text("b,a,id\n1,2,3\n4,x,5\n")
+    others[-1].write_text("b,a,id\n1,2,3\n4,x,5\n6,7,8\n")
     both_ways(good, *others, output=output)
 
 
 HEADER = "id,a,b,text,extra"
 LINES = (
     ["{n},{x},{n},plain,{n}"] * 150
-    + ['{n},{x},{n},"quoted, ""text""",{n}', "{n}, {x} ,0{n},é,", "{n},13,{n},t,{x}"] * 3
+    + ['{n},{x},{n},"quoted, ""text""",{n}', "{n}, {x} ,{n},é,", "{n},13,{n},t,{x}"] * 3
     + [
         "{n},,{n},t,1",
         "{n},smudge,{n},t,1",
@@ -135,6 +137,7 @@ def csv_text(seed, count, ends="\n", clean=3000):
     chosen = random.Random(seed)
     lines = [LINES[0].format(n=n, x=n / 8) for n in range(clean)]
     lines += [chosen.choice(LINES).format(n=n, x=chosen.uniform(-50, 50)) for n in range(count)]
+    lines.append(f"0{seed},01.5,007,t,1")
     return (ends.join([HEADER, *lines]) + chosen.choice(["", ends])).encode("utf-8", "surrogateescape")
 
 
@@ -165,9 +168,6 @@ def test_csv_with_another_delimiter_and_columns_of_text(both_ways, tmp_path):
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.text(alphabet='0123456789.,-+eE"\n\r xn_é\t\0', max_size=12), max_size=60))
 def test_any_text(tmp_path, strange):
-    from headrace.beam.job.block_reading import read_blocks
-    from headrace.beam.job.files import Source, read_rows
-
     text = "a,b\n" + "1,2\n" * 70 + "\n".join(strange) + "\n" + "3,4\n" * 70
     (tmp_path / "in.csv").write_text(text, newline="")
     source, numbers = Source(str(tmp_path / "in.csv"), "csv"), {"a": int, "b": float}
@@ -179,15 +179,21 @@ def test_any_text(tmp_path, strange):
     assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
 
 
-@pytest.mark.parametrize("handler", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
-def test_batches_of_one_size_are_the_same_batches(both_ways, tmp_path, logistic, handler):
+def test_batches_of_one_size_are_the_same_batches(both_ways, tmp_path, logistic):
     numbers = [None if n % 90 == 0 else n / 3 for n in range(300)]
     path = parquet(tmp_path / "in.parquet", a=numbers, b=list(range(300)))
-    both_ways(path, handler=handler(logistic, min_batch_size=50, max_batch_size=50))
+    both_ways(path, handler=SklearnModelHandlerNumpy(logistic, min_batch_size=50, max_batch_size=50))
 
 
-def test_in_a_host(both_ways, good):
-    both_ways(good, keep=["id"], isolate=True)
+def test_frames_may_hold_what_arrays_may_not(both_ways, tmp_path, of_frames):
+    numbers = [[None, float("nan"), 1e300, n][n % 4] if n % 30 == 0 else n / 3 for n in range(300)]
+    path = parquet(tmp_path / "in.parquet", b=list(range(300)), a=numbers)
+    _, _, predictions, _ = both_ways(path, handler=SklearnModelHandlerPandas(of_frames))
+    assert predictions == 300
+
+
+def test_in_a_host(both_ways, good, plain):
+    both_ways(good, keep=["id"], isolate=True, handler=SklearnModelHandlerNumpy(plain))
 
 
 class Halved(SklearnModelHandlerNumpy):

@@ -120,6 +120,8 @@ def _wrong(column: Any, *, nulls: bool) -> Any:
         largest = 2**63 - 1
     else:
         return missing
+    if pyarrow.types.is_float16(kind):
+        column = column.cast(pyarrow.float32())
     values = column.fill_null(0) if column.null_count else column
     values = values.to_numpy(zero_copy_only=False)
     if not len(values) or (values.max() <= largest and values.min() >= -largest):  # neither is so where a NaN is
