@@ -91,7 +91,7 @@ def test_files_that_differ(both_ways, good, tmp_path, output):
     others = [
         parquet(tmp_path / "1.parquet", b=[1.5, 2.5], a=[1, 2], id=["x", "y"]),
         parquet(tmp_path / "2.parquet", a=[1, 2], id=[3, 4]),
-        parquet(tmp_path / "3.parquet", a=["1", "one", None], b=[True, None, False], prediction=[7, 8, 9]),
+        parquet(tmp_path / "3.parquet", a=["1", "one", None], b=[1, None, 0], prediction=[7, 8, 9]),
         parquet(tmp_path / "4.parquet", a=pyarrow.array([], pyarrow.float64()), b=pyarrow.array([], pyarrow.float64())),
         tmp_path / "5.csv",
     ]

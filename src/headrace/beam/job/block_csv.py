@@ -19,7 +19,7 @@ from headrace.beam.job.files import Source, csv_header, csv_rows, open_source
 from headrace.beam.job.rows import BrokenLine, Row
 
 _CHUNK_BYTES = 1 << 22
-_ARROW_BYTES = 1 << 20
+_ARROW_BYTES = 1 << 18
 _FEW_LINES = 64
 _TYPES = {int: pyarrow.int64(), float: pyarrow.float64()}
 _QUOTE, _NEWLINE = b'"\n'

@@ -32,6 +32,8 @@ _JSON = {b"headrace": b"json"}
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _LINES = 1 << 13
+_ESCAPED = r'["\\\x00-\x1f]'
+_SMALL, _LARGE = 1e-4, 1e10
 _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 _CANONICAL = set(_TYPE_OF.values())
@@ -246,19 +248,45 @@ def _as_type(table: Any, name: str, kind: Any) -> Any:
 
 
 def _lines(table: Any) -> bytes:
-    names = (json.dumps(name, ensure_ascii=False).replace("%", "%%") for name in table.schema.names)
-    template = "{" + ", ".join(f"{name}: %s" for name in names) + "}\n"
-    texts = [_texts(*pair) for pair in zip(table.schema, table.columns, strict=True)]
-    return "".join(map(template.__mod__, zip(*texts, strict=True))).encode()
+    pieces: list[Any] = []
+    for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
+        name = json.dumps(field.name, ensure_ascii=False)
+        pieces += [f"{', ' if pieces else '{'}{name}: ", _texts(column.combine_chunks(), is_json=_is_json(field))]
+    lines = pyarrow.compute.binary_join_element_wise(*pieces, "}\n", "")
+    return b"".join(chunk.encode() for chunk in lines.to_pylist())
 
 
-def _texts(field: Any, column: Any) -> list[str]:
-    """Each value as JSON has it."""
-    kind = field.type
+def _texts(column: Any, *, is_json: bool) -> Any:
+    """Each value as JSON has it; columns of text are long when they are made one by one."""
+    kind = column.type
     if _TYPES.is_null(kind):
-        return ["null"] * len(column)
-    if _is_json(field) or _TYPES.is_integer(kind) or _TYPES.is_boolean(kind):
-        texts: list[str] = column.cast(pyarrow.string()).fill_null("null").to_pylist()
+        return pyarrow.repeat("null", len(column))
+    if _TYPES.is_string(kind) and not is_json:
+        texts = _quoted(column)
+    elif _TYPES.is_floating(kind):
+        texts = _of_floats(column)
+    else:
+        texts = column.cast(pyarrow.string())
+    return texts.fill_null("null") if texts.null_count else texts
+
+
+def _quoted(column: Any) -> Any:
+    if pyarrow.compute.any(pyarrow.compute.match_substring_regex(column, _ESCAPED)).as_py():
+        texts = [text if text is None else encode_basestring(text) for text in column.to_pylist()]
+        return pyarrow.array(texts, pyarrow.string())
+    return pyarrow.compute.binary_join_element_wise('"', column, '"', "")
+
+
+def _of_floats(column: Any) -> Any:
+    """As Python writes them; Arrow writes those of a middle size alike, but for whole ones."""
+    compute = pyarrow.compute
+    texts = column.cast(pyarrow.string())
+    whole = compute.invert(compute.match_substring(texts, "."))
+    if compute.any(whole).as_py():
+        texts = compute.if_else(whole, compute.binary_join_element_wise(texts, ".0", ""), texts)
+    sizes = compute.abs(column)
+    differs = compute.or_(compute.less(sizes, _SMALL), compute.greater_equal(sizes, _LARGE)).fill_null(False)
+    if not compute.any(differs).as_py():
         return texts
-    encode: Callable[[Any], str] = float.__repr__ if _TYPES.is_floating(kind) else encode_basestring
-    return [encode(value) if value is not None else "null" for value in column.to_pylist()]
+    others = map(repr, column.filter(differs).to_pylist())
+    return compute.replace_with_mask(texts, differs, pyarrow.array(others, pyarrow.string()))
