@@ -22,6 +22,7 @@ WORKLOADS = (
     "docstrings",
     "padding",
     "columnar",
+    "files",
     "adaptive",
     "isolated",
     "roundtrip",
