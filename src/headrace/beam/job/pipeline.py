@@ -202,7 +202,7 @@ def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
             raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
 
 
-def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: _Way, *, spread: bool) -> None:
+def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: Way, *, spread: bool) -> None:
     """Puts the pipeline together; without ``spread``, one worker alone takes the files, in their order."""
     sources = [(index, *source) for index, source in enumerate(job.sources)]
     elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(way.read)
@@ -223,7 +223,7 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: _Way, *, spre
     )
 
 
-class _Way(NamedTuple):
+class Way(NamedTuple):
     """How rows go through."""
 
     read: beam.DoFn
@@ -235,12 +235,12 @@ class _Way(NamedTuple):
     """Predictions to names of parts."""
 
 
-def _row_by_row(job: Job, output: Output) -> _Way:
+def _row_by_row(job: Job, output: Output) -> Way:
     handler, batching = over_rows(job.handler, job.examples), batching_over_rows(job.handler, job.batch_sizes)
-    return _Way(_Read(job.numbers, output.folder), handler, batching, _WritePredictions(output.folder, job.keep))
+    return Way(Read(job.numbers, output.folder), handler, batching, _WritePredictions(output.folder, job.keep))
 
 
-def _in_columns(job: Job, output: Output) -> _Way | None:
+def _in_columns(job: Job, output: Output) -> Way | None:
     """None where the same would not come of it."""
     over_rows(job.handler, job.examples)  # refuses what rows cannot be given to
     examples = job.examples
@@ -248,24 +248,17 @@ def _in_columns(job: Job, output: Output) -> _Way | None:
     if not job.columnar or examples.key is not None or not takes_columns(job.handler):
         return None
     try:
-        from headrace.beam.job import block_reading, blocks  # noqa: PLC0415 - need pyarrow
+        from headrace.beam.job.block_steps import in_columns  # noqa: PLC0415 - needs pyarrow
     except ImportError:
         return None
-    if not block_reading.has_blocks(job.sources, job.numbers, names):
-        return None
-    return _Way(
-        _ReadBlocks(job.numbers, output.folder, names),
-        blocks.over_blocks(job.handler, examples),
-        blocks.batching_over_blocks(job.handler, job.batch_sizes),
-        _WriteBlocks(output.folder, job.keep),
-    )
+    return in_columns(job, output, names)
 
 
-class _Read(beam.DoFn):
+class Read(beam.DoFn):
     """Files to rows."""
 
     def __init__(self, numbers: Mapping[str, type], folder: str) -> None:
-        self._numbers = dict(numbers)
+        self.numbers = dict(numbers)
         self._folder = folder
 
     def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
@@ -277,28 +270,16 @@ class _Read(beam.DoFn):
 
     def _reading(self, index: int, source: Source) -> Iterator[Any]:
         try:
-            yield from self._rows(index, source)
+            yield from self.rows(index, source)
         except Exception as error:
             raise OSError(f"cannot read {source.path} as {source.format}: {error}") from error
 
-    def _rows(self, index: int, source: Source) -> Iterator[Any]:
-        return read_letters(source) if source.letters else read_rows(source, self._numbers)
+    def rows(self, index: int, source: Source) -> Iterator[Any]:
+        """Of the source with that index."""
+        return read_letters(source) if source.letters else read_rows(source, self.numbers)
 
 
-class _ReadBlocks(_Read):
-    """Files to blocks of rows."""
-
-    def __init__(self, numbers: Mapping[str, type], folder: str, names: tuple[str, ...]) -> None:
-        super().__init__(numbers, folder)
-        self._names = names
-
-    def _rows(self, index: int, source: Source) -> Iterator[Any]:
-        from headrace.beam.job.block_reading import read_blocks  # noqa: PLC0415 - as above
-
-        return read_blocks(source, index, self._numbers, self._names)
-
-
-class _WriteParts(beam.DoFn):
+class WriteParts(beam.DoFn):
     """Writes a part in each bundle and gives its name; of a bundle that fails, nobody hears the name."""
 
     _part: Any
@@ -313,7 +294,7 @@ class _WriteParts(beam.DoFn):
             yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
 
 
-class _WriteLines(_WriteParts):
+class _WriteLines(WriteParts):
     """Writes a part of lines."""
 
     predictions: bool
@@ -339,24 +320,6 @@ class _WritePredictions(_WriteLines):
             row = row[0]  # of (row, key)
         kept = row if self._keep is None else {name: row.get(name) for name in self._keep}
         self._part.write({**kept, **fields_of(prediction)}, "predictions")
-
-
-class _WriteBlocks(_WriteParts):
-    """Writes blocks with their predictions."""
-
-    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
-        super().__init__(folder)
-        self._keep = keep
-
-    def start_bundle(self) -> None:
-        """Begins a part."""
-        from headrace.beam.job.block_output import BlockPartWriter  # noqa: PLC0415 - as above
-
-        self._part = BlockPartWriter(self._folder, self._keep)
-
-    def process(self, result: Any) -> None:
-        """Writes rows."""
-        self._part.write(result.example, result.inference, result.model_id)
 
 
 class _WriteLetters(_WriteLines):
