@@ -23,6 +23,7 @@ WORKLOADS = (
     "padding",
     "overlap",
     "columnar",
+    "files",
     "adaptive",
     "crossing",
     "isolated",

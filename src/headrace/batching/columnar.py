@@ -1,7 +1,7 @@
 """Cuts columnar elements into batches and joins them, without touching a row.
 
 A columnar element is rows side by side: an array or a tensor with a leading axis, a mapping of names to such, an Arrow
-record batch, or a data frame.
+record batch, or a data frame; or of a class with ``__len__``, slices, and a function ``concatenated`` of several.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ def joined(pieces: Sequence[Any]) -> Any:
         raise TypeError(
             f"elements of one batch must be of one type, not {sorted({type(one).__name__ for one in pieces})}."
         )
+    if hasattr(first, "concatenated"):
+        return first.concatenated(pieces)
     if isinstance(first, Mapping):
         if any(one.keys() != first.keys() for one in pieces):
             raise ValueError(f"elements of one batch must have the same columns as the first: {list(first)}.")

@@ -105,6 +105,8 @@ def to_matrix(columns: Any, numpy: Any, dtype: str | None = None) -> Any:
     matrix = numpy.asarray(columns)
     if matrix.dtype.kind not in "biuf":
         raise ValueError(f"the columns make a matrix of {matrix.dtype}, not one of numbers.")
+    if dtype and matrix.dtype.kind in "iu":  # rounded as the numbers of a row are: to Python's floats first
+        matrix = matrix.astype("float64")
     return matrix.astype(dtype, copy=False) if dtype else matrix
 
 

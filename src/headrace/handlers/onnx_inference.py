@@ -102,6 +102,10 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
         rows: Any = to_matrix(columns, numpy, "float32")
         return PredictionResult(columns, self._inference_fn(model, rows, inference_args), self._model_uri)
 
+    def columns_equal_rows(self) -> bool:
+        """Whether ``run_columns`` predicts what ``run_inference`` does: an ``inference_fn`` may need single rows."""
+        return self._inference_fn is default_numpy_inference_fn
+
     def update_model_path(self, model_path: str | None = None) -> None:
         """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
         self._model_uri = model_path or self._model_uri

@@ -231,6 +231,11 @@ class PytorchModelHandlerTensor(_PytorchModelHandler[torch.Tensor]):
         results = self._inference_fn(rows, model, device, inference_args or {}, path)
         return PredictionResult(columns, [result.inference for result in results], path)
 
+    def columns_equal_rows(self) -> bool:
+        """Whether ``run_columns`` predicts what ``run_inference`` does: an ``inference_fn`` may need single rows."""
+        function = self._inference_fn.func if isinstance(self._inference_fn, partial) else self._inference_fn
+        return function is default_tensor_inference_fn
+
     def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
         """Bytes of the tensors' elements."""
         return sum(map(_num_bytes, batch))

@@ -75,6 +75,10 @@ class _SklearnModelHandler(ModelHandler[ArrayT, PredictionResult, BaseEstimator]
         """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
         self._model_uri = model_path or self._model_uri
 
+    def columns_equal_rows(self) -> bool:
+        """Whether ``run_columns`` predicts what ``run_inference`` does: an ``inference_fn`` may need single rows."""
+        return self._inference_fn is self._default_inference_fn
+
     def get_metrics_namespace(self) -> str:
         """Beam's for scikit-learn."""
         return "BeamML_Sklearn"
@@ -120,8 +124,11 @@ class SklearnModelHandlerNumpy(_SklearnModelHandler["numpy.ndarray[Any, Any]"]):
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of a matrix, or of columns that make one; ``inference_fn`` gets the matrix as batch."""
-        predictions = self._inference_fn(model, to_matrix(columns, numpy), inference_args)
+        """Predicts for all rows of a matrix, or of columns that make one of 64-bit floats.
+
+        It is the batch of an ``inference_fn``.
+        """
+        predictions = self._inference_fn(model, to_matrix(columns, numpy, "float64"), inference_args)
         return PredictionResult(columns, predictions, self._model_uri)
 
     def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from headrace.beam.job.files import match, peek
-from headrace.beam.job.pipeline import CancelledError, Job, Run, describe, take_options
+from headrace.beam.job.pipeline import Job, Run, describe, take_options
+from headrace.beam.job.row_steps import CancelledError
 from headrace.beam.job.rows import Examples
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
@@ -211,7 +212,7 @@ def test_options_that_beam_does_not_know(arguments, message):
         (KeyError(), "KeyError"),
         (RuntimeError("FileNotFoundError: [Errno 2] 'x' [while running 'A']"), "FileNotFoundError: [Errno 2] 'x'"),
         (RuntimeError("on the whole: no"), "RuntimeError: on the whole: no"),
-        (CancelledError("cancelled"), "headrace.beam.job.pipeline.CancelledError: cancelled"),
+        (CancelledError("cancelled"), "headrace.beam.job.row_steps.CancelledError: cancelled"),
         (
             RuntimeError(
                 'Traceback (most recent call last):\n  File "a.py", line 1\n    x()\n    ^^^\n'

@@ -194,11 +194,11 @@ def _format_of(path: str) -> str:
 
 def _columns_of(source: Source) -> tuple[str, ...]:
     if source.format == "parquet":
-        with _open(source) as file:
-            return tuple(_parquet_file(file).schema_arrow.names)
+        with open_source(source) as file:
+            return tuple(parquet_file(file).schema_arrow.names)
     if source.format == "csv":
-        with _open(source) as file:
-            return tuple(_csv_reader(source, file, [""])[1] or ())
+        with open_source(source) as file:
+            return tuple(csv_reader(source, file, [""])[1] or ())
     for row in _read_jsonl(source):
         if isinstance(row, BrokenLine):
             raise ValueError(f"line {row.number}: {row.error}")
@@ -234,7 +234,7 @@ def _number(kind: type, field: str) -> int | float | str | None:
 
 
 @contextmanager
-def _open(source: Source) -> Iterator[BinaryIO]:
+def open_source(source: Source) -> Iterator[BinaryIO]:
     """The file, uncompressed. Beam takes a compressed file that breaks off for one that ends there; Python does not."""
     compression = CompressionTypes.detect_compression_type(source.path)
     decompress: Any = _DECOMPRESS.get(compression)
@@ -248,7 +248,7 @@ def _open(source: Source) -> Iterator[BinaryIO]:
 
 
 def _read_jsonl(source: Source) -> Iterator[Row | BrokenLine]:
-    with _open(source) as file:
+    with open_source(source) as file:
         for number, line in enumerate(lines(file), 1):
             if line.isspace() or not line:
                 continue
@@ -264,14 +264,21 @@ def _read_jsonl(source: Source) -> Iterator[Row | BrokenLine]:
 
 def _read_csv(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
     last_line = [""]
-    with _open(source) as file:
-        reader, header = _csv_reader(source, file, last_line)
-        kinds = [numbers.get(name, str) for name in header]
-        for fields in _records(reader):
-            if len(fields) == len(header):
-                yield dict(zip(header, _values(kinds, fields, last_line[0]), strict=True))
-            elif fields:
-                yield _broken(fields, len(header), last_line[0], source.path, reader.line_num)
+    with open_source(source) as file:
+        reader, header = csv_reader(source, file, last_line)
+        yield from csv_rows(source, reader, header, numbers, last_line)
+
+
+def csv_rows(
+    source: Source, reader: Any, header: list[str], numbers: Mapping[str, type], last_line: list[str]
+) -> Iterator[Row | BrokenLine]:
+    """The rows of what a reader reads; ``last_line`` has the last line that it has read."""
+    kinds = [numbers.get(name, str) for name in header]
+    for fields in _records(reader):
+        if len(fields) == len(header):
+            yield dict(zip(header, _values(kinds, fields, last_line[0]), strict=True))
+        elif fields:
+            yield _broken(fields, len(header), last_line[0], source.path, reader.line_num)
 
 
 def _values(kinds: list[type], fields: list[str], line: str) -> list[Any]:
@@ -290,14 +297,23 @@ def _broken(fields: list[Any], expected: int, line: str, path: str, number: int)
     return BrokenLine(line.rstrip("\r\n"), path, number, error)
 
 
-def _csv_reader(source: Source, file: BinaryIO, last_line: list[str]) -> tuple[Any, list[str]]:
+def csv_reader(source: Source, file: BinaryIO, last_line: list[str]) -> tuple[Any, list[str]]:
     """A reader that stands behind the header, and the header (none: an empty file)."""
     reader = csv.reader(_csv_lines(file, last_line), delimiter=source.delimiter)
-    header = next(reader, [])
+    return reader, csv_header(reader)
+
+
+def csv_header(reader: Any) -> list[str]:
+    """The names of the columns, that come first; none of an empty file.
+
+    Raises:
+        ValueError: a name is there twice.
+    """
+    header: list[str] = next(reader, [])
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise ValueError(f"the header has {', '.join(map(repr, twice))} twice")
-    return reader, header
+    return header
 
 
 def _csv_lines(file: BinaryIO, last_line: list[str]) -> Iterator[str]:
@@ -319,12 +335,13 @@ def _records(reader: Any) -> Iterator[list[Any]]:
 
 
 def _read_parquet(source: Source) -> Iterator[Row | BrokenLine]:
-    with _open(source) as file:
-        for batch in _parquet_file(file).iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
+    with open_source(source) as file:
+        for batch in parquet_file(file).iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
             yield from batch.to_pylist()
 
 
-def _parquet_file(file: BinaryIO) -> Any:
+def parquet_file(file: BinaryIO) -> Any:
+    """An open file as Parquet, of which a row group is read bit by bit: buffered before, they stay until the end."""
     import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
 
-    return pyarrow.parquet.ParquetFile(file)
+    return pyarrow.parquet.ParquetFile(file, buffer_size=_CHUNK_BYTES, pre_buffer=False)

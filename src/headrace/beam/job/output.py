@@ -18,6 +18,9 @@ from apache_beam.io.filesystems import FileSystems
 from headrace.beam.job.files import absolute, dead_letters_path, lines, output_format
 from headrace.core.errors import ConfigurationError
 
+BLOCKS = ".arrows"
+"""How the names of parts end whose rows are in columns; see ``headrace.beam.job.block_output``."""
+
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
 
@@ -69,7 +72,7 @@ class PartWriter:
     def _flush(self) -> None:
         """Many lines at once: a write of few bytes costs more than the making of its line."""
         if self._file is None:
-            self._file = _create(self._path)
+            self._file = create(self._path)
         self._file.write(b"".join(self._waiting))
         self._waiting, self._waiting_bytes = [], 0
 
@@ -175,7 +178,7 @@ class Output:
         try:
             if "://" not in folder:
                 os.makedirs(folder, exist_ok=True)
-            _create(self._letters_scratch).close()
+            create(self._letters_scratch).close()
         except OSError as error:
             raise ConfigurationError(f"cannot write {self.dead_letters}: {error}") from error
 
@@ -191,12 +194,15 @@ class Output:
 
 def write_manifest(path: str, parts: list[str]) -> None:
     """Lists the parts that make up the output, each as JSON."""
-    with _create(path) as file:
+    with create(path) as file:
         file.write(json.dumps(parts).encode())
 
 
-def as_line(record: Mapping[str, Any]) -> bytes:
-    """A record as a line of JSON: NaN and infinities as null, bytes as base64, arrays as lists, the unknown as text."""
+def as_line(record: Any) -> bytes:
+    """A record, or another value, as a line of JSON.
+
+    NaN and infinities are null, bytes base64, arrays as lists, the unknown as text.
+    """
     try:
         text = _encode(record)
     except (ValueError, TypeError):
@@ -231,7 +237,8 @@ def _plain(value: Any) -> Any:
     return _plain(_known(value))
 
 
-def _create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> BinaryIO:
+def create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> BinaryIO:
+    """Opens a file of any filesystem for writing."""
     file: BinaryIO = FileSystems.create(path, compression_type=compression)
     return file
 
@@ -239,14 +246,25 @@ def _create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> Bina
 def _joined(path: str, parts: list[str], check: Callable[[], None], *, copy: bool = False) -> str:
     """One file of the parts; a single part is that file already, unless a copy is asked for."""
     compression = CompressionTypes.detect_compression_type(path)
-    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED and not copy:
+    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED and not (copy or parts[0].endswith(BLOCKS)):
         return parts[0]
-    with _create(path, compression) as file:
+    with create(path, compression) as file:
         for part in parts:
             check()
+            if part.endswith(BLOCKS):
+                _write_lines(file, part, check)
+                continue
             with FileSystems.open(part) as source:
                 shutil.copyfileobj(source, file, _CHUNK_BYTES)
     return path
+
+
+def _write_lines(file: BinaryIO, part: str, check: Callable[[], None]) -> None:
+    from headrace.beam.job.block_output import lines_of  # noqa: PLC0415 - as for Parquet
+
+    for chunk in lines_of(part):
+        check()
+        file.write(chunk)
 
 
 def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *, letters: bool = False) -> str:
@@ -260,11 +278,17 @@ def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *
         write_table,
     )
 
+    if any(part.endswith(BLOCKS) for part in parts):
+        from headrace.beam.job.block_output import write_parquet  # noqa: PLC0415 - as above
+
+        with create(path) as file:
+            write_parquet(file, parts, check)
+        return path
     columns = letter_columns() if letters else Columns()
     for rows in _chunks(parts) if not letters else ():
         check()
         columns.see(rows)
-    with _create(path) as file:
+    with create(path) as file:
         write_table(file, columns, _chunks(parts), check)
     return path
 

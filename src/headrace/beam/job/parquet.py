@@ -24,12 +24,15 @@ class Columns:
     def see(self, rows: Rows) -> None:
         """Takes note of what the rows hold."""
         for name in dict.fromkeys(name for row in rows for name in row):
-            kind = _type_of([row.get(name) for row in rows])
-            self.types[name] = _either(self.types.get(name, kind), kind)
+            self.widen(name, type_of([row.get(name) for row in rows]))
+
+    def widen(self, name: str, kind: Any) -> None:
+        """Takes note of what a column holds."""
+        self.types[name] = _either(self.types.get(name, kind), kind)
 
     def table(self, rows: Rows) -> Any:
         """The rows as a table of these columns; what a row lacks is null."""
-        arrays = [_array([row.get(name) for row in rows], kind) for name, kind in self.types.items()]
+        arrays = [as_array([row.get(name) for row in rows], kind) for name, kind in self.types.items()]
         return pyarrow.Table.from_arrays(arrays, schema=self.schema)
 
     @property
@@ -53,7 +56,8 @@ def write_table(file: BinaryIO, columns: Columns, chunks: Iterable[Rows], check:
             writer.write_table(columns.table(rows))
 
 
-def _type_of(values: list[Any]) -> Any:
+def type_of(values: list[Any]) -> Any:
+    """The type of what JSON has for values; text where there is none that holds them all."""
     try:
         kind = pyarrow.array(values).type
     except (pyarrow.ArrowException, OverflowError):  # mixed types, or integers that 64 bits do not hold
@@ -78,7 +82,8 @@ def _either(one: Any, other: Any) -> Any:
         return pyarrow.string()
 
 
-def _array(values: list[Any], kind: Any) -> Any:
+def as_array(values: list[Any], kind: Any) -> Any:
+    """Values in a type that is wide enough for them."""
     if pyarrow.types.is_string(kind):
         values = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
     elif pyarrow.types.is_floating(kind):  # Arrow refuses integers that a float holds only nearly

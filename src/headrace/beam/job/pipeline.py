@@ -6,9 +6,8 @@ bundle writes parts of its own; only the names of the parts are gathered.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,17 +17,17 @@ from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 from apache_beam.transforms.combiners import ToListCombineFn
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from apache_beam.utils.windowed_value import WindowedValue
 
-from headrace.beam.job.durable import DurablePartWriter
-from headrace.beam.job.files import Source, read_rows
-from headrace.beam.job.output import Output, PartWriter, write_manifest
-from headrace.beam.job.positions import Places, place_at
-from headrace.beam.job.resume import ResumableOutput, load_done
-from headrace.beam.job.retry import read_letters
-from headrace.beam.job.rows import BrokenLine, Examples, Placed, Row, batching_over_rows, over_rows, place_of, row_of
+from headrace.beam.job.files import Source
+from headrace.beam.job.output import Output, write_manifest
+from headrace.beam.job.resume import ResumableOutput
+from headrace.beam.job.row_steps import Read, Way, WriteLetters, WritePredictions, cancelled, refuse_if_cancelled
+from headrace.beam.job.rows import (
+    Examples,
+    batching_over_rows,
+    over_rows,
+    takes_columns,
+)
 from headrace.beam.letters import dead_letters_of_each
 from headrace.beam.transform import RunInference
 from headrace.core.config import Scope
@@ -39,12 +38,6 @@ DEFAULT_RUNNER = "FnApiRunner"
 
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
 _TYPE = re.compile(r"[\w.]*(Error|Exception): ")
-_cancelled: set[str] = set()
-"""The folders of the jobs of this process that have been cancelled."""
-
-
-class CancelledError(Exception):
-    """The job was cancelled."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +71,8 @@ class Job:
     resume: Mapping[str, Any] | None = None
     """What decides the predictions, by the names that the user has for it, as JSON has it; rows that an earlier run of
     the same output and the same of these has done are not done again. None: every run begins anew."""
+    columnar: bool = True
+    """Whether rows may go through in columns, where the same comes of it."""
 
 
 class Report(NamedTuple):
@@ -116,7 +111,11 @@ class Run:
         options = PipelineOptions([*job.options])
         self._pipeline = beam.Pipeline(runner, options)
         workers = options.view_as(DirectOptions).direct_num_workers
-        _build(self._pipeline, job, self.output, spread=job.runner != DEFAULT_RUNNER or workers != 1)
+        way = _in_columns(job, self.output)
+        self.is_columnar = way is not None
+        """Whether rows go through in columns."""
+        way = way or _row_by_row(job, self.output)
+        _build(self._pipeline, job, self.output, way, spread=job.runner != DEFAULT_RUNNER or workers != 1)
         self._result: Any = None
 
     def execute(self) -> Report:
@@ -143,15 +142,9 @@ class Run:
 
     def cancel(self) -> None:
         """Makes ``execute``, which another thread is in, end soon."""
-        _cancelled.add(self.output.folder)
+        cancelled.add(self.output.folder)
         if self._result is not None and hasattr(self._result, "cancel"):
             self._result.cancel()
-
-
-def refuse_if_cancelled(folder: str) -> None:
-    """Raises CancelledError if the job that uses this folder was cancelled."""
-    if folder in _cancelled:
-        raise CancelledError("cancelled")
 
 
 def take_options(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -201,24 +194,21 @@ def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
             raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
 
 
-def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -> None:
+def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: Way, *, spread: bool) -> None:
     """Puts the pipeline together; without ``spread``, one worker alone takes the files, in their order."""
-    resume = job.resume is not None
-    rows = (
-        pipeline
-        | "Files" >> beam.Create([(n, *source) for n, source in enumerate(job.sources)], reshuffle=spread)
-        | "Read" >> beam.ParDo(_Read(job.numbers, output.folder, resume=resume))
-    )
-    predictions, letters = rows | "RunInference" >> RunInference(
-        over_rows(job.handler, job.examples),
+    sources = [(index, *source) for index, source in enumerate(job.sources)]
+    elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(way.read)
+    predictions, letters = elements | "RunInference" >> RunInference(
+        way.handler,
         inference_args=job.inference_args,
-        batching=batching_over_rows(job.handler, job.batch_sizes),
+        batching=way.batching,
         placement=job.placement,
         isolate=job.isolate,
     ).with_exception_handling(timeout=job.timeout)
-    good = predictions | "WritePredictions" >> beam.ParDo(_WritePredictions(output.folder, job.keep, resume=resume))
+    resume = job.resume is not None
+    good = predictions | "WritePredictions" >> beam.ParDo(way.write)
     bad = [
-        rows | f"WriteDeadLetters-{n}" >> beam.ParDo(_WriteLetters(output.folder, resume=resume))
+        rows | f"WriteDeadLetters-{n}" >> beam.ParDo(WriteLetters(output.folder, resume=resume))
         for n, rows in enumerate(dead_letters_of_each(letters))
     ]
     _ = (
@@ -229,119 +219,25 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, *, spread: bool) -
     )
 
 
-class _Read(beam.DoFn):
-    """Files to rows."""
-
-    def __init__(self, numbers: Mapping[str, type], folder: str, *, resume: bool) -> None:
-        self._numbers = dict(numbers)
-        self._folder = folder
-        self._resume = resume
-
-    def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
-        """Rows, one at a time; a line that cannot be read is left to the first operation on rows to refuse."""
-        index, *fields = source
-        rows: Iterator[Any] = _reading(Source(*fields), self._numbers)
-        for row in _placed(rows, index, load_done(self._folder)) if self._resume else rows:
-            if _cancelled:
-                refuse_if_cancelled(self._folder)
-            yield row
+def _row_by_row(job: Job, output: Output) -> Way:
+    handler, batching = over_rows(job.handler, job.examples), batching_over_rows(job.handler, job.batch_sizes)
+    resume = job.resume is not None
+    read = Read(job.numbers, output.folder, resume=resume)
+    return Way(read, handler, batching, WritePredictions(output.folder, job.keep, resume=resume))
 
 
-def _placed(rows: Iterator[Row | BrokenLine], source: int, done: Places) -> Iterator[Placed]:
-    """The rows that are not done yet, with their places."""
-    missing = done.missing(source)
-    start, stop = next(missing)
-    for number, row in enumerate(rows):
-        if number >= stop:
-            start, stop = next(missing)
-        if number >= start:
-            yield Placed(row, place_at(source, number))
-
-
-def _reading(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
+def _in_columns(job: Job, output: Output) -> Way | None:
+    """None where the same would not come of it."""
+    over_rows(job.handler, job.examples)  # refuses what rows cannot be given to
+    examples = job.examples
+    names = examples.all_columns if examples.columns is None else examples.columns
+    if job.resume is not None or not job.columnar or examples.key is not None or not takes_columns(job.handler):
+        return None
     try:
-        yield from read_letters(source) if source.letters else read_rows(source, numbers)
-    except Exception as error:
-        raise OSError(f"cannot read {source.path} as {source.format}: {error}") from error
-
-
-class _WriteLines(beam.DoFn):
-    """Writes a part in each bundle and gives its name; of a bundle that fails, nobody hears the name."""
-
-    predictions: bool
-
-    def __init__(self, folder: str, *, resume: bool) -> None:
-        self._folder = folder
-        self._resume = resume
-        self._part: PartWriter | DurablePartWriter | None = None
-
-    def start_bundle(self) -> None:
-        """Begins a part."""
-        writer = DurablePartWriter if self._resume else PartWriter
-        self._part = writer(self._folder, predictions=self.predictions)
-
-    def _write(self, line: dict[str, Any], what: str, element: Any) -> None:
-        assert self._part is not None, "written outside a bundle; this is a bug, please report it"
-        self._part.write(line, what, place_of(element) if self._resume else 0)
-
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Ends it."""
-        part, self._part = self._part and self._part.finish(), None
-        if part is not None:
-            yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
-
-    def teardown(self) -> None:
-        """Keeps what a bundle that failed has done, if anything is to be kept."""
-        if self._part is not None and self._resume:
-            self._part.finish()
-
-
-class _WritePredictions(_WriteLines):
-    """Writes (row, prediction) pairs."""
-
-    predictions = True
-
-    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
-        super().__init__(folder, resume=resume)
-        self._keep = keep
-
-    def process(self, pair: tuple[Any, Any]) -> None:
-        """Writes a line."""
-        element, prediction = pair
-        row: Any = element if type(element) is dict else row_of(element)
-        kept = row if self._keep is None else {name: row.get(name) for name in self._keep}
-        self._write({**kept, **_fields(prediction)}, "predictions", element)
-
-
-def _fields(prediction: Any) -> dict[str, Any]:
-    """What a prediction adds to its row."""
-    if not (hasattr(prediction, "inference") and hasattr(prediction, "example")):  # Headrace's or Beam's result
-        return {"prediction": prediction}
-    model_id = getattr(prediction, "model_id", None)
-    answer = {"prediction": prediction.inference}
-    return answer if model_id is None else {**answer, "model_id": model_id}
-
-
-class _WriteLetters(_WriteLines):
-    """Writes dead letters."""
-
-    predictions = False
-
-    def process(self, letter: Any) -> None:
-        """Writes a line."""
-        row = row_of(letter.element)
-        is_broken = isinstance(row, BrokenLine)
-        line = {
-            "row": row.row if isinstance(row, BrokenLine) else row,
-            "stage": "reading" if is_broken else letter.stage,
-            "operation": letter.index,
-            "error_type": letter.error_type,
-            "message": letter.message,
-            "traceback": letter.traceback,
-            "attempts": getattr(row, "attempts", 0) + letter.attempts,
-            "model_id": letter.model_id,
-        }
-        self._write(line, f"{line['stage']} {letter.error_type}", letter.element)
+        from headrace.beam.job.block_steps import in_columns  # noqa: PLC0415 - needs pyarrow
+    except ImportError:
+        return None
+    return in_columns(job, output, names)
 
 
 def _write_manifest(parts: list[str], folder: str, path: str) -> None:

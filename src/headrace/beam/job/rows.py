@@ -85,7 +85,7 @@ def over_rows(handler: Any, examples: Examples) -> KeyedModelHandler[Any, Any, A
     _refuse_wrong_key(plan.handler, examples.key, keyed=keyed, plainly=plan.keyed)
     first_model = next(iter(plan.models.values()))
     from_row = None if plan.preprocess else getattr(first_model, "example_from_row", None)
-    before = [_ExampleOfRow(examples, from_row), *map(_OnValue, plan.preprocess)]
+    before = [ExampleOfRow(examples, from_row), *map(_OnValue, plan.preprocess)]
     after: list[Callable[[Any], Any]] = [_OnValue(function) for function in plan.postprocess]
     if keyed:
         before.append(_key_to_row)
@@ -108,6 +108,25 @@ def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig
     return replace(plan.batching, **changes)
 
 
+def takes_columns(handler: Any) -> bool:
+    """Whether a handler gives the same predictions for columns as for rows, and nothing else needs the rows."""
+    plan = make_plan(handler)
+    rows_are_needed = plan.keyed or plan.prebatched or plan.preprocess or plan.postprocess
+    if rows_are_needed or plan.batching.element_size_fn or plan.batching.length_fn:
+        return False
+    answers_alike = getattr(plan.handler, "columns_equal_rows", None)
+    return answers_alike is not None and _is_of_one_make(type(plan.handler)) and bool(answers_alike())
+
+
+def fields_of(prediction: Any) -> dict[str, Any]:
+    """What a prediction adds to its row."""
+    if not (hasattr(prediction, "inference") and hasattr(prediction, "example")):  # Headrace's or Beam's result
+        return {"prediction": prediction}
+    model_id = getattr(prediction, "model_id", None)
+    answer = {"prediction": prediction.inference}
+    return answer if model_id is None else {**answer, "model_id": model_id}
+
+
 def row_of(element: Any) -> Row | BrokenLine:
     """The row at the heart of a dead letter's element, which is a row, or a pair or batch that begins with one."""
     while not isinstance(element, _ROWS):
@@ -122,7 +141,17 @@ def place_of(element: Any) -> int:
     return element.place
 
 
-class _ExampleOfRow:
+def _is_of_one_make(cls: type) -> bool:
+    """Whether no subclass has changed how rows are answered, or made into examples, without doing so for columns."""
+    of_columns, *of_rows = (_depth(cls, method) for method in ("run_columns", "run_inference", "example_from_row"))
+    return of_columns <= min(of_rows)
+
+
+def _depth(cls: type, method: str) -> int:
+    return next((depth for depth, base in enumerate(cls.__mro__) if method in vars(base)), len(cls.__mro__))
+
+
+class ExampleOfRow:
     """Row -> (row, example), or (row, (key, example)) for a keyed handler; the row with its place, if it has one."""
 
     def __init__(self, examples: Examples, from_row: Callable[[Mapping[str, Any]], Any] | None) -> None:
@@ -134,6 +163,11 @@ class _ExampleOfRow:
         self._key = examples.key
 
     def __call__(self, element: Row | BrokenLine | Placed) -> tuple[Any, Any]:
+        """A row with its example.
+
+        Raises:
+            Exception: there is none.
+        """
         row = element.row if isinstance(element, Placed) else element
         if isinstance(row, BrokenLine):
             raise row.error

@@ -1,0 +1,292 @@
+"""Predictions for blocks of rows: written as Arrow streams in parts, read again as lines of JSON or as Parquet.
+
+The columns of a part are those of JSON (null, bool, int64, double, string); what is none of these is JSON itself, in a
+column of text whose field says so. Beside them stand where each row comes from: its source and its place in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from json.encoder import encode_basestring
+from typing import Any, BinaryIO
+
+import numpy
+import pyarrow
+import pyarrow.compute
+import pyarrow.ipc
+import pyarrow.parquet
+from apache_beam.io.filesystems import FileSystems
+
+from headrace.beam.job.blocks import Block
+from headrace.beam.job.output import BLOCKS, Part, as_line, create
+from headrace.beam.job.parquet import Columns, as_array, type_of
+from headrace.beam.job.rows import fields_of
+from headrace.core.conversion import to_results
+
+SOURCE, PLACE = "headrace.source", "headrace.place"
+"""The columns that say where a row comes from; no part of what is published."""
+_JSON = {b"headrace": b"json"}
+_ROWS = 1 << 16
+_BYTES = 1 << 24
+_LINES = 1 << 13
+_ESCAPED = r'["\\\x00-\x1f]'
+_SMALL, _LARGE = 1e-4, 1e10
+_TYPES = pyarrow.types
+_TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+_CANONICAL = set(_TYPE_OF.values())
+_PLAIN = {*_TYPE_OF, type(None)}
+
+
+class BlockPartWriter:
+    """Writes record batches into a part, each as a stream of its own: what is written is whole, whatever comes next.
+
+    Args:
+        folder: for parts.
+        keep: the columns that go into the output; None: all.
+    """
+
+    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
+        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}{BLOCKS}"))
+        self._keep = keep
+        self._file: BinaryIO | None = None
+        self._waiting: list[Any] = []
+        self._rows = self._bytes = self._count = 0
+
+    def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
+        """Takes a block with its predictions: an array, a dict of arrays, or a list of results."""
+        batch = _answered(block, self._keep, predictions, model_id)
+        if self._waiting and self._waiting[0].schema != batch.schema:
+            self._flush()
+        self._waiting.append(batch)
+        self._count += batch.num_rows
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= _ROWS or self._bytes >= _BYTES:
+            self._flush()
+
+    def finish(self) -> Part | None:
+        """Closes the part; None where nothing was written."""
+        if self._waiting:
+            self._flush()
+        if self._file is None:
+            return None
+        self._file.close()
+        return Part(True, self._path, {"predictions": self._count})
+
+    def _flush(self) -> None:
+        if self._file is None:
+            self._file = create(self._path)
+        with pyarrow.ipc.new_stream(self._file, self._waiting[0].schema) as writer:
+            for batch in self._waiting:
+                writer.write_batch(batch)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+
+
+def read_part(path: str) -> Iterator[Any]:
+    """The rows of a part as tables, in order, without the columns that tell where rows come from."""
+    with FileSystems.open(path) if "://" in path else pyarrow.OSFile(path) as file:
+        while True:
+            try:
+                reader = pyarrow.ipc.open_stream(file)
+            except (pyarrow.ArrowInvalid, EOFError):  # there is none left
+                return
+            yield reader.read_all().drop_columns([SOURCE, PLACE])
+
+
+def write_parquet(file: BinaryIO, parts: Sequence[str], check: Callable[[], None]) -> None:
+    """One Parquet file of parts, which are read twice, though the first time hardly more than their columns' types."""
+    columns = Columns()
+    for table in _tables(parts):
+        check()
+        for name, kind in _types_of(table):
+            columns.widen(name, kind)
+    schema = columns.schema
+    texts = [name for name, kind in columns.types.items() if not (_TYPES.is_floating(kind) or _TYPES.is_integer(kind))]
+    with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema, use_dictionary=texts) as writer:
+        for table in _tables(parts):
+            check()
+            arrays = [_as_type(table, name, kind) for name, kind in columns.types.items()]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+def lines_of(part: str) -> Iterator[bytes]:
+    """The rows of a part as lines of JSON, some thousands at a time."""
+    for table in read_part(part):
+        for start in range(0, table.num_rows, _LINES):
+            yield _lines(table.slice(start, _LINES))
+
+
+def _tables(parts: Iterable[str]) -> Iterator[Any]:
+    for part in parts:
+        yield from read_part(part)
+
+
+def _answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
+    """The record batch that is written for a block."""
+    columns = _kept(block, keep)
+    if isinstance(predictions, list):
+        columns.update(_of_results(predictions))
+    else:
+        columns["prediction"] = _of_predictions(predictions)
+        if model_id is not None:
+            columns["model_id"] = pyarrow.repeat(model_id, len(block)), False
+    fields = [
+        pyarrow.field(name, array.type, metadata=_JSON if is_json else None)
+        for name, (array, is_json) in columns.items()
+    ]
+    places = numpy.arange(block.first, block.first + len(block))
+    arrays = [array for array, _ in columns.values()]
+    arrays += [pyarrow.array(numpy.full(len(block), block.source, "int32")), pyarrow.array(places)]
+    fields += [pyarrow.field(SOURCE, pyarrow.int32()), pyarrow.field(PLACE, pyarrow.int64())]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=pyarrow.schema(fields))
+
+
+_Column = tuple[Any, bool]
+"""An array, and whether it is of JSON."""
+
+
+def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
+    if block.batch is None:
+        row: Any = block.row
+        kept = row if keep is None else {name: row.get(name) for name in keep}
+        return {name: _of_values([value]) for name, value in kept.items()}
+    names = block.batch.schema.names
+    missing = pyarrow.nulls(len(block)), False
+    return {
+        name: _of_column(block.batch.column(name), finite=name in block.names) if name in names else missing
+        for name in (names if keep is None else keep)
+    }
+
+
+def _of_results(results: list[Any]) -> dict[str, _Column]:
+    fields = [fields_of(result) for result in results]
+    names = dict.fromkeys(name for each in fields for name in each)
+    return {name: _of_values([each.get(name) for each in fields]) for name in names}
+
+
+def _of_predictions(predictions: Any) -> _Column:
+    if hasattr(predictions, "detach"):
+        predictions = predictions.detach().numpy()
+    if isinstance(predictions, numpy.ndarray) and predictions.ndim == 1 and predictions.dtype.kind in "biuf":
+        return _of_column(pyarrow.array(predictions))
+    return _of_values([result.inference for result in to_results((), predictions)])
+
+
+def _of_column(column: Any, *, finite: bool = False) -> _Column:
+    kind = column.type
+    if _TYPES.is_dictionary(kind):
+        return _of_column(column.dictionary_decode())
+    if _TYPES.is_null(kind) or _TYPES.is_boolean(kind) or (kind in _CANONICAL and not _TYPES.is_floating(kind)):
+        return column, False
+    if _TYPES.is_floating(kind):
+        column = column.cast(pyarrow.float64())
+        return (column if finite else _without_infinities(column)), False
+    if kind == pyarrow.large_string() or kind == pyarrow.string_view() or _TYPES.is_integer(kind):
+        try:
+            return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
+        except pyarrow.ArrowInvalid:  # more than 64 bits with a sign hold
+            pass
+    return _of_values(column.to_pylist())
+
+
+def _without_infinities(column: Any) -> Any:
+    """With null in place of what is no finite number."""
+    finite = pyarrow.compute.is_finite(column)
+    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, None)
+
+
+def _of_values(values: list[Any]) -> _Column:
+    if not set(map(type, values)) <= _PLAIN:
+        values = json.loads(as_line(values))
+    kinds = set(map(type, values)) - {type(None)}
+    if not kinds:
+        return pyarrow.nulls(len(values)), False
+    kind = _TYPE_OF.get(kinds.pop()) if len(kinds) == 1 else None
+    if kind == pyarrow.float64():
+        values = [value if value is None or math.isfinite(value) else None for value in values]
+    try:
+        if kind is not None:
+            return pyarrow.array(values, kind), False
+    except (pyarrow.ArrowException, OverflowError, UnicodeError):  # what Arrow does not hold, JSON does
+        pass
+    texts = [None if value is None else as_line(value)[:-1].decode() for value in values]
+    return pyarrow.array(texts, pyarrow.string()), True
+
+
+def _is_json(field: Any) -> bool:
+    return bool(field.metadata == _JSON)
+
+
+def _types_of(table: Any) -> Iterator[tuple[str, Any]]:
+    for field, column in zip(table.schema, table.columns, strict=True):
+        if column.null_count == len(column):
+            yield field.name, pyarrow.null()
+        else:
+            yield field.name, type_of(_parsed(column)) if _is_json(field) else field.type
+
+
+def _parsed(column: Any) -> list[Any]:
+    return [None if text is None else json.loads(text) for text in column.to_pylist()]
+
+
+def _as_type(table: Any, name: str, kind: Any) -> Any:
+    """A column, made to fit all others of its name."""
+    place = table.schema.get_field_index(name)
+    if place < 0 or table.column(place).null_count == table.num_rows:
+        return pyarrow.nulls(table.num_rows, kind)
+    field, column = table.schema.field(place), table.column(place)
+    if _is_json(field):
+        return as_array(_parsed(column), kind)
+    if field.type == kind:
+        return column
+    if _TYPES.is_floating(kind) and _TYPES.is_integer(field.type):
+        return column.cast(kind, safe=False)
+    return as_array(column.to_pylist(), kind)
+
+
+def _lines(table: Any) -> bytes:
+    pieces: list[Any] = []
+    for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
+        name = json.dumps(field.name, ensure_ascii=False)
+        pieces += [f"{', ' if pieces else '{'}{name}: ", _texts(column.combine_chunks(), is_json=_is_json(field))]
+    lines = pyarrow.compute.binary_join_element_wise(*pieces, "}\n", "")
+    return b"".join(chunk.encode() for chunk in lines.to_pylist())
+
+
+def _texts(column: Any, *, is_json: bool) -> Any:
+    """Each value as JSON has it; columns of text are long when they are made one by one."""
+    kind = column.type
+    if _TYPES.is_null(kind):
+        return pyarrow.repeat("null", len(column))
+    if _TYPES.is_string(kind) and not is_json:
+        texts = _quoted(column)
+    elif _TYPES.is_floating(kind):
+        texts = _of_floats(column)
+    else:
+        texts = column.cast(pyarrow.string())
+    return texts.fill_null("null") if texts.null_count else texts
+
+
+def _quoted(column: Any) -> Any:
+    if pyarrow.compute.any(pyarrow.compute.match_substring_regex(column, _ESCAPED)).as_py():
+        texts = [text if text is None else encode_basestring(text) for text in column.to_pylist()]
+        return pyarrow.array(texts, pyarrow.string())
+    return pyarrow.compute.binary_join_element_wise('"', column, '"', "")
+
+
+def _of_floats(column: Any) -> Any:
+    """As Python writes them; Arrow writes those of a middle size alike, but for whole ones."""
+    compute = pyarrow.compute
+    texts = column.cast(pyarrow.string())
+    whole = compute.invert(compute.match_substring(texts, "."))
+    if compute.any(whole).as_py():
+        texts = compute.if_else(whole, compute.binary_join_element_wise(texts, ".0", ""), texts)
+    sizes = compute.abs(column)
+    differs = compute.or_(compute.less(sizes, _SMALL), compute.greater_equal(sizes, _LARGE)).fill_null(False)
+    if not compute.any(differs).as_py():
+        return texts
+    others = map(repr, column.filter(differs).to_pylist())
+    return compute.replace_with_mask(texts, differs, pyarrow.array(others, pyarrow.string()))

@@ -1,0 +1,130 @@
+"""Files to blocks of rows; what is not fit for columns becomes blocks of one row, in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy
+import pyarrow
+
+from headrace.beam.job.block_csv import Line, Parsed, parse
+from headrace.beam.job.blocks import Block
+from headrace.beam.job.files import Source, open_source, parquet_file
+from headrace.core.conversion import FLOAT32_MAX
+
+_ROWS = 1 << 14
+_BYTES = 1 << 24
+_DELIMITERS = ",;\t|:"
+
+
+def has_blocks(sources: Sequence[Source], numbers: Mapping[str, type], names: Sequence[str]) -> bool:
+    """Whether files can be read in blocks with the columns ``names`` as numbers, so far as their first ones tell."""
+    formats = {source.format: source for source in reversed(sources)}
+    if not names or not sources or any(source.letters for source in sources) or formats.keys() - {"csv", "parquet"}:
+        return False
+    if any(source.format == "csv" and source.delimiter not in _DELIMITERS for source in sources):
+        return False
+    fits_csv = "csv" not in formats or all(name in numbers for name in names)
+    return fits_csv and ("parquet" not in formats or _has_numbers(_schema_of(formats["parquet"]), names))
+
+
+def read_blocks(source: Source, index: int, numbers: Mapping[str, type], names: Sequence[str]) -> Iterator[Block]:
+    """The rows of a file in their order; memory holds a few megabytes of it, of a Parquet file a row group.
+
+    Args:
+        source: the file.
+        index: of the source, counted from 0.
+        numbers: which columns of a CSV file are numbers.
+        names: the columns that the model sees.
+    """
+    first = 0
+    for rows in _parquet(source) if source.format == "parquet" else parse(source, numbers):
+        if isinstance(rows, Line):
+            yield Block(index, first, tuple(names), row=rows.row)
+            first += 1
+            continue
+        yield from _cut(Block(index, first, tuple(names), rows.batch), rows.all_finite)
+        first += rows.batch.num_rows
+
+
+def _schema_of(source: Source) -> Any:
+    with open_source(source) as file:
+        return parquet_file(file).schema_arrow
+
+
+def _has_numbers(schema: Any, names: Sequence[str]) -> bool:
+    """Whether the columns are there, once each, and of numbers."""
+    if len(set(schema.names)) < len(schema.names) or not set(names) <= set(schema.names):
+        return False
+    return all(_is_number(schema.field(name).type) for name in names)
+
+
+def _is_number(kind: Any) -> bool:
+    types = pyarrow.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _parquet(source: Source) -> Iterator[Parsed | Line]:
+    with open_source(source) as file:
+        parquet = parquet_file(file)
+        if len(set(parquet.schema_arrow.names)) < len(parquet.schema_arrow.names):
+            raise ValueError("a column's name is there twice")
+        for batch in parquet.iter_batches(batch_size=_rows_at_once(parquet.metadata), use_threads=False):
+            yield Parsed(batch, all_finite=False)
+
+
+def _rows_at_once(metadata: Any) -> int:
+    """So many that they do not take much memory."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    size = sum(group.total_byte_size for group in groups) / max(1, metadata.num_rows)
+    return max(1, min(_ROWS, int(_BYTES / max(1.0, size))))
+
+
+def _cut(block: Block, all_finite: bool) -> Iterator[Block]:
+    """Parts of a block, where its model's columns are fit, and single rows where they are not."""
+    unfit = _unfit(block, all_finite)
+    if unfit is None:
+        yield block
+        return
+    start = 0
+    for place in [*numpy.flatnonzero(unfit).tolist(), len(block)]:
+        if place > start:
+            yield block[start:place]
+        if place < len(block):
+            yield Block(block.source, block.first + place, block.names, row=block[place])
+        start = place + 1
+
+
+def _unfit(block: Block, all_finite: bool) -> Any:
+    """Which rows are not to be trusted to a matrix, as an array of bool; None: all are fit for it."""
+    batch = block.batch
+    if not _has_numbers(batch.schema, block.names):
+        return numpy.ones(len(block), bool)
+    unfit = None
+    for name in batch.schema.names if all_finite else block.names:
+        column = batch.column(batch.schema.get_field_index(name))
+        wrong = _wrong(column, nulls=name in block.names)
+        if wrong is not None:
+            unfit = wrong if unfit is None else unfit | wrong
+    return unfit
+
+
+def _wrong(column: Any, *, nulls: bool) -> Any:
+    """Where a column holds null, or no number that every handler takes."""
+    missing = column.is_null().to_numpy(zero_copy_only=False) if nulls and column.null_count else None
+    kind = column.type
+    if pyarrow.types.is_floating(kind):
+        largest = FLOAT32_MAX
+    elif kind == pyarrow.uint64():
+        largest = 2**63 - 1
+    else:
+        return missing
+    if pyarrow.types.is_float16(kind):
+        column = column.cast(pyarrow.float32())
+    values = column.fill_null(0) if column.null_count else column
+    values = values.to_numpy(zero_copy_only=False)
+    if not len(values) or (values.max() <= largest and values.min() >= -largest):  # neither is so where a NaN is
+        return missing
+    wrong = ~(values <= largest) | ~(values >= -largest)
+    return wrong if missing is None else wrong | missing

@@ -1,0 +1,109 @@
+"""Models and the comparison of the two ways in which rows go through."""
+
+import json
+import pickle
+
+import numpy
+import pandas
+import pyarrow.parquet
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+
+from headrace.beam.job.files import match, peek
+from headrace.beam.job.pipeline import Job, Run
+from headrace.beam.job.rows import Examples
+from headrace.cli.columns import choose
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+
+
+class Picky(LogisticRegression):
+    """Refuses a batch with a row that begins with 13."""
+
+    def predict(self, rows):
+        """As that of its class."""
+        if (numpy.asarray(rows)[:, 0] == 13).any():
+            raise ValueError("13 again")
+        return super().predict(rows)
+
+
+def _fitted(model, as_rows=numpy.asarray):
+    rows = numpy.random.default_rng(3).normal(size=(50, 2)) * 20
+    return pickle.dumps(model.fit(as_rows(rows), rows.sum(axis=1) > 0))
+
+
+@pytest.fixture
+def logistic(tmp_path):
+    """The file of a model of two columns, that refuses some rows."""
+    path = tmp_path / "model.pkl"
+    path.write_bytes(_fitted(Picky()))
+    return str(path)
+
+
+@pytest.fixture
+def of_frames(tmp_path):
+    """The file of a model of frames with the columns a and b; it takes what is missing."""
+    path = tmp_path / "frames.pkl"
+    model = HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=2)
+    path.write_bytes(_fitted(model, lambda rows: pandas.DataFrame(rows, columns=["a", "b"])))
+    return str(path)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """The file of a model that is known everywhere."""
+    path = tmp_path / "plain.pkl"
+    path.write_bytes(_fitted(LogisticRegression()))
+    return str(path)
+
+
+@pytest.fixture
+def both_ways(tmp_path, logistic):
+    """Runs over the same files in columns and row by row; gives what came of it, which must be equal, once."""
+
+    def run(
+        *files, columns=("a", "b"), keep=None, output="out.jsonl", handler=None, in_columns=True, text=(), **options
+    ):
+        sources = match([str(file) for file in files])
+        head = peek(sources)
+        examples = Examples(choose("--columns", options.pop("columns", "ab"), head.columns), head.columns)
+        text = options.pop("text", ())
+        numbers = {name: kind for name, kind in head.numbers.items() if name not in text}
+        keep = choose("--keep", options.pop("keep", None), head.columns)
+        outcomes = []
+        for columnar in (True, False):
+            path = tmp_path / str(columnar) / output
+            path.parent.mkdir(exist_ok=True)
+            job = Job(
+                handler or SklearnModelHandlerNumpy(logistic),
+                sources,
+                str(path),
+                examples,
+                numbers,
+                keep,
+                columnar=columnar,
+                **options,
+            )
+            started = Run(job)
+            assert started.is_columnar is (columnar and in_columns)
+            report = started.execute()
+            outcomes.append((_content(path), _letters(path), report.predictions, report.dead_letters))
+        assert outcomes[0] == outcomes[1]
+        return outcomes[0]
+
+    return run
+
+
+def _content(path):
+    if path.suffix == ".parquet":
+        table = pyarrow.parquet.read_table(path)
+        return table.schema, table.to_pylist()
+    return path.read_text()
+
+
+def _letters(path):
+    text = (path.parent / "out.dead-letters.jsonl").read_text()
+    letters = [json.loads(line) for line in text.splitlines()]
+    assert all(letter.pop("traceback") for letter in letters)
+    by_row = sorted(letters, key=json.dumps)
+    return [{**letter, "attempts": None} if letter["stage"] == "inference" else letter for letter in by_row]
