@@ -59,7 +59,7 @@ def test_figures(run):
     assert (latency.count, latency.min, latency.max) == (3, 3000, 3000)
     load = found["RunInference", "load_model_latency_milli_secs"]
     assert (load.count, load.sum) == (1, 500)
-    assert found["RunInference", "model_byte_size"].sum == pytest.approx(32 << 20, rel=0.2)
+    assert 30 << 20 < found["RunInference", "model_byte_size"].sum < 48 << 20  # with what others no longer share
     assert found["BatchElements", "batch_size"].sum == 5
     assert found["BatchElements", "msec_per_batch"].max == 3
     assert ("RunInference", "failed_batches_counter") not in found

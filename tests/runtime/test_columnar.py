@@ -142,7 +142,7 @@ def test_a_row_that_kills_its_host_fails_alone(places):
 def test_a_row_that_hangs_fails_alone():
     elements = [numpy.arange(5), numpy.array([5, 1000, 7])]
     handler = Lethal(1000, hang)
-    outcomes = list(predict(handler, elements, on_failure="yield", batching=fixed(8), timeout=0.5))
+    outcomes = list(predict(handler, elements, on_failure="yield", batching=fixed(8), timeout=3))
     [failure] = [one for one in outcomes if isinstance(one, Failure)]
     assert failure.element.tolist() == [1000]
     assert isinstance(failure.error, TimeoutError)

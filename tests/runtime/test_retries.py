@@ -163,13 +163,13 @@ class Real(FakeClock):
     """Really waits; at least a little, whatever the pause."""
 
     def sleep(self, seconds):
-        time.sleep(max(seconds, 0.05))
+        time.sleep(max(seconds, 0.2))
 
 
 def test_waiting_is_no_hanging(tmp_path):
     """The pauses together are, most likely, longer than an operation may take."""
     handler = Unsteady(tmp_path, calls=2)
-    assert outcomes(handler, range(4), timeout_secs=0.4, clock=Real()) == [0, 2, 4, 6]
+    assert outcomes(handler, range(4), timeout_secs=1.5, clock=Real()) == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
