@@ -43,8 +43,9 @@ class ResumableOutput(Output):
                     f"--resume keeps parts in local folders only, and {option} is {where}; leave --resume out, or "
                     "write a local file and copy it."
                 )
-        name = "resume-" + hashlib.sha256(os.fsencode(absolute(path))).hexdigest()[:8]
-        super().__init__(path, dead_letters, name)
+        folder, file = os.path.split(absolute(path))
+        place = os.path.join(os.path.realpath(folder), file)  # which has one name, whatever links lead there
+        super().__init__(path, dead_letters, "resume-" + hashlib.sha256(os.fsencode(place)).hexdigest()[:8])
         self._job = {name: _digest(value) for name, value in {"the version": _VERSION, **job}.items()}
         self._lock: BinaryIO | None = None
         self._published = False
