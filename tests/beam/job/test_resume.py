@@ -133,6 +133,12 @@ def test_one_run_at_a_time(output, tmp_path):
         output().prepare()
 
 
+def test_a_link_leads_to_the_same_folder(output, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    linked = ResumableOutput(str(tmp_path / "link" / "p.jsonl"), None, {})
+    assert os.path.basename(linked.folder) == os.path.basename(output().folder)
+
+
 @pytest.mark.parametrize("paths", [("gs://bucket/p.jsonl", None), ("p.jsonl", "s3://bucket/q.jsonl")])
 def test_remote_files_are_refused(paths):
     with pytest.raises(ConfigurationError, match=r"^--resume keeps parts in local folders only, and --"):
