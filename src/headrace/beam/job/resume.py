@@ -81,7 +81,7 @@ class ResumableOutput(Output):
         try:
             self._begin_or_go_on()
         except BaseException:
-            self._unlock()
+            self.clean()
             raise
 
     def _begin_or_go_on(self) -> None:
@@ -183,9 +183,9 @@ def _locked(folder: str) -> BinaryIO:
                 file.seek(0)
                 raise _busy(folder, file.read().decode() or "unknown") from None
         if _is_at(file, folder):
-            file.truncate(0)
-            file.write(str(os.getpid()).encode())
-            file.flush()
+            with suppress(OSError):  # people are told less if the disk is full
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), str(os.getpid()).encode())
             _in_use.add(folder)
             return file
         file.close()
