@@ -65,6 +65,13 @@ class NeverLoads(Add):
         threading.Event().wait()
 
 
+class Locks(Add):
+    """Answers ones with what cannot be pickled."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [threading.Lock() if row["a"] == 1 else row["a"] for row in batch]
+
+
 class Slow(Add):
     """Never ready."""
 

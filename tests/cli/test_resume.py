@@ -13,6 +13,7 @@ import time
 import pytest
 
 from headrace.beam.job.durable import DurableParts
+from headrace.cli.resume import _stamp
 
 LOGGED = '''
 import os
@@ -253,3 +254,11 @@ def test_an_output_elsewhere_is_refused(work, headrace):
     result = headrace("run", "[ab].jsonl", *ARGUMENTS, "--output", "gs://bucket/p.jsonl")
     assert result.code == 2
     assert result.error.startswith("--resume keeps parts in local folders only, and --output is gs:")
+
+
+def test_a_models_folder_may_change(tmp_path):
+    """As it does where a handler keeps a cache there; a file may not."""
+    file = tmp_path / "model.bin"
+    file.write_text("weights")
+    assert _stamp(str(file)) is not None
+    assert _stamp(str(tmp_path)) is None

@@ -162,6 +162,15 @@ def test_every_row_failing_is_worth_a_warning(folder, run):
     assert (result.code, result.err) == (0, "warning: every row failed; the dead letters say why.\n")
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_prediction_that_cannot_leave_its_host_is_a_dead_letter_of_its_row(folder, run, resume):
+    folder.write("in.jsonl", [{"a": n} for n in range(3)])
+    assert run("Locks", "in.jsonl", "--output", "p.jsonl", "--isolate", *resume).code == 0
+    assert folder.rows("p.jsonl") == [{"a": n, "prediction": n} for n in (0, 2)]
+    (letter,) = folder.rows("p.dead-letters.jsonl")
+    assert (letter["row"], letter["error_type"]) == ({"a": 1}, "TypeError")
+
+
 @pytest.mark.filterwarnings("default::headrace.NotYetHonouredWarning")
 def test_a_warning_is_short(folder, run):
     folder.write("in.jsonl", [{"a": 1}])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace import RetryConfig
 from headrace.core.errors import HostDiedError, PredictionCountError
-from headrace.failures.retry import Patience, is_transient
+from headrace.failures.retry import Patience, is_transient, may_pass
 from headrace.testing import FakeClock
 
 
@@ -52,6 +52,19 @@ class Code:
 )
 def test_what_passes_by_itself(error, expected):
     assert is_transient(error) is expected
+
+
+def test_what_cannot_be_told_does_not_pass(caplog):
+    """Neither the error of a function of the user's nor one of the error's own properties takes the error's place."""
+
+    class Odd(Exception):
+        @property
+        def response(self):
+            raise KeyError("no response")
+
+    for error, retryable in ((Odd(), None), (ConnectionError(), lambda error: error.nothing)):
+        assert not may_pass(error, RetryConfig(retryable=retryable))
+    assert [bool(record.exc_info) for record in caplog.records] == [True, True]
 
 
 def patience(clock, jitter=0.5, **config):

@@ -145,15 +145,26 @@ def test_a_load_that_fails_fails_for_all_who_wait_and_not_for_the_next(managers,
 def test_one_that_has_just_failed_is_not_tried_for_the_next_who_says_so(managers, clock, lease_of, noted, tmp_path):
     (tmp_path / "fails").touch()
     (tmp_path / "go").touch()
-    first, second = lease_of(noted), lease_of(noted)
+    first, second = lease_of(noted), lease_of(noted, fresh_secs=10.0)
     assert take(first) == (None, True)
-    second.order = second.order._replace(fresh_secs=10.0)
     clock.advance(9)
     assert take(second) == (None, False)
     (tmp_path / "fails").unlink()
     clock.advance(1)
     assert take(second) == ("noted", True)
     assert take(first) == ("noted", False)
+
+
+def test_only_the_latest_failures_are_remembered(managers, lease_of, noted, tmp_path, monkeypatch):
+    monkeypatch.setattr(manager_module, "_FAILURES", 2)
+    (tmp_path / "fails").touch()
+    (tmp_path / "go").touch()
+    keys = ["a", "b", "a", "c"]
+    leases = [lease_of(noted, key) for key in keys]
+    for lease in leases:
+        take(lease)
+    known = {key: take(lease_of(noted, key, fresh_secs=1e9)) == (None, False) for key in "acb"}
+    assert known == {"a": True, "c": True, "b": False}
 
 
 @pytest.mark.parametrize("linger_secs", [0, 60])

@@ -110,6 +110,18 @@ def test_one_by_key_that_raises_is_tried_once_for_all(home, monkeypatch):
     assert len(home.noted("loaded")) == 2
 
 
+def test_those_that_raise_cost_one_connection_together(home):
+    def refused(folder):
+        raise ValueError("no model today")
+
+    mappings = [KeyModelMapping([key], home.handler(refused, large_model=True)) for key in "abc"]
+    spec = home.spec(KeyedModelHandler(mappings), Exception)
+    home.run(spec, [("a", 1)])
+    before = len(os.listdir("/dev/fd"))
+    home.run(spec, [("b", 1), ("c", 1)])
+    assert len(os.listdir("/dev/fd")) == before
+
+
 def test_a_load_that_hangs_is_ended(home):
     def hang(folder):
         while True:

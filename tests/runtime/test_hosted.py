@@ -284,6 +284,14 @@ def test_while_everything_dies_a_batch_costs_one_host_and_no_search(opened):
     assert good == 3
 
 
+def test_each_element_counts_its_own_losses(opened):
+    """Of those that are given up together some have been tried alone, others in the whole batch only."""
+    worker = opened(
+        hosted(Doing(lambda example: threading.Event().wait()), Exception, batching=fixed(8), timeout_secs=0.1)
+    )
+    assert [failure.attempts for failure in run(worker, range(8), Events())] == [2] * 4 + [1] * 4
+
+
 def test_a_model_that_cannot_be_loaded_is_not_the_other_models_affair(opened):
     """Neither where elements must be preprocessed before it is known which model they go to."""
 

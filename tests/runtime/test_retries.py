@@ -187,6 +187,19 @@ def test_rows_get_the_error_of_a_load_that_may_pass(tmp_path, where):
     assert len(found) == 8
     with pytest.raises(ConnectionResetError):
         outcomes(Unsteady(tmp_path, loads=9999), range(8), **where)
+    retry = RetryConfig(retryable=lambda error: False)
+    with pytest.raises(ConnectionResetError):
+        outcomes(Unsteady(tmp_path, loads=9999), range(8), caught=Exception, retry=retry, **where)
+
+
+@pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
+def test_an_error_that_does_not_tell_costs_its_row_only(tmp_path, where):
+    def broken(error):
+        raise RuntimeError("broken")
+
+    handler, retry = Unsteady(tmp_path, poison=2), RetryConfig(retryable=broken)
+    found = outcomes(handler, range(4), caught=Exception, retry=retry, **where)
+    assert [type(out.error) if isinstance(out, Failure) else out for out in found] == [0, 2, ValueError, 6]
 
 
 def test_repeated_calls_are_counted(tmp_path):

@@ -88,6 +88,10 @@ class Mute:
         raise RuntimeError("mute")
 
 
+def mute(pair):
+    return pair[0], Mute(pair[1])
+
+
 def doing():
     moment = Progress(MEMORY).read()
     return moment.call, moment.doing, moment.position, moment.index
@@ -319,6 +323,13 @@ def test_a_failures_element_that_cannot_be_sent_becomes_a_text(ask):
     assert isinstance(answer.head.failures[0].element, Mute)
     [(tag, stage, _, element, error)] = errors(sent(asked.servant.unsendable(answer, TypeError("..."))))
     assert (tag, stage, element, error) == (0, Stage.INFERENCE, "<Mute>", "TypeError('Mute has no equals')")
+
+
+def test_of_a_keyed_element_that_cannot_be_sent_the_key_is_kept(ask):
+    asked = ask(KeyedModelHandler(PoisonHandler("x")).with_preprocess_fn(mute), Exception)
+    answer = asked(INFER._replace(preprocess=True), [("k", 1)])
+    [(tag, _, _, element, _)] = errors(sent(asked.servant.unsendable(answer, TypeError("..."))))
+    assert (tag, element) == (0, ("k", "<Mute>"))
 
 
 def test_elements_that_are_batches_fail_as_such(ask):

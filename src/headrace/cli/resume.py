@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +47,13 @@ def decisive(
 
 
 def _stamp(value: Any) -> Any:
-    """Of a value that names a file: what tells whether it is still the same; None of any other."""
+    """Of a value that names a file: what tells whether it is still the same; None of any other.
+
+    None of a folder, too, whose time changes with whatever is kept there by the way, as a cache.
+    """
     from headrace.beam.job.files import stamp  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
 
-    if not isinstance(value, str):
+    if not isinstance(value, str) or os.path.isdir(value):
         return None
     try:
         return stamp(value)

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from typing import Any
 
 from headrace.core.config import RetryConfig
+from headrace.core.errors import as_type_name
+
+_LOGGER = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_SECS = 20.0
 _STATUSES = {408, 425, 429, 500, 502, 503, 504}
 """Of HTTP: asked too early or too often, or the server is not itself."""
 _CODES = {"ABORTED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
 """Of gRPC, likewise."""
+
+
+def may_pass(error: BaseException, config: RetryConfig) -> bool:
+    """Whether the same call may succeed a little later, by the user's function if there is one.
+
+    Where that cannot be told, since the function or a property of the error raises, it may not: the error is to go its
+    way, and not another in its place.
+    """
+    try:
+        return bool((config.retryable or is_transient)(error))
+    except Exception:
+        name = as_type_name(type(error))
+        _LOGGER.warning("%s is not tried again: asking whether it may pass failed.", name, exc_info=True)
+        return False
 
 
 def is_transient(error: BaseException) -> bool:
@@ -77,7 +95,7 @@ class Patience:
             error: what the last try raised.
             failed: how many tries of the same call have failed, at least 1.
         """
-        if failed >= self._config.attempts or not self._is_transient(error):
+        if failed >= self._config.attempts or not may_pass(error, self._config):
             return False
         now = self._now_ns()
         if self._ends_ns is None:
@@ -87,6 +105,3 @@ class Patience:
             return False
         self._sleep(pause)
         return True
-
-    def _is_transient(self, error: BaseException) -> bool:
-        return (self._config.retryable or is_transient)(error)

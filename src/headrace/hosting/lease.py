@@ -126,11 +126,11 @@ class Lease:
     """A share in one model, held until it is closed or forgotten; thread-safe. It is a ``Landlord`` of the hosts.
 
     Args:
-        order: what is wanted; may be changed until it is taken.
+        order: what is wanted.
     """
 
     def __init__(self, order: Order) -> None:
-        self.order = order
+        self._order = order
         self._is_closed = False
         self._begin()
         _ALL.add(self)
@@ -206,9 +206,9 @@ class Lease:
         if self._channel is None:
             self._channel = _manager()
         if self._output is None:
-            self._output = OutputReader(self.order.name)
+            self._output = OutputReader(self._order.name)
         try:
-            answer, files = self._ask(self.order, self._output.logged)
+            answer, files = self._ask(self._order, self._output.logged)
         finally:
             self._output.release()
         if files:  # there are no hosts to be heard from
@@ -228,12 +228,14 @@ class Lease:
         if isinstance(taken, Loss) and not taken.timed_out:
             taken = self._take()  # an outsider may have killed the loader
         if isinstance(taken, Loss):
-            raise HostStartError(self.order.name, f"it {taken.ending} while it was loading the model.")
+            raise HostStartError(self._order.name, f"it {taken.ending} while it was loading the model.")
         share, files = taken
         for file in files:
             os.close(file)
         if not share.is_loaded:
-            raise HostStartError(self.order.name, "the model, which had been loaded before, could not be loaded again.")
+            raise HostStartError(
+                self._order.name, "the model, which had been loaded before, could not be loaded again."
+            )
 
     def _ask(self, request: Any, *files: int) -> tuple[Any, list[int]]:
         assert self._channel is not None
@@ -247,7 +249,7 @@ class Lease:
         """Does something with the manager; with another one, should one die over it."""
         for _ in range(_TRIES):
             if self._is_closed:
-                raise HostStartError(self.order.name, "its owner no longer wants one.")
+                raise HostStartError(self._order.name, "its owner no longer wants one.")
             try:
                 return work()
             except (EOFError, BrokenPipeError, ConnectionError):
@@ -255,7 +257,7 @@ class Lease:
             except BaseException:
                 self._let_go()
                 raise
-        raise HostStartError(self.order.name, f"the manager of this machine's models died {_TRIES} times in a row.")
+        raise HostStartError(self._order.name, f"the manager of this machine's models died {_TRIES} times in a row.")
 
     def _let_go(self) -> None:
         channel, self._channel = self._channel, None

@@ -32,6 +32,8 @@ from headrace.hosting.threads import ComputingPage
 
 _FIRST_CLIENT_SECS = 10.0
 """A manager that nobody has come to within this time ends."""
+_FAILURES = 1000
+"""How many failed loads are remembered, the latest."""
 _POLL_SECS = 0.1
 """How often a client that waits for a model is looked after."""
 
@@ -220,6 +222,8 @@ class Manager:
             self._failures.pop(key, None)
             if isinstance(outcome, Share) and not outcome.is_loaded:
                 self._failures[key] = self._clock.time_ns(), outcome._replace(is_first=False)
+                for oldest in list(self._failures)[:-_FAILURES]:
+                    del self._failures[oldest]
             has_failed = not model.is_ready and self._forget(entry)  # whoever comes now has it loaded anew
             is_forgotten = self._entries.get(key) is not entry
             self._changed.notify_all()

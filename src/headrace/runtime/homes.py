@@ -116,8 +116,8 @@ class MappedModels(ModelSource):
         self._tell = tell
         self._taken = {ONLY: taken} if taken else {}
         """What has not been asked for yet."""
-        self._failed: dict[Any, Lease] = {}
-        """The way to the manager that knows of a failed load, for as long as that is to be known."""
+        self._failed: Lease | None = None
+        """The way to the manager that knows of failed loads: were nobody there, it would end, and forget."""
 
     def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
         """See ``ModelSource``."""
@@ -136,18 +136,20 @@ class MappedModels(ModelSource):
         for taken in self._taken.values():
             taken.give_back()
         self._taken.clear()
-        for lease in self._failed.values():
-            lease.close()
-        self._failed.clear()
+        self._keep_failed(None)
 
     def _take(self, name: Any, fresh_secs: float) -> Taken | Loss:
-        """Keeps the lease of one that cannot be loaded: were nobody else there, the manager would end, and forget."""
-        lease = self._failed.get(name) or Lease(_order(self._spec, name, self._spec.model_identifier))
-        lease.order = lease.order._replace(fresh_secs=fresh_secs)
-        self._failed[name] = lease
-        taken = take(self._spec, name, self._tell, lease)
-        del self._failed[name]
-        return taken
+        lease = Lease(_order(self._spec, name, self._spec.model_identifier)._replace(fresh_secs=fresh_secs))
+        try:
+            return take(self._spec, name, self._tell, lease)
+        except BaseException:
+            self._keep_failed(lease)
+            raise
+
+    def _keep_failed(self, lease: Lease | None) -> None:
+        before, self._failed = self._failed, lease
+        if before is not None:
+            before.close()
 
     def _attached(self, name: Any, taken: Taken) -> Loaded:
         assert taken.file is not None

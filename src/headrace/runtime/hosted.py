@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.events import Observer
-from headrace.failures.retry import is_transient
+from headrace.failures.retry import may_pass
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
 from headrace.runtime.homes import find_home
@@ -37,7 +37,7 @@ class HostedWorker(AnyWorker):
                 self.session.tell(answer.events)
             elif not isinstance(answer, Loss):  # a host that was lost before or after it loaded tells nothing
                 error, lines = answer.caught
-                if not (is_transient(error) and isinstance(error, self.spec.caught)):
+                if not (isinstance(error, self.spec.caught) and may_pass(error, self.spec.retry)):
                     raise with_traceback_of(error, lines)
 
 

@@ -6,7 +6,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, starmap
+from itertools import chain, groupby, starmap
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batcher
@@ -250,7 +250,9 @@ class HostedBundle:
             return lost(positions, firsts, answer[0]) if isinstance(answer[0], Loss) else answer
 
         def settled(positions: Sequence[int]) -> _Task:
-            return task.pick(positions)[0]._replace(losses=losses[positions[0]])  # what is together has always been
+            """Of elements that were lost equally often."""
+            tries = task.losses + losses[positions[0]]
+            return task.pick(positions)[0]._replace(losses=tries)
 
         first = lost(everything, task.pick(everything)[1], loss)
         if first.too_large:
@@ -264,7 +266,8 @@ class HostedBundle:
         succeeded = False
         for positions, answer in outlast(everything, first, attempt, settles_alone=not task.work.preprocess):
             if isinstance(answer, Lost):
-                yield from self._give_up_lost(settled(positions), answer)
+                for _, alike in groupby(positions, losses.__getitem__):
+                    yield from self._give_up_lost(settled(list(alike)), answer)
             else:
                 succeeded = succeeded or bool(answer[1])
                 yield from self._outcomes(settled(positions), answer)

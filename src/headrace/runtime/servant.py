@@ -288,7 +288,10 @@ def _sendable(failure: Failure) -> Failure:
     return failure if problem is None else replace(failure, element=_shown(failure.element))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any) -> Any:
+    """A text in place of what cannot be sent; in a pair, as of a key and an example, in place of what of it cannot."""
+    if type(value) is tuple:
+        return tuple(item if _problem(item) is None else _shown(item) for item in value)
     try:
         return f"{value!r:.200}"
     except Exception:

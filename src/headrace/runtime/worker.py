@@ -13,7 +13,7 @@ from headrace.batching.footprint import footprint
 from headrace.core.errors import PredictionCountError
 from headrace.core.events import BatchCompleted, Observer
 from headrace.core.result import PredictionResult
-from headrace.failures.retry import is_transient
+from headrace.failures.retry import may_pass
 from headrace.runtime.bundle import AnyBundle, Bundle
 from headrace.runtime.lane import Lane
 from headrace.runtime.plan import ONLY, Plan
@@ -108,7 +108,7 @@ class Worker(AnyWorker):
             with self.model(ONLY):
                 pass
         except self.spec.caught as error:
-            if not is_transient(error):
+            if not may_pass(error, self.spec.retry):
                 raise  # it is the pipeline that is wrong, not its elements
 
     @contextmanager

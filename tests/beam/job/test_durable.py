@@ -2,6 +2,8 @@
 
 import os
 import random
+import resource
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -101,3 +103,35 @@ def test_a_disk_that_fails_is_an_error_of_who_writes_next(tmp_path, monkeypatch)
 def test_nothing_written_is_no_part(tmp_path):
     assert DurablePartWriter(str(tmp_path), predictions=False).finish() is None
     assert os.listdir(tmp_path) == []
+
+
+@contextmanager
+def full_disk(most):
+    """Files cannot grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("most", [0, 5000, 15_000, 70_000, 200_000])
+def test_after_an_error_nothing_is_added_though_there_is_room_again(tmp_path, monkeypatch, most):
+    """What is found is right, wherever in the lines the disk was full."""
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
+    monkeypatch.setattr(durable, "_CHUNK_BYTES", 10_000)
+    writer = DurablePartWriter(str(tmp_path), predictions=True)
+
+    def write(numbers):
+        for n in numbers:
+            writer.write({"n": 2 * n, "more": "x" * 20}, "predictions", 2 * n)
+
+    write(range(1000))
+    writer._commit()
+    with full_disk(most), pytest.raises(OSError, match="too large"):
+        write(range(1000, 20_000))
+    for again in (lambda: write([10_000]), writer.finish):
+        with pytest.raises(OSError, match="too large"):
+            again()
+    assert rows_of(tmp_path) == [2 * n for n in range(1000)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -131,6 +132,23 @@ def test_one_run_at_a_time(output, tmp_path):
     first.prepare()
     with pytest.raises(ConfigurationError, match=f"process {os.getpid()}"):
         output().prepare()
+
+
+def test_a_folder_that_cannot_be_begun_is_not_left_behind(output, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # as on a full disk
+    try:
+        with pytest.raises(ConfigurationError, match="cannot write"):
+            output().prepare()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_leads_to_the_same_folder(output, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    linked = ResumableOutput(str(tmp_path / "link" / "p.jsonl"), None, {})
+    assert os.path.basename(linked.folder) == os.path.basename(output().folder)
 
 
 @pytest.mark.parametrize("paths", [("gs://bucket/p.jsonl", None), ("p.jsonl", "s3://bucket/q.jsonl")])

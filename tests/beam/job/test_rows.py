@@ -178,3 +178,9 @@ def test_weights_are_of_the_example_not_of_the_row(keyed):
     over = over_rows(handler, Examples(("a",), key="k" if keyed else None))
     list(predict(over, rows, batching=batching_over_rows(handler, {})))
     assert seen == [[9], [4, 4], [4]]
+
+
+def test_an_element_without_a_row_is_an_error():
+    """Rather than a search without end: what begins a text is a text."""
+    with pytest.raises(TypeError, match="'nothing' in the place of its row"):
+        row_of(("nothing", 1))

@@ -12,6 +12,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy
@@ -51,8 +52,7 @@ class DurablePartWriter:
     def write(self, record: Mapping[str, Any], what: str, place: int) -> None:
         """Writes a line; ``what`` it is counted as."""
         line = as_line(record)
-        with self._lock:
-            self._raise()
+        with self._at_work():
             self._waiting.append((place, line))
             self._waiting_bytes += len(line)
             self._counts[what] = self._counts.get(what, 0) + 1
@@ -65,28 +65,36 @@ class DurablePartWriter:
 
     def finish(self) -> Part | None:
         """Closes the part, durably; None where nothing was written."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._raise()
-            self._commit()
-            if self._files is None:
-                return None
-            for file in self._files:
-                file.close()
-        return Part(self._predictions, self._path, self._counts)
+        try:
+            with self._at_work():
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._commit()
+        finally:
+            for file in self._files or ():
+                with suppress(OSError):  # which has been raised already: all that counts is on the disk
+                    file.close()
+        return Part(self._predictions, self._path, self._counts) if self._files else None
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """For one thread at a time, until an error: how much of what was being written is in the files, nobody knows.
+
+        What was added then might not lie where its record says.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            try:
+                yield
+            except OSError as error:
+                self._error = error
+                raise
 
     def _commit_in_time(self) -> None:
-        with self._lock:
+        with suppress(OSError), self._at_work():  # the thread that writes will hear of it
             self._timer = None
-            try:
-                self._commit()
-            except OSError as error:  # for the thread that writes
-                self._error = error
+            self._commit()
 
     def _commit(self) -> None:
         if self._waiting:

@@ -43,8 +43,9 @@ class ResumableOutput(Output):
                     f"--resume keeps parts in local folders only, and {option} is {where}; leave --resume out, or "
                     "write a local file and copy it."
                 )
-        name = "resume-" + hashlib.sha256(os.fsencode(absolute(path))).hexdigest()[:8]
-        super().__init__(path, dead_letters, name)
+        folder, file = os.path.split(absolute(path))
+        place = os.path.join(os.path.realpath(folder), file)  # which has one name, whatever links lead there
+        super().__init__(path, dead_letters, "resume-" + hashlib.sha256(os.fsencode(place)).hexdigest()[:8])
         self._job = {name: _digest(value) for name, value in {"the version": _VERSION, **job}.items()}
         self._lock: BinaryIO | None = None
         self._published = False
@@ -80,7 +81,7 @@ class ResumableOutput(Output):
         try:
             self._begin_or_go_on()
         except BaseException:
-            self._unlock()
+            self.clean()
             raise
 
     def _begin_or_go_on(self) -> None:
@@ -182,9 +183,9 @@ def _locked(folder: str) -> BinaryIO:
                 file.seek(0)
                 raise _busy(folder, file.read().decode() or "unknown") from None
         if _is_at(file, folder):
-            file.truncate(0)
-            file.write(str(os.getpid()).encode())
-            file.flush()
+            with suppress(OSError):  # people are told less if the disk is full
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), str(os.getpid()).encode())
             _in_use.add(folder)
             return file
         file.close()

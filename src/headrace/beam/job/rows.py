@@ -129,16 +129,22 @@ def fields_of(prediction: Any) -> dict[str, Any]:
 
 def row_of(element: Any) -> Row | BrokenLine:
     """The row at the heart of a dead letter's element, which is a row, or a pair or batch that begins with one."""
-    while not isinstance(element, _ROWS):
-        element = element[0]
-    return element
+    row: Row | BrokenLine = _first(element, _ROWS)
+    return row
 
 
 def place_of(element: Any) -> int:
     """The place of the row at the heart of an element, which was read with it."""
-    while not isinstance(element, Placed):
+    placed: Placed = _first(element, Placed)
+    return placed.place
+
+
+def _first(element: Any, kind: Any) -> Any:
+    while not isinstance(element, kind):
+        if not isinstance(element, tuple | list):
+            raise TypeError(f"a function of the handler has put {element!r:.100} in the place of its row.")
         element = element[0]
-    return element.place
+    return element
 
 
 def _is_of_one_make(cls: type) -> bool:
