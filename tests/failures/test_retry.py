@@ -6,6 +6,7 @@ import urllib.error
 from types import SimpleNamespace
 
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,10 @@ class Code:
         (TimeoutError(), True),
         (urllib.error.HTTPError("http://localhost", 503, "busy", None, None), True),
         (urllib.error.HTTPError("http://localhost", 400, "bad", None, None), False),
+        (requests.ConnectionError(), True),
+        (requests.ReadTimeout(), True),
+        (requests.exceptions.InvalidURL(), False),
+        (type("ReadError", (type("TransportError", (Exception,), {}),), {})(), True),
         (error_with(status_code=429), True),
         (error_with(response=SimpleNamespace(status_code=502)), True),
         (error_with(response=SimpleNamespace(status_code=404)), False),

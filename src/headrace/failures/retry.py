@@ -13,6 +13,8 @@ from headrace.core.errors import as_type_name
 _LOGGER = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_SECS = 20.0
+_CLASSES = {"APIConnectionError", "ConnectionError", "Timeout", "TransportError"}
+"""Of clients of HTTP whose errors are not derived from Python's own: openai, anthropic, requests, httpx, google-auth."""
 _STATUSES = {408, 425, 429, 500, 502, 503, 504}
 """Of HTTP: asked too early or too often, or the server is not itself."""
 _CODES = {"ABORTED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
@@ -42,7 +44,8 @@ def is_transient(error: BaseException) -> bool:
     retryable = getattr(error, "retryable", None)
     if isinstance(retryable, bool):
         return retryable
-    return isinstance(error, ConnectionError | TimeoutError) or bool(_status_of(error) & (_STATUSES | _CODES))
+    is_lost = isinstance(error, TimeoutError) or bool(_CLASSES & {cls.__name__ for cls in type(error).__mro__})
+    return is_lost or bool(_status_of(error) & (_STATUSES | _CODES))
 
 
 def _status_of(error: BaseException) -> set[Any]:
