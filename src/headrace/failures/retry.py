@@ -14,7 +14,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_SECS = 20.0
 _CLASSES = {"APIConnectionError", "ConnectionError", "Timeout", "TransportError"}
-"""Of clients of HTTP whose errors are not derived from Python's own: openai, anthropic, requests, httpx, google-auth."""
+"""Of HTTP's clients whose errors are not derived from Python's own: openai, anthropic, requests, httpx, google-auth."""
 _STATUSES = {408, 425, 429, 500, 502, 503, 504}
 """Of HTTP: asked too early or too often, or the server is not itself."""
 _CODES = {"ABORTED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
