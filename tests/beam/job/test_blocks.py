@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.beam.job.block_reading import read_blocks
 from headrace.beam.job.files import Source, read_rows
+from headrace.beam.job.positions import Places
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 
 OUTPUTS = ("out.jsonl", "out.parquet")
@@ -172,7 +173,7 @@ def test_any_text(tmp_path, strange):
     (tmp_path / "in.csv").write_text(text, newline="")
     source, numbers = Source(str(tmp_path / "in.csv"), "csv"), {"a": int, "b": float}
     rows, place = [], 0
-    for block in read_blocks(source, 0, numbers, ["a", "b"]):
+    for block in read_blocks(source, 0, numbers, ["a", "b"], Places()):
         assert block.first == place
         place += len(block)
         rows += [block[index] for index in range(len(block))]

@@ -11,6 +11,7 @@ import pyarrow
 from headrace.beam.job.block_csv import Line, Parsed, parse
 from headrace.beam.job.blocks import Block
 from headrace.beam.job.files import Source, open_source, parquet_file
+from headrace.beam.job.positions import Places
 from headrace.core.conversion import FLOAT32_MAX
 
 _ROWS = 1 << 14
@@ -29,7 +30,9 @@ def has_blocks(sources: Sequence[Source], numbers: Mapping[str, type], names: Se
     return fits_csv and ("parquet" not in formats or _has_numbers(_schema_of(formats["parquet"]), names))
 
 
-def read_blocks(source: Source, index: int, numbers: Mapping[str, type], names: Sequence[str]) -> Iterator[Block]:
+def read_blocks(
+    source: Source, index: int, numbers: Mapping[str, type], names: Sequence[str], done: Places
+) -> Iterator[Block]:
     """The rows of a file in their order; memory holds a few megabytes of it, of a Parquet file a row group.
 
     Args:
@@ -37,15 +40,17 @@ def read_blocks(source: Source, index: int, numbers: Mapping[str, type], names: 
         index: of the source, counted from 0.
         numbers: which columns of a CSV file are numbers.
         names: the columns that the model sees.
+        done: the places of rows that are left out.
     """
     first = 0
     for rows in _parquet(source) if source.format == "parquet" else parse(source, numbers):
         if isinstance(rows, Line):
-            yield Block(index, first, tuple(names), row=rows.row)
-            first += 1
-            continue
-        yield from _cut(Block(index, first, tuple(names), rows.batch), rows.all_finite)
-        first += rows.batch.num_rows
+            block, all_finite = Block(index, first, tuple(names), row=rows.row), True
+        else:
+            block, all_finite = Block(index, first, tuple(names), rows.batch), rows.all_finite
+        first += len(block)
+        for start, stop in done.missing(index, block.first, first):
+            yield from _cut(block[start - block.first : stop - block.first], all_finite)
 
 
 def _schema_of(source: Source) -> Any:
@@ -82,8 +87,8 @@ def _rows_at_once(metadata: Any) -> int:
 
 
 def _cut(block: Block, all_finite: bool) -> Iterator[Block]:
-    """Parts of a block, where its model's columns are fit, and single rows where they are not."""
-    unfit = _unfit(block, all_finite)
+    """Parts of a block, where its model's columns are fit, and single rows where they are not; one row as it is."""
+    unfit = None if block.batch is None else _unfit(block, all_finite)
     if unfit is None:
         yield block
         return

@@ -136,9 +136,9 @@ def row_of(element: Any) -> Row | BrokenLine:
 
 def place_of(element: Any) -> int:
     """The place of the row at the heart of an element, which was read with it."""
-    while not isinstance(element, Placed):
+    while not hasattr(element, "place"):  # which a row with its place has, and a block of rows
         element = element[0]
-    return element.place
+    return int(element.place)
 
 
 def _is_of_one_make(cls: type) -> bool:
