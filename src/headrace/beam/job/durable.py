@@ -24,6 +24,7 @@ from headrace.beam.job.positions import Places
 _CHUNK_BYTES = 1 << 20
 _CHUNK_RECORDS = 100_000
 _COMMIT_SECONDS = 1.0
+_COMMIT_BYTES = 1 << 25
 _RECORD = numpy.dtype([("place", "<i8"), ("rows", "<i8"), ("bytes", "<i8")])
 _SUFFIX = ".index"
 
@@ -44,6 +45,7 @@ class DurableWriter:
         self._counts: dict[str, int] = {}
         self._files: tuple[BinaryIO, BinaryIO] | None = None
         self._runs: list[list[int]] = []
+        self._unsafe_bytes = 0
         self._timer: threading.Timer | None = None
         self._error: OSError | None = None
         self._lock = threading.Lock()
@@ -78,9 +80,12 @@ class DurableWriter:
             self._raise()
             yield
             if self._timer is None:
-                self._timer = threading.Timer(_COMMIT_SECONDS, self._commit_in_time)
-                self._timer.daemon = True
-                self._timer.start()
+                self._commit_after(_COMMIT_SECONDS)
+
+    def _commit_after(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._commit_in_time)
+        self._timer.daemon = True
+        self._timer.start()
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -98,7 +103,7 @@ class DurableWriter:
             with self._lock:
                 self._timer = None
                 self._write()
-                runs, self._runs = self._runs, []
+                runs, self._runs, self._unsafe_bytes = self._runs, [], 0
             if not runs or self._files is None:
                 return
             part, index = self._files
@@ -113,7 +118,13 @@ class DurableWriter:
         if self._files is None:
             self._files = _create(self._path), _create(self._path + _SUFFIX)
             sync_folder(os.path.dirname(self._path))
-        self._runs += self._flush(self._files[0])
+        runs = self._flush(self._files[0])
+        self._runs += runs
+        self._unsafe_bytes += sum(size for _, _, size in runs)
+        if self._unsafe_bytes > _COMMIT_BYTES and self._timer is not None:  # of which a disk has enough to do
+            self._timer.cancel()
+            self._unsafe_bytes = 0
+            self._commit_after(0)
 
 
 class DurablePartWriter(DurableWriter):
