@@ -92,14 +92,15 @@ def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
 
 
 def answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
-    """The record batch that is written for a block."""
+    """The record batch that is written for a block; what is the same in all rows is in a dictionary."""
     columns = _kept(block, keep)
     if isinstance(predictions, list):
         columns.update(_of_results(predictions))
     else:
         columns["prediction"] = _of_predictions(predictions)
         if model_id is not None:
-            columns["model_id"] = pyarrow.repeat(model_id, len(block)), False
+            places = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int8()), len(block))
+            columns["model_id"] = pyarrow.DictionaryArray.from_arrays(places, [model_id]), False
     fields = [
         pyarrow.field(name, array.type, metadata=_JSON if is_json else None)
         for name, (array, is_json) in columns.items()

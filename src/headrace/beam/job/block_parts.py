@@ -138,7 +138,7 @@ def read_parts(paths: Iterable[str]) -> Iterator[Any]:
                     reader = pyarrow.ipc.open_stream(file)
                 except (pyarrow.ArrowInvalid, EOFError):  # there is none left
                     break
-                yield reader.read_all()
+                yield _table(reader)
 
 
 def read_in_order(found: DurableParts) -> Iterator[Any]:
@@ -162,4 +162,14 @@ def read_in_order(found: DurableParts) -> Iterator[Any]:
 def _stream_at(path: str, offset: int) -> Any:
     with pyarrow.OSFile(path) as file:
         file.seek(offset)
-        return pyarrow.ipc.open_stream(file).read_all()
+        return _table(pyarrow.ipc.open_stream(file))
+
+
+def _table(reader: Any) -> Any:
+    """What is left of a stream, without dictionaries."""
+    table = reader.read_all()
+    for place, field in enumerate(table.schema):
+        if pyarrow.types.is_dictionary(field.type):
+            plain = field.type.value_type
+            table = table.set_column(place, field.with_type(plain), table.column(place).cast(plain))
+    return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy
@@ -43,7 +44,10 @@ def read_blocks(
         done: the places of rows that are left out.
     """
     first = 0
-    for rows in _parquet(source) if source.format == "parquet" else parse(source, numbers):
+    for rows in _parquet(source, index, done) if source.format == "parquet" else parse(source, numbers):
+        if isinstance(rows, int):
+            first += rows
+            continue
         if isinstance(rows, Line):
             block, all_finite = Block(index, first, tuple(names), row=rows.row), True
         else:
@@ -70,13 +74,26 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def _parquet(source: Source) -> Iterator[Parsed | Line]:
+def _parquet(source: Source, index: int, done: Places) -> Iterator[Parsed | int]:
+    """In place of row groups that are done comes the number of their rows."""
     with open_source(source) as file:
         parquet = parquet_file(file)
         if len(set(parquet.schema_arrow.names)) < len(parquet.schema_arrow.names):
             raise ValueError("a column's name is there twice")
-        for batch in parquet.iter_batches(batch_size=_rows_at_once(parquet.metadata), use_threads=False):
-            yield Parsed(batch, all_finite=False)
+        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+        ends = list(accumulate(sizes))
+
+        def is_done(group: int) -> bool:
+            return not any(done.missing(index, ends[group] - sizes[group], ends[group]))
+
+        size = _rows_at_once(parquet.metadata)
+        for are_done, some in groupby(range(len(sizes)), is_done):
+            groups = list(some)
+            if are_done:
+                yield sum(sizes[group] for group in groups)
+                continue
+            for batch in parquet.iter_batches(size, row_groups=groups, use_threads=False):
+                yield Parsed(batch, all_finite=False)
 
 
 def _rows_at_once(metadata: Any) -> int:
