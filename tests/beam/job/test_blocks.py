@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from headrace.beam.job.block_reading import read_blocks
 from headrace.beam.job.files import Source, read_rows
+from headrace.beam.job.positions import Places, place_at
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 
 OUTPUTS = ("out.jsonl", "out.parquet")
@@ -172,11 +173,29 @@ def test_any_text(tmp_path, strange):
     (tmp_path / "in.csv").write_text(text, newline="")
     source, numbers = Source(str(tmp_path / "in.csv"), "csv"), {"a": int, "b": float}
     rows, place = [], 0
-    for block in read_blocks(source, 0, numbers, ["a", "b"]):
+    for block in read_blocks(source, 0, numbers, ["a", "b"], Places()):
         assert block.first == place
         place += len(block)
         rows += [block[index] for index in range(len(block))]
     assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
+
+
+RUNS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 120)), max_size=5)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(RUNS, st.sampled_from([7, 50, 1000]))
+def test_rows_that_are_done_are_left_out(tmp_path, runs, group):
+    """Of files with rows that are not fit for columns; row groups that are done are not read."""
+    table = pyarrow.table({"a": [None if n % 37 == 3 else n for n in range(300)], "b": range(300)})
+    pyarrow.parquet.write_table(table, tmp_path / "in.parquet", row_group_size=group)
+    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{n},{'x' if n % 37 == 3 else n}\n" for n in range(300)))
+    done = Places([place_at(1, start) for start, _ in runs], [place_at(1, start + count) for start, count in runs])
+    missing = [n for n in range(300) if place_at(1, n) not in done]
+    for source in (Source(str(tmp_path / "in.parquet"), "parquet"), Source(str(tmp_path / "in.csv"), "csv")):
+        blocks = list(read_blocks(source, 1, {"a": int, "b": int}, ["a", "b"], done))
+        assert [block.first + n for block in blocks for n in range(len(block))] == missing
+        assert all(block[n]["b"] in (block.first + n, "x") for block in blocks for n in range(len(block)))
 
 
 def test_batches_of_one_size_are_the_same_batches(both_ways, tmp_path, logistic):

@@ -96,6 +96,17 @@ def test_another_job_is_refused_only_if_something_would_be_lost(output):
     output(model="n", keep=("a",)).prepare()
 
 
+def test_rows_that_are_kept_in_columns_do_not_go_on_row_by_row(output):
+    """As when pyarrow is not there any more, which alone can read them."""
+    first = output()
+    first.columnar = True
+    first.prepare()
+    write(first, 0)
+    first.clean()
+    with pytest.raises(ConfigurationError, match=r"changed since: how rows go through \(in columns where "):
+        output().prepare()
+
+
 def test_what_may_be_a_secret_is_not_written(output):
     first = output(**{"--handler-arg key": ["pa55word", None]})
     first.prepare()

@@ -1,33 +1,28 @@
-"""Predictions for blocks of rows: written as Arrow streams in parts, read again as lines of JSON or as Parquet.
+"""Predictions for blocks of rows: as record batches, and those as lines of JSON or as Parquet.
 
-The columns of a part are those of JSON (null, bool, int64, double, string); what is none of these is JSON itself, in a
-column of text whose field says so. Beside them stand where each row comes from: its source and its place in it.
+The columns are those of JSON (null, bool, int64, double, string); what is none of these is JSON itself, in a column of
+text whose field says so.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring
 from typing import Any, BinaryIO
 
 import numpy
 import pyarrow
 import pyarrow.compute
-import pyarrow.ipc
 import pyarrow.parquet
-from apache_beam.io.filesystems import FileSystems
 
 from headrace.beam.job.blocks import Block
-from headrace.beam.job.output import BLOCKS, Part, as_line, create
+from headrace.beam.job.output import as_line
 from headrace.beam.job.parquet import Columns, as_array, type_of
 from headrace.beam.job.rows import fields_of
 from headrace.core.conversion import to_results
 
-SOURCE, PLACE = "headrace.source", "headrace.place"
-"""The columns that say where a row comes from; no part of what is published."""
 _JSON = {b"headrace": b"json"}
 _ROWS = 1 << 16
 _BYTES = 1 << 24
@@ -40,108 +35,77 @@ _CANONICAL = set(_TYPE_OF.values())
 _PLAIN = {*_TYPE_OF, type(None)}
 
 
-class BlockPartWriter:
-    """Writes record batches into a part, each as a stream of its own: what is written is whole, whatever comes next.
+def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Callable[[], None]) -> None:
+    """One Parquet file of tables, which are gone through twice; the same rows make the same file, however cut.
 
     Args:
-        folder: for parts.
-        keep: the columns that go into the output; None: all.
+        file: to write.
+        tables: gives them; the first time hardly more is read than their columns' types.
+        check: called again and again; whatever it raises ends the work.
     """
-
-    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
-        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}{BLOCKS}"))
-        self._keep = keep
-        self._file: BinaryIO | None = None
-        self._waiting: list[Any] = []
-        self._rows = self._bytes = self._count = 0
-
-    def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Takes a block with its predictions: an array, a dict of arrays, or a list of results."""
-        batch = _answered(block, self._keep, predictions, model_id)
-        if self._waiting and self._waiting[0].schema != batch.schema:
-            self._flush()
-        self._waiting.append(batch)
-        self._count += batch.num_rows
-        self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-        if self._rows >= _ROWS or self._bytes >= _BYTES:
-            self._flush()
-
-    def finish(self) -> Part | None:
-        """Closes the part; None where nothing was written."""
-        if self._waiting:
-            self._flush()
-        if self._file is None:
-            return None
-        self._file.close()
-        return Part(True, self._path, {"predictions": self._count})
-
-    def _flush(self) -> None:
-        if self._file is None:
-            self._file = create(self._path)
-        with pyarrow.ipc.new_stream(self._file, self._waiting[0].schema) as writer:
-            for batch in self._waiting:
-                writer.write_batch(batch)
-        self._waiting, self._rows, self._bytes = [], 0, 0
-
-
-def read_part(path: str) -> Iterator[Any]:
-    """The rows of a part as tables, in order, without the columns that tell where rows come from."""
-    with FileSystems.open(path) if "://" in path else pyarrow.OSFile(path) as file:
-        while True:
-            try:
-                reader = pyarrow.ipc.open_stream(file)
-            except (pyarrow.ArrowInvalid, EOFError):  # there is none left
-                return
-            yield reader.read_all().drop_columns([SOURCE, PLACE])
-
-
-def write_parquet(file: BinaryIO, parts: Sequence[str], check: Callable[[], None]) -> None:
-    """One Parquet file of parts, which are read twice, though the first time hardly more than their columns' types."""
-    columns = Columns()
-    for table in _tables(parts):
+    columns, rows, size = Columns(), 0, 0
+    for table in tables():
         check()
+        rows, size = rows + table.num_rows, size + _size(table)
         for name, kind in _types_of(table):
             columns.widen(name, kind)
     schema = columns.schema
     texts = [name for name, kind in columns.types.items() if not (_TYPES.is_floating(kind) or _TYPES.is_integer(kind))]
     with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema, use_dictionary=texts) as writer:
-        for table in _tables(parts):
+        alike = (
+            pyarrow.Table.from_arrays([_as_type(table, *column) for column in columns.types.items()], schema=schema)
+            for table in tables()
+        )
+        for group in _regrouped(alike, max(1, min(_ROWS, _BYTES * rows // max(1, size)))):
             check()
-            arrays = [_as_type(table, name, kind) for name, kind in columns.types.items()]
-            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+            writer.write_table(group)
 
 
-def lines_of(part: str) -> Iterator[bytes]:
-    """The rows of a part as lines of JSON, some thousands at a time."""
-    for table in read_part(part):
+def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:
+    """Their rows as lines of JSON, some thousands at a time."""
+    for table in tables:
         for start in range(0, table.num_rows, _LINES):
             yield _lines(table.slice(start, _LINES))
 
 
-def _tables(parts: Iterable[str]) -> Iterator[Any]:
-    for part in parts:
-        yield from read_part(part)
+def _size(table: Any) -> int:
+    """About the bytes of its values; the sum of the parts', however it is cut."""
+    texts = [column for column in table.columns if _TYPES.is_string(column.type)]
+    lengths = (pyarrow.compute.sum(pyarrow.compute.binary_length(column)).as_py() or 0 for column in texts)
+    return int(sum(lengths)) + 8 * int(table.num_rows * table.num_columns)
 
 
-def _answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
-    """The record batch that is written for a block."""
+def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
+    """Tables of so many rows each, but for the last one; all of one schema."""
+    waiting: list[Any] = []
+    missing = rows
+    for table in tables:
+        start = 0
+        while table.num_rows - start >= missing:
+            yield pyarrow.concat_tables([*waiting, table.slice(start, missing)]).combine_chunks()
+            start, waiting, missing = start + missing, [], rows
+        if start < table.num_rows:
+            waiting.append(table.slice(start))
+            missing -= table.num_rows - start
+    if waiting:
+        yield pyarrow.concat_tables(waiting).combine_chunks()
+
+
+def answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
+    """The record batch that is written for a block; what is the same in all rows is in a dictionary."""
     columns = _kept(block, keep)
     if isinstance(predictions, list):
         columns.update(_of_results(predictions))
     else:
         columns["prediction"] = _of_predictions(predictions)
         if model_id is not None:
-            columns["model_id"] = pyarrow.repeat(model_id, len(block)), False
+            places = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int8()), len(block))
+            columns["model_id"] = pyarrow.DictionaryArray.from_arrays(places, [model_id]), False
     fields = [
         pyarrow.field(name, array.type, metadata=_JSON if is_json else None)
         for name, (array, is_json) in columns.items()
     ]
-    places = numpy.arange(block.first, block.first + len(block))
-    arrays = [array for array, _ in columns.values()]
-    arrays += [pyarrow.array(numpy.full(len(block), block.source, "int32")), pyarrow.array(places)]
-    fields += [pyarrow.field(SOURCE, pyarrow.int32()), pyarrow.field(PLACE, pyarrow.int64())]
-    return pyarrow.RecordBatch.from_arrays(arrays, schema=pyarrow.schema(fields))
+    return pyarrow.RecordBatch.from_arrays([array for array, _ in columns.values()], schema=pyarrow.schema(fields))
 
 
 _Column = tuple[Any, bool]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy
@@ -11,6 +12,7 @@ import pyarrow
 from headrace.beam.job.block_csv import Line, Parsed, parse
 from headrace.beam.job.blocks import Block
 from headrace.beam.job.files import Source, open_source, parquet_file
+from headrace.beam.job.positions import Places
 from headrace.core.conversion import FLOAT32_MAX
 
 _ROWS = 1 << 14
@@ -29,7 +31,9 @@ def has_blocks(sources: Sequence[Source], numbers: Mapping[str, type], names: Se
     return fits_csv and ("parquet" not in formats or _has_numbers(_schema_of(formats["parquet"]), names))
 
 
-def read_blocks(source: Source, index: int, numbers: Mapping[str, type], names: Sequence[str]) -> Iterator[Block]:
+def read_blocks(
+    source: Source, index: int, numbers: Mapping[str, type], names: Sequence[str], done: Places
+) -> Iterator[Block]:
     """The rows of a file in their order; memory holds a few megabytes of it, of a Parquet file a row group.
 
     Args:
@@ -37,15 +41,20 @@ def read_blocks(source: Source, index: int, numbers: Mapping[str, type], names: 
         index: of the source, counted from 0.
         numbers: which columns of a CSV file are numbers.
         names: the columns that the model sees.
+        done: the places of rows that are left out.
     """
     first = 0
-    for rows in _parquet(source) if source.format == "parquet" else parse(source, numbers):
-        if isinstance(rows, Line):
-            yield Block(index, first, tuple(names), row=rows.row)
-            first += 1
+    for rows in _parquet(source, index, done) if source.format == "parquet" else parse(source, numbers):
+        if isinstance(rows, int):
+            first += rows
             continue
-        yield from _cut(Block(index, first, tuple(names), rows.batch), rows.all_finite)
-        first += rows.batch.num_rows
+        if isinstance(rows, Line):
+            block, all_finite = Block(index, first, tuple(names), row=rows.row), True
+        else:
+            block, all_finite = Block(index, first, tuple(names), rows.batch), rows.all_finite
+        first += len(block)
+        for start, stop in done.missing(index, block.first, first):
+            yield from _cut(block[start - block.first : stop - block.first], all_finite)
 
 
 def _schema_of(source: Source) -> Any:
@@ -65,13 +74,26 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def _parquet(source: Source) -> Iterator[Parsed | Line]:
+def _parquet(source: Source, index: int, done: Places) -> Iterator[Parsed | int]:
+    """In place of row groups that are done comes the number of their rows."""
     with open_source(source) as file:
         parquet = parquet_file(file)
         if len(set(parquet.schema_arrow.names)) < len(parquet.schema_arrow.names):
             raise ValueError("a column's name is there twice")
-        for batch in parquet.iter_batches(batch_size=_rows_at_once(parquet.metadata), use_threads=False):
-            yield Parsed(batch, all_finite=False)
+        sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
+        ends = list(accumulate(sizes))
+
+        def is_done(group: int) -> bool:
+            return not any(done.missing(index, ends[group] - sizes[group], ends[group]))
+
+        size = _rows_at_once(parquet.metadata)
+        for are_done, some in groupby(range(len(sizes)), is_done):
+            groups = list(some)
+            if are_done:
+                yield sum(sizes[group] for group in groups)
+                continue
+            for batch in parquet.iter_batches(size, row_groups=groups, use_threads=False):
+                yield Parsed(batch, all_finite=False)
 
 
 def _rows_at_once(metadata: Any) -> int:
@@ -82,8 +104,8 @@ def _rows_at_once(metadata: Any) -> int:
 
 
 def _cut(block: Block, all_finite: bool) -> Iterator[Block]:
-    """Parts of a block, where its model's columns are fit, and single rows where they are not."""
-    unfit = _unfit(block, all_finite)
+    """Parts of a block, where its model's columns are fit, and single rows where they are not; one row as it is."""
+    unfit = None if block.batch is None else _unfit(block, all_finite)
     if unfit is None:
         yield block
         return

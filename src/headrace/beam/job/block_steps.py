@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.beam.job.block_output import BlockPartWriter
+from headrace.beam.job.block_parts import BlockPartWriter, DurableBlockPartWriter
 from headrace.beam.job.block_reading import has_blocks, read_blocks
 from headrace.beam.job.blocks import batching_over_blocks, over_blocks
 from headrace.beam.job.files import Source
 from headrace.beam.job.output import Output
+from headrace.beam.job.positions import Places
+from headrace.beam.job.resume import load_done
 from headrace.beam.job.row_steps import Read, Way, WriteParts
 
 if TYPE_CHECKING:
@@ -20,36 +22,39 @@ def in_columns(job: Job, output: Output, names: tuple[str, ...]) -> Way | None:
     """The steps, for a handler that ``takes_columns``; None where the columns ``names`` are not of numbers."""
     if not has_blocks(job.sources, job.numbers, names):
         return None
+    resume = job.resume is not None
     return Way(
-        ReadBlocks(job.numbers, output.folder, names),
+        ReadBlocks(job.numbers, output.folder, names, resume=resume),
         over_blocks(job.handler, job.examples),
         batching_over_blocks(job.handler, job.batch_sizes),
-        WriteBlocks(output.folder, job.keep),
+        WriteBlocks(output.folder, job.keep, resume=resume),
     )
 
 
 class ReadBlocks(Read):
     """Files to blocks of rows."""
 
-    def __init__(self, numbers: Mapping[str, type], folder: str, names: tuple[str, ...]) -> None:
-        super().__init__(numbers, folder, resume=False)
+    def __init__(self, numbers: Mapping[str, type], folder: str, names: tuple[str, ...], *, resume: bool) -> None:
+        super().__init__(numbers, folder, resume=resume)
         self._names = names
 
     def rows(self, index: int, source: Source) -> Iterator[Any]:
         """Blocks."""
-        return read_blocks(source, index, self.numbers, self._names)
+        done = load_done(self._folder) if self._resume else Places()
+        return read_blocks(source, index, self.numbers, self._names, done)
 
 
 class WriteBlocks(WriteParts):
     """Writes blocks with their predictions."""
 
-    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
-        super().__init__(folder, resume=False)
+    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
+        super().__init__(folder, resume=resume)
         self._keep = keep
 
     def start_bundle(self) -> None:
         """Begins a part."""
-        self._part = BlockPartWriter(self._folder, self._keep)
+        writer = DurableBlockPartWriter if self._resume else BlockPartWriter
+        self._part = writer(self._folder, self._keep)
 
     def process(self, result: Any) -> None:
         """Writes rows."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow
 
+from headrace.beam.job.positions import place_at
 from headrace.beam.job.rows import BrokenLine, ExampleOfRow, Examples, Row
 from headrace.core.config import BatchingConfig
 from headrace.core.conversion import to_results
@@ -39,6 +40,11 @@ class Block:
     """The one row, where there is no batch."""
     example: Any = None
     """Made of that row."""
+
+    @property
+    def place(self) -> int:
+        """Of the first row in the input."""
+        return place_at(self.source, self.first)
 
     def __len__(self) -> int:
         return 1 if self.batch is None else int(self.batch.num_rows)

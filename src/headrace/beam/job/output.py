@@ -19,7 +19,7 @@ from headrace.beam.job.files import absolute, dead_letters_path, lines, output_f
 from headrace.core.errors import ConfigurationError
 
 BLOCKS = ".arrows"
-"""How the names of parts end whose rows are in columns; see ``headrace.beam.job.block_output``."""
+"""How the names of parts end whose rows are in columns; see ``headrace.beam.job.block_parts``."""
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
@@ -90,6 +90,8 @@ class Output:
         ConfigurationError: an extension says neither, or the two are the same file.
     """
 
+    columnar = False
+    """Whether the parts of predictions are in columns."""
     kept_rows = 0
     """How many rows are done and kept, though there is no output; none, where a run that fails leaves nothing."""
     earlier_rows = 0
@@ -140,11 +142,7 @@ class Output:
         """
         parts = self._parts(check)
         bad = self._joined_letters([part.path for part in parts if not part.predictions], check)
-        good_paths = [part.path for part in parts if part.predictions]
-        if self.format == "parquet":
-            good = _joined_as_parquet(self._scratch(self.path), good_paths, check)
-        else:
-            good = _joined(self._scratch(self.path), good_paths, check)
+        good = self._joined_predictions([part.path for part in parts if part.predictions], check)
         check()
         _move(bad, self.dead_letters)
         _move(good, self.path)
@@ -181,6 +179,18 @@ class Output:
             create(self._letters_scratch).close()
         except OSError as error:
             raise ConfigurationError(f"cannot write {self.dead_letters}: {error}") from error
+
+    def _joined_predictions(self, parts: list[str], check: Callable[[], None]) -> str:
+        path = self._scratch(self.path)
+        if self.columnar:
+            return _joined_tables(path, self.format, lambda: self._tables(parts), check)
+        return (_joined_as_parquet if self.format == "parquet" else _joined)(path, parts, check)
+
+    def _tables(self, parts: list[str]) -> Iterable[Any]:
+        """The rows of parts in columns."""
+        from headrace.beam.job.block_parts import read_parts  # noqa: PLC0415 - as for Parquet
+
+        return read_parts(parts)
 
     def _joined_letters(self, parts: list[str], check: Callable[[], None]) -> str:
         path = self._letters_scratch if self._letters_are_elsewhere else self._scratch(self.dead_letters)
@@ -246,25 +256,29 @@ def create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> Binar
 def _joined(path: str, parts: list[str], check: Callable[[], None], *, copy: bool = False) -> str:
     """One file of the parts; a single part is that file already, unless a copy is asked for."""
     compression = CompressionTypes.detect_compression_type(path)
-    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED and not (copy or parts[0].endswith(BLOCKS)):
+    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED and not copy:
         return parts[0]
     with create(path, compression) as file:
         for part in parts:
             check()
-            if part.endswith(BLOCKS):
-                _write_lines(file, part, check)
-                continue
             with FileSystems.open(part) as source:
                 shutil.copyfileobj(source, file, _CHUNK_BYTES)
     return path
 
 
-def _write_lines(file: BinaryIO, part: str, check: Callable[[], None]) -> None:
-    from headrace.beam.job.block_output import lines_of  # noqa: PLC0415 - as for Parquet
+def _joined_tables(path: str, file_format: str, tables: Callable[[], Iterable[Any]], check: Callable[[], None]) -> str:
+    """One file of rows in columns."""
+    from headrace.beam.job.block_output import lines_of, write_parquet  # noqa: PLC0415 - as for Parquet
 
-    for chunk in lines_of(part):
-        check()
-        file.write(chunk)
+    compression = CompressionTypes.UNCOMPRESSED if file_format == "parquet" else None
+    with create(path, compression or CompressionTypes.detect_compression_type(path)) as file:
+        if file_format == "parquet":
+            write_parquet(file, tables, check)
+            return path
+        for chunk in lines_of(tables()):
+            check()
+            file.write(chunk)
+    return path
 
 
 def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *, letters: bool = False) -> str:
@@ -278,12 +292,6 @@ def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *
         write_table,
     )
 
-    if any(part.endswith(BLOCKS) for part in parts):
-        from headrace.beam.job.block_output import write_parquet  # noqa: PLC0415 - as above
-
-        with create(path) as file:
-            write_parquet(file, parts, check)
-        return path
     columns = letter_columns() if letters else Columns()
     for rows in _chunks(parts) if not letters else ():
         check()

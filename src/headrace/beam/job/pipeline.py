@@ -114,6 +114,7 @@ class Run:
         way = _in_columns(job, self.output)
         self.is_columnar = way is not None
         """Whether rows go through in columns."""
+        self.output.columnar = self.is_columnar
         way = way or _row_by_row(job, self.output)
         _build(self._pipeline, job, self.output, way, spread=job.runner != DEFAULT_RUNNER or workers != 1)
         self._result: Any = None
@@ -231,7 +232,7 @@ def _in_columns(job: Job, output: Output) -> Way | None:
     over_rows(job.handler, job.examples)  # refuses what rows cannot be given to
     examples = job.examples
     names = examples.all_columns if examples.columns is None else examples.columns
-    if job.resume is not None or not job.columnar or examples.key is not None or not takes_columns(job.handler):
+    if not job.columnar or examples.key is not None or not takes_columns(job.handler):
         return None
     try:
         from headrace.beam.job.block_steps import in_columns  # noqa: PLC0415 - needs pyarrow

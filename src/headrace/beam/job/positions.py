@@ -50,11 +50,10 @@ class Places:
 
     def missing(self, source: int, start: int = 0, stop: int = sys.maxsize) -> Iterator[tuple[int, int]]:
         """The ranges of row numbers of a source, within one from ``start`` to ``stop``, that are not in the set."""
-        base, end = place_at(source, 0), place_at(source + 1, 0)
-        first, last = numpy.searchsorted(self.stops, base, "right"), numpy.searchsorted(self.starts, end, "left")
+        base = place_at(source, 0)
+        end = base + min(stop, 1 << _NUMBER_BITS)
+        first, last = numpy.searchsorted(self.stops, base + start, "right"), numpy.searchsorted(self.starts, end)
         for there, gone in zip(self.starts[first:last].tolist(), self.stops[first:last].tolist(), strict=True):
-            if there - base >= stop:
-                break
             if start < there - base:
                 yield start, there - base
             start = max(start, gone - base)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
@@ -46,7 +46,7 @@ class ResumableOutput(Output):
         folder, file = os.path.split(absolute(path))
         place = os.path.join(os.path.realpath(folder), file)  # which has one name, whatever links lead there
         super().__init__(path, dead_letters, "resume-" + hashlib.sha256(os.fsencode(place)).hexdigest()[:8])
-        self._job = {name: _digest(value) for name, value in {"the version": _VERSION, **job}.items()}
+        self._decisive = {"the version": _VERSION, **job}
         self._lock: BinaryIO | None = None
         self._published = False
 
@@ -71,6 +71,12 @@ class ResumableOutput(Output):
             shutil.rmtree(self.folder, ignore_errors=True)
         self._clean_letters()
         self._unlock()
+
+    @property
+    def _job(self) -> dict[str, str]:
+        way = "in columns" if self.columnar else "row by row"
+        decisive = {**self._decisive, "how rows go through (in columns where pyarrow is installed)": way}
+        return {name: _digest(value) for name, value in decisive.items()}
 
     @property
     def _job_path(self) -> str:
@@ -111,7 +117,8 @@ class ResumableOutput(Output):
 
     def _refuse_another(self, then: Mapping[str, Any]) -> None:
         missing = object()
-        names = [name for name in {**then, **self._job} if then.get(name, missing) != self._job.get(name, missing)]
+        now = self._job
+        names = [name for name in {**then, **now} if then.get(name, missing) != now.get(name, missing)]
         if names:
             raise ConfigurationError(
                 f"{self.earlier_rows:,} rows of an earlier run are kept for {self.path}, but these have changed since: "
@@ -135,12 +142,17 @@ class ResumableOutput(Output):
         if gaps:
             raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
         paths = {part: os.path.join(self.folder, part) for part in ("good.joined", "bad.joined")}
-        rows = good.join(paths["good.joined"], check)
+        rows = len(good.places) if self.columnar else good.join(paths["good.joined"], check)
         bad.join(paths["bad.joined"], check)
         return [
             Part(True, paths["good.joined"], {"predictions": rows}),
             Part(False, paths["bad.joined"], _counts_of_letters(paths["bad.joined"])),
         ]
+
+    def _tables(self, parts: list[str]) -> Iterable[Any]:
+        from headrace.beam.job.block_parts import read_in_order  # noqa: PLC0415 - needs pyarrow
+
+        return read_in_order(DurableParts.find(self.folder, predictions=True))
 
     def _unlock(self) -> None:
         if self._lock is not None:

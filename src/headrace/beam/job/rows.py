@@ -129,19 +129,18 @@ def fields_of(prediction: Any) -> dict[str, Any]:
 
 def row_of(element: Any) -> Row | BrokenLine:
     """The row at the heart of a dead letter's element, which is a row, or a pair or batch that begins with one."""
-    row: Row | BrokenLine = _first(element, _ROWS)
+    row: Row | BrokenLine = _first(element, lambda one: isinstance(one, _ROWS))
     return row
 
 
 def place_of(element: Any) -> int:
     """The place of the row at the heart of an element, which was read with it."""
-    placed: Placed = _first(element, Placed)
-    return placed.place
+    return int(_first(element, lambda one: hasattr(one, "place")).place)  # a row with its place, or a block of rows
 
 
-def _first(element: Any, kind: Any) -> Any:
-    while not isinstance(element, kind):
-        if not isinstance(element, tuple | list):
+def _first(element: Any, is_it: Callable[[Any], bool]) -> Any:
+    while not is_it(element):
+        if isinstance(element, str | bytes) or not hasattr(element, "__getitem__"):
             raise TypeError(f"a function of the handler has put {element!r:.100} in the place of its row.")
         element = element[0]
     return element

@@ -1,0 +1,155 @@
+"""Runs in columns that are killed go on where they were, and end as if nothing had happened."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from headrace.beam.job.durable import DurableParts
+
+LOGGED = '''
+import os
+import time
+
+import numpy
+
+import headrace
+from headrace.beam.job import durable
+
+durable._COMMIT_SECONDS = 0.05
+
+
+class Logged(headrace.ModelHandler):
+    """Notes in a file which rows it predicts; 97, 194, ... are poison."""
+
+    def load_model(self):
+        return "log"
+
+    def columns_equal_rows(self):
+        return True
+
+    def example_from_row(self, row):
+        return float(row["n"]), float(row["x"])
+
+    def run_inference(self, batch, path, inference_args=None):
+        return self.run_columns(dict(zip("nx", map(numpy.array, zip(*batch)))), path).tolist()
+
+    def run_columns(self, columns, path, inference_args=None):
+        time.sleep(float(os.environ.get("PAUSE", 0)))
+        numbers = columns["n"]
+        if (numbers % 97 == 0).any():
+            raise ValueError("poison")
+        with open(path, "a") as log:
+            log.write("".join(f"{n:.0f}\\n" for n in numbers))
+        return numbers + columns["x"]
+'''
+COUNT = 12_000
+INPUTS = ("a.parquet", "b.csv")
+ARGUMENTS = ("run", *INPUTS, "--handler=logged:Logged", "--columns=n,x", "--max-batch-size=20", "--keep=n,word")
+
+
+@pytest.fixture
+def work(folder, monkeypatch):
+    """A Parquet file, and a CSV file with broken lines, of rows of which some are not fit for columns."""
+    folder.write("logged.py", LOGGED)
+    monkeypatch.syspath_prepend(str(folder.path))
+    half = COUNT // 2
+    table = {
+        "n": range(half),
+        "x": [None if n % 301 == 5 else n / 8 for n in range(half)],
+        "word": [f"w{n % 7}" if n % 5 else None for n in range(half)],
+    }
+    pyarrow.parquet.write_table(pyarrow.table(table), folder.path / "a.parquet", row_group_size=1000)
+    lines = [f"{n},{'smudge' if n % 301 == 5 else n / 8},é{n}" for n in range(half, COUNT)]
+    lines[1000] += ",broken"
+    folder.write("b.csv", "\n".join(["n,x,word", *lines]))
+    yield folder
+    sys.modules.pop("logged", None)
+
+
+@pytest.fixture
+def start(folder):
+    """A command line as the leader of a group of processes."""
+
+    def start(*arguments):
+        return subprocess.Popen(
+            [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *arguments],
+            cwd=folder.path,
+            env={**os.environ, "PAUSE": "0.005"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def numbers_done(folder, name):
+    """Of the rows that are durable."""
+    return {
+        number + (place >> 40) * (COUNT // 2)
+        for path in folder.path.glob(f".{name}.headrace-*")
+        for kind in (True, False)
+        for place, rows, _ in DurableParts.find(str(path), predictions=kind).runs.tolist()
+        for number in range(place & ((1 << 40) - 1), (place & ((1 << 40) - 1)) + rows)
+    }
+
+
+def log_of(folder):
+    path = folder.path / "log"
+    return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def kill(process, folder, name, at_least):
+    """Kills a run and its children once so many rows of it are durable; returns which are."""
+    while len(numbers_done(folder, name)) < at_least:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return numbers_done(folder, name)
+
+
+def letters_of(path):
+    """How often a poison row was tried depends on which others were left for its batch, frames on where it was."""
+    letters = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{**letter, "attempts": 0, "traceback": ""} for letter in letters]
+
+
+@pytest.mark.parametrize("name", ["p.parquet", "p.jsonl.gz"])
+def test_killed_again_and_again(work, headrace, start, name):
+    """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
+    expected = headrace(*ARGUMENTS, "--output", f"whole/{name}", "--dead-letters=whole/q.jsonl")
+    arguments = (*ARGUMENTS, "--output", name, "--dead-letters=q.jsonl", "--resume")
+    done = set()
+    workers = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
+    for others in (("--isolate", "--max-batch-size=30"), workers):
+        logged = len(log_of(work))
+        process = start(*arguments, *others)
+        now = kill(process, work, name, len(done) + random.randrange(1, COUNT // 5))
+        assert done < now
+        assert [path for path in work.names() if path.endswith(".arrows")]
+        assert not done & set(log_of(work)[logged:])
+        done = now
+    logged = len(log_of(work))
+    last = headrace(*arguments, "--max-batch-size=1000")
+    assert (last.code, last.err) == (0, "")
+    assert last.summary["rows"] == f"{COUNT:,}"
+    assert last.summary["done before"] == f"{len(done):,}"
+    assert last.summary["predictions"] == expected.summary["predictions"]
+    assert last.summary["dead letters"] == expected.summary["dead letters"]
+    assert not done & set(log_of(work)[logged:])
+    read = gzip.decompress if name.endswith(".gz") else bytes
+    assert read((work.path / name).read_bytes()) == read((work.path / "whole" / name).read_bytes())
+    by_row = sorted(letters_of(work.path / "whole" / "q.jsonl"), key=json.dumps)
+    assert sorted(letters_of(work.path / "q.jsonl"), key=json.dumps) == by_row
+    assert not [path for path in work.names() if "headrace-" in path]
