@@ -36,6 +36,7 @@ WORKLOADS = (
     "sharing_copies",
     "sharing_recovery",
     "timestamps",
+    "lateness",
     "imports",
 )
 
@@ -54,12 +55,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=WORKLOADS, help="which workloads; all")
+    parser.add_argument("--only", nargs="+", choices=WORKLOADS, help="which workloads; all")
     parser.add_argument("--repeats", type=int, help="runs of each side that count; 7, or 2 with --quick")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works; measures nothing")
+    parser.add_argument("--prism", type=Path, help="Prism's binary, for the workload lateness, which is else left out")
     parser.add_argument("--threads", type=int, help="threads of PyTorch, for both sides; one for each core")
     parser.add_argument("--out", type=Path, help="folder to write to; results beside this file, none with --quick")
     options = parser.parse_args(argv)
+    options.only = options.only or [name for name in WORKLOADS if options.prism or name != "lateness"]
+    if options.prism:
+        os.environ["HEADRACE_BENCHMARK_PRISM"] = str(options.prism.absolute())
+    elif "lateness" in options.only:
+        parser.error("lateness needs --prism: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0")
     options.repeats = options.repeats or (2 if options.quick else 7)
     options.out = options.out or (None if options.quick else Path(__file__).parent / "results")
     return options

@@ -51,6 +51,11 @@ def test_what_cannot_be_measured_waits_for_the_time_or_for_many():
     assert batches([1] * 7, 1, measured=False, lookahead=4, length_fn=len) == ([[1] * 4], [1] * 3)
 
 
+def test_elements_that_are_not_measured_count_as_one_each():
+    policy = GatherPolicy(BatchingConfig(max_batch_size=5), measured=True)
+    assert policy.take(Gathered(3.5, 0.0, 9), [9, 7, 8, 6, 5], None) == (Gathered(3.5, 0.0, 6, 4, 4, 1), 4)
+
+
 options = st.fixed_dictionaries(
     {"max_batch_size": st.integers(1, 9)},
     optional={
@@ -75,3 +80,30 @@ def test_no_limit_is_exceeded_and_nobody_lost(sizes, target, options, measured, 
             assert len(batch) * max(batch) <= config.max_batch_weight
         if measured and config.sizes_are_weights and len(batch) > 1:
             assert sum(batch) <= config.max_batch_size
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99)), min_size=1),
+    st.integers(1, 20),
+    options,
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(1, 7), min_size=1),
+)
+def test_several_at_once_are_taken_as_one_by_one(elements, target, options, measured, counted, cuts):
+    policy = GatherPolicy(BatchingConfig(**options), measured=measured)
+    elements = [(1 if counted else size, stamp) for size, stamp in elements]
+    expected = batches([size for size, _ in elements], target, measured=measured, **options)
+    leaving, waiting, gathered, rest, turn = [], [], None, elements, 0
+    while rest:
+        now, turn = rest[: cuts[turn % len(cuts)]], turn + 1
+        sizes, stamps = map(list, zip(*now, strict=True))
+        unmeasured = counted and not ({"element_size_fn", "length_fn"} & options.keys())
+        gathered, count = policy.take(gathered or Gathered(target, 0.0, 100), stamps, None if unmeasured else sizes)
+        waiting += now[:count]
+        rest = rest[count:]
+        assert gathered.earliest == min(stamp for _, stamp in waiting)
+        if count < len(now) or policy.is_full(gathered):
+            leaving.append([size for size, _ in waiting])
+            waiting, gathered = [], None
+    assert (leaving, [size for size, _ in waiting]) == expected

@@ -105,6 +105,25 @@ def test_order_stays_among_elements_of_one_length():
     assert [batch.tags for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.integers(1, 30), st.sampled_from([(), (2,)]))
+def test_order_stays_among_elements_of_one_length_whatever_the_limits(lengths, count, heaviest, boundaries):
+    _, batches = cut(lengths, Limits(1, count, heaviest, boundaries))
+    tags = [tag for batch in batches for tag in batch.tags]
+    assert tags == sorted(range(len(lengths)), key=lambda place: -lengths[place])
+
+
+@given(LENGTHS, st.integers(1, 9), st.integers(1, 900), st.integers(1, 900), st.booleans())
+def test_batches_taken_one_by_one_are_those_of_a_cut(lengths, count, heaviest, target, padded):
+    limits = Limits(1, count, heaviest, (100,))
+    lookahead = Lookahead(lambda: target, limits, target_is_padded=padded)
+    for place, length in enumerate(lengths):
+        lookahead.add(Measured((length, length), place, length, length))
+    taken = []
+    while len(lookahead):
+        taken.append(lookahead.take())
+    assert [batch.tags for batch in taken] == [batch.tags for batch in cut(lengths, limits, target, padded=padded)[1]]
+
+
 @pytest.mark.parametrize(("waiting", "share"), [(2048, 0.96), (20_000, 0.99)])
 def test_little_is_padding(waiting, share):
     lengths = [min(256, max(4, int(random.Random(place).lognormvariate(3.9, 1)))) for place in range(20_000)]

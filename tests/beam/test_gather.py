@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
-from headrace.beam.gather import Records, _Wait
+from headrace.beam.chunks import Chunk, ChunkCoder
+from headrace.beam.gather import _Wait
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import Request, prepare
 from headrace.testing import FakeClock, SlowHandler
@@ -271,46 +272,58 @@ class Value(Cell):
         self.values = [value]
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 4)), max_size=30), st.integers(1, 6))
+WHERE = window.IntervalWindow(0, 100)
+
+
+def chunk(coder, stamps, waited=0.0):
+    arrived = [WindowedValue(stamp, Timestamp(stamp), (WHERE,)) for stamp in stamps]
+    return coder.encode(arrived, None, 0, waited)
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.floats(0, 4)), max_size=20),
+    st.integers(1, 6),
+)
 def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arrivals, target):
     batching = BatchingConfig(min_batch_size=target, max_batch_size=target, max_batch_duration_secs=5, clock=now)
-    wait = _Wait(prepare(Sizes(), Request(batching=batching)), Records(beam.coders.VarIntCoder()))
+    wait, coder = _Wait(prepare(Sizes(), Request(batching=batching))), ChunkCoder(beam.coders.VarIntCoder())
     wait.setup()
     bag, state, due, window_end = Cell(), Value(), Timer(), Timer()
-    where = window.IntervalWindow(0, 100)
     NOW[0] = 1000.0
-    kept, left, first = [], [], 0.0
-    for stamp, pause in arrivals:
+    kept, left, first, first_of_all = [], [], 0.0, 0
+    for stamps, pause in arrivals:
         NOW[0] += pause
         if due.fires is not None and due.fires <= NOW[0]:
-            left += wait.on_due(where, bag, state, due)
+            left += wait.on_due(WHERE, bag, state, due)
             kept = []
-        first = first if kept else NOW[0]
-        kept.append(stamp)
-        due.at = window_end.at = stamp
-        gone = list(
-            wait.process(("key", stamp), WindowedValue(stamp, Timestamp(stamp), (where,)), bag, state, due, window_end)
-        )
-        left += gone
-        kept = [] if gone else kept
-        assert due.holds == (min(kept) if kept else None)
-        assert due.fires == (pytest.approx(first + 5) if kept else None)
-        assert not kept or window_end.fires == pytest.approx(100, abs=0.001)
-    left += wait.on_window_end(where, bag, state, due)
-    assert (due.fires, wait.on_due(where, bag, state, due)) == (None, [])
-    lists = [[wait._records.decode(record, where) for record in one.value] for one in left]
-    assert [one.value for several in lists for one in several] == [stamp for stamp, _ in arrivals]
-    assert [float(one.timestamp) for one in left] == [min(one.value for one in several) for several in lists]
+        due.at = window_end.at = min(stamps)
+        together = [*kept, *stamps]
+        rest = together[len(together) // target * target :]
+        first = first if kept and len(rest) == len(together) else NOW[0]
+        began_here, kept = len(rest) <= len(stamps), rest
+        left += wait.process(("key", tuple(chunk(coder, stamps))), WHERE, bag, state, due, window_end)
+        assert (due.fires, due.holds is None) == (pytest.approx(first + 5) if kept else None, not kept)
+        if kept:
+            first_of_all = min(stamps) if began_here else min(first_of_all, *stamps)
+            assert first_of_all <= due.holds <= min(kept)  # a chunk that is parted holds it for all its elements
+            assert window_end.fires == pytest.approx(100, abs=0.001)
+    left += wait.on_window_end(WHERE, bag, state, due)
+    assert (due.fires, wait.on_due(WHERE, bag, state, due)) == (None, [])
+    lists = [
+        [one.value for fields, start, stop in several.value for one in coder.decode(Chunk(*fields), WHERE)[start:stop]]
+        for several in left
+    ]
+    assert [one for several in lists for one in several] == [stamp for stamps, _ in arrivals for stamp in stamps]
+    assert [float(one.timestamp) for one in left] == [min(several) for several in lists]
     wait.teardown()
 
 
-def test_a_record_keeps_its_pane():
-    pane = beam.utils.windowed_value.PaneInfo(True, False, 1, 3, 2)
-    records = Records(beam.coders.registry.get_coder(str))
-    where = window.IntervalWindow(0, 10)
-    for stamp, given_pane in (
-        (Timestamp(micros=1234567), pane),
-        (Timestamp(1), beam.utils.windowed_value.PANE_INFO_UNKNOWN),
-    ):
-        found = records.decode(records.encode("x", stamp, given_pane), where)
-        assert (found.value, found.timestamp, found.windows, found.pane_info) == ("x", stamp, (where,), given_pane)
+def test_what_an_element_waited_in_its_bundle_counts():
+    batching = BatchingConfig(min_batch_size=2, max_batch_duration_secs=5, clock=now)
+    wait = _Wait(prepare(Sizes(), Request(batching=batching)))
+    wait.setup()
+    NOW[0], due = 1000.0, Timer()
+    late = chunk(ChunkCoder(beam.coders.VarIntCoder()), [3], waited=4.0)
+    assert list(wait.process(("key", tuple(late)), WHERE, Cell(), Value(), due, Timer())) == []
+    assert due.fires == 1001.0
+    wait.teardown()

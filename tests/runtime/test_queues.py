@@ -56,6 +56,47 @@ def test_the_direct_queue_gives_the_batches_that_every_other_way_gives(elements,
     assert cut(queues_for(DoublingHandler(), fixed(size)), elements) == cut(weighed, elements)
 
 
+LENGTH_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "element_size_fn": st.just(lambda pair: abs(pair[1])),
+        "length_fn": st.just(lambda pair: abs(pair[1])),
+        "lookahead": st.integers(1, 9),
+        "bucket_boundaries": st.just([5, 9]),
+        "max_batch_weight": st.integers(1, 30),
+    },
+).filter(lambda chosen: "length_fn" in chosen or not {"bucket_boundaries", "max_batch_weight"} & chosen.keys())
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12)), max_size=40), st.integers(1, 9), LENGTH_OPTIONS)
+def test_models_and_buckets_never_mix_and_nobody_is_overtaken_for_ever(elements, size, options):
+    config = fixed(size, **options)
+    queues = queues_for(by_key("a", "b"), config)
+    left, waiting = [], {"a": [], "b": []}
+    for place, element in enumerate(elements):
+        waiting[element[0]].append(place)
+        for name, batch in queues.add(element, place):
+            left.append(batch)
+            waiting = {key: [one for one in places if one not in batch.tags] for key, places in waiting.items()}
+            assert {key for key, _ in batch.elements} == {elements[batch.tags[0]][0]}
+        assert all(len(places) < (config.lookahead if config.sorts else size) for places in waiting.values())
+    left += [batch for _, batch in queues.flush()]
+    assert sorted(tag for batch in left for tag in batch.tags) == list(range(len(elements)))
+    for batch in left:
+        sizes = [elements[tag][1] for tag in batch.tags]
+        assert len({elements[tag][0] for tag in batch.tags}) == 1
+        assert "bucket_boundaries" not in options or len({(one >= 5) + (one >= 9) for one in sizes}) == 1
+        assert 1 <= len(sizes) <= size
+        assert (
+            "max_batch_weight" not in options or len(sizes) == 1 or max(sizes) * len(sizes) <= config.max_batch_weight
+        )
+        assert not config.sizes_are_weights or len(sizes) == 1 or sum(sizes) <= size
+    for key in "ab" if not config.sorts else ():
+        assert [t for b in left for t in b.tags if elements[t][0] == key] == [
+            place for place, (one, _) in enumerate(elements) if one == key
+        ]
+
+
 @pytest.mark.parametrize(
     ("handler", "options", "direct"),
     [

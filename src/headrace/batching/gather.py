@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.core.config import BatchingConfig
@@ -30,6 +31,11 @@ class Gathered(NamedTuple):
         earliest = min(earliest, timestamp)
         return Gathered(target, due, earliest, elements + 1, total + size, size if size > largest else largest)
 
+    def plus_many(self, count: int, timestamp: int) -> Gathered:
+        """The same with more elements of size 1, the earliest of which has that timestamp."""
+        target, due, earliest, elements, total, largest = self
+        return Gathered(target, due, min(earliest, timestamp), elements + count, total + count, max(1, largest))
+
 
 class GatherPolicy:
     """Says when elements are enough for a batch, and when one more would be too many.
@@ -46,6 +52,24 @@ class GatherPolicy:
         self._weighs = measured and (config.sizes_are_weights or config.sorts)
         self._most = config.lookahead if self._blind else config.max_batch_size
         self._heaviest = config.max_batch_size if config.sizes_are_weights else config.max_batch_weight or math.inf
+
+    def take(self, gathered: Gathered, micros: Sequence[int], sizes: Sequence[float] | None) -> tuple[Gathered, int]:
+        """Lets as many elements join as may, in order, until they are enough; what is gathered then, and how many.
+
+        Args:
+            gathered: those before them.
+            micros: their timestamps, in microseconds.
+            sizes: of each; None: each counts as 1.
+        """
+        if sizes is None and not self._weighs:
+            most = self._most if self._blind else min(self._most, gathered.target)
+            count = min(len(micros), max(0 if gathered.elements else 1, math.ceil(most - gathered.elements)))
+            return gathered.plus_many(count, min(micros[:count], default=gathered.earliest)), count
+        for count, (size, stamp) in enumerate(zip(sizes or [1] * len(micros), micros, strict=True)):
+            if gathered.elements and (self.is_full(gathered) or not self.fits(gathered, size)):
+                return gathered, count
+            gathered = gathered.plus(size, stamp)
+        return gathered, len(micros)
 
     def fits(self, gathered: Gathered, size: float) -> bool:
         """Whether one more element of that size may share their batch."""

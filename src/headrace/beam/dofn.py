@@ -124,7 +124,7 @@ def as_outputs(outcome: Outcome) -> Iterable[Output]:
     return (beam.pvalue.TaggedOutput(tag, outcome.tag.with_value(outcome.record)),)
 
 
-class _Once(tuple):  # type: ignore[type-arg]
+class Once(tuple):  # type: ignore[type-arg]
     """Windows that stay as they are when multiplied.
 
     Beam multiplies the windows of whatever ``process`` emits by the number of windows of the current input, taking it
@@ -133,11 +133,11 @@ class _Once(tuple):  # type: ignore[type-arg]
 
     __slots__ = ()
 
-    def __mul__(self, _: Any) -> _Once:
+    def __mul__(self, _: Any) -> Once:
         return self
 
 
 def _unmultiplied(output: Output) -> Output:
     windowed = output.value if isinstance(output, beam.pvalue.TaggedOutput) else output
-    windowed.windows = _Once(windowed.windows)
+    windowed.windows = Once(windowed.windows)
     return output

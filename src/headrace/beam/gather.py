@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,47 +17,24 @@ from apache_beam.transforms.core import Windowing
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
+from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.timestamp import Timestamp
-from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, WindowedValue
+from apache_beam.utils.windowed_value import WindowedValue
 
+from headrace.batching.batcher import Batcher
 from headrace.batching.gather import Gathered, GatherPolicy
-from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output
+from headrace.beam.chunks import Chunk, ChunkCoder, Part
+from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output
 from headrace.beam.surroundings import lingers
-from headrace.runtime.plan import ONLY, Plan
+from headrace.runtime.plan import Plan
 from headrace.runtime.session import SessionSpec, close_session, open_session
 
-
-class Records:
-    """An element with its timestamp and pane, as bytes; its window is that of the buffer, or in the bytes, too.
-
-    Args:
-        element_coder: of the PCollection.
-        window_coder: of its windows, if they merge: every element then has one of its own until they are grouped, and
-            what is kept for one window never meets others. So buffers are in the global window.
-    """
-
-    def __init__(self, element_coder: coders.Coder, window_coder: coders.Coder | None = None) -> None:
-        self._coder = coders.TupleCoder((element_coder, coders.FastPrimitivesCoder()))
-        self.window_coder = window_coder
-
-    def encode(self, element: Any, timestamp: Timestamp, pane: PaneInfo, window: bytes = b"") -> bytes:
-        """The bytes; ``window`` is encoded already, and empty where it is the buffer's."""
-        fields = None
-        if pane is not None and pane != PANE_INFO_UNKNOWN:
-            fields = (pane.is_first, pane.is_last, pane.timing, pane.index, pane.nonspeculative_index)
-        encoded: bytes = self._coder.encode((element, (timestamp.micros, fields, window)))
-        return encoded
-
-    def decode(self, record: bytes, window: Any) -> WindowedValue:
-        """The element in its place."""
-        element, (micros, fields, own) = self._coder.decode(record)
-        window = window if self.window_coder is None else self.window_coder.decode(own)
-        pane = PANE_INFO_UNKNOWN if fields is None else PaneInfo(*fields)
-        return WindowedValue(element, Timestamp(micros=micros), (window,), pane)
+_LONGEST_CHUNK = 1000
+"""Elements; what is done once for a chunk then costs next to nothing for each."""
 
 
 class Gather(beam.PTransform):
-    """Gives lists of records, each of elements that are to be run as one batch.
+    """Gives lists of parts of chunks, each of elements that are to be run as one batch.
 
     Every process that feeds the transform has a buffer of its own for each window, and one for each model, where the
     key decides on it, and for each bucket: the runner serialises what has one key of Beam's, so fewer buffers would
@@ -65,42 +42,22 @@ class Gather(beam.PTransform):
 
     Args:
         spec: of the session whose batches they will be.
-        records: how elements are kept.
+        coder: how elements are kept.
     """
 
-    def __init__(self, spec: SessionSpec, records: Records) -> None:
+    def __init__(self, spec: SessionSpec, coder: ChunkCoder) -> None:
         super().__init__()
         self._spec = spec
-        self._records = records
+        self._coder = coder
 
     def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
         """A ParDo that chooses the buffers, and one that has them."""
         hints = self._spec.plan.handler.get_resource_hints()  # other hints would be another environment, never fused
-        element_type: Any = pcoll.element_type or Any
-        choose = (
-            beam.ParDo(_ChooseBuffer(self._spec.plan))
-            .with_resource_hints(**hints)
-            .with_output_types(typehints.Tuple[str, element_type])
-        )
-        chosen = pcoll | "Choose" >> choose
-        if self._records.window_coder is not None:
-            apart = ParDoInto(_Apart(self._records.window_coder), Windowing(GlobalWindows()))
-            pair = typehints.Tuple[element_type, bytes]
-            chosen |= "Apart" >> apart.with_resource_hints(**hints).with_output_types(typehints.Tuple[str, pair])
-        wait = beam.ParDo(_Wait(self._spec, self._records)).with_resource_hints(**hints)
-        return chosen | "Wait" >> wait.with_output_types(typehints.List[bytes])
-
-
-class _ChooseBuffer(beam.DoFn):
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-
-    def process(self, element: Any) -> Iterable[tuple[str, Any]]:
-        """The element with its buffer's name."""
-        bounds = self._plan.batching.bucket_boundaries
-        length_fn = self._plan.batching.length_fn
-        bucket = bisect_right(bounds, _measured(self._plan, length_fn, element)) if bounds else 0
-        yield f"{_process_name(os.getpid())} {_model_of(self._plan, element)!r} {bucket}", element
+        choose = _Choose(self._spec.plan, self._coder)
+        windowing = pcoll.windowing if self._coder.window_coder is None else Windowing(GlobalWindows())
+        chosen = ParDoInto(choose, windowing).with_resource_hints(**hints).with_output_types(typehints.Tuple[str, Any])
+        wait = beam.ParDo(_Wait(self._spec)).with_resource_hints(**hints)
+        return pcoll | "Choose" >> chosen | "Wait" >> wait.with_output_types(typehints.List[Any])
 
 
 class ParDoInto(beam.ParDo):
@@ -120,25 +77,83 @@ class ParDoInto(beam.ParDo):
         return self._windowing
 
 
-class _Apart(beam.DoFn):
-    """Takes an element's window for a part of the element."""
+class _Choose(beam.DoFn):
+    """Makes chunks of a bundle's elements, one after the other for each buffer, and says which buffer they go to.
 
-    def __init__(self, window_coder: coders.Coder) -> None:
-        self._coder = window_coder
+    An element stays here until the bundle ends, and no longer than it may wait, if others come.
+    """
 
-    def process(
-        self,
-        keyed: tuple[str, Any],
-        window: Any = beam.DoFn.WindowParam,
-        timestamp: Any = beam.DoFn.TimestampParam,
-        pane: Any = beam.DoFn.PaneInfoParam,
-    ) -> Iterable[WindowedValue]:
-        """The element with its window as bytes, in the global window."""
-        key, element = keyed
-        yield WindowedValue((key, (element, self._coder.encode(window))), timestamp, (GlobalWindow(),), pane)
+    def __init__(self, plan: Plan, coder: ChunkCoder) -> None:
+        config = plan.batching
+        self._plan = plan
+        self._coder = coder
+        self._bounds = config.bucket_boundaries or ()
+        self._size_fn = None if plan.preprocess else config.element_size_fn or config.length_fn
+        self._patience_secs = config.max_batch_duration_secs or 0.0
+        self._clock = config.clock or time.time
+
+    def start_bundle(self) -> None:
+        """Begins anew."""
+        self._arrived = Batcher(lambda: _LONGEST_CHUNK, _LONGEST_CHUNK, max_bytes=self._plan.batching.lookahead_bytes)
+        self._since: float | None = None
+
+    def process(self, element: Any, windowed: Any = WINDOWED) -> Iterable[WindowedValue]:
+        """Takes an element; gives what has become enough, or has been here for long."""
+        batch = self._arrived.add(element, windowed)
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        if batch is None and now < self._since + self._patience_secs:
+            return ()
+        return self._leave((batch or self._arrived.flush()).tags)
+
+    def finish_bundle(self) -> Iterable[WindowedValue]:
+        """Gives the rest."""
+        return self._leave(self._arrived.flush().tags)
+
+    def default_type_hints(self) -> IOTypeHints:
+        """None: the annotations here speak of windowed values, not of elements."""
+        return IOTypeHints.empty()
+
+    def _leave(self, arrived: Sequence[WindowedValue]) -> Iterator[WindowedValue]:
+        since, self._since = self._since, None
+        buffers: dict[tuple[int, int, Any], list[WindowedValue]] = {}
+        for one in arrived:
+            model, bucket = self._model(one.value), self._bucket(one.value)
+            for own in one.windows:
+                alone = one if len(one.windows) == 1 else WindowedValue(one.value, one.timestamp, (own,), one.pane_info)
+                window = own if self._coder.window_coder is None else GlobalWindow()
+                buffers.setdefault((model, bucket, window), []).append(alone)
+        for (model, bucket, window), those in buffers.items():
+            sizes = None if self._size_fn is None else [_measured(self._size_fn, one.value) for one in those]
+            chunk = self._coder.encode(those, sizes, max(0, model), self._clock() - (since or 0))
+            key = f"{_process_name(os.getpid())} {model} {bucket}"
+            yield WindowedValue((key, tuple(chunk)), Timestamp(micros=min(chunk.micros)), Once((window,)))
+
+    def _bucket(self, element: Any) -> int:
+        if not self._bounds:
+            return 0
+        function = None if self._plan.preprocess else self._plan.batching.length_fn
+        return bisect_right(self._bounds, 1 if function is None else _measured(function, element))
+
+    def _model(self, element: Any) -> int:
+        """The place of the element's model, as far as it is known before preprocessing; for keeping company only."""
+        if not self._plan.routed or self._plan.preprocess:
+            return 0
+        try:
+            return list(self._plan.models).index(self._plan.handler.cohort(element[0]))
+        except Exception:  # the element will fail, in its turn
+            return -1
 
 
-_RECORDS = beam.DoFn.StateParam(BagStateSpec("records", coders.BytesCoder()))
+def _measured(function: Callable[[Any], float], element: Any) -> float:
+    try:
+        return max(0, function(element))
+    except Exception:  # the element will fail, in its turn
+        return 1
+
+
+_CHUNKS = beam.DoFn.StateParam(BagStateSpec("chunks", coders.FastPrimitivesCoder()))
 _GATHERED = beam.DoFn.StateParam(ReadModifyWriteStateSpec("gathered", coders.FastPrimitivesCoder()))
 _DUE = TimerSpec("due", TimeDomain.REAL_TIME)
 _WINDOW_END = TimerSpec("window_end", TimeDomain.WATERMARK)
@@ -149,19 +164,18 @@ _WINDOW_END_TIMER = beam.DoFn.TimerParam(_WINDOW_END)
 class _Wait(beam.DoFn):
     """Keeps elements in a bag until they are enough for a batch, or the oldest has waited long enough.
 
-    The timer for the latter holds the watermark at the timestamp of the element at which it is set, so it is set anew,
-    to the same moment, whenever an earlier element comes: no element becomes late by waiting. What leaves has the
-    earliest timestamp, for the same reason: it holds the watermark until all its elements have come out.
+    The timer for the latter holds the watermark at the timestamp of the chunk at which it is set, which is that of its
+    earliest element, so it is set anew, to the same moment, whenever an earlier element comes: no element becomes late
+    by waiting. What leaves has the earliest timestamp, for the same reason: it holds the watermark until all its
+    elements have come out.
     """
 
-    def __init__(self, spec: SessionSpec, records: Records) -> None:
+    def __init__(self, spec: SessionSpec) -> None:
         config = spec.plan.batching
         self._spec = spec
-        self._records = records
         self._policy = GatherPolicy(config, measured=not spec.plan.preprocess)
         self._patience_secs = config.max_batch_duration_secs or 0.0
         self._clock = config.clock or time.time
-        self._size_fn = config.element_size_fn or config.length_fn
 
     def setup(self) -> None:
         """Joins the session, which is usually that of the models, to know what it has learnt about sizes."""
@@ -173,61 +187,70 @@ class _Wait(beam.DoFn):
 
     def process(  # noqa: PLR0917 - what it needs of Beam
         self,
-        keyed: tuple[str, Any],
-        windowed: Any = WINDOWED,
-        bag: Any = _RECORDS,
+        keyed: tuple[str, tuple[Any, ...]],
+        window: Any = beam.DoFn.WindowParam,
+        bag: Any = _CHUNKS,
         state: Any = _GATHERED,
         due: Any = _DUE_TIMER,
         window_end: Any = _WINDOW_END_TIMER,
     ) -> Iterable[WindowedValue]:
-        """Takes one element; gives what it completes."""
-        element, own = keyed[1] if self._records.window_coder else (keyed[1], b"")
-        window, timestamp = windowed.windows[0], windowed.timestamp  # with state, Beam calls once for each window
-        size = _measured(self._spec.plan, self._size_fn, element)
-        before = _read(state)
-        if before is not None and not self._policy.fits(before, size):
-            yield _leave(before, window, bag, state, due)
-            before = None
-        bag.add(self._records.encode(element, timestamp, windowed.pane_info, own))
-        gathered = (before or self._begin(element, timestamp)).plus(size, timestamp.micros)
-        if self._policy.is_full(gathered):
-            yield _leave(gathered, window, bag, state, due)
-            return
-        state.write(tuple(gathered))
-        if before is None:
-            window_end.set(window.max_timestamp())
-        if before is None or gathered.earliest < before.earliest:
-            due.set(Timestamp.of(gathered.due))
+        """Takes a chunk; gives what it completes. Only what is left then is touched in the state."""
+        fields = keyed[1]
+        chunk = Chunk(*fields)
+        stored = gathered = _read(state)
+        here: list[Part] = []
+        start, end = 0, len(chunk.micros)
+        while start < end:
+            gathered, count = self._take(gathered or self._begin(chunk, start), chunk, start)
+            if count:
+                here.append((fields, start, start + count))
+                start += count
+            if start < end or self._policy.is_full(gathered):
+                everybody = [*(bag.read() if stored else ()), *here]
+                yield WindowedValue(everybody, Timestamp(micros=gathered.earliest), (window,))
+                if stored:
+                    _forget(bag, state, due)
+                stored = gathered = None
+                here = []
+        if gathered is not None:
+            for part in here:
+                bag.add(part)
+            state.write(tuple(gathered))
+            if stored is None:
+                window_end.set(window.max_timestamp())
+            if stored is None or gathered.earliest < stored.earliest:
+                due.set(Timestamp.of(gathered.due))
 
     @on_timer(_DUE)
     def on_due(
         self,
         window: Any = beam.DoFn.WindowParam,
-        bag: Any = _RECORDS,
+        bag: Any = _CHUNKS,
         state: Any = _GATHERED,
         due: Any = _DUE_TIMER,
     ) -> Iterable[WindowedValue]:
         """The oldest element has waited long enough."""
-        gathered = _read(state)
-        return [] if gathered is None else [_leave(gathered, window, bag, state, due)]
+        return _all(window, bag, state, due)
 
     @on_timer(_WINDOW_END)
     def on_window_end(
         self,
         window: Any = beam.DoFn.WindowParam,
-        bag: Any = _RECORDS,
+        bag: Any = _CHUNKS,
         state: Any = _GATHERED,
         due: Any = _DUE_TIMER,
     ) -> Iterable[WindowedValue]:
         """Nobody else is to come in time."""
-        gathered = _read(state)
-        return [] if gathered is None else [_leave(gathered, window, bag, state, due)]
+        return _all(window, bag, state, due)
 
-    def _begin(self, element: Any, timestamp: Timestamp) -> Gathered:
-        sizes = self._session.sizes
-        name = _model_of(self._spec.plan, element)
-        controller = sizes[name] if name in sizes else next(iter(sizes.values()))
-        return Gathered(controller.target(), self._clock() + self._patience_secs, timestamp.micros)
+    def _take(self, gathered: Gathered, chunk: Chunk, start: int) -> tuple[Gathered, int]:
+        sizes = None if chunk.sizes is None else chunk.sizes[start:]
+        return self._policy.take(gathered, chunk.micros[start:], sizes)
+
+    def _begin(self, chunk: Chunk, start: int) -> Gathered:
+        controller = list(self._session.sizes.values())[chunk.model]
+        due = self._clock() - chunk.waited_secs + self._patience_secs
+        return Gathered(controller.target(), due, chunk.micros[start])
 
 
 def _read(state: Any) -> Gathered | None:
@@ -235,32 +258,18 @@ def _read(state: Any) -> Gathered | None:
     return None if fields is None else Gathered(*fields)
 
 
-def _leave(gathered: Gathered, window: Any, bag: Any, state: Any, due: Any) -> WindowedValue:
-    leaving = list(bag.read())
-    bag.clear()
-    state.clear()
-    due.clear()
-    return WindowedValue(leaving, Timestamp(micros=gathered.earliest), (window,))
+def _all(window: Any, bag: Any, state: Any, due: Any) -> list[WindowedValue]:
+    gathered = _read(state)
+    if gathered is None:
+        return []
+    leaving = WindowedValue(list(bag.read()), Timestamp(micros=gathered.earliest), (window,))
+    _forget(bag, state, due)
+    return [leaving]
 
 
-def _model_of(plan: Plan, element: Any) -> Any:
-    """The name of the element's model, as far as it is known before preprocessing; for keeping company only."""
-    if not plan.routed or plan.preprocess:
-        return ONLY
-    try:
-        return plan.handler.cohort(element[0])
-    except Exception:  # the element will fail, in its turn
-        return ONLY
-
-
-def _measured(plan: Plan, function: Callable[[Any], float] | None, element: Any) -> float:
-    """The element's size or length, as far as it is known before preprocessing; else 1."""
-    if function is None or plan.preprocess:
-        return 1
-    try:
-        return max(0, function(element))
-    except Exception:  # the element will fail, in its turn
-        return 1
+def _forget(*cells: Any) -> None:
+    for cell in cells:
+        cell.clear()
 
 
 @functools.cache
@@ -270,25 +279,41 @@ def _process_name(_: int) -> str:
 
 
 class GatheredInferenceDoFn(InferenceDoFn):
-    """Runs a session over lists of records: a list is one batch, unless limits forbid, and is done when it is taken.
+    """Runs a session over lists of parts of chunks: a list is one batch, unless limits forbid, and done when taken.
 
     Args:
         spec: of the session.
-        records: how the lists' elements are kept.
+        coder: how the elements are kept.
         namespace: of the metrics.
     """
 
-    def __init__(self, spec: SessionSpec, records: Records, namespace: str | None = None) -> None:
+    def __init__(self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None) -> None:
         super().__init__(spec, namespace)
-        self._records = records
+        self._coder = coder
 
-    def process(self, gathered: list[bytes], windowed: Any = WINDOWED) -> Iterable[Output]:
+    def start_bundle(self) -> None:
+        """Begins anew."""
+        super().start_bundle()
+        self._last: tuple[Any, Any, list[WindowedValue]] = (None, None, [])
+
+    def process(self, gathered: list[Part], windowed: Any = WINDOWED) -> Iterable[Output]:
         """Takes the elements of one list; emits what becomes of them."""
         window = windowed.windows[0]
-        for record in gathered:
-            one = self._records.decode(record, window)
-            yield from super().process(one.value, one)
-        yield from self.finish_bundle()
+        for fields, start, stop in gathered:
+            for one in self._decoded(fields, window)[start:stop]:
+                yield from super().process(one.value, one)
+        yield from super().finish_bundle()
+
+    def finish_bundle(self) -> Iterable[Output]:
+        """Forgets what it has read."""
+        self._last = (None, None, [])
+        return super().finish_bundle()
+
+    def _decoded(self, fields: tuple[Any, ...], window: Any) -> list[WindowedValue]:
+        """A chunk's elements; one that is parted among batches comes several times in a row."""
+        if fields is not self._last[0] or window != self._last[1]:
+            self._last = (fields, window, self._coder.decode(Chunk(*fields), window))
+        return self._last[2]
 
 
 def waiting_for_others(
@@ -300,6 +325,6 @@ def waiting_for_others(
     spec = replace(spec, gathered=True)
     windows = pcoll.windowing.windowfn
     window_coder = windows.get_window_coder() if windows.is_merging() else None
-    records = Records(coders.registry.get_coder(pcoll.element_type or Any), window_coder)
-    dofn = GatheredInferenceDoFn(spec, records, namespace)
-    return pcoll | "Gather" >> Gather(spec, records), ParDoInto(dofn, pcoll.windowing)
+    coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder)
+    dofn = GatheredInferenceDoFn(spec, coder, namespace)
+    return pcoll | "Gather" >> Gather(spec, coder), ParDoInto(dofn, pcoll.windowing)

@@ -1,0 +1,47 @@
+"""Elements come out of a chunk as they went in: value, timestamp, window, pane."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.coders import registry
+from apache_beam.transforms import window
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, WindowedValue
+
+from headrace.beam.chunks import Chunk, ChunkCoder
+
+WHERE = window.IntervalWindow(0, 10)
+PANE = PaneInfo(True, False, 1, 3, 2)
+
+
+def through(coder, arrived):
+    """What a runner makes of a chunk, decoded."""
+    chunk = coder.encode(arrived, None, 0, 0.0)
+    wire = beam.coders.FastPrimitivesCoder()
+    return coder.decode(Chunk(*wire.decode(wire.encode(tuple(chunk)))), WHERE)
+
+
+@pytest.mark.parametrize("element_type", [str, beam.typehints.Any])
+@pytest.mark.parametrize("panes", [(PANE, PANE_INFO_UNKNOWN), (PANE_INFO_UNKNOWN, PANE_INFO_UNKNOWN)])
+def test_each_keeps_its_place(element_type, panes):
+    arrived = [
+        WindowedValue("x", Timestamp(micros=1234567), (WHERE,), panes[0]),
+        WindowedValue("y", Timestamp(1), (WHERE,), panes[1]),
+    ]
+    assert through(ChunkCoder(registry.get_coder(element_type)), arrived) == arrived
+
+
+def test_windows_that_merge_are_each_elements_own():
+    sessions = window.Sessions(10)
+    arrived = [WindowedValue(n, Timestamp(n), (window.IntervalWindow(n, n + 10),)) for n in (1, 5)]
+    assert through(ChunkCoder(registry.get_coder(int), sessions.get_window_coder()), arrived) == arrived
+
+
+def test_any_objects_come_through():
+    rows = [np.arange(3.0), {"a": (1, "b")}, None]
+    found = through(
+        ChunkCoder(registry.get_coder(object)), [WindowedValue(row, Timestamp(0), (WHERE,)) for row in rows]
+    )
+    assert (found[0].value.tolist(), found[1].value, found[2].value) == ([0, 1, 2], {"a": (1, "b")}, None)
