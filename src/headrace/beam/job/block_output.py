@@ -24,7 +24,6 @@ from headrace.beam.job.blocks import Block
 from headrace.beam.job.output import BLOCKS, Part, as_line, create
 from headrace.beam.job.parquet import Columns, as_array, type_of
 from headrace.beam.job.rows import fields_of
-from headrace.core.conversion import to_results
 
 SOURCE, PLACE = "headrace.source", "headrace.place"
 """The columns that say where a row comes from; no part of what is published."""
@@ -56,7 +55,7 @@ class BlockPartWriter:
         self._rows = self._bytes = self._count = 0
 
     def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Takes a block with its predictions: an array, a dict of arrays, or a list of results."""
+        """Takes a block with its predictions: an array, or a list of results."""
         batch = _answered(block, self._keep, predictions, model_id)
         if self._waiting and self._waiting[0].schema != batch.schema:
             self._flush()
@@ -93,7 +92,8 @@ def read_part(path: str) -> Iterator[Any]:
                 reader = pyarrow.ipc.open_stream(file)
             except (pyarrow.ArrowInvalid, EOFError):  # there is none left
                 return
-            yield reader.read_all().drop_columns([SOURCE, PLACE])
+            table = reader.read_all()
+            yield table.select(range(table.num_columns - 2))
 
 
 def write_parquet(file: BinaryIO, parts: Sequence[str], check: Callable[[], None]) -> None:
@@ -168,11 +168,9 @@ def _of_results(results: list[Any]) -> dict[str, _Column]:
 
 
 def _of_predictions(predictions: Any) -> _Column:
-    if hasattr(predictions, "detach"):
-        predictions = predictions.detach().numpy()
-    if isinstance(predictions, numpy.ndarray) and predictions.ndim == 1 and predictions.dtype.kind in "biuf":
+    if predictions.ndim == 1 and predictions.dtype.kind in "biuf":
         return _of_column(pyarrow.array(predictions))
-    return _of_values([result.inference for result in to_results((), predictions)])
+    return _of_values(list(predictions))
 
 
 def _of_column(column: Any, *, finite: bool = False) -> _Column:

@@ -10,7 +10,7 @@ from headrace.beam.job.block_reading import has_blocks, read_blocks
 from headrace.beam.job.blocks import batching_over_blocks, over_blocks
 from headrace.beam.job.files import Source
 from headrace.beam.job.output import Output
-from headrace.beam.job.row_steps import Read, Way, WriteParts
+from headrace.beam.job.row_steps import Read, Way, WriteLetters, WriteParts
 
 if TYPE_CHECKING:
     from headrace.beam.job.pipeline import Job
@@ -25,6 +25,7 @@ def in_columns(job: Job, output: Output, names: tuple[str, ...]) -> Way | None:
         over_blocks(job.handler, job.examples),
         batching_over_blocks(job.handler, job.batch_sizes),
         WriteBlocks(output.folder, job.keep),
+        WriteBlockLetters(output.folder, resume=False),
     )
 
 
@@ -54,3 +55,12 @@ class WriteBlocks(WriteParts):
     def process(self, result: Any) -> None:
         """Writes rows."""
         self._part.write(result.example, result.inference, result.model_id)
+
+
+class WriteBlockLetters(WriteLetters):
+    """Writes dead letters of blocks, which fail as wholes where no search for the bad rows is made."""
+
+    def process(self, letter: Any) -> None:
+        """Writes a line for each row."""
+        for row in letter.element.rows():
+            self.write_row(row, letter)

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from typing import Any
 
+import numpy
 import pyarrow
 
 from headrace.beam.job.rows import BrokenLine, ExampleOfRow, Examples, Row
 from headrace.core.config import BatchingConfig
 from headrace.core.conversion import to_results
+from headrace.core.result import PredictionResult
 from headrace.runtime.plan import make_plan
 
 
@@ -51,6 +54,10 @@ class Block:
                 return self
             return replace(self, first=self.first + start, batch=self.batch.slice(start, stop - start))
         return self.row if self.batch is None else self.batch.slice(place, 1).to_pylist()[0]
+
+    def rows(self) -> list[Any]:
+        """The rows as they are read one by one."""
+        return [self.row] if self.batch is None else self.batch.to_pylist()
 
     @property
     def nbytes(self) -> int:
@@ -111,7 +118,7 @@ class _OverBlocks:
         if blocks[0].batch is None:
             examples = [block.example for block in blocks]
             return list(handler.run_inference(examples, model, inference_args))
-        return handler.run_columns(columns_of(blocks), model, inference_args)
+        return _as_column(handler.run_columns(columns_of(blocks), model, inference_args))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As of its class, which others find by name, and this one they do not."""
@@ -156,6 +163,17 @@ def as_numbers(column: Any) -> Any:
 
 def _as_list(blocks: Any) -> Iterable[Block]:
     return [blocks] if isinstance(blocks, Block) else blocks
+
+
+def _as_column(answer: Any) -> Any:
+    """A model's answer with an array for its predictions; else the list that would come of rows, and its errors."""
+    predictions = getattr(answer, "inference", answer)
+    if hasattr(predictions, "detach"):
+        with suppress(TypeError, RuntimeError):  # of what numpy does not have, as bfloat16
+            predictions = predictions.detach().numpy()
+    if isinstance(predictions, numpy.ndarray) and predictions.ndim and predictions.dtype.isnative:
+        return PredictionResult(None, predictions, getattr(answer, "model_id", None))
+    return _row_by_row(answer)
 
 
 def _row_by_row(answer: Any) -> list[Any]:

@@ -44,6 +44,8 @@ class Way(NamedTuple):
     batching: BatchingConfig
     write: beam.DoFn
     """Predictions to names of parts."""
+    write_letters: beam.DoFn
+    """Dead letters to names of parts."""
 
 
 class Read(beam.DoFn):
@@ -143,7 +145,10 @@ class WriteLetters(_WriteLines):
 
     def process(self, letter: Any) -> None:
         """Writes a line."""
-        row = row_of(letter.element)
+        self.write_row(row_of(letter.element), letter)
+
+    def write_row(self, row: Row | BrokenLine, letter: Any) -> None:
+        """Writes a line for a row that is, or is among, what failed."""
         is_broken = isinstance(row, BrokenLine)
         line = {
             "row": row.row if isinstance(row, BrokenLine) else row,
