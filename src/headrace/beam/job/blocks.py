@@ -6,11 +6,11 @@ This runs in model hosts, too, and so imports nothing of Beam.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
+from itertools import chain, islice
 from typing import Any
 
 import numpy
@@ -72,7 +72,7 @@ class Block:
     @property
     def kind(self) -> Any:
         """What blocks must have in common for their rows to be one matrix."""
-        return None if self.batch is None else [self.batch.schema.field(name).type for name in self.names]
+        return None if self.batch is None else tuple(self.batch.schema.field(name).type for name in self.names)
 
 
 def over_blocks(handler: Any, examples: Examples) -> Any:
@@ -106,12 +106,20 @@ class _OverBlocks:
     """Put before a handler's class: ``run_columns`` takes a block, or a list of them."""
 
     def run_columns(self, blocks: Any, model: Any, inference_args: dict[str, Any] | None = None) -> Any:
-        """One call of the model where all rows go into one matrix; else one for each run of those that do."""
-        together = [list(group) for _, group in groupby(_as_list(blocks), key=lambda block: block.kind)]
-        answers = [self._answer(group, model, inference_args) for group in together]
-        if len(answers) == 1:
-            return answers[0]
-        return [row for answer in answers for row in _row_by_row(answer)]
+        """One call of the model where all rows go into one matrix; else one for each kind of them."""
+        blocks = [blocks] if isinstance(blocks, Block) else blocks
+        together: dict[Any, list[int]] = {}
+        for place, block in enumerate(blocks):
+            together.setdefault(block.kind, []).append(place)
+        if len(together) == 1:
+            return self._answer(blocks, model, inference_args)
+        results: list[list[Any]] = [[] for _ in range(len(blocks) + 1)]
+        for places in together.values():
+            answer = iter(_row_by_row(self._answer([blocks[place] for place in places], model, inference_args)))
+            for place in places:
+                results[place] = list(islice(answer, len(blocks[place])))
+            results[-1] += answer  # too many, which whoever counts is to see
+        return list(chain.from_iterable(results))
 
     def _answer(self, blocks: list[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
         handler: Any = super()
@@ -159,10 +167,6 @@ def as_numbers(column: Any) -> Any:
     elif pyarrow.types.is_floating(kind):
         column = column.cast(pyarrow.float64())
     return column.to_numpy(zero_copy_only=False)
-
-
-def _as_list(blocks: Any) -> Iterable[Block]:
-    return [blocks] if isinstance(blocks, Block) else blocks
 
 
 def _as_column(answer: Any) -> Any:
