@@ -349,3 +349,15 @@ def test_a_handler_that_cannot_travel_is_an_error_at_once():
     with pytest.raises(ConfigurationError, match=r"Doubler cannot go .* Doubler\.connection\['lock'\].* load_model"):
         predict(handler, [], isolate=True)
     assert list(predict(handler, [1])) == [2]
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_function_that_stops_an_iteration_loses_nothing(prepared, ordered):
+    handler = Doubler(max_batch_size=2).with_postprocess_fn(lambda value: next(iter([])) if value == 6 else value)
+    handler = handler.with_preprocess_fn(int) if prepared else handler
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        list(predict(handler, range(10), ordered=ordered))
+    outcomes = list(predict(handler, range(10), ordered=ordered, on_failure="yield"))
+    assert sorted(one.error.args if isinstance(one, Failure) else (one,) for one in outcomes)[0] == ()
+    assert len(outcomes) == 10

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain, starmap
 from typing import Any, Protocol
 
 from headrace.core.events import Observer
@@ -78,7 +77,8 @@ class Bundle:
     def finish(self) -> Iterator[Outcome]:
         """Runs what is left; afterwards every element has its outcome."""
         if self._member is None:
-            yield from chain.from_iterable(starmap(self._run, self._queues.flush()))
+            for name, batch in self._queues.flush():
+                yield from self._run(name, batch)
         yield from self._collect(0)
         if self._member is not None:
             yield from self._member.finish(self._queues.flush(), self._steps.run)
@@ -92,7 +92,8 @@ class Bundle:
             batches = self._queues.add(element, tag)
         except self._caught as error:
             return self._in_turn(self._steps.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error)))
-        return list(chain.from_iterable(starmap(self._run, batches))) if batches else ()
+        # No iterator around the user's code: to it a StopIteration would be its end, and the elements would be lost.
+        return [outcome for name, batch in batches for outcome in self._run(name, batch)] if batches else ()
 
     def _in_turn(self, failure: Failure) -> list[Outcome]:
         if not self._pending:

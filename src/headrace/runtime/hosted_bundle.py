@@ -6,7 +6,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, groupby, starmap
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batcher
@@ -146,7 +146,7 @@ class HostedBundle:
             batches = self._queues.add(element, tag)
         except self._caught as error:
             return [self._fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
-        return list(chain.from_iterable(starmap(self._infer, batches))) if batches else ()
+        return [outcome for name, batch in batches for outcome in self._infer(name, batch)] if batches else ()
 
     def _infer(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         work = Work(name, preprocess=self._together, infer=True, weight=batch.weight, useful=batch.useful)

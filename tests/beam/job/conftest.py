@@ -7,6 +7,7 @@ import numpy
 import pandas
 import pyarrow.parquet
 import pytest
+from sklearn.base import BaseEstimator
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
@@ -107,3 +108,40 @@ def _letters(path):
     assert all(letter.pop("traceback") for letter in letters)
     by_row = sorted(letters, key=json.dumps)
     return [{**letter, "attempts": None} if letter["stage"] == "inference" else letter for letter in by_row]
+
+
+class Answers(BaseEstimator):
+    """Answers in a form of its own."""
+
+    def __init__(self, form):
+        self.form = form
+
+    def predict(self, rows):
+        """Sums, in that form."""
+        return FORMS[self.form](numpy.asarray(rows).sum(axis=1))
+
+
+FORMS = {
+    "list": list,
+    "generator": iter,
+    "text": lambda sums: "x" * len(sums),
+    "frame": lambda sums: pandas.DataFrame({"x": sums, "y": sums}),
+    "series": lambda sums: pandas.Series(sums, index=range(9, 9 + len(sums))),
+    "dict": lambda sums: {"sum": sums, "rows": sums.reshape(-1, 1)},
+    "columns": lambda sums: numpy.column_stack([sums, sums]),
+    "objects": lambda sums: numpy.array([*({"sum": one} for one in sums)], object),
+    "other bytes": lambda sums: sums.astype(">f8"),
+    "large": lambda sums: numpy.full(len(sums), 2**63 + 1, "uint64"),
+    "tuple": lambda sums: (sums, sums),
+    "too few": lambda sums: sums[1:],
+    "one": lambda _: numpy.array(5.0),
+    "none": lambda _: None,
+}
+
+
+@pytest.fixture(params=list(FORMS))
+def answering(tmp_path, request):
+    """The file of a model that answers in one of many forms, some of them wrong."""
+    path = tmp_path / "answers.pkl"
+    path.write_bytes(pickle.dumps(Answers(request.param)))
+    return str(path)

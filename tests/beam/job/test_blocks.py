@@ -10,12 +10,14 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.beam.job.block_reading import read_blocks
 from headrace.beam.job.files import Source, read_rows
 from headrace.beam.job.positions import Places, place_at
+from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 
 OUTPUTS = ("out.jsonl", "out.parquet")
@@ -209,6 +211,28 @@ def test_frames_may_hold_what_arrays_may_not(both_ways, tmp_path, of_frames):
     path = parquet(tmp_path / "in.parquet", b=list(range(300)), a=numbers)
     _, _, predictions, _ = both_ways(path, handler=SklearnModelHandlerPandas(of_frames))
     assert predictions == 300
+
+
+def test_answers_of_all_forms_and_models_that_always_fail(both_ways, tmp_path, answering):
+    path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(80)], b=list(range(80)))
+    both_ways(path, handler=SklearnModelHandlerNumpy(answering, min_batch_size=8, max_batch_size=8))
+
+
+class Narrow(torch.nn.Module):
+    """Answers with numbers that numpy does not have."""
+
+    def forward(self, rows):
+        return rows.sum(dim=1).bfloat16()
+
+
+def test_numbers_that_numpy_does_not_have(both_ways, tmp_path):
+    torch.save({}, tmp_path / "state.pt")
+    path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(9)], b=list(range(9)))
+    both_ways(path, handler=PytorchModelHandlerTensor(str(tmp_path / "state.pt"), Narrow, {}))
+
+
+def test_columns_of_the_names_of_our_own(both_ways, tmp_path):
+    both_ways(parquet(tmp_path / "in.parquet", a=[1.5], b=[1], **{"headrace.source": [7], "headrace.place": [8]}))
 
 
 def test_in_a_host(both_ways, good, plain):

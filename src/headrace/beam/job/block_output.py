@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring
 from typing import Any, BinaryIO
 
-import numpy
 import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
@@ -21,7 +20,6 @@ from headrace.beam.job.blocks import Block
 from headrace.beam.job.output import as_line
 from headrace.beam.job.parquet import Columns, as_array, type_of
 from headrace.beam.job.rows import fields_of
-from headrace.core.conversion import to_results
 
 _JSON = {b"headrace": b"json"}
 _ROWS = 1 << 16
@@ -132,11 +130,9 @@ def _of_results(results: list[Any]) -> dict[str, _Column]:
 
 
 def _of_predictions(predictions: Any) -> _Column:
-    if hasattr(predictions, "detach"):
-        predictions = predictions.detach().numpy()
-    if isinstance(predictions, numpy.ndarray) and predictions.ndim == 1 and predictions.dtype.kind in "biuf":
+    if predictions.ndim == 1 and predictions.dtype.kind in "biuf":
         return _of_column(pyarrow.array(predictions))
-    return _of_values([result.inference for result in to_results((), predictions)])
+    return _of_values(list(predictions))
 
 
 def _of_column(column: Any, *, finite: bool = False) -> _Column:

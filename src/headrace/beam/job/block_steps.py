@@ -12,7 +12,7 @@ from headrace.beam.job.files import Source
 from headrace.beam.job.output import Output
 from headrace.beam.job.positions import Places
 from headrace.beam.job.resume import load_done
-from headrace.beam.job.row_steps import Read, Way, WriteParts
+from headrace.beam.job.row_steps import Read, Way, WriteLetters, WriteParts
 
 if TYPE_CHECKING:
     from headrace.beam.job.pipeline import Job
@@ -28,6 +28,7 @@ def in_columns(job: Job, output: Output, names: tuple[str, ...]) -> Way | None:
         over_blocks(job.handler, job.examples),
         batching_over_blocks(job.handler, job.batch_sizes),
         WriteBlocks(output.folder, job.keep, resume=resume),
+        WriteBlockLetters(output.folder, resume=resume),
     )
 
 
@@ -59,3 +60,12 @@ class WriteBlocks(WriteParts):
     def process(self, result: Any) -> None:
         """Writes rows."""
         self._part.write(result.example, result.inference, result.model_id)
+
+
+class WriteBlockLetters(WriteLetters):
+    """Writes dead letters of blocks, which fail as wholes where no search for the bad rows is made."""
+
+    def process(self, letter: Any) -> None:
+        """Writes a line for each row."""
+        for place, row in enumerate(letter.element.rows(), self.place(letter.element)):
+            self.write_row(row, letter, place)

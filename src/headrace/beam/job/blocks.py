@@ -6,18 +6,21 @@ This runs in model hosts, too, and so imports nothing of Beam.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby
+from itertools import chain, islice
 from typing import Any
 
+import numpy
 import pyarrow
 
 from headrace.beam.job.positions import place_at
 from headrace.beam.job.rows import BrokenLine, ExampleOfRow, Examples, Row
 from headrace.core.config import BatchingConfig
 from headrace.core.conversion import to_results
+from headrace.core.result import PredictionResult
 from headrace.runtime.plan import make_plan
 
 
@@ -58,6 +61,10 @@ class Block:
             return replace(self, first=self.first + start, batch=self.batch.slice(start, stop - start))
         return self.row if self.batch is None else self.batch.slice(place, 1).to_pylist()[0]
 
+    def rows(self) -> list[Any]:
+        """The rows as they are read one by one."""
+        return [self.row] if self.batch is None else self.batch.to_pylist()
+
     @property
     def nbytes(self) -> int:
         """Bytes of the columns; of a row, what it is worth."""
@@ -71,7 +78,7 @@ class Block:
     @property
     def kind(self) -> Any:
         """What blocks must have in common for their rows to be one matrix."""
-        return None if self.batch is None else [self.batch.schema.field(name).type for name in self.names]
+        return None if self.batch is None else tuple(self.batch.schema.field(name).type for name in self.names)
 
 
 def over_blocks(handler: Any, examples: Examples) -> Any:
@@ -105,19 +112,27 @@ class _OverBlocks:
     """Put before a handler's class: ``run_columns`` takes a block, or a list of them."""
 
     def run_columns(self, blocks: Any, model: Any, inference_args: dict[str, Any] | None = None) -> Any:
-        """One call of the model where all rows go into one matrix; else one for each run of those that do."""
-        together = [list(group) for _, group in groupby(_as_list(blocks), key=lambda block: block.kind)]
-        answers = [self._answer(group, model, inference_args) for group in together]
-        if len(answers) == 1:
-            return answers[0]
-        return [row for answer in answers for row in _row_by_row(answer)]
+        """One call of the model where all rows go into one matrix; else one for each kind of them."""
+        blocks = [blocks] if isinstance(blocks, Block) else blocks
+        together: dict[Any, list[int]] = {}
+        for place, block in enumerate(blocks):
+            together.setdefault(block.kind, []).append(place)
+        if len(together) == 1:
+            return self._answer(blocks, model, inference_args)
+        results: list[list[Any]] = [[] for _ in range(len(blocks) + 1)]
+        for places in together.values():
+            answer = iter(_row_by_row(self._answer([blocks[place] for place in places], model, inference_args)))
+            for place in places:
+                results[place] = list(islice(answer, len(blocks[place])))
+            results[-1] += answer  # too many, which whoever counts is to see
+        return list(chain.from_iterable(results))
 
     def _answer(self, blocks: list[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
         handler: Any = super()
         if blocks[0].batch is None:
             examples = [block.example for block in blocks]
             return list(handler.run_inference(examples, model, inference_args))
-        return handler.run_columns(columns_of(blocks), model, inference_args)
+        return _as_column(handler.run_columns(columns_of(blocks), model, inference_args))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As of its class, which others find by name, and this one they do not."""
@@ -160,8 +175,15 @@ def as_numbers(column: Any) -> Any:
     return column.to_numpy(zero_copy_only=False)
 
 
-def _as_list(blocks: Any) -> Iterable[Block]:
-    return [blocks] if isinstance(blocks, Block) else blocks
+def _as_column(answer: Any) -> Any:
+    """A model's answer with an array for its predictions; else the list that would come of rows, and its errors."""
+    predictions = getattr(answer, "inference", answer)
+    if hasattr(predictions, "detach"):
+        with suppress(TypeError, RuntimeError):  # of what numpy does not have, as bfloat16
+            predictions = predictions.detach().numpy()
+    if isinstance(predictions, numpy.ndarray) and predictions.ndim and predictions.dtype.isnative:
+        return PredictionResult(None, predictions, getattr(answer, "model_id", None))
+    return _row_by_row(answer)
 
 
 def _row_by_row(answer: Any) -> list[Any]:

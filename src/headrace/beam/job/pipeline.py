@@ -206,10 +206,9 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: Way, *, sprea
         placement=job.placement,
         isolate=job.isolate,
     ).with_exception_handling(timeout=job.timeout)
-    resume = job.resume is not None
     good = predictions | "WritePredictions" >> beam.ParDo(way.write)
     bad = [
-        rows | f"WriteDeadLetters-{n}" >> beam.ParDo(WriteLetters(output.folder, resume=resume))
+        rows | f"WriteDeadLetters-{n}" >> beam.ParDo(way.write_letters)
         for n, rows in enumerate(dead_letters_of_each(letters))
     ]
     _ = (
@@ -224,7 +223,8 @@ def _row_by_row(job: Job, output: Output) -> Way:
     handler, batching = over_rows(job.handler, job.examples), batching_over_rows(job.handler, job.batch_sizes)
     resume = job.resume is not None
     read = Read(job.numbers, output.folder, resume=resume)
-    return Way(read, handler, batching, WritePredictions(output.folder, job.keep, resume=resume))
+    write = WritePredictions(output.folder, job.keep, resume=resume)
+    return Way(read, handler, batching, write, WriteLetters(output.folder, resume=resume))
 
 
 def _in_columns(job: Job, output: Output) -> Way | None:

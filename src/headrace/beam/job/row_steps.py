@@ -44,6 +44,8 @@ class Way(NamedTuple):
     batching: BatchingConfig
     write: beam.DoFn
     """Predictions to names of parts."""
+    write_letters: beam.DoFn
+    """Dead letters to names of parts."""
 
 
 class Read(beam.DoFn):
@@ -114,9 +116,13 @@ class _WriteLines(WriteParts):
         writer = DurablePartWriter if self._resume else PartWriter
         self._part = writer(self._folder, predictions=self.predictions)
 
-    def _write(self, line: dict[str, Any], what: str, element: Any) -> None:
+    def place(self, element: Any) -> int:
+        """Of the first row of an element; matters only where parts are to tell it."""
+        return place_of(element) if self._resume else 0
+
+    def _write(self, line: dict[str, Any], what: str, place: int) -> None:
         assert self._part is not None, "written outside a bundle; this is a bug, please report it"
-        self._part.write(line, what, place_of(element) if self._resume else 0)
+        self._part.write(line, what, place)
 
 
 class WritePredictions(_WriteLines):
@@ -133,7 +139,7 @@ class WritePredictions(_WriteLines):
         element, prediction = pair
         row: Any = element if type(element) is dict else row_of(element)
         kept = row if self._keep is None else {name: row.get(name) for name in self._keep}
-        self._write({**kept, **fields_of(prediction)}, "predictions", element)
+        self._write({**kept, **fields_of(prediction)}, "predictions", self.place(element))
 
 
 class WriteLetters(_WriteLines):
@@ -143,7 +149,10 @@ class WriteLetters(_WriteLines):
 
     def process(self, letter: Any) -> None:
         """Writes a line."""
-        row = row_of(letter.element)
+        self.write_row(row_of(letter.element), letter, self.place(letter.element))
+
+    def write_row(self, row: Row | BrokenLine, letter: Any, place: int) -> None:
+        """Writes a line for a row that is, or is among, what failed."""
         is_broken = isinstance(row, BrokenLine)
         line = {
             "row": row.row if isinstance(row, BrokenLine) else row,
@@ -155,4 +164,4 @@ class WriteLetters(_WriteLines):
             "attempts": getattr(row, "attempts", 0) + letter.attempts,
             "model_id": letter.model_id,
         }
-        self._write(line, f"{line['stage']} {letter.error_type}", letter.element)
+        self._write(line, f"{line['stage']} {letter.error_type}", place)
