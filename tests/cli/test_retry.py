@@ -49,6 +49,15 @@ def test_a_handler_that_can_do_it_has_the_rows_as_they_were(folder, call, first_
     assert [{name: row[name] for name in row if name != "prediction"} for row in found] == [ROWS[1], ROWS[3]]
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_columns_are_those_of_all_letters(folder, call, first_run, backwards):
+    """The one whose row lacks a column may come first."""
+    first_run()
+    folder.write("letters.jsonl", sorted(folder.rows("p.dead-letters.jsonl"), key=str, reverse=backwards))
+    result = call("retry", "Add", "letters.jsonl", "--output", "q.jsonl", "--columns", "a,b")
+    assert (result.code, len(folder.rows("q.dead-letters.jsonl"))) == (0, 2)
+
+
 def test_an_isolated_model_counts_on(folder, call, first_run):
     first_run()
     result = call("retry", "Add", "p.dead-letters.jsonl", "--output", "q.jsonl", "--columns", "a,b", "--isolate")

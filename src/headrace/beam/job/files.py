@@ -21,7 +21,8 @@ from headrace.beam.job.rows import BrokenLine, Row
 from headrace.core.errors import ConfigurationError
 
 _CHUNK_BYTES = 1 << 20
-_SAMPLED_ROWS = 1000
+SAMPLED_ROWS = 1000
+"""Of so many first rows all are looked at, to tell what the others are like."""
 _PARQUET_ROWS = 1024
 _FORMATS = {
     ".jsonl": "jsonl",
@@ -211,7 +212,7 @@ def _number_columns(source: Source) -> dict[str, type] | None:
 
     None where there are no rows to tell.
     """
-    sample = [row for row in islice(_read_csv(source, {}), _SAMPLED_ROWS) if isinstance(row, dict)]
+    sample = [row for row in islice(_read_csv(source, {}), SAMPLED_ROWS) if isinstance(row, dict)]
     kinds: dict[str, type] = {}
     for name in sample[0] if sample else ():
         fields = [row[name] for row in sample if row[name].strip()]

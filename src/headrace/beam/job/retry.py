@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
-from headrace.beam.job.files import Source, match, read_rows
+from headrace.beam.job.files import SAMPLED_ROWS, Source, match, read_rows
 from headrace.beam.job.rows import BrokenLine, Row, TriedRow
 from headrace.core.errors import ConfigurationError
 
@@ -25,22 +26,23 @@ def match_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
 
 
 def peek_letters(sources: Iterable[Source]) -> tuple[str, ...]:
-    """The columns of the first row that is to be tried again; empty where there is none.
+    """The columns of the first rows that are to be tried again, which may have failed for want of one.
 
     Raises:
         ConfigurationError: a file cannot be read, or begins with something that is no dead letter.
     """
+    columns: dict[str, None] = {}
     for source in sources:
         try:
-            for number, letter in enumerate(read_rows(source, {})):
+            for number, letter in enumerate(islice(read_rows(source, {}), SAMPLED_ROWS)):
                 row = _row_of(letter, source.path, number + 1)
                 if not isinstance(row, BrokenLine):
-                    return tuple(row)
-                if number == 0 and not _is_letter(letter):
+                    columns.update(dict.fromkeys(row))
+                elif number == 0 and not _is_letter(letter):
                     raise row.error
         except Exception as error:
             raise ConfigurationError(f"cannot read {source.path} as dead letters: {error}") from error
-    return ()
+    return tuple(columns)
 
 
 def read_letters(source: Source) -> Iterator[Row | BrokenLine]:
