@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 import time
+import warnings
 from itertools import chain
 
 import pytest
@@ -194,3 +196,23 @@ def test_times_taken_beside_are_not_learnt_from(worker, lane, handler):
         bundle.add(1, 1)
         list(bundle.finish())
     assert seen == [True, False]
+
+
+def test_a_fork_has_a_thread_of_its_own(worker, handler, lane):
+    handler.allow(1)
+    bundle = Bundle(worker, Told(), lane=lane)
+    assert [outcome.values for outcome in [*bundle.add(1, None), *bundle.finish()]] == [[1]]
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
+        child = os.fork()
+    if child == 0:
+        handler.allow(1)
+        bundle = Bundle(worker, Told(), lane=lane)
+        [outcome] = [*bundle.add(2, None), *bundle.finish()]
+        os.write(writer, bytes(outcome.values))
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        assert answer.read() == bytes([2])
+    assert os.waitpid(child, 0)[1] == 0

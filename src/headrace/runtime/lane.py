@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import math
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
@@ -78,6 +79,8 @@ class Lane:
     def __init__(self, worker: Models, policy: Policy | None = None) -> None:
         self._models = _Untimed(worker)
         self._executor: ThreadPoolExecutor | None = None
+        self._process = 0
+        """Whose thread it is."""
         self._recorders: Recorders | None = None
         self.on_their_way = 0
         """How many batches are."""
@@ -85,7 +88,8 @@ class Lane:
 
     def submit(self, name: Any, batch: AnyBatch) -> Task:
         """Has a batch run, with the context variables that the caller sees."""
-        if self._executor is None:
+        if self._executor is None or self._process != os.getpid():  # a fork has no threads but its own
+            self._process = os.getpid()
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-model")
             self._recorders = Recorders()
         log = _Log()
