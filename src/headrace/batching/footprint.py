@@ -41,7 +41,7 @@ class WaitingBytes:
 
     Of many small elements it looks at a few, since to weigh an element takes longer than to queue it. Where it has met
     a large one it looks at all, until many in a row are small; the larger, the sooner, so that the bound is exceeded by
-    no more than a sixteenth.
+    no more than a sixteenth, unless large ones begin to come after very many small ones.
 
     Args:
         bound: bytes of which it is to be known in time whether they are reached.
