@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
+import cloudpickle
 import numpy
 import pytest
 
@@ -14,6 +16,15 @@ from headrace.metrics.inference import InferenceMetrics
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.worker import open_worker
 from headrace.testing import FakeClock
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
 
 PLACES = {
     "here": {},
