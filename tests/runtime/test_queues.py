@@ -86,7 +86,7 @@ def test_models_and_buckets_never_mix_and_nobody_is_overtaken_for_ever(elements,
         sizes = [elements[tag][1] for tag in batch.tags]
         assert len({elements[tag][0] for tag in batch.tags}) == 1
         assert "bucket_boundaries" not in options or len({(one >= 5) + (one >= 9) for one in sizes}) == 1
-        assert 1 <= len(sizes) <= size
+        assert 1 <= len(sizes) <= (math.inf if config.sizes_are_weights else size)
         assert (
             "max_batch_weight" not in options or len(sizes) == 1 or max(sizes) * len(sizes) <= config.max_batch_weight
         )
@@ -172,6 +172,12 @@ def test_sizes_that_are_weights_fill_a_batch_and_two_may_leave_at_once():
     queues = queues_for(DoublingHandler(), fixed(6, element_size_fn=abs))
     assert [batch.weight for _, batch in [*queues.add(4, "a"), *queues.add(9, "b")]] == [4, 9]
     assert [taken for _, taken in cut(queues, [1, 2, 3, 4, 9, 1, 1])] == [[1, 2, 3], [4], [9], [1, 1]]
+
+
+@pytest.mark.parametrize("options", [{}, {"length_fn": float}], ids=["in-order", "sorted"])
+def test_where_sizes_are_weights_any_number_of_light_elements_share_a_batch(options):
+    queues = queues_for(DoublingHandler(), fixed(2, element_size_fn=float, **options))
+    assert [len(batch) for _, batch in cut(queues, [0, 0.25, 0.25, 0.25, 0])] == [5]
 
 
 def test_a_weight_is_asked_for_once():

@@ -65,7 +65,7 @@ class Batcher:
     def __init__(
         self,
         target: Callable[[], int],
-        max_count: int,
+        max_count: float,
         max_weight: float | None = None,
         *,
         target_is_weight: bool = False,

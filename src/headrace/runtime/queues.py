@@ -125,7 +125,7 @@ class Queues:
             config = self._plan.batching
             batcher = self._batchers[name] = Batcher(
                 self._sizes[name].target,
-                config.max_batch_size,
+                math.inf if config.sizes_are_weights else config.max_batch_size,
                 config.max_batch_size if config.sizes_are_weights else None,
                 target_is_weight=config.sizes_are_weights,
                 max_bytes=config.lookahead_bytes,
