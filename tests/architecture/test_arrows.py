@@ -96,7 +96,9 @@ def test_only_the_beam_room_imports_beam(sources):
 def test_every_handler_is_named_in_the_contract_that_keeps_handlers_apart(sources, pyproject):
     apart = next(c for c in pyproject["tool"]["importlinter"]["contracts"] if c["type"] == "independence")
     handlers = {module for module in sources if module.startswith("headrace.handlers.")}
-    assert set(apart["modules"]) == handlers
+    assert set(apart["modules"]) == {
+        module for module in handlers if not module.endswith("_tensors")
+    }  # what some share
 
 
 @pytest.mark.parametrize(

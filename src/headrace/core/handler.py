@@ -11,8 +11,9 @@ import functools
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from headrace.core.card import HandlerCard
 from headrace.core.errors import ConfigurationError
 
 ModelT = TypeVar("ModelT")
@@ -47,6 +48,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     Raises:
         ConfigurationError: an argument that does not exist, which Beam would ignore.
     """
+
+    card: ClassVar[HandlerCard | None] = None
+    """For the table of handlers."""
 
     def __init__(
         self,

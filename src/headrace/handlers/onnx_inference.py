@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, to_matrix, to_numbers, to_results
 from headrace.core.errors import MissingExtraError
 from headrace.core.files import open_uri
@@ -58,6 +59,8 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
             dict of such sequences.
         options: those of ``headrace.ModelHandler``.
     """
+
+    card = HandlerCard("a numpy array", "its row of the model's first output", "in one host", "safe", "onnx")
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
+from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, column_numbers, single_output, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
@@ -37,6 +38,9 @@ _LOGGER = logging.getLogger(__name__)
 
 _CPU = torch.device("cpu")
 _DEVICES = {"CPU": _CPU, "GPU": torch.device("cuda")}
+
+_WEIGHTS = "mapped on the CPU; on a GPU, and of TorchScript, in one host"
+_THREADS = "safe"
 
 TensorT = TypeVar("TensorT")
 
@@ -211,6 +215,8 @@ class PytorchModelHandlerTensor(_PytorchModelHandler[torch.Tensor]):
             half of one, or two.
     """
 
+    card = HandlerCard("a tensor", "its row of the model's answer, on the CPU", _WEIGHTS, _THREADS, "pytorch")
+
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
     def run_columns(
@@ -255,6 +261,14 @@ class PytorchModelHandlerKeyedTensor(_PytorchModelHandler[dict[str, torch.Tensor
     Args and errors are those of ``PytorchModelHandlerTensor``, but that batches are of dicts, and the default
     ``inference_fn`` is ``default_keyed_tensor_inference_fn``.
     """
+
+    card = HandlerCard(
+        "a dict of tensors, named as the model's arguments",
+        "its row of the model's answer, on the CPU",
+        _WEIGHTS,
+        _THREADS,
+        "pytorch",
+    )
 
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)
 

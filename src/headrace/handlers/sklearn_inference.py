@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+from headrace.core.card import HandlerCard
 from headrace.core.conversion import parsed, single_output, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
@@ -32,6 +33,9 @@ except ImportError as error:
     raise MissingExtraError("scikit-learn", "sklearn") from error
 
 __all__ = ["ModelFileType", "SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"]
+
+_WEIGHTS = "mapped; trees and forests copy their nodes in each process"
+_THREADS = "safe"
 
 ArrayT = TypeVar("ArrayT")
 
@@ -110,6 +114,8 @@ class SklearnModelHandlerNumpy(_SklearnModelHandler["numpy.ndarray[Any, Any]"]):
         ConfigurationError: ``model_file_type`` is no ModelFileType.
     """
 
+    card = HandlerCard("a numpy array", "what `model.predict` says of it", _WEIGHTS, _THREADS, "sklearn")
+
     _default_inference_fn = staticmethod(_predict_arrays)
 
     def run_inference(
@@ -158,6 +164,8 @@ class SklearnModelHandlerPandas(_SklearnModelHandler[pandas.DataFrame]):
     Raises:
         ConfigurationError: ``model_file_type`` is no ModelFileType.
     """
+
+    card = HandlerCard("a DataFrame with one row", "what `model.predict` says of it", _WEIGHTS, _THREADS, "sklearn")
 
     _default_inference_fn = staticmethod(_predict_frames)
 
