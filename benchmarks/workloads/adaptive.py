@@ -29,7 +29,8 @@ best*: the throughput of the adaptive batches from number 51 on, by that of the 
 goal is 0.95. Which fixed size is the best is told by the other rounds: in a round of its own it would be the luckiest.
 *reached after*: the first batch from which on five in a row together reach 0.95 of that.
 
-- Throughput is that of `run_inference` alone; of several turns, the median.
+- Throughput is that of `run_inference` alone; of several turns, the median. Nobody has a second thread, on which a
+  batch would go on into the next one's turn.
 - Intervals are from the least to the greatest of the rounds."""
 
 _SETTLED = 50
@@ -113,7 +114,7 @@ def _models(folder: Path) -> dict[str, tuple[Any, Sequence[Any]]]:
 
 def _round(handler: Any, rows: Sequence[Any], sizes: Sequence[int], *, quick: bool) -> _Round:
     """All sizes once, in turns."""
-    contestants = {None: predict(handler, cycle(rows))}
+    contestants = {None: predict(handler, cycle(rows), batching=BatchingConfig(overlap=False))}
     contestants |= {size: predict(handler, cycle(rows), batching=_fixed(size)) for size in sizes}
     sequence = _run(contestants[None], 12 if quick else _SETTLED)
     for size in sizes:
@@ -131,7 +132,7 @@ def _round(handler: Any, rows: Sequence[Any], sizes: Sequence[int], *, quick: bo
 
 
 def _fixed(size: int) -> BatchingConfig:
-    return BatchingConfig(min_batch_size=size, max_batch_size=size)
+    return BatchingConfig(min_batch_size=size, max_batch_size=size, overlap=False)
 
 
 def _run(predictions: Iterator[Any], batches: int) -> list[tuple[int, float]]:

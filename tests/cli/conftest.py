@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from headrace.beam.job.durable import DurableParts
 from headrace.cli.main import main
 
 HANDLERS = '''
@@ -208,7 +212,7 @@ def headrace(capsys):
 
 @pytest.fixture
 def command(folder):
-    """A command line as a process of its own, in the folder; its ``environment`` adds to this one's."""
+    """A command line as the leader of a group of processes, in the folder; ``environment`` adds to this one's."""
 
     def start(*arguments, **environment):
         return subprocess.Popen(
@@ -218,6 +222,45 @@ def command(folder):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
 
     return start
+
+
+class Resumable:
+    """What runs with ``--resume`` leave in a folder, over two files of so many rows each."""
+
+    def __init__(self, path: Path, rows: int) -> None:
+        self.path = path
+        self.rows = rows
+
+    def done(self, name: str) -> set[int]:
+        """The numbers of the rows that are durable, of the run whose output has that name."""
+        return {
+            number + (place >> 40) * self.rows
+            for path in self.path.glob(f".{name}.headrace-*")
+            for kind in (True, False)
+            for place, rows, _ in DurableParts.find(str(path), predictions=kind).runs.tolist()
+            for number in range(place & ((1 << 40) - 1), (place & ((1 << 40) - 1)) + rows)
+        }
+
+    def log(self) -> list[int]:
+        """The numbers that a handler has written into the file ``log``."""
+        path = self.path / "log"
+        return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+    def kill(self, process: subprocess.Popen, name: str, at_least: int) -> set[int]:
+        """Kills a run and its children once so many rows of it are durable; returns which are."""
+        while len(self.done(name)) < at_least:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return self.done(name)
+
+
+@pytest.fixture
+def resumable(folder):
+    """Makes a Resumable of the folder for files of so many rows."""
+    return functools.partial(Resumable, folder.path)

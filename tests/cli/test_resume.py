@@ -6,13 +6,11 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
-from headrace.beam.job.durable import DurableParts
 from headrace.cli.resume import _stamp
 
 LOGGED = '''
@@ -82,49 +80,9 @@ def undisturbed(work, headrace):
     return found
 
 
-def places(folder, name):
-    """Of the rows that are durable, whose folder is that of the output of this name."""
-    found = list(folder.path.glob(f".{name}.headrace-*"))
-    return {
-        number + (place >> 40) * (COUNT // 2)
-        for path in found
-        for kind in (True, False)
-        for place, rows, _ in DurableParts.find(str(path), predictions=kind).runs.tolist()
-        for number in range(place & ((1 << 40) - 1), (place & ((1 << 40) - 1)) + rows)
-    }
-
-
-def log_of(folder):
-    path = folder.path / "log"
-    return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
-
-
-def kill(process, folder, name, at_least):
-    """Kills a run and its children once so many rows of it are durable; returns which are."""
-    while len(places(folder, name)) < at_least:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    return places(folder, name)
-
-
 @pytest.fixture
-def start(folder):
-    """A command line as the leader of a group of processes."""
-
-    def start(*arguments, **environment):
-        return subprocess.Popen(
-            [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *arguments],
-            cwd=folder.path,
-            env={**os.environ, "PAUSE": "0.01", **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    return start
+def runs(resumable):
+    return resumable(COUNT // 2)
 
 
 def letters_of(content):
@@ -140,61 +98,61 @@ def in_input_order(letters):
     return sorted(letters, key=number)
 
 
-def test_killed_again_and_again(work, undisturbed, headrace, start):
+def test_killed_again_and_again(work, undisturbed, headrace, command, runs):
     """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
     done = set()
     for place in ((), ("--isolate",)):
-        logged = len(log_of(work))
-        process = start(*arguments, *place)
-        now = kill(process, work, "p.jsonl", len(done) + random.randrange(1, 150))
+        logged = len(runs.log())
+        process = command(*arguments, *place, PAUSE="0.01")
+        now = runs.kill(process, "p.jsonl", len(done) + random.randrange(1, 150))
         assert done < now
-        assert not done & set(log_of(work)[logged:])
+        assert not done & set(runs.log()[logged:])
         done = now
-    logged = len(log_of(work))
+    logged = len(runs.log())
     last = headrace(*arguments)
     assert (last.code, last.err) == (0, "")
     assert last.summary["rows"] == str(COUNT)
     assert last.summary["done before"] == str(len(done))
-    assert not done & set(log_of(work)[logged:])
+    assert not done & set(runs.log()[logged:])
     assert (work.path / "p.jsonl").read_bytes() == undisturbed[0]
     letters = letters_of((work.path / "p.dead-letters.jsonl").read_bytes())
     assert letters == in_input_order(letters_of(undisturbed[1]))
     assert work.names() == ["a.jsonl", "b.jsonl", "log", "logged.py", "p.dead-letters.jsonl", "p.jsonl"]
 
 
-def test_several_workers_killed_with_the_run(work, undisturbed, headrace, start):
+def test_several_workers_killed_with_the_run(work, undisturbed, headrace, command, runs):
     """Another number of workers goes on."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl.gz", "--dead-letters=bad/q.jsonl")
     workers = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
-    done = kill(start(*arguments, *workers), work, "p.jsonl.gz", 100)
-    logged = len(log_of(work))
+    done = runs.kill(command(*arguments, *workers, PAUSE="0.01"), "p.jsonl.gz", 100)
+    logged = len(runs.log())
     assert headrace(*arguments).code == 0
-    assert not done & set(log_of(work)[logged:])
+    assert not done & set(runs.log()[logged:])
     assert gzip.decompress((work.path / "p.jsonl.gz").read_bytes()) == undisturbed[0]
     assert len(work.rows("bad/q.jsonl")) == COUNT - len(undisturbed[0].splitlines())
     assert not [name for name in work.names() if "headrace-" in name]
 
 
-def test_killed_while_the_files_are_put_in_their_places(work, undisturbed, headrace, start):
+def test_killed_while_the_files_are_put_in_their_places(work, undisturbed, headrace, command, runs):
     """Dead letters are there already, predictions are not."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
-    process = start(*arguments, DIE_BEFORE_MOVE="2", PAUSE="0")
+    process = command(*arguments, DIE_BEFORE_MOVE="2", PAUSE="0")
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert (work.path / "p.dead-letters.jsonl").exists()
     assert not (work.path / "p.jsonl").exists()
-    logged = len(log_of(work))
+    logged = len(runs.log())
     last = headrace(*arguments)
     assert (last.code, last.summary["done before"], last.summary["rows/s"]) == (0, str(COUNT), "0")
-    assert len(log_of(work)) == logged
+    assert len(runs.log()) == logged
     assert (work.path / "p.jsonl").read_bytes() == undisturbed[0]
 
 
-def test_interrupted_and_what_may_not_change(work, undisturbed, headrace, start):
+def test_interrupted_and_what_may_not_change(work, undisturbed, headrace, command, runs):
     arguments = ["run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl"]
-    process = start(*arguments)
-    while len(places(work, "p.jsonl")) < 20:
+    process = command(*arguments, PAUSE="0.01")
+    while len(runs.done("p.jsonl")) < 20:
         time.sleep(0.02)
     busy = headrace(*arguments)
     assert busy.code == 2
@@ -202,7 +160,7 @@ def test_interrupted_and_what_may_not_change(work, undisturbed, headrace, start)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
-    done = len(places(work, "p.jsonl"))
+    done = len(runs.done("p.jsonl"))
     assert err == (
         f"error: interrupted; nothing was written. ({done} rows are done and kept; the same command goes on from "
         "there.)\n"

@@ -2,18 +2,12 @@
 
 import gzip
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
-import time
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-
-from headrace.beam.job.durable import DurableParts
 
 LOGGED = '''
 import os
@@ -76,47 +70,8 @@ def work(folder, monkeypatch):
 
 
 @pytest.fixture
-def start(folder):
-    """A command line as the leader of a group of processes."""
-
-    def start(*arguments):
-        return subprocess.Popen(
-            [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *arguments],
-            cwd=folder.path,
-            env={**os.environ, "PAUSE": "0.005"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    return start
-
-
-def numbers_done(folder, name):
-    """Of the rows that are durable."""
-    return {
-        number + (place >> 40) * (COUNT // 2)
-        for path in folder.path.glob(f".{name}.headrace-*")
-        for kind in (True, False)
-        for place, rows, _ in DurableParts.find(str(path), predictions=kind).runs.tolist()
-        for number in range(place & ((1 << 40) - 1), (place & ((1 << 40) - 1)) + rows)
-    }
-
-
-def log_of(folder):
-    path = folder.path / "log"
-    return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
-
-
-def kill(process, folder, name, at_least):
-    """Kills a run and its children once so many rows of it are durable; returns which are."""
-    while len(numbers_done(folder, name)) < at_least:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    return numbers_done(folder, name)
+def runs(resumable):
+    return resumable(COUNT // 2)
 
 
 def letters_of(path):
@@ -126,28 +81,28 @@ def letters_of(path):
 
 
 @pytest.mark.parametrize("name", ["p.parquet", "p.jsonl.gz"])
-def test_killed_again_and_again(work, headrace, start, name):
+def test_killed_again_and_again(work, headrace, command, runs, name):
     """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
     expected = headrace(*ARGUMENTS, "--output", f"whole/{name}", "--dead-letters=whole/q.jsonl")
     arguments = (*ARGUMENTS, "--output", name, "--dead-letters=q.jsonl", "--resume")
     done = set()
     workers = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
     for others in (("--isolate", "--max-batch-size=30"), workers):
-        logged = len(log_of(work))
-        process = start(*arguments, *others)
-        now = kill(process, work, name, len(done) + random.randrange(1, COUNT // 5))
+        logged = len(runs.log())
+        process = command(*arguments, *others, PAUSE="0.005")
+        now = runs.kill(process, name, len(done) + random.randrange(1, COUNT // 5))
         assert done < now
         assert [path for path in work.names() if path.endswith(".arrows")]
-        assert not done & set(log_of(work)[logged:])
+        assert not done & set(runs.log()[logged:])
         done = now
-    logged = len(log_of(work))
+    logged = len(runs.log())
     last = headrace(*arguments, "--max-batch-size=1000")
     assert (last.code, last.err) == (0, "")
     assert last.summary["rows"] == f"{COUNT:,}"
     assert int(last.summary["done before"].replace(",", "")) >= len(done)  # a worker may have outlived its run
     assert last.summary["predictions"] == expected.summary["predictions"]
     assert last.summary["dead letters"] == expected.summary["dead letters"]
-    assert not done & set(log_of(work)[logged:])
+    assert not done & set(runs.log()[logged:])
     read = gzip.decompress if name.endswith(".gz") else bytes
     assert read((work.path / name).read_bytes()) == read((work.path / "whole" / name).read_bytes())
     by_row = sorted(letters_of(work.path / "whole" / "q.jsonl"), key=json.dumps)

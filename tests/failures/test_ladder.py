@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace import RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.ladder import Judge, Rung, climb
+from headrace.failures.ladder import Judge, Part, Rung, climb
 from headrace.failures.retry import Patience
 from headrace.testing import FakeClock
 
@@ -44,7 +44,10 @@ def judge(clock=None, *, caught=Exception, attempts=3, timeout_secs=45.0, breake
 
 def answers(size, model, a_judge=None):
     """Places with a prediction, places without, and all parts."""
-    parts = [part for found in climb(size, model, (a_judge or judge()).choose) for part in found]
+    first = model(0, size)
+    parts = [Part(0, size, first, 1)]
+    if isinstance(first, Caught):
+        parts = [part for found in climb(size, first, model, (a_judge or judge()).choose) for part in found]
     good = [place for part in parts if not isinstance(part.answer, Caught) for place in part.answer]
     bad = [place for part in parts if isinstance(part.answer, Caught) for place in range(part.start, part.stop)]
     return good, bad, parts

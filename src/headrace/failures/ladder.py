@@ -90,12 +90,13 @@ class Judge:
 
 
 def climb(
-    size: int, attempt: Callable[[int, int], ResultT | Caught], choose: Choose
+    size: int, failure: Caught, attempt: Callable[[int, int], ResultT | Caught], choose: Choose
 ) -> Iterator[Sequence[Part[ResultT]]]:
-    """Runs a batch, and whatever its failures ask for, until each element has an answer.
+    """Does what the failure of a batch asks for, and those that follow, until each element has an answer.
 
     Args:
         size: of the batch, at least 1.
+        failure: of the first try, with the whole batch.
         attempt: calls the model with the elements from one place up to another; a Caught is what it raised.
         choose: decides what comes after a failure. Within a search only AGAIN and RAISE count.
 
@@ -104,12 +105,14 @@ def climb(
         it.
     """
     calls: list[tuple[int, int]] = []
+    first: ResultT | Caught | None = failure
 
     def persist(start: int, stop: int) -> tuple[ResultT | Caught, Rung]:
+        nonlocal first
         failed = 0
         while True:
             calls.append((start, stop))
-            answer = attempt(start, stop)
+            answer, first = (attempt(start, stop) if first is None else first), None
             failed += 1
             if not isinstance(answer, Caught):
                 return answer, Rung.GIVE_UP
@@ -126,9 +129,8 @@ def climb(
         if rung is Rung.IN_PARTS:
             step = (stop - start) // 2
             continue
-        found: Iterator[tuple[int, int, ResultT | Caught]] = iter([(start, stop, answer)])
+        parts: list[tuple[int, int, ResultT | Caught]] = [(start, stop, answer)]
         if rung is Rung.SEARCH and isinstance(answer, Caught):
-            found = bisect(start, stop, lambda begin, end: persist(begin, end)[0], answer)
-        parts = list(found)
+            parts = list(bisect(start, stop, lambda begin, end: persist(begin, end)[0], answer))
         yield [Part(*part, sum(begin <= part[0] < end for begin, end in calls)) for part in parts]
         start = stop

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.batching.size import FixedSize, SizeController, size_controller
@@ -231,14 +230,15 @@ class InferenceSession:
         """The model; what fails for a passing reason is tried again."""
         clock = self.spec.clock
         patience = Patience(self.spec.retry, clock.time_ns, sleep_of(clock))
-        for failed in count(1):
+        failed = 0
+        while True:
             try:
                 return handler.load_model()
             except Exception as error:
+                failed += 1
                 if not patience.again(error, failed):
                     raise
                 _LOGGER.warning("%s: loading failed and is tried again.", self.spec.plan.name, exc_info=True)
-        raise AssertionError("count() does not end")
 
 
 def handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -180,6 +180,13 @@ class Steps(Operations):
 
     def _infer(self, name: Any, batch: AnyBatch, model: Any) -> list[Outcome]:
         """One try of a batch, and what its failure asks for."""
+        answer = self._attempt(name, model, batch)
+        if isinstance(answer, Caught):
+            return self._recover(name, batch, model, answer)
+        self._session.breakers[name].record(succeeded=True)
+        return self._deliver(name, batch, answer)
+
+    def _recover(self, name: Any, batch: AnyBatch, model: Any, failure: Caught) -> list[Outcome]:
         spec, breaker = self._worker.spec, self._session.breakers[name]
         patience = Patience(spec.retry, spec.clock.time_ns, self._wait)
         judge = Judge(self._caught, patience, breaker, billed=self._plan.remote)
@@ -201,7 +208,7 @@ class Steps(Operations):
             return rung
 
         outcomes: list[Outcome] = []
-        for parts in climb(batch.total, attempt, choose):
+        for parts in climb(batch.total, failure, attempt, choose):
             breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
             for start, stop, answer, tries in parts:
                 outcomes += self._settle(name, batch.part(start, stop), answer, tries)

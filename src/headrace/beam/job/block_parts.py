@@ -14,7 +14,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from headrace.beam.job.block_output import answered
 from headrace.beam.job.blocks import Block
-from headrace.beam.job.durable import DurableParts, DurableWriter
+from headrace.beam.job.durable import DurableParts, DurableWriter, runs_of
 from headrace.beam.job.output import BLOCKS, Part, create
 
 _ROWS = 1 << 16
@@ -65,7 +65,7 @@ class BlockPartWriter:
         self._count = 0
 
     def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Takes a block with its predictions: an array, a dict of arrays, or a list of results."""
+        """Takes a block with its predictions: an array, or a list of results."""
         batch = answered(block, self._keep, predictions, model_id)
         if not self._stream.suits(batch):
             self._flush()
@@ -102,7 +102,7 @@ class DurableBlockPartWriter(DurableWriter):
         self._stream = _Stream()
 
     def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Takes a block with its predictions: an array, a dict of arrays, or a list of results."""
+        """Takes a block with its predictions: an array, or a list of results."""
         batch = answered(block, self._keep, predictions, model_id)
         with self._taking():
             if not self._stream.suits(batch):
@@ -117,12 +117,7 @@ class DurableBlockPartWriter(DurableWriter):
 
     def _flush(self, file: BinaryIO) -> list[list[int]]:
         self._stream.batches.sort(key=lambda placed: placed[0])  # those of a batch that failed come when they can
-        runs: list[list[int]] = []
-        for place, batch in self._stream.batches:
-            if runs and place == runs[-1][0] + runs[-1][1]:
-                runs[-1][1] += batch.num_rows
-            else:
-                runs.append([place, batch.num_rows, 0])
+        runs = runs_of((place, batch.num_rows, 0) for place, batch in self._stream.batches)
         start = file.tell()
         self._stream.write(file)
         runs[-1][2] = file.tell() - start
@@ -144,12 +139,8 @@ def read_parts(paths: Iterable[str]) -> Iterator[Any]:
 def read_in_order(found: DurableParts) -> Iterator[Any]:
     """The rows of parts as tables, in the order of the input, each row once; memory holds a few streams."""
     stream = lru_cache(_STREAMS_AT_ONCE)(_stream_at)  # whose rows may go between one another
-    at, start, stop, end = ("", 0), 0, 0, 0
-    for place, rows, _, offset, first, part in found.records():
-        known = max(0, end - place)
-        if known >= rows:
-            continue
-        end = place + rows
+    at, start, stop = ("", 0), 0, 0
+    for known, (_, rows, _, offset, first, part) in found.news():
         if (found.paths[part], offset) != at or first + known != stop:
             if stop:
                 yield stream(*at).slice(start, stop - start)

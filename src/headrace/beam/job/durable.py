@@ -12,7 +12,7 @@ import glob
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, NamedTuple
 
@@ -165,13 +165,7 @@ class DurablePartWriter(DurableWriter):
     def _flush(self, file: BinaryIO) -> list[list[int]]:
         self._waiting.sort()  # what was sorted by length becomes neighbours again
         file.write(b"".join([line for _, line in self._waiting]))
-        runs: list[list[int]] = []
-        for place, line in self._waiting:
-            if runs and place == runs[-1][0] + runs[-1][1]:
-                runs[-1][1] += 1
-                runs[-1][2] += len(line)
-            else:
-                runs.append([place, 1, len(line)])
+        runs = runs_of((place, 1, len(line)) for place, line in self._waiting)
         self._waiting, self._waiting_bytes = [], 0
         return runs
 
@@ -253,12 +247,8 @@ class DurableParts(NamedTuple):
 
     def _extents(self) -> Iterator[_Extent]:
         """What is to be copied; runs that lie one behind the other at once."""
-        extent, end = _Extent(-1, 0, 0, 0), 0
-        for place, rows, size, offset, _, part in self.records():
-            known = max(0, end - place)
-            if known >= rows:
-                continue
-            end = place + rows
+        extent = _Extent(-1, 0, 0, 0)
+        for known, (_, rows, size, offset, _, part) in self.news():
             if part == extent.part and offset == extent.offset + extent.bytes and not known:
                 extent = extent._replace(bytes=extent.bytes + size, rows=extent.rows + rows)
                 continue
@@ -267,6 +257,16 @@ class DurableParts(NamedTuple):
             extent = _Extent(part, offset, size, rows - known, known)
         if extent.rows:
             yield extent
+
+    def news(self) -> Iterator[tuple[int, tuple[int, int, int, int, int, int]]]:
+        """The record of each run with rows that no run before it has; with how many of its first rows one has."""
+        end = 0
+        for record in self.records():
+            place, rows, *_ = record
+            known = max(0, end - place)
+            if known < rows:
+                end = place + rows
+                yield known, record
 
     def records(self) -> Iterator[tuple[int, int, int, int, int, int]]:
         """Place, rows, bytes, offset, first and part of each run; as Python's integers, which take memory, in turn."""
@@ -282,6 +282,18 @@ class _Extent(NamedTuple):
     rows: int
     known: int = 0
     """Lines at its beginning that another one has, too, before the ``rows`` that are wanted."""
+
+
+def runs_of(pieces: Iterable[tuple[int, int, int]]) -> list[list[int]]:
+    """Place, rows and bytes of each run of neighbours among pieces, of which there is the same."""
+    runs: list[list[int]] = []
+    for place, rows, size in pieces:
+        if runs and place == runs[-1][0] + runs[-1][1]:
+            runs[-1][1] += rows
+            runs[-1][2] += size
+        else:
+            runs.append([place, rows, size])
+    return runs
 
 
 def sync_folder(path: str) -> None:
