@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# How long an example takes is the machine's affair. The same examples each time: whoever changes nothing breaks nothing.
+# How long an example takes is the machine's affair. The same ones each time: whoever changes nothing breaks nothing.
 settings.register_profile("headrace", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile("headrace")
