@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.batching.seats import Seats
 from headrace.batching.size import FixedSize, SizeController, size_controller
 from headrace.core.clock import Clock, sleep_of
 from headrace.core.config import RetryConfig
@@ -147,12 +148,14 @@ class InferenceSession:
         if not spec.isolated:
             plan.handler.set_environment_vars()
         self.spec = spec
-        self.sizes = {name: size_controller(plan.batching) for name in plan.models}
+        self.sizes = {name: size_controller(plan.batching_of(name)) for name in plan.models}
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
         """When a batch leaves its queue."""
+        self.seats = Seats(plan.model_limit)
+        """Which models are in memory."""
         shares = plan.may_wait and not spec.gathered
-        self.sharing = Sharing(plan.batching, self.sizes, spec.clock) if shares else None
+        self.sharing = Sharing(plan.batching, self.sizes, spec.clock, own=plan.own_batching) if shares else None
         """What bundles that are open side by side have in common, if they wait for each other."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._loads = {name: LoadRecord(spec.clock.time_ns) for name in plan.models}
