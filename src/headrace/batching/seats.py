@@ -45,11 +45,12 @@ class Seats:
             while len(self._taken) > self._count:
                 self._taken.popitem(last=False)
 
-    def lose(self, name: Hashable, left: int) -> None:
-        """Memory has had no room for that model beside so many others."""
+    def limit_to(self, count: int) -> None:
+        """Memory has had room for so many models only."""
         with self._lock:
-            self._taken.pop(name, None)
-            self._count = min(self._count, max(1, left))
+            self._count = min(self._count, max(1, count))
+            while len(self._taken) > self._count:
+                self._taken.popitem(last=False)
 
 
 class Waiting(NamedTuple):
