@@ -115,31 +115,33 @@ class ModelStore:
         return slot
 
     def _slot(self, name: Any, at_least: Callable[[], int | None]) -> _Slot:
-        """The loaded slot of a model, or a new one for the caller to load; waits while another thread loads it.
-
-        Those who find their model there go before those who must load one, but not for ever.
-        """
-        while True:
-            slot = self._slots.get(name)
-            if slot is not None and slot.ready and not (self._waiting and self._passed >= _PATIENCE):
-                self._slots.move_to_end(name)
-                self._passed += 1
-                return slot
-            if slot is None and self._has_room(name, at_least):
-                self._passed = 0
-                slot = self._slots[name] = _Slot()
-                self._changed.notify_all()
-                return slot
-            self._wait(for_room=slot is None)
-
-    def _wait(self, *, for_room: bool) -> None:
-        if for_room and not self._waiting:
-            self._passed = 0
-        self._waiting += for_room
+        """The loaded slot of a model, or a new one for the caller to load; waits while another thread loads it."""
+        needs_room = False
         try:
-            self._changed.wait()
+            while True:
+                slot = self._slots.get(name)
+                if slot is not None and slot.ready and self._may_pass():
+                    self._slots.move_to_end(name)
+                    return slot
+                if slot is None and self._has_room(name, at_least):
+                    slot = self._slots[name] = _Slot()
+                    return slot
+                if slot is None and not needs_room:
+                    needs_room = True
+                    self._waiting += 1
+                self._changed.wait()
         finally:
-            self._waiting -= for_room
+            if needs_room:
+                self._waiting -= 1
+                self._passed = 0
+                self._changed.notify_all()
+
+    def _may_pass(self) -> bool:
+        """Those who find their model there go before those who must load one, but not for ever."""
+        if self._waiting and self._passed >= _PATIENCE:
+            return False
+        self._passed += self._waiting > 0
+        return True
 
     def _has_room(self, name: Any, at_least: Callable[[], int | None]) -> bool:
         if self._limit is not None and len(self._slots) >= self._limit:
