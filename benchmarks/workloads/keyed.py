@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import statistics
 import time
@@ -124,8 +123,7 @@ def _keep(prediction: Any) -> None:
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, str]]:
     """One row for each batch size and side."""
-    _write_models(folder)
-    os.sync()
+    write_models(folder)
     for name, sizes in _SIZES.items():
         trial = Trial(folder, sizes, 2_000 if quick else 20_000)
         runs: dict[str, list[tuple[float, int]]] = {side: [] for side in _SIDES}
@@ -160,7 +158,8 @@ def _each(key: str, rows: Sequence[numpy.ndarray]) -> Iterator[tuple[str, numpy.
     return ((key, row) for row in rows)
 
 
-def _write_models(folder: Path) -> None:
+def write_models(folder: Path) -> None:
+    """Each in its file."""
     for number in range(MODELS):
         weights = numpy.random.default_rng(number).normal(size=(_COLUMNS, _CLASSES))
         (folder / f"{number}.pickle").write_bytes(pickle.dumps(weights))
