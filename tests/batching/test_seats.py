@@ -81,3 +81,4 @@ def test_nobody_waits_for_ever(arrivals, count):
 
 def test_everything_leaves_those_in_memory_first_and_the_largest_last():
     assert order_of_flush({"a": 9, "b": 1, "c": 5, "d": 2}, seated("d", "b")) == ["b", "d", "c", "a"]
+    assert order_of_flush({"a": 9, "b": 1, "c": 5}, seated("c", count=2)) == ["c", "b", "a"]  # free seats are no models

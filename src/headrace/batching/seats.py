@@ -27,6 +27,10 @@ class Seats:
         """Whether a batch of that model needs nobody to make room: it has a seat, or one is free."""
         return name in self._taken or len(self._taken) < self._count
 
+    def has(self, name: Hashable) -> bool:
+        """Whether that model has a seat already."""
+        return name in self._taken
+
     @property
     def are_few(self) -> bool:
         """Whether there is any limit."""
@@ -89,4 +93,4 @@ def order_of_flush(queues: Mapping[Hashable, int], seats: Seats) -> list[Hashabl
 
     They are then in memory when the next bundle's come.
     """
-    return sorted(queues, key=lambda name: (name not in seats, queues[name]))
+    return sorted(queues, key=lambda name: (not seats.has(name), queues[name]))
