@@ -26,6 +26,7 @@ WORKLOADS = (
     "files",
     "adaptive",
     "crossing",
+    "keyed",
     "isolated",
     "roundtrip",
     "recovery",

@@ -1,5 +1,8 @@
 """Keys choose the model: one transform, four models, at most two of them in memory at a time.
 
+With ``grouped=True`` the pairs go through a GroupByKey first, so that those of one key come together, on one worker:
+where there are many models, memory for few, and many small bundles, a model is else loaded again and again.
+
     python examples/keyed_models.py
 
 Beam's options may follow.
@@ -10,7 +13,7 @@ from __future__ import annotations
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +59,15 @@ def make_handler(models: dict[str, str]) -> KeyedModelHandler[Any, Any, Any, Any
     return KeyedModelHandler(mappings, max_models_per_worker_hint=2)
 
 
-def build(pipeline: beam.Pipeline, models: dict[str, str], rows_for_each_key: int) -> beam.PCollection:
+def build(
+    pipeline: beam.Pipeline, models: dict[str, str], rows_for_each_key: int, *, grouped: bool = False
+) -> beam.PCollection:
     """How many rows of each key got each class: pairs such as ``(("iris", "setosa"), 50)``."""
+    pairs = pipeline | "Keys" >> beam.Create(list(KEYS)) | "Rows" >> beam.FlatMap(rows_of, rows_for_each_key)
+    if grouped:
+        pairs = pairs | "Together by key" >> beam.GroupByKey() | "Apart again" >> beam.FlatMapTuple(each)
     return (
-        pipeline
-        | "Keys" >> beam.Create(list(KEYS))
-        | "Rows" >> beam.FlatMap(rows_of, rows_for_each_key)
+        pairs
         | "Predict" >> RunInference(make_handler(models))
         | "Name" >> beam.MapTuple(name_class)
         | "Count" >> beam.combiners.Count.PerElement()
@@ -72,6 +78,11 @@ def rows_of(key: str, count: int) -> Iterator[tuple[str, Any]]:
     """Some rows of a key's data, with the key; from all over the data, where the classes stand one after the other."""
     rows, _ = DATA[KEYS[key]](return_X_y=True)
     return ((key, rows[place]) for place in np.linspace(0, len(rows) - 1, count, dtype=int))
+
+
+def each(key: str, rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Pairs again."""
+    return ((key, row) for row in rows)
 
 
 def name_class(key: str, result: PredictionResult) -> tuple[str, str]:

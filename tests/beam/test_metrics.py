@@ -51,7 +51,7 @@ def run_transform(run, handler, elements, **options):
 
 def test_figures(run, monkeypatch):
     """What a process takes is also the affair of those with whom it shares pages, so here it is given."""
-    monkeypatch.setattr(session, "process_bytes", itertools.count(1 << 30, 32 << 20).__next__)
+    monkeypatch.setattr(session, "resident_bytes", itertools.count(1 << 30, 32 << 20).__next__)
     found = run_transform(run, Timed(min_batch_size=2, max_batch_size=2), range(5))
     assert found["RunInference", "num_inferences"] == 5
     size = found["RunInference", "inference_request_batch_size"]

@@ -28,6 +28,17 @@ def test_rows_are_the_same_in_every_run(benchmark_module):
         assert not any((one == two).all() for one, two in zip(first, other, strict=True))
 
 
+def test_models_by_key_are_loaded_far_less_often(benchmark_module, tmp_path):
+    keyed = benchmark_module("workloads.keyed")
+    keyed.write_models(tmp_path)
+    trial = keyed.Trial(tmp_path, {"min_batch_size": 100, "max_batch_size": 100}, 1500)
+    (_, ours, predictions), (_, theirs, expected) = (trial.run(side) for side in ("Headrace", "Beam"))
+
+    assert predictions == expected
+    assert len(predictions) == 1500
+    assert 20 <= 10 * ours <= theirs
+
+
 def test_bad_rows_are_counted(benchmark_module):
     """Headrace loses no good row, Beam whole batches."""
     bad_rows = benchmark_module("workloads.bad_rows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -199,10 +200,30 @@ def test_processing_belongs_outside(make, processed):
 
 
 def test_ignored_settings_are_logged(caplog):
-    KeyedModelHandler([KeyModelMapping(["a"], Adder(min_batch_size=2, env_vars={"A": "1"}))])
-    assert "min_batch_size" in caplog.text
-    assert "env_vars" in caplog.text
+    one, other = Adder(max_batch_duration_secs=2, env_vars={"A": "1", "B": "1"}), Adder(env_vars={"A": "2"})
+    KeyedModelHandler([KeyModelMapping(["a"], one), KeyModelMapping(["b"], other)])
+    assert "max_batch_duration_secs" in caplog.text
+    assert "{'A': '1'}" in caplog.text
+    assert "{'A': '2'}" in caplog.text
     assert "min_ram" in caplog.text
+
+
+def test_what_is_honoured_is_not_logged(caplog):
+    class Plain(Adder):
+        def get_resource_hints(self):
+            return {}
+
+    KeyedModelHandler([KeyModelMapping(["a"], Plain(min_batch_size=2, env_vars={"A": "1"}))])
+    assert not caplog.text
+
+
+def test_environment_variables_of_mappings_are_set_unless_they_differ(monkeypatch):
+    for name in ("KEYED_ONE", "KEYED_BOTH"):
+        monkeypatch.setenv(name, "before")
+    one, two = {"KEYED_ONE": "1"}, {"KEYED_BOTH": "1"}
+    handlers = [Adder(env_vars=one), Adder(env_vars=two), Adder(env_vars={"KEYED_BOTH": "2"})]
+    KeyedModelHandler([KeyModelMapping([n], handler) for n, handler in enumerate(handlers)]).set_environment_vars()
+    assert (os.environ["KEYED_ONE"], os.environ["KEYED_BOTH"]) == ("1", "before")
 
 
 def test_bytes_are_those_of_keys_and_examples():
@@ -218,6 +239,8 @@ def test_maybe_keyed_takes_both():
     handler = MaybeKeyedModelHandler(Adder())
     assert run(handler, [1, 2]) == [2, 3]
     assert run(handler, [("a", 1), ("b", 2)]) == [("a", 2), ("b", 3)]
+    assert run(handler, [1, ("a", 1), 2]) == [2, ("a", 2), 3]
+    assert handler.get_num_bytes([1, ("a", 1)]) == len(pickle.dumps(("a",))) + 20
 
 
 def test_keyed_handlers_survive_pickling():

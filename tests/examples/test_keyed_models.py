@@ -5,15 +5,19 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 from apache_beam.testing.util import assert_that, equal_to
 
 
-def test_every_key_is_answered_by_its_own_model(example, new_pipeline, tmp_path):
+@pytest.mark.parametrize("grouped", [False, True])
+def test_every_key_is_answered_by_its_own_model(example, new_pipeline, tmp_path, grouped):
     keyed = example("keyed_models")
     models = keyed.train(tmp_path)
 
     with new_pipeline() as pipeline:
-        assert_that(keyed.build(pipeline, models, 10), equal_to(list(_by_hand(keyed, models, 10).items())))
+        assert_that(
+            keyed.build(pipeline, models, 10, grouped=grouped), equal_to(list(_by_hand(keyed, models, 10).items()))
+        )
 
 
 def test_a_key_may_stand_twice_in_one_mapping(example, tmp_path):

@@ -49,6 +49,7 @@ class _Adopted(KeyedModelHandler[Any, Any, Any, Any]):
 
     def set_environment_vars(self) -> None:
         self._theirs.set_environment_vars()
+        super().set_environment_vars()
 
     def override_metrics(self, metrics_namespace: str = "") -> bool:
         """Beam's own answer with mappings means that it counts itself, which is for the runner to do here."""

@@ -10,6 +10,11 @@ from typing import Any, Literal
 
 from headrace.core.errors import ConfigurationError
 
+OF_THE_TRANSFORM = frozenset(
+    ("max_batch_duration_secs", "clock", "record_metrics", "lookahead_bytes", "overlap", "columnar")
+)
+"""The options of BatchingConfig that hold for all models of a transform; the others may be different for each."""
+
 
 @dataclass(frozen=True)
 class BatchingConfig:

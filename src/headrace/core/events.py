@@ -16,7 +16,7 @@ class ModelLoaded:
     """The model's name within its transform; empty where there is only one."""
     seconds: float
     bytes: int
-    """Growth of the process's proportional set size (PSS) while it loaded; 0 where it shrank."""
+    """Growth of the memory that the process uses (its resident set) while it loaded; 0 where it shrank."""
 
 
 @dataclass(frozen=True)

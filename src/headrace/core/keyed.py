@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import logging
 import pickle
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from headrace.core.config import OF_THE_TRANSFORM
 from headrace.core.errors import ConfigurationError, PredictionCountError, UnknownKeyError
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
+from headrace.core.on_demand import ModelsOnDemand
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -80,6 +81,10 @@ for _name in (
 class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]):
     """Runs a handler for examples on (key, example) pairs, giving (key, prediction) pairs.
 
+    With mappings each model's batches are formed as its own handler's batching options say, whose functions get the
+    example; where it has none, as this handler's say, whose functions get the pair. Environment variables of the
+    mappings' handlers are set for the process, unless two of them differ.
+
     Args:
         unkeyed: one handler for all keys, or a list of KeyModelMapping: a handler for each set of keys. A key may
             stand twice in one mapping, but not in two.
@@ -111,6 +116,8 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
                 raise ConfigurationError("KeyedModelHandler needs a handler, or at least one KeyModelMapping.")
             for mapping in unkeyed:
                 self._add(mapping)
+            for handler in self.cohorts.values():
+                _log_ignored(handler, _contradicted(handler, self.cohorts.values()))
         else:
             _refuse_processing(unkeyed)
             self.unkeyed = unkeyed
@@ -128,7 +135,7 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
 
     def load_model(self) -> Any:
         """Models that load on first use, one for each mapping (one handler for all keys: that handler's model)."""
-        return super().load_model() if self.unkeyed else _ModelsOnDemand(self.cohorts, self.max_models)
+        return super().load_model() if self.unkeyed else ModelsOnDemand(self.cohorts, self.max_models)
 
     def run_inference(
         self, batch: Sequence[tuple[Any, Any]], model: Any, inference_args: dict[str, Any] | None = None
@@ -139,9 +146,7 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
             return _pair(self.unkeyed, keys, [example for _, example in batch], model, inference_args)
         predictions: list[Any] = [None] * len(batch)
         for cohort, positions in _positions_by(keys, self.cohort).items():
-            handler = self.cohorts[cohort]
-            examples = [batch[position][1] for position in positions]
-            pairs = _pair(handler, [keys[i] for i in positions], examples, model[cohort], inference_args)
+            pairs = self._pairs_of(cohort, [batch[position] for position in positions], model, inference_args)
             for position, pair in zip(positions, pairs, strict=True):
                 predictions[position] = pair
         return predictions
@@ -184,9 +189,23 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
         """As Beam: True with mappings (one handler for all keys: as that handler says)."""
         return super().share_model_across_processes() if self.unkeyed else True
 
+    def set_environment_vars(self) -> None:
+        """Those of all handlers that no other one contradicts."""
+        super().set_environment_vars()
+        for handler in self.cohorts.values():
+            if not _contradicted(handler, self.cohorts.values()):
+                handler.set_environment_vars()
+
     def should_garbage_collect_on_timeout(self) -> bool:
         """As Beam: False with mappings."""
         return super().should_garbage_collect_on_timeout() if self.unkeyed else False
+
+    def _pairs_of(
+        self, cohort: Any, batch: list[tuple[Any, Any]], models: ModelsOnDemand, args: dict[str, Any] | None
+    ) -> list[tuple[Any, Any]]:
+        keys, examples = map(list, zip(*batch, strict=True))
+        with models.use(cohort) as model:
+            return _pair(self.cohorts[cohort], keys, examples, model, args)
 
     def _add(self, mapping: KeyModelMapping[Any, Any, Any, Any]) -> None:
         handler = mapping.mh
@@ -195,7 +214,6 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
             raise ConfigurationError(
                 f"Empty list maps to model handler {handler}. All model handlers must have one or more associated keys."
             )
-        _log_ignored(handler)
         cohort = mapping.keys[0]
         for key in mapping.keys:
             if self.cohort_of.setdefault(key, cohort) != cohort or cohort in self.cohorts:
@@ -219,42 +237,20 @@ class MaybeKeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, Mo
     def run_inference(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[Any]:
-        """Predicts for examples, or for (key, example) pairs where the first element of the batch is a tuple."""
-        if not isinstance(batch[0], tuple):
+        """Predicts for examples and for (key, example) pairs, in one call even where a batch has both."""
+        if not any(isinstance(element, tuple) for element in batch):
             return self.unkeyed.run_inference(batch, model, inference_args)
-        keys, examples = map(list, zip(*batch, strict=True))
-        return _pair(self.unkeyed, keys, examples, model, inference_args)
+        pairs = _pair(self.unkeyed, batch, _examples(batch), model, inference_args)
+        return [(element[0], value) if isinstance(element, tuple) else value for element, value in pairs]
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the examples, and of the keys (pickled) if there are any."""
-        if not isinstance(batch[0], tuple):
-            return self.unkeyed.get_num_bytes(batch)
-        keys, examples = map(list, zip(*batch, strict=True))
-        return len(pickle.dumps(tuple(keys))) + self.unkeyed.get_num_bytes(examples)
+        keys = tuple(element[0] for element in batch if isinstance(element, tuple))
+        return (len(pickle.dumps(keys)) if keys else 0) + self.unkeyed.get_num_bytes(_examples(batch))
 
 
-class _ModelsOnDemand(Mapping[Any, Any]):
-    """The model of each cohort, loaded when first asked for; at most ``limit`` are kept."""
-
-    def __init__(self, handlers: Mapping[Any, ModelHandler[Any, Any, Any]], limit: int | None) -> None:
-        self._handlers = handlers
-        self._limit = limit or len(handlers)
-        self._loaded: dict[Any, Any] = {}
-        self._lock = threading.Lock()
-
-    def __getitem__(self, cohort: Any) -> Any:
-        with self._lock:
-            if cohort not in self._loaded:
-                while len(self._loaded) >= self._limit:
-                    del self._loaded[next(iter(self._loaded))]
-                self._loaded[cohort] = self._handlers[cohort].load_model()
-            return self._loaded[cohort]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._handlers)
-
-    def __len__(self) -> int:
-        return len(self._handlers)
+def _examples(batch: Sequence[Any]) -> list[Any]:
+    return [element[1] if isinstance(element, tuple) else element for element in batch]
 
 
 def _pair(
@@ -286,11 +282,19 @@ def _refuse_processing(handler: Any) -> None:
         )
 
 
-def _log_ignored(handler: Any) -> None:
+def _contradicted(handler: Any, handlers: Iterable[Any]) -> dict[str, str]:
+    """Its environment variables to which another one gives another value: a process has one of each."""
+    own: dict[str, str] = getattr(handler, "_env_vars", None) or {}
+    others = [getattr(other, "_env_vars", None) or {} for other in handlers]
+    return {name: value for name, value in own.items() if any(other.get(name, value) != value for other in others)}
+
+
+def _log_ignored(handler: Any, env_vars: dict[str, str]) -> None:
+    batching = handler.batch_elements_kwargs()
     ignored = {
         "resource hints": handler.get_resource_hints(),
-        "batching options": handler.batch_elements_kwargs(),
-        "env_vars": getattr(handler, "_env_vars", {}),
+        "batching options": {name: batching[name] for name in sorted(OF_THE_TRANSFORM & batching.keys())},
+        "env_vars, to which another handler gives other values,": env_vars,
     }
     given = {name: value for name, value in ignored.items() if value}
     if given:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import importlib
 import os
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 _SMAPS = Path("/proc/self/smaps_rollup")
+_STATM = Path("/proc/self/statm")
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 _NO_LIMIT = 1 << 62
 """Bytes. What control groups of version 1 say where there is none is nearly 2**63."""
 
@@ -44,6 +48,23 @@ def process_bytes() -> int:
     resource = importlib.import_module("resource")  # which Windows does not have
     peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def resident_bytes() -> int:
+    """Bytes of memory that this process uses, those that it shares with others in full; quick to be had.
+
+    The kernel adds up ``process_bytes`` page by page: that takes milliseconds for each gigabyte. Where the system does
+    not tell (anywhere but on Linux), as there.
+    """
+    fields = "".join(_lines(_STATM)).split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else process_bytes()
+
+
+def give_back_memory() -> None:
+    """Has what is free in this process's heap, after the last garbage is collected, be free for others (glibc)."""
+    gc.collect()
+    if _malloc_trim is not None:
+        _malloc_trim(ctypes.c_size_t(0))
 
 
 def memory_of(process: int, proc: Path = Path("/proc")) -> Usage | None:

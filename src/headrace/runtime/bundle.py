@@ -54,7 +54,7 @@ class Bundle:
         self._worker = worker
         self._steps = Steps(worker, observer)
         self._member = member
-        self._queues = Queues(worker.plan, worker.session.queue_sizes)
+        self._queues = Queues(worker.plan, worker.session.queue_sizes, worker.session.seats)
         self._direct = None if worker.plan.preprocess else self._queues.direct
         self._lane = lane
         self._run = self._steps.run if lane is None else self._run_overlapping

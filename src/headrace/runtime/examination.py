@@ -273,10 +273,9 @@ class _Elements:
         self.trouble = ""
         """What went wrong with the first element with which something did."""
 
-    @property
-    def largest(self) -> int:
-        """How many there may be in a batch."""
-        batching = self._plan.batching
+    def largest(self, name: Any) -> int:
+        """How many there may be in a batch of that model."""
+        batching = self._plan.batching_of(name)
         if self._plan.prebatched:
             return 1
         return _LARGEST if batching.sizes_are_weights else min(_LARGEST, batching.max_batch_size)
@@ -319,7 +318,7 @@ def _measured(findings: ModelFindings, model: _Here | _Hosted, name: Any, elemen
         if elements is None:
             return findings
         try:
-            costs.extend(measure(model.run, lambda size: elements.take(name, size), elements.largest))
+            costs.extend(measure(model.run, lambda size: elements.take(name, size), elements.largest(name)))
         except Exception as error:
             trouble = f"{as_type_name(error)}: {error}"
     if not (costs or trouble):

@@ -86,7 +86,7 @@ class HostedBundle:
         self._models = models
         self._observer = observer
         self._member = member
-        self._queues = Queues(self._plan, session.queue_sizes)
+        self._queues = Queues(self._plan, session.queue_sizes, session.seats)
         self._here = None if spec.isolated else Operations(spec, observer)
         there = bool(self._plan.preprocess) and self._here is None
         in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
@@ -256,7 +256,7 @@ class HostedBundle:
 
         first = lost(everything, task.pick(everything)[1], loss)
         if first.too_large:
-            size = task.batch.size(as_weight=self._plan.batching.learns_from_weights)
+            size = task.batch.size(as_weight=self._plan.batching_of(task.work.model).learns_from_weights)
             self._session.sizes[task.work.model].observe(size, None)
         self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
         if breaker.is_open or self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):

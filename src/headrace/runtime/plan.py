@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from headrace.core.config import BatchingConfig
+from headrace.core.config import OF_THE_TRANSFORM, BatchingConfig
 from headrace.core.handler import bare
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.result import Caught, Failure, Stage
@@ -45,6 +45,12 @@ class Plan:
     batching: BatchingConfig
     model_limit: int | None
     """How many of the models one process may hold; None: all."""
+    own_batching: Mapping[Any, BatchingConfig] = field(default_factory=dict)
+    """Of the models by key for which ``batching`` does not hold."""
+
+    def batching_of(self, model: Any) -> BatchingConfig:
+        """When a batch of that model leaves."""
+        return self.own_batching.get(model, self.batching)
 
     @property
     def name(self) -> str:
@@ -141,7 +147,31 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
         remote=any(hasattr(model, "create_client") and hasattr(model, "request") for model in models.values()),
         batching=batching or BatchingConfig.from_kwargs(handler.batch_elements_kwargs(), handler),
         model_limit=inner.max_models if routed else None,
+        own_batching=_own_batching(handler, models) if routed and batching is None else {},
     )
+
+
+@dataclass(frozen=True)
+class _OfExample:
+    """What a handler without keys measures of an example, of a pair of a key and an example."""
+
+    function: Callable[[Any], float]
+
+    def __call__(self, pair: Any) -> float:
+        return self.function(pair[1])
+
+
+def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, BatchingConfig]:
+    """What models by key ask for themselves; where one says nothing, what the handler around them asks for."""
+    given, configs = handler.batch_elements_kwargs(), {}
+    for name, model in models.items():
+        asked = model.batch_elements_kwargs()
+        own = {option: value for option, value in asked.items() if option not in OF_THE_TRANSFORM}
+        for option in own.keys() & {"element_size_fn", "length_fn"}:
+            own[option] = _OfExample(own[option])
+        if own:
+            configs[name] = BatchingConfig.from_kwargs({**given, **own}, model)
+    return configs
 
 
 def _adopted(handler: Handler) -> Handler:

@@ -3,63 +3,167 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, TypeAlias
 
 from headrace.batching.batcher import Batch, Batcher
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
-from headrace.batching.footprint import footprint
-from headrace.batching.lookahead import Lookahead, Measured, lookahead_for
+from headrace.batching.footprint import WaitingBytes, footprint
+from headrace.batching.lookahead import Measured, lookahead_for
+from headrace.batching.seats import Seats, Waiting, next_to_leave, order_of_flush
 from headrace.batching.size import SizeController
+from headrace.core.config import BatchingConfig
 from headrace.runtime.plan import ONLY, Plan
 
 AnyBatch: TypeAlias = Batch | ColumnarBatch
 
 
-class _Holdings:
-    """How many bytes wait, by queue and in all."""
+class _Queue(ABC):
+    """Preprocessed elements that wait for the model of one name."""
 
-    def __init__(self) -> None:
-        self._bytes: dict[Any, float] = {}
-        self.total = 0.0
+    def __init__(self, config: BatchingConfig) -> None:
+        self._size_fn = config.element_size_fn
+        self._length_fn = config.length_fn
+        self.passed_over = 0
+        """See ``Waiting``."""
 
-    def set(self, name: Any, nbytes: float) -> None:
-        """A queue has so many."""
-        self.total += nbytes - self._bytes.get(name, 0)
-        self._bytes[name] = nbytes
+    @property
+    @abstractmethod
+    def bytes(self) -> float:
+        """How many the elements take, roughly; those of one that is alone and not sorted it bounds itself."""
 
-    def add(self, name: Any, nbytes: float) -> None:
-        """A queue has so many more."""
-        self.set(name, self._bytes.get(name, 0) + nbytes)
+    @abstractmethod
+    def __len__(self) -> int: ...
 
-    def largest(self) -> Any:
-        """The name of the queue with the most."""
-        return max(self._bytes, key=self._bytes.__getitem__)
+    @abstractmethod
+    def add(self, element: Measured) -> None:
+        """Takes an element."""
+
+    @abstractmethod
+    def full(self) -> Iterable[Batch]:
+        """Batches of which there is no reason to wait for more."""
+
+    @abstractmethod
+    def all(self) -> Iterator[Batch]:
+        """Everything."""
+
+    def measured(self, element: Any, tag: Any) -> Measured:
+        """The element with what there is to know of it.
+
+        Raises:
+            Exception: it has no weight.
+        """
+        size = _measure("element_size_fn", self._size_fn, element) if self._size_fn else 1
+        length = _measure("length_fn", self._length_fn, element) if self._length_fn else size
+        return Measured(element, tag, length, size if self._size_fn else length)
+
+
+class _InOrder(_Queue):
+    """Elements in the order in which they come."""
+
+    def __init__(self, config: BatchingConfig, target: Callable[[], int], *, among_others: bool) -> None:
+        super().__init__(config)
+        self.batcher = Batcher(
+            target,
+            math.inf if config.sizes_are_weights else config.max_batch_size,
+            config.max_batch_size if config.sizes_are_weights else None,
+            target_is_weight=config.sizes_are_weights,
+            max_bytes=config.lookahead_bytes,
+            min_size=math.inf if among_others else config.min_batch_size,
+        )
+        self._held: list[Measured] = []
+        """What the batcher has not been given yet."""
+        self._elements: list[Any] = []
+        """Of those."""
+        self._waiting = WaitingBytes(config.lookahead_bytes)
+
+    @property
+    def bytes(self) -> float:
+        if len(self._held) >= self._waiting.next_look:
+            self._waiting.look(self._elements)
+        return self.batcher.bytes + self._waiting.bytes
+
+    def __len__(self) -> int:
+        return len(self.batcher) + len(self._held)
+
+    def add(self, element: Measured) -> None:
+        self._held.append(element)
+        self._elements.append(element.element)
+
+    def full(self) -> Iterable[Batch]:
+        if len(self._held) == 1:
+            return self._given(self._forget_held())
+        return (batch for one in self._forget_held() for batch in self._given([one]))
+
+    def all(self) -> Iterator[Batch]:
+        yield from self.full()
+        if len(self.batcher):
+            yield self.batcher.flush()
+
+    def _given(self, elements: Iterable[Measured]) -> list[Batch]:
+        """What they complete; a batch's size is asked for by when the last one has been timed."""
+        return [batch for one in elements for batch in self.batcher.add_weighed(one.element, one.tag, one.size)]
+
+    def _forget_held(self) -> list[Measured]:
+        held, self._held, self._elements = self._held, [], []
+        self._waiting.clear()
+        return held
+
+
+class _Sorted(_Queue):
+    """Elements of which many are looked at together."""
+
+    def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
+        super().__init__(config)
+        self._lookahead = lookahead_for(config, sizes)
+        self._enough = config.lookahead
+        self._bytes = 0.0
+
+    @property
+    def bytes(self) -> float:
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._lookahead)
+
+    def add(self, element: Measured) -> None:
+        self._lookahead.add(element)
+        self._bytes += footprint(element.element)
+
+    def full(self) -> Iterable[Batch]:
+        return self.all() if len(self) >= self._enough else ()
+
+    def all(self) -> Iterator[Batch]:
+        self._bytes = 0.0
+        return self._lookahead.cut()
 
 
 class Queues:
     """Takes preprocessed elements and gives batches, each with the name of its model; used by one thread.
 
     Bytes that wait are bounded by ``lookahead_bytes``, roughly. One queue gives a batch that has reached its minimum;
-    of several queues, where together they have too much, the one that has most gives what it has.
+    of several queues, where together they have too much, one gives what it has: see ``next_to_leave``. Where not all
+    models can be in memory, elements of one that is not wait until then: a model is to be loaded for many.
 
     Args:
         plan: says which model an element goes to, and what limits a batch.
         sizes: says for each model how large its batches should be.
+        seats: which models are in memory; None: all that the plan allows.
     """
 
-    def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController]) -> None:
+    def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController], seats: Seats | None = None) -> None:
         self._plan = plan
         self._sizes = sizes
+        self._seats = Seats(plan.model_limit) if seats is None else seats
         config = plan.batching
-        self._batchers: dict[Any, Batcher] = {}
-        self._lookaheads: dict[Any, Lookahead] = {}
-        self._holdings = _Holdings()
-        """Of look-aheads, and of queues of which there are several."""
+        self._queues: dict[Any, _Queue] = {}
+        self._bytes: dict[Any, float] = {}
+        self._total_bytes = 0.0
         self._rows = self._row_batcher() if config.columnar else None
         needs_a_look = plan.routed or plan.prebatched or config.sorts or config.sizes_are_weights or config.columnar
-        self.direct: Batcher | None = None if needs_a_look else self._batcher(ONLY)
+        self.direct: Batcher | None = None if needs_a_look else self._direct()
         """The only queue, where nothing is asked of an element: its ``add`` may be called in place of ours."""
 
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
@@ -76,62 +180,68 @@ class Queues:
         if self._rows is not None:
             return zip(repeat(ONLY), self._rows.add(element, tag, rows_in(element)))
         name = self._plan.handler.cohort(element[0]) if self._plan.routed else ONLY
-        size_fn, length_fn = self._plan.batching.element_size_fn, self._plan.batching.length_fn
-        size = _measure("element_size_fn", size_fn, element) if size_fn else 1
-        if not self._plan.batching.sorts:
-            return self._enqueue(name, element, tag, size)
-        length = _measure("length_fn", length_fn, element) if length_fn else size
-        return self._wait(name, Measured(element, tag, length, size if size_fn else length))
+        queue = self._queues[name] if name in self._queues else self._queue(name)
+        queue.add(queue.measured(element, tag))
+        return self._leaving(name, queue)
 
     def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
         """What is left in each queue; a queue is emptied when its turn comes."""
-        for name, batcher in self._batchers.items():
-            if len(batcher):
-                self._holdings.set(name, 0)
-                yield name, batcher.flush()
-        for name in self._lookaheads:
-            yield from self._cut(name)
+        lengths = {name: len(queue) for name, queue in self._queues.items()}
+        for name in order_of_flush(lengths, self._seats) if self._seats.are_few else lengths:
+            yield from self._all_of(name)
         if self._rows:
             yield ONLY, self._rows.flush()
 
-    def _enqueue(self, name: Any, element: Any, tag: Any, size: float) -> Iterable[tuple[Any, AnyBatch]]:
-        batcher = self._batcher(name)
-        leaving = [(name, batch) for batch in batcher.add_weighed(element, tag, size)]
-        if self._plan.routed:
-            self._holdings.set(name, batcher.bytes)
-            if self._holdings.total >= self._plan.batching.lookahead_bytes:
-                largest = self._holdings.largest()
-                leaving.append((largest, self._batchers[largest].flush()))
-                self._holdings.set(largest, 0)
-        return leaving
+    def _leaving(self, name: Any, queue: _Queue) -> Iterator[tuple[Any, AnyBatch]]:
+        if name in self._seats:
+            for batch in queue.full():
+                yield self._left(name, batch)
+        if self._plan.routed or self._plan.batching.sorts:
+            self._weigh(name, queue.bytes)
+            if self._total_bytes >= self._plan.batching.lookahead_bytes:
+                yield from self._relieve()
 
-    def _wait(self, name: Any, element: Measured) -> Iterable[tuple[Any, AnyBatch]]:
-        lookahead = self._lookaheads[name] if name in self._lookaheads else self._lookahead(name)
-        lookahead.add(element)
-        self._holdings.add(name, footprint(element.element))
-        if len(lookahead) >= self._plan.batching.lookahead:
-            return self._cut(name)
-        if self._holdings.total >= self._plan.batching.lookahead_bytes:
-            return self._cut(self._holdings.largest())
-        return ()
+    def _relieve(self) -> Iterator[tuple[Any, AnyBatch]]:
+        """Some leave, since too much waits."""
+        queues = self._queues.items()
+        waiting = {name: Waiting(self._bytes.get(name, 0), len(queue), queue.passed_over) for name, queue in queues}
+        name = next_to_leave(waiting, self._seats)
+        if name not in self._seats:
+            for _, queue in queues:
+                queue.passed_over += bool(len(queue))
+            makes_room = self._seats.next_to_go(name)
+            if makes_room in self._queues:  # as long as it is there
+                yield from self._all_of(makes_room)
+        yield from self._all_of(name)
 
-    def _cut(self, name: Any) -> Iterator[tuple[Any, AnyBatch]]:
-        self._holdings.set(name, 0)
-        return ((name, batch) for batch in self._lookaheads[name].cut())
+    def _all_of(self, name: Any) -> Iterator[tuple[Any, AnyBatch]]:
+        queue = self._queues[name]
+        queue.passed_over = 0
+        self._weigh(name, 0)
+        for batch in queue.all():
+            yield self._left(name, batch)
 
-    def _batcher(self, name: Any) -> Batcher:
-        batcher = self._batchers.get(name)
-        if batcher is None:
-            config = self._plan.batching
-            batcher = self._batchers[name] = Batcher(
-                self._sizes[name].target,
-                math.inf if config.sizes_are_weights else config.max_batch_size,
-                config.max_batch_size if config.sizes_are_weights else None,
-                target_is_weight=config.sizes_are_weights,
-                max_bytes=config.lookahead_bytes,
-                min_size=math.inf if self._plan.routed else config.min_batch_size,
-            )
-        return batcher
+    def _left(self, name: Any, batch: Batch) -> tuple[Any, AnyBatch]:
+        self._seats.take(name)
+        return name, batch
+
+    def _weigh(self, name: Any, nbytes: float) -> None:
+        self._total_bytes += nbytes - self._bytes.get(name, 0)
+        self._bytes[name] = nbytes
+
+    def _queue(self, name: Any) -> _Queue:
+        config, sizes = self._plan.batching_of(name), self._sizes[name]
+        queue: _Queue
+        if config.sorts:
+            queue = _Sorted(config, sizes)
+        else:
+            queue = _InOrder(config, sizes.target, among_others=self._plan.routed)
+        self._queues[name] = queue
+        return queue
+
+    def _direct(self) -> Batcher:
+        queue = self._queues[ONLY] = _InOrder(self._plan.batching, self._sizes[ONLY].target, among_others=False)
+        return queue.batcher
 
     def _row_batcher(self) -> RowBatcher:
         config = self._plan.batching
@@ -141,10 +251,6 @@ class Queues:
             max_bytes=config.lookahead_bytes,
             min_rows=config.min_batch_size,
         )
-
-    def _lookahead(self, name: Any) -> Lookahead:
-        lookahead = self._lookaheads[name] = lookahead_for(self._plan.batching, self._sizes[name])
-        return lookahead
 
 
 def _measure(name: str, function: Callable[[Any], float], element: Any) -> float:

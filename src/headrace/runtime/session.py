@@ -12,15 +12,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.batching.seats import Seats
 from headrace.batching.size import FixedSize, SizeController, size_controller
 from headrace.core.clock import Clock, sleep_of
 from headrace.core.config import RetryConfig
+from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.loads import LoadRecord
 from headrace.failures.retry import Patience
-from headrace.hosting.memory import process_bytes
+from headrace.hosting.memory import resident_bytes
 from headrace.hosting.process import ModelStore, close_store, open_store
+from headrace.hosting.room import Room
+from headrace.runtime.artefacts import bytes_of_artefacts
 from headrace.runtime.plan import Plan
 from headrace.runtime.sharing import Sharing
 
@@ -146,23 +150,26 @@ class InferenceSession:
         if not spec.isolated:
             plan.handler.set_environment_vars()
         self.spec = spec
-        self.sizes = {name: size_controller(plan.batching) for name in plan.models}
+        self.sizes = {name: size_controller(plan.batching_of(name)) for name in plan.models}
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
         """When a batch leaves its queue."""
+        self.seats = Seats(plan.model_limit)
+        """Which models are in memory."""
         shares = plan.may_wait and not spec.gathered
-        self.sharing = Sharing(plan.batching, self.sizes, spec.clock) if shares else None
+        self.sharing = Sharing(plan.batching, self.sizes, spec.clock, own=plan.own_batching) if shares else None
         """What bundles that are open side by side have in common, if they wait for each other."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._loads = {name: LoadRecord(spec.clock.time_ns) for name in plan.models}
-        self._store: ModelStore = open_store(spec.store, plan.model_limit)
+        room = Room() if plan.routed and not spec.shared else None  # shared ones are the manager's to admit
+        self._store: ModelStore = open_store(spec.store, plan.model_limit, room)
         self._news: deque[Event] = deque()
         self._lock = threading.Lock()
         self._shared: Any = None
 
     def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
         """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
-        return self._store.use(name, lambda: self._load(name, handler))
+        return self._store.use(name, lambda: self._load(name, handler), lambda: bytes_of_artefacts(handler))
 
     def keep_thread_budget(self) -> None:
         """To be called before a thread of this process computes: keeps it within its share of the cores."""
@@ -208,20 +215,31 @@ class InferenceSession:
             raise standing
         started = clock.time_ns()
         try:
-            loaded = self._shared.load(name, record.fresh_secs) if isinstance(self._shared, ModelSource) else None
-            loaded = loaded or self._load_here(name, handler)
+            loaded = self._load_from_source(name, record.fresh_secs) or self._load_here(name, handler)
         except self.spec.caught as error:  # what is not caught ends the bundle, which may well be repeated at once
             record.raised(error, (clock.time_ns() - started) / 1e9)
             raise
         record.loaded()
         return loaded
 
+    def _load_from_source(self, name: Any, fresh_secs: float) -> Loaded | None:
+        """Where there is one, and the model does not load here; models that this process could do without make room."""
+        while isinstance(self._shared, ModelSource):
+            try:
+                return self._shared.load(name, fresh_secs)
+            except ModelMemoryError:
+                if not self._store.drop_idle():
+                    raise
+        return None
+
     def _load_here(self, name: Any, handler: Any) -> Loaded:
         attributes = {path: dict(vars(one)) for path, one in handlers_within(handler)}
-        before, started = process_bytes(), self.spec.clock.time_ns()
+        if self._store.is_short:
+            self.seats.limit_to(len(self._store))
+        before, started = resident_bytes(), self.spec.clock.time_ns()
         model = self._loaded(handler)
         seconds = (self.spec.clock.time_ns() - started) / 1e9
-        growth = max(0, process_bytes() - before)
+        growth = max(0, resident_bytes() - before)
         self._news.append(ModelLoaded(self.spec.plan.label(name), seconds, growth))
         changes = {path: _set_since(attributes.get(path, {}), vars(one)) for path, one in handlers_within(handler)}
         return Loaded(model, self.spec.transform, changes)

@@ -38,6 +38,7 @@ class Sharing:
         sizes: say for each model how large its batches should be.
         clock: measures the wait.
         wait: what waits, for tests.
+        own: limits of models for which those of ``config`` do not hold.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class Sharing:
         sizes: Mapping[Any, SizeController],
         clock: Clock,
         wait: Wait = threading.Condition.wait,
+        own: Mapping[Any, BatchingConfig] | None = None,
     ) -> None:
         self._patience_ns = int((config.max_batch_duration_secs or 0) * 1e9)
         self._clock = clock
         self._wait = wait
-        self._pools = {name: pool_for(config, controller) for name, controller in sizes.items()}
+        own = own or {}
+        self._pools = {name: pool_for(own.get(name, config), controller) for name, controller in sizes.items()}
         self._changed = threading.Condition()
         self._open: set[Member] = set()
         """Those whose elements have not ended."""

@@ -240,7 +240,7 @@ class Steps(Operations):
         sleep(seconds)
 
     def _observe(self, name: Any, batch: AnyBatch, seconds: float | None) -> None:
-        size = batch.size(as_weight=self._plan.batching.learns_from_weights)
+        size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
         self._session.sizes[name].observe(size, seconds)
 
     def _settle(self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:

@@ -1,0 +1,233 @@
+"""Many models by key: as few in memory as asked for, few loads, each with batches of its own; wherever they live."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from headrace import BatchingConfig, ConfigurationError, KeyedModelHandler, KeyModelMapping, ModelHandler, predict
+from headrace.hosting import room
+from headrace.hosting.memory import resident_bytes
+from headrace.runtime.plan import make_plan
+from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.worker import open_worker
+
+MIB = 1 << 20
+WAYS = [{"placement": "process"}, {"placement": "process", "isolate": True}, {"placement": "machine"}]
+WAY_IDS = ["process", "isolated", "machine"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _handlers_travel():
+    """To processes that cannot import this module."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Notes:
+    """A model that writes down when it comes and when it goes."""
+
+    def __init__(self, name, path):
+        self.name, self.path = name, path
+        self.owner = None
+        self.note("+")
+
+    def note(self, what):
+        with open(self.path, "a") as notes:
+            notes.write(f"{what} {os.getpid()} {self.name}\n")
+
+    def __reduce__(self):
+        return Mapped, (self.name, self.path)
+
+    def __del__(self):
+        self.note("-")
+
+
+def Mapped(name, path):
+    """In another process: no load."""
+    return Notes(name, path)
+
+
+class Named(ModelHandler):
+    """Predicts its name, and how large the batch was."""
+
+    def __init__(self, name, path, **options):
+        super().__init__(**options)
+        self.name, self.path = name, str(path)
+
+    def load_model(self):
+        return Notes(self.name, self.path)
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(example, model.name, len(batch)) for example in batch]
+
+
+class Loud(KeyedModelHandler):
+    """The runner leaves the keys to it."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return super().run_inference(batch, model, inference_args)
+
+
+def keyed(path, count=6, limit=2, cls=KeyedModelHandler, **options):
+    return cls([KeyModelMapping([n, str(n)], Named(n, path, **options)) for n in range(count)], limit)
+
+
+def most_alive(path):
+    """In one process."""
+    alive, most = Counter(), Counter()
+    for line in Path(path).read_text().splitlines():
+        what, process, _ = line.split()
+        alive[process] += 1 if what == "+" else -1
+        most[process] = max(most[process], alive[process])
+    return max(most.values())
+
+
+def loads(path):
+    return Path(path).read_text().count("+")
+
+
+def pairs(count, models=6):
+    rng = random.Random(count)
+    return [(rng.randrange(models), n) for n in range(count)]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
+def test_no_more_models_than_the_limit_and_each_loaded_once(tmp_path, way):
+    elements = pairs(300)
+    found = list(predict(keyed(tmp_path / "notes"), elements, **way))
+    assert sorted((key, example) for key, (example, _, _) in found) == sorted(elements)
+    assert all(key == name for key, (_, name, _) in found)
+    # where models are mapped, a loader has one for a moment, in a process of its own
+    assert most_alive(tmp_path / "notes") <= 2
+    if way["placement"] != "machine":
+        assert loads(tmp_path / "notes") <= 6
+
+
+@pytest.mark.parametrize("way", WAYS[:2], ids=WAY_IDS[:2])
+@pytest.mark.parametrize("wrap", ["plain", "processed", "subclass", "prebatched"])
+def test_the_limit_holds_however_many_threads_there_are(tmp_path, way, wrap):
+    handler = keyed(tmp_path / "notes", cls=Loud if wrap == "subclass" else KeyedModelHandler)
+    if wrap == "processed":
+        handler = handler.with_preprocess_fn(lambda pair: pair).with_postprocess_fn(lambda pair: pair)
+    if wrap == "prebatched":
+        handler = handler.with_no_batching()
+    spec = prepare(handler, Request(batching=BatchingConfig(max_batch_size=5), **way))
+    everybody = threading.Barrier(6, timeout=60)
+
+    def bundle(number):
+        worker = open_worker(spec)
+        try:
+            everybody.wait()
+            one, outcomes = worker.bundle(Deaf()), []
+            for element in pairs(40 + number):
+                outcomes += one.add([element] if wrap == "prebatched" else element, None)
+            return sum(len(outcome.values) for outcome in [*outcomes, *one.finish()])
+        finally:
+            everybody.wait()
+            worker.close()
+
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(bundle, range(6))) == [40 + number for number in range(6)]
+    assert most_alive(tmp_path / "notes") <= 2
+
+
+class Deaf:
+    def on_event(self, event):
+        pass
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_length_fn": lambda n: 1 + n % 5}], ids=["in-order", "sorted"])
+def test_a_bounded_number_of_bytes_waits_for_models_that_are_not_there(tmp_path, options):
+    """Some leave before the end, many together."""
+    batching = BatchingConfig(lookahead_bytes=20_000, min_batch_size=4, max_batch_size=4)
+    spec = prepare(keyed(tmp_path / "notes", **options), Request(batching=batching))
+    worker = open_worker(spec)
+    bundle, came = worker.bundle(Deaf()), 0
+    for given, (key, _) in enumerate(pairs(600), 1):
+        came += sum(len(outcome.values) for outcome in bundle.add((key, b"x" * 100), None))
+        assert given - came < 260
+    came += sum(len(outcome.values) for outcome in bundle.finish())
+    worker.close()
+    assert came == 600
+    assert loads(tmp_path / "notes") < 30
+
+
+@pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
+def test_functions_get_the_pair_and_may_change_the_key(tmp_path, way):
+    handler = keyed(tmp_path / "notes", 2)
+    handler = handler.with_preprocess_fn(lambda pair: (1 - pair[0], pair[1] * 10))
+    handler = handler.with_postprocess_fn(lambda pair: (f"key {pair[0]}", pair[1][:2]))
+    assert sorted(predict(handler, [(0, 1), (1, 2)], **way)) == [("key 0", (20, 0)), ("key 1", (10, 1))]
+
+
+@pytest.mark.parametrize("way", WAYS[:2], ids=WAY_IDS[:2])
+def test_each_model_has_the_batches_that_its_own_handler_asks_for(tmp_path, way):
+    own = [
+        Named(0, tmp_path / "notes", min_batch_size=2, max_batch_size=2),
+        Named(1, tmp_path / "notes", max_batch_weight=30, element_size_fn=int, min_batch_size=3, max_batch_size=3),
+        Named(2, tmp_path / "notes"),
+    ]
+
+    class Sized(KeyedModelHandler):
+        def batch_elements_kwargs(self):
+            return {"min_batch_size": 6, "max_batch_size": 6}
+
+    handler = Sized([KeyModelMapping([n], one) for n, one in enumerate(own)])
+    elements = [(key, n) for key in range(3) for n in (0, 30, 1, 2, 9, 8)]
+    found = predict(handler, elements, **way)
+    sizes = {(key, example): size for key, (example, _, size) in found}
+    assert [sizes[0, n] for n in (0, 30, 1, 2, 9, 8)] == [2] * 6
+    assert [sizes[1, n] for n in (30, 9, 8, 2, 1, 0)] == [1, 3, 3, 3, 2, 2]
+    assert [sizes[2, n] for n in (0, 30, 1, 2, 9, 8)] == [6] * 6
+    everywhere = predict(handler, elements, batching=BatchingConfig(min_batch_size=4, max_batch_size=4), **way)
+    assert {size for _, (_, _, size) in everywhere} == {4, 2}
+
+
+def test_options_of_one_model_that_contradict_are_refused_at_once(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"Minimum \(9\) must not be greater"):
+        make_plan(keyed(tmp_path / "notes", min_batch_size=9, max_batch_size=3))
+
+
+class Large(Named):
+    def load_model(self):
+        return bytearray(b"x") * (48 * MIB)
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(resident_bytes(), len(model)) for _ in batch]
+
+
+def large(count, **options):
+    return KeyedModelHandler([KeyModelMapping([n], Large(n, "", **options)) for n in range(count)])
+
+
+def test_models_stay_within_the_memory_that_there_is_without_a_hint(monkeypatch):
+    """Room for three, and a margin; afterwards their memory is free again."""
+    before = resident_bytes()
+    limit = 200 * MIB
+    figures = (lambda: limit - (resident_bytes() - before), lambda: limit, resident_bytes)
+    monkeypatch.setattr(room.Room.__init__, "__defaults__", figures)
+    seen = [nbytes for _, (nbytes, _) in predict(large(8), [(n, n) for n in range(8)], placement="process")]
+    assert len(seen) == 8
+    assert max(seen) - before < limit
+    assert resident_bytes() - before < 40 * MIB
+
+
+@pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
+def test_models_that_went_leave_no_memory_behind(way):
+    before = resident_bytes()
+    handler = KeyedModelHandler([KeyModelMapping([n], Large(n, "")) for n in range(4)], 1)
+    seen = [nbytes for _, (nbytes, _) in predict(handler, [(n, n) for n in range(4)], **way)]
+    if "isolate" not in way and way["placement"] == "process":
+        assert max(seen) - before < 2 * 48 * MIB
+    assert max(seen) - min(seen) < 48 * MIB
+    assert resident_bytes() - before < 40 * MIB
