@@ -92,13 +92,15 @@ def test_a_guess_is_no_reason_to_refuse():
     assert isinstance(room.verdict("large", None, {}, []), Refuse)
 
 
-def test_what_has_not_been_measured_is_loaded_alone():
+def test_the_first_is_loaded_alone_and_what_is_loaded_beside_others_is_not_measured():
     room = Room(lambda: 900 * MB, lambda: 1000 * MB, iter([0, 10 * MB, 10 * MB, 99 * MB]).__next__)
+    assert room.verdict("a", None, {}, []) == Go()
+    assert room.verdict("b", None, {}, ["a"]) == Wait()
     room.begins([])
     room.ended("a")
-    assert isinstance(room.verdict("b", None, {}, ["a"]), Wait)
-    assert isinstance(room.verdict("a", None, {}, ["b"]), Wait)
-    assert isinstance(room.verdict("b", None, {"a": 1}, []), Go)
+    assert room.verdict("b", None, {}, ["a"]) == Go()
+    assert room.verdict("b", 880 * MB, {}, ["a"]) == Wait()
+    assert room.verdict("a", None, {}, ["b"]) == Go()
     room.begins(["b"])
     room.ended("a")
     assert room.taken("a") == 10 * MB

@@ -12,8 +12,8 @@ from headrace.hosting.memory import memory_available, memory_limit, resident_byt
 class Room:
     """Used by one thread at a time.
 
-    Of a model that has not been loaded here yet nothing is certain but the size of its files: it is loaded alone, to be
-    measured, and thought to be as large as the largest so far; but it is not refused for that.
+    Of a model that has not been loaded here yet nothing is certain but the size of its files: the first one is loaded
+    alone, to be measured; others are thought to be as large as the largest so far, but not refused for that.
 
     Args:
         available: bytes that can be allocated now.
@@ -48,11 +48,13 @@ class Room:
             loading: the names of those that are being loaded.
         """
         known = name in self._taken
-        if not known and loading:
+        if loading and not self._taken:
             return Wait()
-        models = [Held(str(at), self.taken(one), users, at) for at, (one, users) in enumerate(held.items())]
-        need = max(self._taken[name] if known else max(self._taken.values(), default=0), at_least or 0)
-        needs = [self._taken.get(one) for one in loading]
+        largest = max(self._taken.values(), default=0)
+        sizes = [self._taken.get(one, largest) for one in held]
+        models = [Held(str(at), sizes[at], users, at) for at, users in enumerate(held.values())]
+        need = max(self._taken.get(name, largest), at_least or 0)
+        needs = [self._taken.get(one, largest) for one in loading]
         available, limit = self._available(), self._limit()
         verdict = admit(need or None, models, needs, available, limit)
         if isinstance(verdict, Refuse) and not known:
