@@ -36,8 +36,6 @@ FEATURES = RNG.normal(size=(12, 3)).astype(numpy.float32)
 FRAME = pandas.DataFrame(FEATURES, columns=["a", "b", "c"])
 LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
 
-PLACEMENTS = {"process": {}, "isolated": {"isolate": True}, "machine": {"placement": "machine"}}
-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
@@ -124,7 +122,6 @@ WRAPPED = {
         BATCHES,
     ),
     "keyed": (base.KeyedModelHandler, KEYED),
-    "keyed, processed within": (lambda handler: base.KeyedModelHandler(handler.with_preprocess_fn(negative)), KEYED),
     "keyed, processed": (lambda handler: base.KeyedModelHandler(handler).with_postprocess_fn(str), KEYED),
     "models by key": (
         lambda handler: base.KeyedModelHandler(
@@ -137,14 +134,14 @@ WRAPPED = {
 }
 
 
-@pytest.fixture
-def placed(request, own_runtime):
-    """Arguments that say where the model lives; on the machine, in a runtime directory of the test's."""
+ELSEWHERE = {"isolated": {"isolate": True}, "machine": {"placement": "machine"}}
+
+
+@pytest.fixture(params=ELSEWHERE)
+def elsewhere(request, own_runtime):
+    """Arguments with which the model lives elsewhere; on the machine, in a runtime directory of the test's."""
     with own_runtime() if request.param == "machine" else nullcontext():
-        yield PLACEMENTS[request.param]
-
-
-everywhere = pytest.mark.parametrize("placed", PLACEMENTS, indirect=True)
+        yield ELSEWHERE[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -166,36 +163,52 @@ def values(results):
     return [(one[0], inference_of(one[1])) if type(one) is tuple else getattr(one, "inference", one) for one in results]
 
 
-@everywhere
+def ordered(results):
+    """The same in any order: Beam's handler of several models gives predictions grouped by key."""
+    return sorted(values(results), key=repr)
+
+
 @pytest.mark.parametrize("name", HANDLERS)
-def test_handlers(models, by_beam, name, placed):
+def test_handlers(models, by_beam, run, name):
     make, elements = HANDLERS[name]
     expected = by_beam(name, make(models), elements)
-    found = list(predict(make(models), elements, **placed))
+    found = list(predict(make(models), elements))
     assert nearly_equal(values(found), values(expected))
     assert [type(one) for one in found] == [base.PredictionResult] * len(elements)
     assert [one.model_id for one in found] == [one.model_id for one in expected]
+    assert nearly_equal(values(run.values(out=run.create(elements) | RunInference(make(models)))), values(expected))
 
 
-@pytest.mark.parametrize("name", HANDLERS)
-def test_handlers_in_a_pipeline(models, by_beam, run, name):
-    make, elements = HANDLERS[name]
-    expected = by_beam(name, make(models), elements)
-    found = run.values(out=run.create(elements) | RunInference(make(models)))
+def test_all_handlers_in_a_host(models, by_beam):
+    """In one, by key: a host with all that Beam imports takes seconds to start."""
+    made = {name: make(models) for name, (make, _) in HANDLERS.items()}
+    handler = base.KeyedModelHandler([base.KeyModelMapping([name], one) for name, one in made.items()])
+    elements = [(name, element) for name, (_, examples) in HANDLERS.items() for element in examples]
+    found = list(predict(handler, elements, isolate=True))
+    expected = [(name, one) for name, handler in made.items() for one in by_beam(name, handler, HANDLERS[name][1])]
     assert nearly_equal(values(found), values(expected))
 
 
-@everywhere
+@pytest.mark.parametrize("name", ["sklearn-pandas", "pytorch-keyed-tensor", "onnx-numpy", "xgboost-scipy"])
+def test_handlers_of_every_framework_on_the_machine(models, by_beam, run, runtime, name):
+    make, elements = HANDLERS[name]
+    found = run.values(out=run.create(elements) | RunInference(make(models), placement="machine"))
+    assert nearly_equal(values(found), values(by_beam(name, make(models), elements)))
+
+
 @pytest.mark.parametrize("name", WRAPPED)
-def test_wrappers(models, by_beam, run, name, placed):
+def test_wrappers(models, by_beam, run, name):
     wrap, elements = WRAPPED[name]
     make, _ = HANDLERS["sklearn-numpy"]
     expected = by_beam(name, wrap(make(models)), elements)
-    assert nearly_equal(_sorted(predict(wrap(make(models)), elements, **placed)), _sorted(expected))
-    found = run.values(out=run.create(elements) | RunInference(wrap(make(models)), **placed))
-    assert nearly_equal(_sorted(found), _sorted(expected))
+    assert nearly_equal(ordered(predict(wrap(make(models)), elements)), ordered(expected))
+    found = run.values(out=run.create(elements) | RunInference(wrap(make(models))))
+    assert nearly_equal(ordered(found), ordered(expected))
 
 
-def _sorted(results):
-    """Beam's handler of several models gives predictions grouped by key, not in the order of the batch."""
-    return sorted(results, key=repr)
+@pytest.mark.parametrize("name", ["batches, processed", "keyed, processed", "models by key"])
+def test_wrappers_elsewhere(models, by_beam, name, elsewhere):
+    wrap, elements = WRAPPED[name]
+    make, _ = HANDLERS["sklearn-numpy"]
+    found = list(predict(wrap(make(models)), elements, **elsewhere))
+    assert nearly_equal(ordered(found), ordered(by_beam(name, wrap(make(models)), elements)))
