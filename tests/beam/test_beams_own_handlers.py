@@ -137,7 +137,7 @@ WRAPPED = {
 ELSEWHERE = {"isolated": {"isolate": True}, "machine": {"placement": "machine"}}
 
 
-@pytest.fixture(params=ELSEWHERE)
+@pytest.fixture
 def elsewhere(request, own_runtime):
     """Arguments with which the model lives elsewhere; on the machine, in a runtime directory of the test's."""
     with own_runtime() if request.param == "machine" else nullcontext():
@@ -206,7 +206,11 @@ def test_wrappers(models, by_beam, run, name):
     assert nearly_equal(ordered(found), ordered(expected))
 
 
-@pytest.mark.parametrize("name", ["batches, processed", "keyed, processed", "models by key"])
+@pytest.mark.parametrize(
+    ("name", "elsewhere"),
+    [("keyed, processed", "isolated"), ("batches, processed", "isolated"), ("models by key", "machine")],
+    indirect=["elsewhere"],
+)
 def test_wrappers_elsewhere(models, by_beam, name, elsewhere):
     wrap, elements = WRAPPED[name]
     make, _ = HANDLERS["sklearn-numpy"]
