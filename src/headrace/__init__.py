@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.core.card import HandlerCard
     from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
     from headrace.core.errors import (
         ConfigurationError,
@@ -40,6 +41,7 @@ _HOME = {
     "ConfigurationError": "core.errors",
     "ErrorRecord": "core.result",
     "Failure": "core.result",
+    "HandlerCard": "core.card",
     "HeadraceError": "core.errors",
     "HostDiedError": "core.errors",
     "HostError": "core.errors",
@@ -72,6 +74,7 @@ __all__ = [
     "ConfigurationError",
     "ErrorRecord",
     "Failure",
+    "HandlerCard",
     "HeadraceError",
     "HostDiedError",
     "HostError",

@@ -31,7 +31,7 @@ def test_the_version(headrace):
 def test_the_help_names_the_commands(headrace, arguments):
     result = headrace(*arguments)
     assert (result.code, result.err) == (0, "")
-    assert {"run", "retry", "doctor"} <= set(words(result.out))
+    assert {"run", "retry", "doctor", "handlers"} <= set(words(result.out))
 
 
 def test_an_unknown_command(headrace):
@@ -40,7 +40,7 @@ def test_an_unknown_command(headrace):
     assert "No such command 'walk'" in result.error
 
 
-@pytest.mark.parametrize("name", ["run", "retry", "doctor"])
+@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers"])
 def test_the_help_in_the_guide_is_the_help(command, name):
     process = command(name, "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH, NO_COLOR="1")
     help_text, errors = process.communicate()
@@ -51,7 +51,7 @@ def test_the_help_in_the_guide_is_the_help(command, name):
     assert words(block) == words(help_text)
 
 
-@pytest.mark.parametrize(("name", "count"), [("run", 15), ("retry", 13), ("doctor", 12)])
+@pytest.mark.parametrize(("name", "count"), [("run", 15), ("retry", 13), ("doctor", 12), ("handlers", 0)])
 def test_every_option_is_explained_in_the_guide(command, name, count):
     help_text, _ = command(name, "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH).communicate()
     options = set(re.findall(r"(--[a-z-]+) ", help_text)) - {"--help"}

@@ -91,6 +91,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         _refuse("model_metadata_pcoll", model_metadata_pcoll, "a model stays as it was loaded")
         _refuse("watch_model_pattern", watch_model_pattern, "a model stays as it was loaded")
         _refuse("monitoring_transform", monitoring_transform, "apply the transform to the predictions instead")
+        if isinstance(inference_args, beam.pvalue.AsSideInput):
+            _refuse("inference_args as a side input", inference_args, "give a dict, which is known beforehand")
         self._spec = prepare(
             model_handler, Request(inference_args, model_identifier, placement, batching, retry, clock, isolate)
         )

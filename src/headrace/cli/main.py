@@ -47,6 +47,13 @@ _DOCTOR = "\n\n".join(
     )
 )
 
+_HANDLERS = "\n\n".join(
+    (
+        "List the handlers that --handler knows by name: Headrace's, and those of other installed packages.",
+        "What it takes to install one is said where something is missing. No framework is imported for it.",
+    )
+)
+
 app = typer.Typer(
     name="headrace",
     help="Headrace: run models over files, and lose no row.",
@@ -209,6 +216,18 @@ def doctor(  # noqa: PLR0917 - typer passes them by name
             verbose=verbose,
         )
     )
+
+
+@app.command(help=_HANDLERS)
+def handlers(markdown: options.Markdown = False) -> int:
+    """Lists the handlers that there are."""
+    from headrace.cli.catalogue import as_markdown, listed_handlers, show_handlers  # noqa: PLC0415 - only for this
+
+    if markdown:
+        typer.echo(as_markdown(listed_handlers()))
+    else:
+        show_handlers(Console(), listed_handlers())
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

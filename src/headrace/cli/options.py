@@ -229,3 +229,4 @@ DoctorVerbose = Annotated[
         "--verbose", rich_help_panel=_DOCTOR, help="Show what is logged meanwhile, and the traceback of a failure."
     ),
 ]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print the whole table as Markdown.")]

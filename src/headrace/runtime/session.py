@@ -263,14 +263,19 @@ def handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
     """A handler, and the handlers that it keeps in its attributes, each with the way to it."""
     yield path, handler
     for name, value in list(vars(handler).items()):
-        if hasattr(value, "load_model") and hasattr(value, "__dict__") and len(path) < _DEEPEST:
+        if _is_handler(value) and hasattr(value, "__dict__") and len(path) < _DEEPEST:
             yield from handlers_within(value, (*path, name))
+
+
+def _is_handler(value: Any) -> bool:
+    """Whether it may be one; a class with ``load_model`` is none (XGBoost's models have that method)."""
+    return hasattr(value, "load_model") and not isinstance(value, type)
 
 
 def _set_since(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     missing = object()
     changed = {name: value for name, value in now.items() if before.get(name, missing) is not value}
-    return {name: value for name, value in changed.items() if not hasattr(value, "load_model")}
+    return {name: value for name, value in changed.items() if not _is_handler(value)}
 
 
 class _Sessions:
