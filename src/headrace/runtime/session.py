@@ -245,7 +245,8 @@ def handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
     """A handler, and the handlers that it keeps in its attributes, each with the way to it."""
     yield path, handler
     for name, value in list(vars(handler).items()):
-        if hasattr(value, "load_model") and hasattr(value, "__dict__") and len(path) < _DEEPEST:
+        is_one = hasattr(value, "load_model") and hasattr(value, "__dict__") and not isinstance(value, type)
+        if is_one and len(path) < _DEEPEST:
             yield from handlers_within(value, (*path, name))
 
 
