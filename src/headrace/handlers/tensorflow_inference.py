@@ -295,8 +295,8 @@ def _load(uri: str, arguments: dict[str, Any]) -> Any:
 def _load_weights(model: Any, uri: str) -> None:
     if not hasattr(model, "load_weights"):
         raise ValueError(
-            f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load the "
-            "model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
+            f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load "
+            "the model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
         )
     if os.path.exists(f"{_without_scheme(uri)}.index"):  # a checkpoint is several files with names that begin alike
         model.load_weights(_without_scheme(uri))

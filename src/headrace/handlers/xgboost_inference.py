@@ -1,4 +1,4 @@
-"""Runs XGBoost models on arrays, data frames or sparse matrices; arguments as ``apache_beam.ml.inference``'s handlers."""
+"""Runs XGBoost models on arrays, frames or sparse matrices; arguments as ``apache_beam.ml.inference``'s handlers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
     "default_xgboost_inference_fn",
 ]
 
-_WEIGHTS = "copied into every process up to 50 MB; larger ones in one host"
+_WEIGHTS = "in one host"
 _THREADS = "safe"
 _ROWS = "an array with what `model.predict` says of each row"
 _ROW_OR_ROWS = f"{_ROWS}; of a single row, that alone"
@@ -254,8 +254,8 @@ def _as_class(given: Any) -> Callable[..., Any]:
     found = getattr(xgboost, given, None) if isinstance(given, str) else given
     if not callable(found):
         raise ConfigurationError(
-            f"model_class must be a class of XGBoost's, such as xgboost.Booster or xgboost.XGBClassifier, or a function "
-            f"that makes the model, not {given!r}."
+            f"model_class must be a class of XGBoost's, such as xgboost.Booster or xgboost.XGBClassifier, or a "
+            f"function that makes the model, not {given!r}."
         )
     return found  # type: ignore[no-any-return]
 
@@ -270,6 +270,8 @@ def _matrix(example: Any) -> Any:
         return example.to_frame().T.infer_objects()
     if type(example).__module__.partition(".")[0] == "datatable":
         return example.to_pandas()
+    if not hasattr(example, "shape"):  # XGBoost would take a text for the name of a file
+        example = numpy.asarray(example, dtype=float)
     return example.reshape(1, -1) if _is_row(example) else example
 
 
@@ -305,7 +307,8 @@ def _is_by_row(model: Any) -> bool:
 
 
 def _predict(model: Any, matrix: Any, arguments: dict[str, Any]) -> Any:
-    return model.predict(xgboost.DMatrix(matrix) if isinstance(model, xgboost.Booster) else matrix, **arguments)
+    is_booster = isinstance(model, xgboost.Booster)
+    return model.predict(xgboost.DMatrix(matrix, enable_categorical=True) if is_booster else matrix, **arguments)
 
 
 def _split(answer: Any, counts: Sequence[int]) -> Iterator[Any]:
