@@ -163,13 +163,6 @@ def test_custom_weights_replace_the_models(folder):
     assert nearly_equal(inferences(infer(handler, ARRAYS)), list(FEATURES @ WEIGHT * 2 + BIAS))
 
 
-def test_a_file_of_beams_filesystems(folder, uri):
-    """Keras wants a file of its own, with the name's ending."""
-    from apache_beam.io.filesystems import FileSystems  # noqa: PLC0415 - to see it there
-
-    assert FileSystems.exists(uri)
-
-
 @BOTH
 @pytest.mark.parametrize("isolate", [False, True])
 def test_pipelines_agree_with_beams(incumbent, uri, handler_class, isolate):
