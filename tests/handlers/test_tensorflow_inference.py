@@ -329,7 +329,8 @@ def test_a_prediction_does_not_keep_the_batch(uri):
     assert len(cloudpickle.dumps(first.inference)) < 1000
 
 
-def test_models_of_tensorflow_hub_need_its_package():
+def test_models_of_tensorflow_hub_need_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
     with pytest.raises(ImportError, match=r"tensorflow_hub is not installed.*headrace\[tensorflow-hub\]"):
         TFModelHandlerNumpy("https://tfhub.dev/somebody/something/1").load_model()
 
