@@ -303,6 +303,18 @@ def test_what_loading_sets_reaches_handlers_within_handlers_too_and_only_the_own
         worker.close()
 
 
+def test_a_class_that_can_load_models_is_no_handler_within():
+    class Makes(Counting):
+        def __init__(self, models):
+            super().__init__(models)
+            self.model_class = Counting
+
+    worker = Worker(prepare(Makes([]), Request()))
+    with worker.model(ONLY) as model:
+        assert model is not None
+    worker.close()
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_limit_on_models_is_one_on_memory(threads):
     class Model:

@@ -48,8 +48,11 @@ def _opened(value: Any) -> Any:
         return value
     if hasattr(value, "tolist"):
         return value.tolist() if len(shape) == 0 else (tuple(shape), value.tolist())
-    if hasattr(value, "to_dict"):
+    if hasattr(value, "to_dict") and hasattr(value, "columns"):
         return tuple(shape), [str(column) for column in value.columns], value.to_numpy().tolist()
+    for convert in ("numpy", "to_numpy", "toarray"):  # TensorFlow's tensors, datatable's frames, sparse matrices
+        if hasattr(value, convert):
+            return _opened(getattr(value, convert)())
     return value
 
 

@@ -1,0 +1,360 @@
+"""Runs TensorFlow and Keras models on arrays or tensors; arguments as ``apache_beam.ml.inference``'s handlers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from headrace.core.card import HandlerCard
+from headrace.core.conversion import FLOAT32_MAX, single_output, to_matrix, to_numbers, to_results
+from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.files import open_uri
+from headrace.core.handler import ModelHandler
+from headrace.core.result import PredictionResult
+
+try:
+    import numpy
+except ImportError as error:
+    raise MissingExtraError("numpy", "tensorflow") from error
+try:
+    import tensorflow
+except ImportError as error:
+    raise MissingExtraError("tensorflow", "tensorflow") from error
+
+__all__ = [
+    "ModelType",
+    "TFModelHandlerNumpy",
+    "TFModelHandlerTensor",
+    "default_numpy_inference_fn",
+    "default_tensor_inference_fn",
+]
+
+_WEIGHTS = "in one host"
+_THREADS = "safe"
+_PREDICTION = "its row of the model's answer, a tensor on the CPU"
+
+_FILE = re.compile(r"\.(keras|h5|hdf5)$")
+_REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+_HUB = re.compile(r"^https?://")
+_SIGNATURE = "serving_default"
+
+ExampleT = TypeVar("ExampleT")
+
+TensorInferenceFn = Callable[[Any, Sequence[Any], "dict[str, Any]", "str | None"], Iterable[PredictionResult]]
+
+
+class ModelType(Enum):
+    """What is in a model's file."""
+
+    SAVED_MODEL = 1
+    SAVED_WEIGHTS = 2
+
+
+def default_numpy_inference_fn(
+    model: Any,
+    batch: Sequence[numpy.ndarray[Any, Any]],
+    inference_args: dict[str, Any] | None = None,
+    model_id: str | None = None,
+) -> Iterable[PredictionResult]:
+    """Calls the model on the stacked arrays; each example gets its row of the answer, on the CPU."""
+    return to_results(batch, _rows(_answer(model, numpy.stack(batch), inference_args)), model_id)
+
+
+def default_tensor_inference_fn(
+    model: Any,
+    batch: Sequence[tensorflow.Tensor],
+    inference_args: dict[str, Any] | None = None,
+    model_id: str | None = None,
+) -> Iterable[PredictionResult]:
+    """Calls the model on the stacked tensors; each example gets its row of the answer, on the CPU."""
+    return to_results(batch, _rows(_answer(model, tensorflow.stack(batch), inference_args)), model_id)
+
+
+class _TFModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
+    """What the two handlers have in common: the model."""
+
+    _default_inference_fn: Callable[..., Iterable[PredictionResult]]
+
+    def __init__(
+        self,
+        model_uri: str | os.PathLike[str],
+        model_type: ModelType = ModelType.SAVED_MODEL,
+        create_model_fn: Callable[[], Any] | None = None,
+        *,
+        load_model_args: dict[str, Any] | None = None,
+        custom_weights: str | os.PathLike[str] = "",
+        inference_fn: TensorInferenceFn | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._model_uri = os.fspath(model_uri)
+        self._model_type = _as_model_type(model_type)
+        self._create_model_fn = create_model_fn
+        self._load_model_args = load_model_args or {}
+        self._custom_weights = os.fspath(custom_weights)
+        self._inference_fn = inference_fn or self._default_inference_fn
+        self._check_arguments()
+
+    def load_model(self) -> Any:
+        """The model: Keras's own, or of a SavedModel something that is called like one.
+
+        Raises:
+            ValueError: the file is not what a model, or its weights, can be loaded from.
+            OSError: it cannot be opened.
+            MissingExtraError: the model is TensorFlow Hub's, whose package is not installed.
+        """
+        if self._create_model_fn is not None:
+            model = self._create_model_fn()
+            _load_weights(model, self._model_uri)
+            return model
+        model = _load(self._model_uri, self._load_model_args)
+        if self._custom_weights:
+            _load_weights(model, self._custom_weights)
+        return model
+
+    def run_inference(
+        self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Predicts for examples of equal shape."""
+        return self._inference_fn(model, batch, inference_args or {}, self._model_uri)
+
+    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
+        """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats.
+
+        An ``inference_fn`` of one's own gets the array, or the tensor, for its batch.
+        """
+        rows = self._as_batch(to_matrix(columns, numpy, "float32"))
+        if self.columns_equal_rows():
+            return PredictionResult(columns, _arrays(_answer(model, rows, inference_args)), self._model_uri)
+        results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)
+        return PredictionResult(columns, [result.inference for result in results], self._model_uri)
+
+    def columns_equal_rows(self) -> bool:
+        """Whether ``run_columns`` predicts what ``run_inference`` does: an ``inference_fn`` may need single rows."""
+        return self._inference_fn is self._default_inference_fn
+
+    def update_model_path(self, model_path: str | None = None) -> None:
+        """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
+        self._model_uri = model_path or self._model_uri
+
+    def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
+        raise NotImplementedError
+
+    def _check_arguments(self) -> None:
+        """Of what would be ignored, too, there is a complaint."""
+        of_weights = self._model_type is ModelType.SAVED_WEIGHTS
+        checks = [
+            (
+                self._create_model_fn or not of_weights,
+                "ModelType.SAVED_WEIGHTS needs create_model_fn, which makes the model that the weights are for",
+            ),
+            (
+                of_weights or not self._create_model_fn,
+                "create_model_fn goes with model_type=ModelType.SAVED_WEIGHTS; a saved model needs none",
+            ),
+            (
+                not (of_weights and (self._custom_weights or self._load_model_args)),
+                "load_model_args and custom_weights go with ModelType.SAVED_MODEL; of saved weights, model_uri is the "
+                "file",
+            ),
+        ]
+        for good, complaint in checks:
+            if not good:
+                raise ConfigurationError(f"{type(self).__qualname__}: {complaint}.")
+
+
+class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):
+    """Predicts for numpy arrays: an example is an array of the model's input's shape without the batch dimension.
+
+    Args:
+        model_uri: path or URI of a ``.keras`` or ``.h5`` file, a SavedModel's folder, or a model's address on
+            TensorFlow Hub; with ``ModelType.SAVED_WEIGHTS``, of the weights' file.
+        model_type: whether it is a model or weights.
+        create_model_fn: makes the model that saved weights are for.
+        load_model_args: keyword arguments of ``tensorflow.keras.models.load_model``; for a SavedModel with Keras 3, of
+            ``tensorflow.saved_model.load``.
+        custom_weights: path or URI of weights that a Keras model gets once it is loaded.
+        inference_fn: ``(model, batch, inference_args, model_id)`` gives a PredictionResult for each example.
+        options: those of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: ``model_type`` is no ModelType, or the other arguments do not go with it.
+    """
+
+    card = HandlerCard("a numpy array", _PREDICTION, _WEIGHTS, _THREADS, "tensorflow")
+
+    _default_inference_fn = staticmethod(default_numpy_inference_fn)
+
+    def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
+        """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
+        return sum(numpy.asarray(array).nbytes for array in batch)
+
+    def get_metrics_namespace(self) -> str:
+        """Beam's for TensorFlow and arrays."""
+        return "BeamML_TF_Numpy"
+
+    def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
+        """A row's columns, in their order, as a 1-D array of 32-bit floats.
+
+        Raises:
+            ValueError: a value is no finite 32-bit number; names the column and the value.
+        """
+        return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
+
+    def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
+        return rows
+
+
+class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
+    """Predicts for tensors: an example is a tensor of the model's input's shape without the batch dimension.
+
+    Args and errors are those of ``TFModelHandlerNumpy``.
+    """
+
+    card = HandlerCard("a tensor", _PREDICTION, _WEIGHTS, _THREADS, "tensorflow")
+
+    _default_inference_fn = staticmethod(default_tensor_inference_fn)
+
+    def get_num_bytes(self, batch: Sequence[tensorflow.Tensor]) -> int:
+        """Bytes of the tensors' elements; of strings, of the references to them."""
+        return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in batch)
+
+    def get_metrics_namespace(self) -> str:
+        """Beam's for TensorFlow and tensors."""
+        return "BeamML_TF_Tensor"
+
+    def example_from_row(self, row: Mapping[str, Any]) -> tensorflow.Tensor:
+        """A row's columns, in their order, as a 1-D tensor of 32-bit floats.
+
+        Raises:
+            ValueError: a value is no finite 32-bit number; names the column and the value.
+        """
+        return tensorflow.constant(to_numbers(row, FLOAT32_MAX), dtype=tensorflow.float32)
+
+    def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
+        return tensorflow.convert_to_tensor(rows)
+
+
+class _SavedModel:
+    """A SavedModel, called as the model was of which it was made; its attributes are those of what TensorFlow loads."""
+
+    def __init__(self, loaded: Any, uri: str) -> None:
+        self._loaded = loaded
+        signatures = getattr(loaded, "signatures", {})
+        if not callable(loaded) and _SIGNATURE not in signatures:
+            raise ValueError(
+                f"the SavedModel {uri} cannot be called, and it has no signature {_SIGNATURE!r}, only "
+                f"{sorted(signatures)}; save it with one, or give the handler a subclass whose load_model picks one."
+            )
+        self._signature = None if callable(loaded) else signatures[_SIGNATURE]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_loaded"], name)
+
+    def __call__(self, inputs: Any, **arguments: Any) -> Any:
+        if self._signature is None:
+            return self._loaded(inputs, **arguments)
+        named = self._signature.structured_input_signature[1]
+        free = [name for name in named if name not in arguments]
+        if len(free) != 1:
+            raise ValueError(
+                f"the SavedModel's signature {_SIGNATURE!r} has the inputs {sorted(named)}; give all but the batch as "
+                "inference_args, or give the handler an inference_fn that calls model.signatures itself."
+            )
+        outputs = self._signature(**{free[0]: tensorflow.convert_to_tensor(inputs)}, **arguments)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+def _as_model_type(given: Any) -> ModelType:
+    """By its name, so that Beam's enumeration is understood too."""
+    name: Any = getattr(given, "name", None)
+    if name not in ModelType.__members__:
+        raise ConfigurationError(f"model_type must be ModelType.SAVED_MODEL or ModelType.SAVED_WEIGHTS, not {given!r}.")
+    return ModelType[name]
+
+
+def _load(uri: str, arguments: dict[str, Any]) -> Any:
+    if _FILE.search(uri) or os.path.isfile(uri):
+        with _local(uri) as path:
+            return tensorflow.keras.models.load_model(path, **arguments)
+    path = _hub_path(uri) if _HUB.match(uri) else _without_scheme(uri)
+    if not tensorflow.io.gfile.exists(path):
+        raise FileNotFoundError(f"there is no model {uri!r}: no such file or folder.")
+    if tensorflow.keras.__version__.startswith("2."):
+        return tensorflow.keras.models.load_model(path, **arguments)
+    return _SavedModel(tensorflow.saved_model.load(path, **arguments), uri)
+
+
+def _load_weights(model: Any, uri: str) -> None:
+    if not hasattr(model, "load_weights"):
+        raise ValueError(
+            f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load "
+            "the model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
+        )
+    if os.path.exists(f"{_without_scheme(uri)}.index"):  # a checkpoint is several files with names that begin alike
+        model.load_weights(_without_scheme(uri))
+        return
+    with _local(uri) as path:
+        model.load_weights(path)
+
+
+@contextmanager
+def _local(uri: str) -> Iterator[str]:
+    """A path of a file; by the end of its name Keras tells what it is.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    path = _without_scheme(uri)
+    if not _REMOTE.match(path):
+        open_uri(path).close()
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(urlsplit(uri).path))
+        with open_uri(uri) as remote, open(path, "wb") as file:
+            shutil.copyfileobj(remote, file)
+        yield path
+
+
+def _without_scheme(uri: str) -> str:
+    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+
+
+def _hub_path(uri: str) -> str:
+    """Where TensorFlow Hub's package has put a model that it has downloaded."""
+    try:
+        import tensorflow_hub  # noqa: PLC0415 - few models come from there
+    except ImportError as error:
+        raise MissingExtraError("tensorflow_hub", "tensorflow-hub") from error
+    return str(tensorflow_hub.resolve(uri))
+
+
+def _answer(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any:
+    answer = model(rows, **(inference_args or {}))
+    return single_output(tuple(answer) if isinstance(answer, list) else answer)  # a list as Keras's models give it
+
+
+def _arrays(answer: Any) -> Any:
+    if isinstance(answer, Mapping):
+        return {name: _arrays(output) for name, output in answer.items()}
+    return answer.numpy() if hasattr(answer, "numpy") else answer
+
+
+def _rows(answer: Any) -> Any:
+    """A tensor's rows, each in memory of its own: TensorFlow's rows may keep the whole batch alive."""
+    if isinstance(answer, Mapping):
+        return {name: _rows(output) for name, output in answer.items()}
+    if not isinstance(answer, tensorflow.Tensor) or not answer.dtype.is_numpy_compatible:
+        return answer
+    if answer.dtype == tensorflow.string:
+        return tensorflow.unstack(answer)
+    with tensorflow.device("CPU"):
+        return [tensorflow.constant(row.copy()) for row in answer.numpy()]

@@ -1,0 +1,330 @@
+"""Runs XGBoost models on arrays, frames or sparse matrices; arguments as ``apache_beam.ml.inference``'s handlers."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.core.card import HandlerCard
+from headrace.core.conversion import column_numbers, to_matrix
+from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.files import open_uri
+from headrace.core.handler import ModelHandler
+from headrace.core.result import PredictionResult
+
+try:
+    import numpy
+except ImportError as error:
+    raise MissingExtraError("numpy", "xgboost") from error
+try:
+    import pandas
+except ImportError as error:
+    raise MissingExtraError("pandas", "xgboost") from error
+try:
+    import scipy.sparse
+except ImportError as error:
+    raise MissingExtraError("scipy", "xgboost") from error
+try:
+    import xgboost
+except ImportError as error:
+    raise MissingExtraError("xgboost", "xgboost") from error
+
+if TYPE_CHECKING:
+    import datatable
+
+__all__ = [
+    "XGBoostModelHandler",
+    "XGBoostModelHandlerDatatable",
+    "XGBoostModelHandlerNumpy",
+    "XGBoostModelHandlerPandas",
+    "XGBoostModelHandlerSciPy",
+    "default_xgboost_inference_fn",
+]
+
+_WEIGHTS = "in one host"
+_THREADS = "safe"
+_ROWS = "an array with what `model.predict` says of each row"
+_ROW_OR_ROWS = f"{_ROWS}; of a single row, that alone"
+
+ExampleT = TypeVar("ExampleT")
+
+XGBoostInferenceFn = Callable[[Sequence[Any], Any, "dict[str, Any] | None"], Iterable[PredictionResult]]
+
+
+def default_xgboost_inference_fn(
+    batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
+) -> Iterable[PredictionResult]:
+    """The model's predictions for each example's rows, from one call of ``predict`` for the whole batch.
+
+    Args:
+        batch: matrices or frames, whose rows are features; or arrays with one dimension, or series, for single rows.
+        model: a Booster, which gets a DMatrix, or an estimator. Of a class with a ``predict`` that is not XGBoost's it
+            is called for each example, as it may do anything with the rows.
+        inference_args: keyword arguments of ``predict``. With ``base_margin``, which belongs to the rows of a call, it
+            is called for each example.
+
+    Raises:
+        ValueError: the examples differ in their columns.
+    """
+    arguments = inference_args or {}
+    matrices = [_matrix(example) for example in batch]
+    together = _together(matrices) if _is_by_row(model) and "base_margin" not in arguments else None
+    if together is None:
+        answers: Iterable[Any] = (_predict(model, matrix, arguments) for matrix in matrices)
+    else:
+        answers = _split(_predict(model, together, arguments), [matrix.shape[0] for matrix in matrices])
+    return [
+        PredictionResult(example, answer[0] if _is_row(example) else answer)
+        for example, answer in zip(batch, answers, strict=True)
+    ]
+
+
+class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
+    """What the handlers have in common: the model. Use one of its subclasses, which know their examples.
+
+    Args:
+        model_class: the model's class, such as ``xgboost.Booster`` or ``xgboost.XGBClassifier``, or a function that
+            makes one.
+        model_state: path or URI of the file, JSON or UBJSON, that the model's ``save_model`` wrote.
+        inference_fn: ``(batch, model, inference_args)`` gives a PredictionResult for each example.
+        options: those of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: ``model_class`` cannot be called.
+    """
+
+    def __init__(
+        self,
+        model_class: Callable[..., Any],
+        model_state: str | os.PathLike[str],
+        inference_fn: XGBoostInferenceFn = default_xgboost_inference_fn,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._model_class = _as_class(model_class)
+        self._model_state = os.fspath(model_state)
+        self._inference_fn = inference_fn
+
+    def load_model(self) -> Any:
+        """The model, with the state in the file."""
+        with open_uri(self._model_state) as file:
+            state = bytearray(file.read())
+        model = self._model_class()
+        model.load_model(state)
+        return model
+
+    def run_inference(
+        self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Predicts for examples with the same columns."""
+        for result in self._inference_fn(batch, model, inference_args):
+            is_anonymous = isinstance(result, PredictionResult) and result.model_id is None
+            yield result._replace(model_id=self._model_state) if is_anonymous else result
+
+    def columns_equal_rows(self) -> bool:
+        """Whether ``run_columns``, if there is one, predicts what ``run_inference`` does."""
+        return self._inference_fn is default_xgboost_inference_fn
+
+    def update_model_path(self, model_path: str | None = None) -> None:
+        """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
+        self._model_state = model_path or self._model_state
+
+    def get_metrics_namespace(self) -> str:
+        """Beam's for XGBoost."""
+        return "BeamML_XGBoost"
+
+    def _columns_result(
+        self, columns: Any, rows: Any, model: Any, inference_args: dict[str, Any] | None
+    ) -> PredictionResult:
+        """For all rows of a matrix or frame."""
+        (result,) = self._inference_fn([rows], model, inference_args)
+        return PredictionResult(columns, result.inference, self._model_state)
+
+
+class XGBoostModelHandlerNumpy(XGBoostModelHandler["numpy.ndarray[Any, Any]"]):
+    """Predicts for numpy arrays: an example is a matrix of rows of features, or a single row with one dimension.
+
+    Args and errors are those of ``XGBoostModelHandler``.
+    """
+
+    card = HandlerCard(
+        "a numpy array: a matrix of rows of features, or one row", _ROW_OR_ROWS, _WEIGHTS, _THREADS, "xgboost"
+    )
+
+    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
+        """Predicts for all rows of a matrix, or of columns that make one of 32-bit floats, which XGBoost computes with.
+
+        It is the only example of an ``inference_fn``'s batch.
+        """
+        return self._columns_result(columns, to_matrix(columns, numpy, "float32"), model, inference_args)
+
+    def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
+        """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
+        return sum(numpy.asarray(array).nbytes for array in batch)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
+        """A row's columns, in their order, as a 1-D array of 64-bit floats; what is missing is NaN.
+
+        Raises:
+            ValueError: a value is no finite number; names the column and the value.
+        """
+        return numpy.array([number for column, value in row.items() for number in _numbers(column, value)])
+
+
+class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
+    """Predicts for pandas frames: an example is a DataFrame, or a Series for a single row.
+
+    Args and errors are those of ``XGBoostModelHandler``.
+    """
+
+    card = HandlerCard("a DataFrame, or a Series for one row", _ROW_OR_ROWS, _WEIGHTS, _THREADS, "xgboost")
+
+    def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
+        """Predicts for all rows of a data frame, or of columns that make one, which is the batch's only example."""
+        frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
+        return self._columns_result(columns, frame, model, inference_args)
+
+    def get_num_bytes(self, batch: Sequence[pandas.DataFrame]) -> int:
+        """Bytes of the frames, their indexes and strings included."""
+        return sum(int(numpy.sum(frame.memory_usage(deep=True))) for frame in batch)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> pandas.Series:
+        """A row as a Series of 64-bit floats by column; what is missing is NaN.
+
+        Raises:
+            ValueError: a value is no finite number; names the column and the value.
+        """
+        return pandas.Series({column: _single(column, value) for column, value in row.items()}, dtype="float64")
+
+
+class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
+    """Predicts for SciPy's sparse matrices, whose rows are features; what they do not store is missing to XGBoost.
+
+    Args and errors are those of ``XGBoostModelHandler``.
+    """
+
+    card = HandlerCard("a sparse matrix", _ROWS, _WEIGHTS, _THREADS, "xgboost")
+
+    def get_num_bytes(self, batch: Sequence[Any]) -> int:
+        """Bytes of the elements that are stored, and of their places."""
+        matrices = [scipy.sparse.csr_matrix(matrix) for matrix in batch]
+        return sum(part.nbytes for matrix in matrices for part in (matrix.data, matrix.indices, matrix.indptr))
+
+
+class XGBoostModelHandlerDatatable(XGBoostModelHandler["datatable.Frame"]):
+    """Predicts for datatable's frames, which go to XGBoost as pandas frames: it no longer knows them.
+
+    Args are those of ``XGBoostModelHandler``.
+
+    Raises:
+        MissingExtraError: datatable is not installed.
+        ConfigurationError: as ``XGBoostModelHandler``.
+    """
+
+    card = HandlerCard("a datatable Frame", _ROWS, _WEIGHTS, _THREADS, "datatable")
+
+    def __init__(
+        self,
+        model_class: Callable[..., Any],
+        model_state: str | os.PathLike[str],
+        inference_fn: XGBoostInferenceFn = default_xgboost_inference_fn,
+        **options: Any,
+    ) -> None:
+        _require_datatable()
+        super().__init__(model_class, model_state, inference_fn, **options)
+
+    def get_num_bytes(self, batch: Sequence[datatable.Frame]) -> int:
+        """Bytes of the frames."""
+        return sum(map(sys.getsizeof, batch))
+
+
+def _require_datatable() -> None:
+    try:
+        import datatable  # noqa: F401, PLC0415 - only one handler needs it
+    except ImportError as error:
+        raise MissingExtraError("datatable", "datatable") from error
+
+
+def _as_class(given: Any) -> Callable[..., Any]:
+    """What is given; a text, from the command line, as the attribute of ``xgboost`` of that name."""
+    found = getattr(xgboost, given, None) if isinstance(given, str) else given
+    if not callable(found):
+        raise ConfigurationError(
+            f"model_class must be a class of XGBoost's, such as xgboost.Booster or xgboost.XGBClassifier, or a "
+            f"function that makes the model, not {given!r}."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _is_row(example: Any) -> bool:
+    return getattr(example, "ndim", 2) == 1
+
+
+def _matrix(example: Any) -> Any:
+    """An example as something with rows that XGBoost knows."""
+    if isinstance(example, pandas.Series):
+        return example.to_frame().T.infer_objects()
+    if type(example).__module__.partition(".")[0] == "datatable":
+        return example.to_pandas()
+    if not hasattr(example, "shape"):  # XGBoost would take a text for the name of a file
+        example = numpy.asarray(example, dtype=float)
+    return example.reshape(1, -1) if _is_row(example) else example
+
+
+def _together(matrices: Sequence[Any]) -> Any:
+    """The rows of all, one below the other; None where they are not of one make."""
+    first = matrices[0]
+    if len(matrices) == 1:
+        return first
+    if isinstance(first, pandas.DataFrame):
+        return _frames_together(matrices)
+    if all(map(scipy.sparse.issparse, matrices)):
+        return scipy.sparse.vstack(matrices, format="csr")
+    if all(type(matrix) is numpy.ndarray for matrix in matrices):
+        return numpy.concatenate(matrices)
+    return None
+
+
+def _frames_together(frames: Sequence[pandas.DataFrame]) -> Any:
+    """None if a column is not of one type; of columns that only some of them have, pandas would make up values."""
+    columns = set(frames[0].columns)
+    for frame in frames:
+        if set(frame.columns) != columns:
+            differing = sorted(map(str, columns.symmetric_difference(frame.columns)))
+            raise ValueError(f"the frames of a batch must have the same columns; these differ: {differing}.")
+    together = pandas.concat(frames)
+    return None if "O" in {dtype.kind for dtype in together.dtypes if dtype.name != "category"} else together
+
+
+def _is_by_row(model: Any) -> bool:
+    """Whether it predicts row by row for certain."""
+    predict = getattr(type(model), "predict", None)
+    return getattr(predict, "__module__", "").partition(".")[0] == "xgboost"
+
+
+def _predict(model: Any, matrix: Any, arguments: dict[str, Any]) -> Any:
+    is_booster = isinstance(model, xgboost.Booster)
+    return model.predict(xgboost.DMatrix(matrix, enable_categorical=True) if is_booster else matrix, **arguments)
+
+
+def _split(answer: Any, counts: Sequence[int]) -> Iterator[Any]:
+    """Each example's share, in memory of its own."""
+    for start, stop in pairwise(accumulate(counts, initial=0)):
+        yield answer[start:stop].copy()
+
+
+def _numbers(column: str, value: Any) -> list[float]:
+    """Of a column; what is missing is a feature's value to XGBoost."""
+    is_missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    return [math.nan] if is_missing else column_numbers(column, value)
+
+
+def _single(column: str, value: Any) -> float:
+    numbers = _numbers(column, value)
+    if len(numbers) != 1:
+        raise ValueError(f"column {column!r} holds {len(numbers)} numbers; a frame takes one for each column and row.")
+    return numbers[0]

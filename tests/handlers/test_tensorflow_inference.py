@@ -1,0 +1,342 @@
+"""TensorFlow's and Keras's models, saved as users save them, predict as they do by hand and as with Beam's handlers."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import apache_beam as beam
+import cloudpickle
+import numpy
+import pytest
+import tensorflow
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+
+from headrace import ConfigurationError, Failure, predict
+from headrace.beam import RunInference
+from headrace.handlers.tensorflow_inference import ModelType, TFModelHandlerNumpy, TFModelHandlerTensor
+from headrace.testing import HandlerContract, hang, nearly_equal
+
+RNG = numpy.random.default_rng(7)
+FEATURES = RNG.normal(size=(6, 3)).astype(numpy.float32)
+WEIGHT, BIAS = RNG.normal(size=(3, 2)).astype(numpy.float32), numpy.ones(2, numpy.float32)
+EXPECTED = FEATURES @ WEIGHT + BIAS
+ARRAYS = list(FEATURES)
+BOTH = pytest.mark.parametrize("handler_class", [TFModelHandlerNumpy, TFModelHandlerTensor])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def incumbent():
+    """Beam's module, which cannot be imported without TensorFlow Hub; of that, it uses one function."""
+    with pytest.MonkeyPatch.context() as patch:
+        hub = types.ModuleType("tensorflow_hub")
+        hub.resolve = str
+        patch.setitem(sys.modules, "tensorflow_hub", hub)
+        from apache_beam.ml.inference import tensorflow_inference  # noqa: PLC0415 - only now it can be
+
+        yield tensorflow_inference
+
+
+def dense():
+    keras = tensorflow.keras
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, name="dense")])
+
+
+def two_headed():
+    keras = tensorflow.keras
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, [keras.layers.Dense(1)(inputs), keras.layers.Dense(2)(inputs)])
+
+
+def named_outputs():
+    keras = tensorflow.keras
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, {"one": keras.layers.Dense(1)(inputs), "two": keras.layers.Dense(2)(inputs)})
+
+
+class Module(tensorflow.Module):
+    """No model of Keras's; its signature has two inputs."""
+
+    @tensorflow.function(
+        input_signature=[tensorflow.TensorSpec([None, 3]), tensorflow.TensorSpec([], name="scale")],
+    )
+    def served(self, inputs, scale):
+        return {"sum": tensorflow.reduce_sum(inputs, 1) * scale}
+
+
+class Callable(tensorflow.Module):
+    @tensorflow.function(input_signature=[tensorflow.TensorSpec([None, 3])])
+    def __call__(self, inputs):
+        return tensorflow.reduce_sum(inputs, 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    model = dense()
+    model.layers[0].set_weights([WEIGHT, BIAS])
+    model.save(folder / "dense.keras")
+    model.save(folder / "dense.h5")
+    model.save_weights(folder / "dense.weights.h5")
+    model.export(folder / "exported", verbose=False)
+    tensorflow.saved_model.save(model, str(folder / "saved"))
+    named_outputs().save(folder / "named.keras")
+    two_headed().save(folder / "two.keras")
+    module = Module()
+    tensorflow.saved_model.save(module, str(folder / "module"), signatures=module.served)
+    tensorflow.saved_model.save(Callable(), str(folder / "callable"))
+    tensorflow.saved_model.save(tensorflow.Module(), str(folder / "empty"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def uri(folder):
+    return str(folder / "dense.keras")
+
+
+class TestNumpyContract(HandlerContract):
+    bad_example = numpy.zeros(2, numpy.float32)
+
+    def handler(self, uri):
+        return TFModelHandlerNumpy(uri, max_batch_size=4)
+
+    def examples(self):
+        return ARRAYS
+
+    def inference_args(self):
+        return {"training": False}
+
+
+class TestTensorContract(HandlerContract):
+    bad_example = "no tensor"
+
+    def handler(self, folder):
+        return TFModelHandlerTensor(str(folder / "exported"))
+
+    def examples(self):
+        return tensorflow.unstack(FEATURES)
+
+
+def infer(handler, batch, inference_args=None):
+    return list(handler.run_inference(batch, handler.load_model(), inference_args))
+
+
+def inferences(results):
+    return [result.inference.numpy() for result in results]
+
+
+def examples_of(handler_class):
+    return ARRAYS if handler_class is TFModelHandlerNumpy else tensorflow.unstack(FEATURES)
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["dense.keras", "dense.h5", "exported", "saved"])
+def test_files_of_every_kind(folder, handler_class, name):
+    for uri in (str(folder / name), (folder / name).as_uri()):
+        results = infer(handler_class(uri), examples_of(handler_class))
+        assert nearly_equal(inferences(results), list(EXPECTED))
+        assert {result.model_id for result in results} == {uri}
+
+
+@BOTH
+def test_weights(folder, handler_class):
+    path = folder / "dense.weights.h5"
+    handler = handler_class(path, ModelType.SAVED_WEIGHTS, dense)
+    assert nearly_equal(inferences(infer(handler, examples_of(handler_class))), list(EXPECTED))
+
+
+def test_custom_weights_replace_the_models(folder):
+    other = dense()
+    other.layers[0].set_weights([WEIGHT * 2, BIAS])
+    other.save_weights(folder / "other.weights.h5")
+    handler = TFModelHandlerNumpy(folder / "dense.keras", custom_weights=folder / "other.weights.h5")
+    assert nearly_equal(inferences(infer(handler, ARRAYS)), list(FEATURES @ WEIGHT * 2 + BIAS))
+
+
+@BOTH
+@pytest.mark.parametrize("isolate", [False, True])
+def test_pipelines_agree_with_beams(incumbent, uri, handler_class, isolate):
+    examples = examples_of(handler_class)
+    theirs = infer(getattr(incumbent, handler_class.__name__)(uri), examples)
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    results = pipeline | beam.Create(examples) | RunInference(handler_class(uri), isolate=isolate)
+    shown = results | beam.Map(lambda result: (result.inference.numpy().round(4).tolist(), result.model_id))
+    assert_that(shown, equal_to([(result.inference.numpy().round(4).tolist(), uri) for result in theirs]))
+    pipeline.run()
+    ours = infer(handler_class(uri), examples)
+    assert {type(result.inference) for result in ours} == {type(result.inference) for result in theirs}
+
+
+@BOTH
+def test_arguments_are_beams(incumbent, handler_class, accepts_all_of):
+    accepts_all_of(handler_class, getattr(incumbent, handler_class.__name__), "model_uri")
+
+
+def test_beams_model_type_is_understood(incumbent, folder):
+    beams = incumbent.ModelType.SAVED_WEIGHTS
+    assert TFModelHandlerNumpy(folder / "dense.weights.h5", beams, dense).load_model()
+
+
+def test_named_outputs_make_a_dict_for_each_example(folder):
+    (first, *_) = infer(TFModelHandlerNumpy(folder / "named.keras"), ARRAYS)
+    assert {name: output.shape.as_list() for name, output in first.inference.items()} == {"one": [1], "two": [2]}
+
+
+def test_several_outputs_are_not_the_predictions_of_a_batch_of_two(folder):
+    with pytest.raises(ValueError, match=r"tuple of 2 outputs.*inference_fn"):
+        infer(TFModelHandlerNumpy(folder / "two.keras"), ARRAYS[:2])
+
+
+def test_a_signature_with_several_inputs(folder):
+    handler = TFModelHandlerNumpy(folder / "module")
+    results = infer(handler, ARRAYS, {"scale": tensorflow.constant(2.0)})
+    assert nearly_equal([result.inference.numpy() for result in results], list(FEATURES.sum(axis=1) * 2))
+    with pytest.raises(ValueError, match=r"inputs \['inputs', 'scale'\]; give all but the batch as inference_args"):
+        infer(handler, ARRAYS)
+
+
+def test_a_saved_model_that_can_be_called(folder):
+    assert nearly_equal(inferences(infer(TFModelHandlerNumpy(folder / "callable"), ARRAYS)), list(FEATURES.sum(axis=1)))
+
+
+def test_a_saved_model_that_cannot_be_called(folder):
+    with pytest.raises(ValueError, match="empty cannot be called, and it has no signature 'serving_default'"):
+        TFModelHandlerNumpy(folder / "empty").load_model()
+
+
+def test_weights_are_for_models_of_kerass(folder):
+    handler = TFModelHandlerNumpy(folder / "exported", custom_weights=folder / "dense.weights.h5")
+    with pytest.raises(ValueError, match=r"only be given to a Keras model, not to a SavedModel; .* \.keras file"):
+        handler.load_model()
+
+
+def only_first(model, batch, inference_args, model_id):
+    return [(example[0], inference_args, model_id) for example in batch]
+
+
+@BOTH
+def test_an_inference_fn_answers_alone(uri, handler_class):
+    handler = handler_class(uri, inference_fn=only_first)
+    (first, *_) = infer(handler, examples_of(handler_class), {"a": 1})
+    assert (float(first[0]), first[1:]) == (FEATURES[0, 0], ({"a": 1}, uri))
+    assert not handler.columns_equal_rows()
+
+
+class Doubling(tensorflow.keras.layers.Layer):
+    def call(self, inputs):
+        return inputs * 2
+
+
+def test_load_model_args(folder):
+    keras = tensorflow.keras
+    keras.Sequential([keras.Input((3,)), Doubling()]).save(folder / "doubling.keras")
+    handler = TFModelHandlerNumpy(folder / "doubling.keras", load_model_args={"custom_objects": {"Doubling": Doubling}})
+    assert nearly_equal(inferences(infer(handler, ARRAYS)), list(FEATURES * 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"model_type": ModelType.SAVED_WEIGHTS}, "needs create_model_fn"),
+        ({"create_model_fn": dense}, "create_model_fn goes with model_type=ModelType.SAVED_WEIGHTS"),
+        (
+            {"model_type": ModelType.SAVED_WEIGHTS, "create_model_fn": dense, "custom_weights": "w"},
+            "custom_weights go with ModelType.SAVED_MODEL",
+        ),
+        ({"model_type": "weights"}, "must be ModelType.SAVED_MODEL or ModelType.SAVED_WEIGHTS, not 'weights'"),
+    ],
+)
+@BOTH
+def test_arguments_that_do_not_go_together(handler_class, arguments, complaint):
+    with pytest.raises(ConfigurationError, match=complaint):
+        handler_class("model.keras", **arguments)
+
+
+@pytest.mark.parametrize("name", ["nothing.keras", "nothing"])
+def test_a_missing_file_is_named(folder, name):
+    with pytest.raises(FileNotFoundError, match=name):
+        TFModelHandlerNumpy(folder / name).load_model()
+
+
+def test_missing_weights_are_named(folder):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.weights\.h5"):
+        TFModelHandlerNumpy(folder / "nothing.weights.h5", ModelType.SAVED_WEIGHTS, dense).load_model()
+
+
+def test_another_file(folder, uri):
+    handler = TFModelHandlerNumpy(uri)
+    handler.update_model_path(None)
+    assert {result.model_id for result in infer(handler, ARRAYS)} == {uri}
+    handler.update_model_path(str(folder / "dense.h5"))
+    assert {result.model_id for result in infer(handler, ARRAYS)} == {str(folder / "dense.h5")}
+
+
+@pytest.mark.parametrize(
+    "placement", [{"isolate": True}, {"placement": "machine"}, {"placement": "machine", "isolate": True}]
+)
+@BOTH
+def test_it_predicts_the_same_wherever_it_is(uri, handler_class, placement):
+    results = list(predict(handler_class(uri), examples_of(handler_class), **placement))
+    assert nearly_equal(inferences(results), list(EXPECTED))
+
+
+def hanging(model, batch, inference_args, model_id):
+    if any(float(example[0]) > 100 for example in batch):
+        hang()
+    return [float(model(example[None])[0, 0]) for example in batch]
+
+
+def test_a_timeout_ends_what_hangs(uri):
+    handler = TFModelHandlerNumpy(uri, inference_fn=hanging)
+    elements = [*ARRAYS[:2], numpy.full(3, 1000, numpy.float32), *ARRAYS[2:]]
+    outcomes = list(predict(handler, elements, timeout=15, on_failure="yield"))
+    assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, False, True, *[False] * 4]
+
+
+@BOTH
+def test_num_bytes_are_those_of_the_data(uri, handler_class):
+    assert handler_class(uri).get_num_bytes(examples_of(handler_class)) == 6 * 3 * 4
+
+
+@BOTH
+def test_rows_and_columns_of_a_file(uri, handler_class):
+    handler = handler_class(uri)
+    model = handler.load_model()
+    rows = [handler.example_from_row(dict(zip("abc", map(str, row), strict=True))) for row in FEATURES.tolist()]
+    assert nearly_equal(inferences(handler.run_inference(rows, model)), list(EXPECTED))
+    columns = dict(zip("abc", FEATURES.T.astype(float), strict=True))
+    assert nearly_equal(handler.run_columns(columns, model).inference, EXPECTED)
+
+
+@BOTH
+def test_a_row_with_something_else_than_32_bit_numbers_becomes_none(uri, handler_class):
+    with pytest.raises(ValueError, match="column 'x' holds"):
+        handler_class(uri).example_from_row({"x": 1e39})
+
+
+def test_a_prediction_does_not_keep_the_batch(uri):
+    (first, *_) = infer(TFModelHandlerNumpy(uri), ARRAYS)
+    assert len(cloudpickle.dumps(first.inference)) < 1000
+
+
+def test_models_of_tensorflow_hub_need_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
+    with pytest.raises(ImportError, match=r"tensorflow_hub is not installed.*headrace\[tensorflow-hub\]"):
+        TFModelHandlerNumpy("https://tfhub.dev/somebody/something/1").load_model()
+
+
+@pytest.mark.parametrize("package", ["numpy", "tensorflow"])
+def test_what_is_missing_is_named_with_its_cure(said_without, package):
+    assert said_without("headrace.handlers.tensorflow_inference", package) == (
+        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[tensorflow]'"
+    )

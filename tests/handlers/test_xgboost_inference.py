@@ -1,0 +1,331 @@
+"""XGBoost models of both interfaces, on examples of every kind, predict as by hand and as with Beam's handlers."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import apache_beam as beam
+import datatable
+import numpy
+import pandas
+import pytest
+import scipy.sparse
+import xgboost
+from apache_beam.ml.inference import xgboost_inference as incumbent
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+
+from headrace import ConfigurationError, predict
+from headrace.beam import RunInference
+from headrace.handlers import xgboost_inference
+from headrace.handlers.xgboost_inference import (
+    XGBoostModelHandlerDatatable,
+    XGBoostModelHandlerNumpy,
+    XGBoostModelHandlerPandas,
+    XGBoostModelHandlerSciPy,
+    default_xgboost_inference_fn,
+)
+from headrace.testing import HandlerContract, nearly_equal
+
+RNG = numpy.random.default_rng(7)
+FEATURES = RNG.normal(size=(200, 3))
+LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
+FRAME = pandas.DataFrame(FEATURES, columns=["a", "b", "c"])
+
+SPLITS = [slice(0, 2), slice(2, 3), slice(3, 6), slice(6, 8), slice(8, 13)]
+ARRAYS = [FEATURES[split] for split in SPLITS]
+FRAMES = [FRAME[split] for split in SPLITS]
+SPARSE = [scipy.sparse.csr_matrix(array) for array in ARRAYS]
+TABLES = [datatable.Frame(frame) for frame in FRAMES]
+ROWS = list(FEATURES[:6])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return xgboost.XGBClassifier(n_estimators=5, max_depth=3, n_jobs=1).fit(FEATURES, LABELS)
+
+
+@pytest.fixture(scope="module")
+def classifier_path(classifier, folder):
+    classifier.save_model(folder / "classifier.json")
+    return str(folder / "classifier.json")
+
+
+@pytest.fixture(scope="module")
+def booster():
+    return xgboost.train({"objective": "binary:logistic", "nthread": 1}, xgboost.DMatrix(FEATURES, LABELS), 5)
+
+
+@pytest.fixture(scope="module")
+def booster_path(booster, folder):
+    booster.save_model(folder / "booster.ubj")
+    return str(folder / "booster.ubj")
+
+
+class TestRowsContract(HandlerContract):
+    bad_example = "no array"
+
+    def handler(self, booster_path):
+        return XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, max_batch_size=4)
+
+    def examples(self):
+        return ROWS
+
+    def inference_args(self):
+        return {"output_margin": True}
+
+
+class TestNumpyContract(HandlerContract):
+    def handler(self, classifier_path):
+        return XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
+
+    def examples(self):
+        return ARRAYS
+
+    def bad_example(self):
+        return numpy.zeros((2, 4))
+
+
+class TestPandasContract(HandlerContract):
+    def handler(self, booster_path):
+        return XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
+
+    def examples(self):
+        return FRAMES
+
+    def bad_example(self):
+        return FRAME[:1].assign(a="tall")
+
+
+class TestSciPyContract(HandlerContract):
+    bad_example = scipy.sparse.csr_matrix(numpy.ones((2, 4)))
+
+    def handler(self, classifier_path):
+        return XGBoostModelHandlerSciPy(xgboost.XGBClassifier, classifier_path)
+
+    def examples(self):
+        return SPARSE
+
+
+class TestDatatableContract(HandlerContract):
+    bad_example = datatable.Frame(a=["tall"], b=[1.0], c=[2.0])
+
+    def handler(self, booster_path):
+        return XGBoostModelHandlerDatatable(xgboost.Booster, booster_path)
+
+    def examples(self):
+        return TABLES
+
+
+def infer(handler, batch, inference_args=None):
+    return list(handler.run_inference(batch, handler.load_model(), inference_args))
+
+
+def inferences(results):
+    return [result.inference for result in results]
+
+
+KINDS = {"Numpy": ARRAYS, "Pandas": FRAMES, "SciPy": SPARSE}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("model_class", [xgboost.XGBClassifier, xgboost.Booster])
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
+def test_they_predict_as_beams(classifier_path, booster_path, kind, model_class):
+    path = booster_path if model_class is xgboost.Booster else classifier_path
+    ours, theirs = (
+        infer(getattr(module, f"XGBoostModelHandler{kind}")(model_class, path), KINDS[kind])
+        for module in (xgboost_inference, incumbent)
+    )
+    assert nearly_equal(inferences(ours), inferences(theirs))
+    assert [len(result.inference) for result in ours] == [2, 1, 3, 2, 5]
+    assert all(result.example is example for result, example in zip(ours, KINDS[kind], strict=True))
+    assert {result.model_id for result in ours} == {path}
+
+
+def test_datatables_predict_as_frames_and_zeros_are_zeros(classifier_path):
+    """Beam's handler has XGBoost 3 take the zeros for missing values."""
+    frame = pandas.DataFrame({"a": [0.0, 1.0], "b": [0.0, 0.0], "c": [0.5, 0.0]})
+    tables = infer(XGBoostModelHandlerDatatable(xgboost.XGBClassifier, classifier_path), [datatable.Frame(frame)])
+    frames = infer(XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path), [frame])
+    assert nearly_equal(inferences(tables), inferences(frames))
+
+
+@pytest.mark.parametrize("name", ["", "Numpy", "Pandas", "SciPy", "Datatable"])
+def test_arguments_are_beams(name, accepts_all_of):
+    ours, theirs = (getattr(module, f"XGBoostModelHandler{name}") for module in (xgboost_inference, incumbent))
+    accepts_all_of(ours, theirs, "model_class", "model_state")
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
+def test_pipelines_agree_with_beams(classifier_path):
+    expected = infer(incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ARRAYS)
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    handler = XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
+    results = pipeline | beam.Create(ARRAYS) | RunInference(handler)
+    assert_that(
+        results | beam.Map(lambda result: result.inference.tolist()), equal_to([r.inference.tolist() for r in expected])
+    )
+    pipeline.run()
+
+
+def test_a_row_alone_gets_its_prediction_alone(classifier, classifier_path):
+    rows = infer(XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ROWS)
+    assert inferences(rows) == classifier.predict(FEATURES[:6]).tolist()
+    series = infer(
+        XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path), [FRAME.iloc[0], FRAME[1:3], FRAME.iloc[3]]
+    )
+    assert nearly_equal(inferences(series)[::2], inferences(rows)[:4:3])
+
+
+def counted(model, monkeypatch):
+    calls, before = [], type(model).predict
+
+    @functools.wraps(before)
+    def predict(self, rows, **arguments):
+        calls.append(rows)
+        return before(self, rows, **arguments)
+
+    monkeypatch.setattr(type(model), "predict", predict)
+    return calls
+
+
+def test_one_call_for_a_batch(classifier, monkeypatch):
+    calls = counted(classifier, monkeypatch)
+    assert len(default_xgboost_inference_fn(ARRAYS, classifier)) == len(ARRAYS)
+    assert len(calls) == 1
+
+
+class Sums:
+    """No model of XGBoost's: says one thing of all rows."""
+
+    def predict(self, rows, base_margin=None):
+        return [rows.sum()]
+
+
+def test_of_other_classes_one_call_for_each_example():
+    assert nearly_equal(inferences(default_xgboost_inference_fn(ARRAYS, Sums())), [[one.sum()] for one in ARRAYS])
+
+
+def test_a_base_margin_is_each_examples(classifier):
+    args = {"base_margin": numpy.ones(2), "output_margin": True}
+    found = default_xgboost_inference_fn([FEATURES[:2], FEATURES[2:4]], classifier, args)
+    assert nearly_equal(found[1].inference, classifier.predict(FEATURES[2:4], **args))
+
+
+def test_frames_whose_categories_differ(folder):
+    table = pandas.DataFrame({"colour": pandas.Categorical(["red", "blue"] * 20), "height": numpy.arange(40.0)})
+    make = functools.partial(xgboost.XGBClassifier, n_estimators=2, n_jobs=1, enable_categorical=True)
+    model = make().fit(table, [0, 1] * 20)
+    model.save_model(folder / "colours.json")
+    handler = XGBoostModelHandlerPandas(make, folder / "colours.json")
+    frames = [table[n : n + 1].assign(colour=lambda t: t["colour"].cat.remove_unused_categories()) for n in range(4)]
+    assert nearly_equal(inferences(infer(handler, frames)), [model.predict(frame) for frame in frames])
+
+
+def test_frames_with_different_columns_are_refused(booster_path):
+    handler = XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
+    with pytest.raises(ValueError, match=r"same columns; these differ: \['c'\]"):
+        infer(handler, [FRAMES[0], FRAMES[1][["a", "b"]]])
+
+
+def halves(batch, model, inference_args=None):
+    return [xgboost_inference.PredictionResult(example, len(example) / 2, "mine") for example in batch]
+
+
+def test_an_inference_fn_answers_alone(booster_path):
+    handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, halves)
+    assert [(result.inference, result.model_id) for result in infer(handler, ARRAYS[:2])] == [
+        (1, "mine"),
+        (0.5, "mine"),
+    ]
+    assert not handler.columns_equal_rows()
+
+
+def test_a_model_may_be_made_by_a_function(classifier_path):
+    make = functools.partial(xgboost.XGBClassifier, n_jobs=1)
+    assert XGBoostModelHandlerNumpy(make, Path(classifier_path).as_uri()).load_model().n_jobs == 1
+
+
+def test_a_class_may_be_named(booster_path):
+    assert isinstance(XGBoostModelHandlerNumpy("Booster", booster_path).load_model(), xgboost.Booster)
+
+
+@pytest.mark.parametrize("wrong", ["Boster", "__version__", None, 1])
+def test_what_makes_no_model_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match="model_class must be a class of XGBoost's"):
+        XGBoostModelHandlerNumpy(wrong, "model.json")
+
+
+def test_another_file(classifier_path, booster_path):
+    handler = XGBoostModelHandlerNumpy(xgboost.Booster, classifier_path)
+    handler.update_model_path(None)
+    assert {result.model_id for result in infer(handler, ARRAYS)} == {classifier_path}
+    handler.update_model_path(booster_path)
+    assert {result.model_id for result in infer(handler, ARRAYS)} == {booster_path}
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(FileNotFoundError, match=r"nothing\.json"):
+        XGBoostModelHandlerNumpy(xgboost.Booster, "nothing.json").load_model()
+
+
+def test_num_bytes_are_those_of_the_data(booster_path):
+    assert XGBoostModelHandlerNumpy(xgboost.Booster, booster_path).get_num_bytes(ARRAYS) == 13 * 3 * 8
+
+
+def test_a_row_of_a_file_becomes_an_example(booster, booster_path):
+    row = {"a": "0.5", "b": None, "c": True}
+    array = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path).example_from_row(row)
+    series = XGBoostModelHandlerPandas(xgboost.Booster, booster_path).example_from_row(row)
+    assert nearly_equal(array.tolist(), [0.5, numpy.nan, 1.0])
+    assert (list(series.index), nearly_equal(series.tolist(), array.tolist())) == (["a", "b", "c"], True)
+    (result,) = predict(XGBoostModelHandlerPandas(xgboost.Booster, booster_path), [series])
+    assert nearly_equal(result.inference, booster.predict(xgboost.DMatrix(array.reshape(1, 3)))[0])
+
+
+@pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
+def test_a_row_with_words_becomes_none(handler_class):
+    with pytest.raises(ValueError, match="column 'colour' holds 'red', which is no finite number"):
+        handler_class(xgboost.Booster, "model.json").example_from_row({"a": 1, "colour": "red"})
+
+
+@pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
+def test_columns_are_predicted_as_rows(handler_class, booster_path):
+    handler = handler_class(xgboost.Booster, booster_path)
+    model = handler.load_model()
+    columns = {name: FRAME[name][:20].to_numpy() for name in FRAME}
+    rows = [handler.example_from_row(row) for row in FRAME[:20].to_dict("records")]
+    one_by_one = inferences(handler.run_inference(rows, model))
+    assert nearly_equal(list(handler.run_columns(columns, model).inference), one_by_one)
+
+
+@pytest.mark.parametrize(
+    "placement", [{"isolate": True}, {"placement": "machine"}, {"placement": "machine", "isolate": True}]
+)
+@pytest.mark.parametrize("model_class", [xgboost.XGBClassifier, xgboost.Booster])
+def test_it_predicts_the_same_wherever_it_is(classifier_path, model_class, placement):
+    handler = XGBoostModelHandlerNumpy(model_class, classifier_path)
+    here = [result.inference for result in predict(handler, ROWS)]
+    there = [result.inference for result in predict(handler, ROWS, **placement)]
+    assert nearly_equal(here, there)
+
+
+@pytest.mark.parametrize("package", ["numpy", "pandas", "scipy", "xgboost"])
+def test_what_is_missing_is_named_with_its_cure(said_without, package):
+    assert said_without("headrace.handlers.xgboost_inference", package) == (
+        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[xgboost]'"
+    )
+
+
+def test_datatable_is_needed_by_its_handler_only(monkeypatch, booster_path):
+    monkeypatch.setitem(__import__("sys").modules, "datatable", None)
+    assert XGBoostModelHandlerNumpy(xgboost.Booster, booster_path).load_model()
+    with pytest.raises(ImportError, match=r"datatable is not installed.*headrace\[datatable\]"):
+        XGBoostModelHandlerDatatable(xgboost.Booster, booster_path)
