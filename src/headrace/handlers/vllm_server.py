@@ -37,8 +37,6 @@ _SHORTEST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.05, 1.0
 _PROBE_SECS = 10.0
 _REFUSED, _NO_ANSWER = 0, -1
 """In place of a status of HTTP."""
-_DYING_SECS = 5.0
-"""How long a server that no longer answers, or says that its engine is dead, has to end by itself."""
 _RARITY = 10
 """How many times as long as a start took that failed nobody starts the server again."""
 
@@ -167,9 +165,6 @@ class ServerProcess:
             return True
         if self._get("/health")[0] not in (_REFUSED, http.client.SERVICE_UNAVAILABLE):
             return False
-        deadline = time.monotonic() + _DYING_SECS
-        while not self.ending and time.monotonic() < deadline:
-            time.sleep(_SHORTEST_PAUSE_SECS)
         self.stop()
         return True
 
