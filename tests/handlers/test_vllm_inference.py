@@ -9,6 +9,7 @@ import asyncio
 import gc
 import pickle
 import re
+import weakref
 from collections import Counter
 from contextlib import nullcontext
 
@@ -63,7 +64,6 @@ class ChatHere(_Here, VLLMChatModelHandler):
 def _servers_end():
     yield
     SERVERS.clear()
-    gc.collect()  # frames of a search that failed may hold a model until then
 
 
 @pytest.fixture(autouse=True)
@@ -237,6 +237,25 @@ def test_a_lethal_prompt_fails_alone_after_a_bounded_number_of_servers(starts):
     assert starts() <= 2 * 4
 
 
+def test_errors_do_not_keep_the_server():
+    """Not even until the next collection of cycles, of which errors of lost connections have some."""
+    servers = []
+
+    class Watched(CompletionsHere):
+        def load_model(self):
+            server = VLLMCompletionsModelHandler.load_model(self)
+            servers.append(weakref.ref(server))
+            return server
+
+    gc.disable()
+    try:
+        _, failure = here(Watched(MODEL, **AT_ONCE), ["hello", "die"])
+        assert isinstance(failure, Failure)
+        assert [server() for server in servers] == [None]
+    finally:
+        gc.enable()
+
+
 def test_a_chat_template_is_read_where_the_model_is(tmp_path):
     (tmp_path / "template.jinja").write_text("{{ é }} ")
     handler = VLLMChatModelHandler(MODEL, tmp_path / "template.jinja")
@@ -296,6 +315,6 @@ def test_in_hosts(where, own_runtime):
 
 def test_a_pipeline_runs_it():
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    results = pipeline | beam.Create(PROMPTS) | RunInference(VLLMCompletionsModelHandler(MODEL))
+    results = pipeline | beam.Create(PROMPTS) | RunInference(CompletionsHere(MODEL))
     assert_that(results | beam.Map(text_of), equal_to([prompt.upper() for prompt in PROMPTS]))
     pipeline.run()

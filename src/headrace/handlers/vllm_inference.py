@@ -269,10 +269,10 @@ def _known(local: threading.local) -> tuple[Any, dict[int, tuple[Any, list[Any]]
 
 
 def _run(work: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-    """In a thread of its own where this one runs something like it already, as a notebook's does."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
+    """In a thread of its own.
+
+    This one may have an event loop already, as a notebook's does; and errors of lost connections, which are in cycles
+    with their frames, would have the frames of whoever called this thread, too, and with them the model.
+    """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
