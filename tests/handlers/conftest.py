@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from headrace import ModelHandler
 
 WITHOUT = """
 import sys
+from pathlib import Path
 for package in {packages!r}:
     sys.modules[package] = None
 try:
@@ -58,3 +61,10 @@ def _plain(default):
     if isinstance(default, list | tuple):
         return list(default)
     return getattr(default, "name", default)
+
+
+@pytest.fixture
+def stand_in_vllm(monkeypatch):
+    """Puts a package named vllm, whose server is small and needs no GPU, where processes started from here find it."""
+    stand_ins = Path(__file__).with_name("stand_ins")
+    monkeypatch.setenv("PYTHONPATH", str(stand_ins), prepend=os.pathsep)

@@ -15,6 +15,13 @@ from headrace.beam.job.output import Output, Part, PartWriter, as_line, write_ma
 from headrace.core.errors import ConfigurationError
 
 
+class Modelled:
+    """As pydantic's objects are."""
+
+    def model_dump(self):
+        return {"text": "hello", "usage": {"tokens": 1}}
+
+
 class Strange:
     def __repr__(self):
         return "strange"
@@ -30,6 +37,7 @@ def through_json(value):
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
+        pytest.param(Modelled(), {"text": "hello", "usage": {"tokens": 1}}, id="modelled"),
         (float("nan"), None),
         ([1.5, float("inf"), {"x": -float("inf")}], [1.5, None, {"x": None}]),
         (np.float64("nan"), None),

@@ -1,0 +1,315 @@
+"""A vLLM server that this process runs: its command, its start and its end, what it prints, and its successors."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from headrace.core.errors import ConfigurationError, HeadraceError, MissingExtraError
+
+__all__ = ["Launch", "Server", "ServerProcess", "VLLMServerError", "server_arguments"]
+
+_LOGGER = logging.getLogger("headrace.vllm")
+
+_GUARD = Path(__file__).with_name("vllm_guard.py")
+_HOST = "127.0.0.1"
+_LOOPBACK = {_HOST, "localhost"}
+_CHOSEN_HERE = {"model", "port", "uds", "ssl-keyfile", "ssl-certfile"}
+_LAST_LINES = 30
+_STOP_SECS = 15.0
+"""Longer than the guard takes for all that it does."""
+_SHORTEST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.05, 1.0
+_PROBE_SECS = 10.0
+_REFUSED, _NO_ANSWER = 0, -1
+"""In place of a status of HTTP."""
+_RARITY = 10
+"""How many times as long as a start took that failed nobody starts the server again."""
+
+
+class VLLMServerError(HeadraceError, RuntimeError):
+    """A vLLM server does not start, or has died over a batch, and over the same batch again."""
+
+    retryable = False
+
+
+class Launch(NamedTuple):
+    """How to start a server."""
+
+    model: str
+    arguments: tuple[str, ...]
+    """Beside the model and where to listen."""
+    api_key: str | None
+    """None: one that nobody else knows."""
+    timeout_secs: float
+
+
+def server_arguments(kwargs: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
+    """A server's command line: ``{"max-num-seqs": 8, "enforce-eager": None}`` is ``--max-num-seqs 8 --enforce-eager``.
+
+    Args:
+        kwargs: by option. None and True are an option without a value; a list is several values, a mapping is JSON.
+
+    Returns:
+        The arguments, less the API key, and that key, if there is one.
+
+    Raises:
+        ConfigurationError: an option that is not the user's to choose, or that is given as False.
+    """
+    found: list[str] = []
+    api_key: str | None = None
+    for name, value in kwargs.items():
+        option = name.replace("_", "-")
+        if option in _CHOSEN_HERE or (option == "host" and value not in _LOOPBACK):
+            raise ConfigurationError(
+                f"vllm_server_kwargs must not have {name!r}: the server is for this process alone, on a free port."
+            )
+        if value is False:
+            raise ConfigurationError(
+                f"vllm_server_kwargs has {name!r}: False; leave it out, or write 'no-{option}': None if that is an "
+                "option of vLLM."
+            )
+        if option == "api-key":
+            api_key = str(value[0]) if isinstance(value, list | tuple) else str(value)
+        elif option != "host":
+            found += [f"--{option}", *_values(value)]
+    return tuple(found), api_key
+
+
+def _values(value: Any) -> list[str]:
+    if value is None or value is True:
+        return []
+    if isinstance(value, Mapping):
+        return [json.dumps(value)]
+    return [str(item) for item in (value if isinstance(value, list | tuple) else [value])]
+
+
+class ServerProcess:
+    """One run of a server, from its start until it ends.
+
+    Args:
+        launch: how to start it.
+
+    Raises:
+        MissingExtraError: vLLM is not installed.
+        VLLMServerError: it ends before it answers, or takes too long to.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._model = launch.model
+        self.api_key = launch.api_key or secrets.token_hex(16)
+        self._owner = os.getpid()
+        self._reserved, self.port = _reserved_port()
+        command = [sys.executable, "-I", "-S", str(_GUARD), str(self._owner), *_command(launch, self.port)]
+        environment = {**os.environ, "VLLM_API_KEY": self.api_key}  # in a command everybody could read it
+        self._guard = subprocess.Popen(  # noqa: S603 - this Python, and what the user has given the handler
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="backslashreplace",
+            env=environment,
+            start_new_session=True,
+        )
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        args = (self._guard.stdout, self._lines)
+        self._reader = threading.Thread(target=_pass_on, args=args, name="headrace output of vLLM", daemon=True)
+        self._reader.start()
+        try:
+            self.served = self._until_it_serves(launch.timeout_secs)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        """Where it is, as OpenAI's clients want it."""
+        return f"http://{_HOST}:{self.port}/v1"
+
+    @property
+    def ending(self) -> str | None:
+        """How it ended; None: it has not."""
+        code = self._guard.poll()
+        if code is None:
+            return None
+        number = -code if code < 0 else code - 128  # of the signal that killed the guard, or the server as it tells
+        if number in set(signal.Signals):
+            return f"was killed by {signal.Signals(number).name}"
+        return f"ended itself with exit code {code}"
+
+    def error(self, what: str) -> VLLMServerError:
+        """That it did ``what``, with the last lines that it has printed."""
+        if self.ending:
+            self._reader.join(1.0)  # until it has read all
+        lines = "; its last lines:" if self._lines else "."
+        return VLLMServerError("\n".join([f"the vLLM server of {self._model} {what}{lines}", *self._lines]))
+
+    def is_dead(self) -> bool:
+        """Whether it has ended; one that refuses connections, or says that its engine is dead, is ended here."""
+        if self.ending:
+            return True
+        if self._get("/health")[0] not in (_REFUSED, http.client.SERVICE_UNAVAILABLE):
+            return False
+        self.stop()
+        return True
+
+    def stop(self) -> None:
+        """Ends it, and whatever it has started; returns when nothing of it is left."""
+        if os.getpid() != self._owner:  # in a fork of its owner
+            return
+        assert self._guard.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # the guard has ended, or has been told
+            self._guard.stdin.write(".")
+            self._guard.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(_STOP_SECS)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # should the guard have been killed, or hang
+            os.killpg(self._guard.pid, signal.SIGKILL)
+        self._guard.wait()
+        if threading.current_thread() is not self._reader:  # as it is where a garbage collection ends the server
+            self._reader.join(1.0)
+        self._reserved.close()
+
+    def _until_it_serves(self, timeout_secs: float) -> list[str]:
+        """The names of the models that it serves."""
+        deadline, pause = time.monotonic() + timeout_secs, _SHORTEST_PAUSE_SECS
+        while not self.ending:
+            status, body = self._get("/v1/models")
+            served = [model["id"] for model in json.loads(body)["data"]] if status == http.client.OK else []
+            if served:
+                return served
+            if time.monotonic() > deadline:
+                raise self.error(f"did not answer within {timeout_secs:g} s")
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECS)
+        error = self.error(f"{self.ending} before it answered")
+        if "No module named 'vllm'" in str(error):
+            raise MissingExtraError("vllm", "vllm") from error
+        raise error
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        """The status and the body of its answer; no proxy stands between, whatever the environment says."""
+        connection = http.client.HTTPConnection(_HOST, self.port, timeout=_PROBE_SECS)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {self.api_key}"})
+            response = connection.getresponse()
+            return response.status, response.read()
+        except TimeoutError:
+            return _NO_ANSWER, b""
+        except (OSError, http.client.HTTPException):
+            return _REFUSED, b""
+        finally:
+            connection.close()
+
+
+class Server:
+    """A model's server: started at once, started anew by whoever needs it after it has died, ended with this object.
+
+    Threads may share it. It cannot be pickled: it lives in one process.
+
+    Args:
+        launch: how to start it.
+        chat_template: what ``--chat-template`` is to hold, if anything.
+
+    Raises:
+        MissingExtraError: vLLM is not installed.
+        VLLMServerError: it does not start.
+    """
+
+    def __init__(self, launch: Launch, chat_template: bytes | None = None) -> None:
+        self._lock = threading.Lock()
+        self._resources = contextlib.ExitStack()
+        self._failed: tuple[HeadraceError, float] | None = None
+        self.local = threading.local()
+        """For what a thread has to remember from one call to its next."""
+        if chat_template is not None:
+            file = _memory_file(chat_template)
+            self._resources.callback(_close, file, os.getpid())
+            path = f"/proc/{os.getpid()}/fd/{file}"
+            launch = launch._replace(arguments=(*launch.arguments, "--chat-template", path))
+        self._launch = launch
+        self._process: ServerProcess | None = None
+        weakref.finalize(self, self._resources.close)
+        self.running()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a vLLM server cannot be pickled: it lives in one process")
+
+    def running(self) -> ServerProcess:
+        """The server that runs; a new one if the last one has ended.
+
+        Raises:
+            VLLMServerError: it does not start, or did not a short while ago.
+        """
+        with self._lock:
+            if self._process is not None and not self._process.ending:
+                return self._process
+            if self._failed is not None and time.monotonic() < self._failed[1]:
+                raise self._failed[0]
+            if self._process is not None:
+                _LOGGER.warning("%s; another one is started.", self._process.error(str(self._process.ending)))
+                self._process.stop()
+            return self._started()
+
+    def _started(self) -> ServerProcess:
+        began = time.monotonic()
+        try:
+            self._process = ServerProcess(self._launch)
+        except HeadraceError as error:
+            now = time.monotonic()
+            self._failed = error, now + _RARITY * (now - began)
+            raise
+        self._failed = None
+        self._resources.callback(self._process.stop)
+        return self._process
+
+
+def _command(launch: Launch, port: int) -> list[str]:
+    program = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    return [*program, "--model", launch.model, "--host", _HOST, "--port", str(port), *launch.arguments]
+
+
+def _reserved_port() -> tuple[socket.socket, int]:
+    """A socket that keeps others off a free port, and the port.
+
+    Bound, it keeps the port from being chosen again. Since it does not listen, the server may listen there: both set
+    the same option.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((_HOST, 0))
+    return reserved, reserved.getsockname()[1]
+
+
+def _pass_on(output: Any, lines: deque[str]) -> None:
+    with output:
+        for line in output:
+            lines.append(line.rstrip())
+            _LOGGER.info("%s", line.rstrip())
+
+
+def _memory_file(content: bytes) -> int:
+    """A file without a place in any file system, so that nobody has to remove it; others find it under /proc."""
+    file = os.memfd_create("chat-template")
+    os.write(file, content)
+    return file
+
+
+def _close(file: int, owner: int) -> None:
+    if os.getpid() == owner:
+        os.close(file)

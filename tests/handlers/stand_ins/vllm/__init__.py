@@ -1,0 +1,1 @@
+"""Stands in for vLLM in tests: its server, and nothing else."""

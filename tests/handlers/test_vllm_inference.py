@@ -1,0 +1,320 @@
+"""Language models in a server of their own: asked with OpenAI's client, over HTTP, of a stand-in for vLLM's server.
+
+The stand-in is started by the handler's own command, as a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import re
+import weakref
+from collections import Counter
+from contextlib import nullcontext
+
+import apache_beam as beam
+import openai
+import pytest
+from apache_beam.ml.inference import vllm_inference as incumbent
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+
+from headrace import ConfigurationError, Failure, MissingExtraError, RetryConfig, UnsupportedError, predict
+from headrace.beam import RunInference
+from headrace.handlers.vllm_inference import (
+    OpenAIChatMessage,
+    VLLMChatModelHandler,
+    VLLMCompletionsModelHandler,
+    VLLMServerError,
+)
+from headrace.testing import HandlerContract
+
+MODEL = "someone/some-model"
+PROMPTS = ["once upon", "a time", "there was", "a wheel"]
+CHATS = [[OpenAIChatMessage("system", "be brief"), OpenAIChatMessage("user", prompt)] for prompt in PROMPTS]
+AT_ONCE = {"min_batch_size": 16, "max_batch_size": 16}
+TWICE = RetryConfig(attempts=2)
+
+
+SERVERS = {}
+
+
+class _Here:
+    """In this process, one server for all: through the machine's host each test would take seconds."""
+
+    def share_model_across_processes(self):
+        return False
+
+    def load_model(self):
+        if type(self) not in SERVERS:
+            SERVERS[type(self)] = super().load_model()
+        return SERVERS[type(self)]
+
+
+class CompletionsHere(_Here, VLLMCompletionsModelHandler):
+    pass
+
+
+class ChatHere(_Here, VLLMChatModelHandler):
+    pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _servers_end():
+    yield
+    SERVERS.clear()
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(stand_in_vllm):
+    pass
+
+
+@pytest.fixture
+def log(tmp_path):
+    """What the server was asked, in its order."""
+    path = tmp_path / "log"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def starts(caplog):
+    """How often a server has been started."""
+    caplog.set_level("INFO", "headrace.vllm")
+    return lambda: len([text for text in caplog.messages if re.match("loading ", text)])
+
+
+def text_of(prediction):
+    (choice,) = prediction.inference.choices
+    return choice.text
+
+
+def texts(predictions):
+    return list(map(text_of, predictions))
+
+
+class TestCompletionsContract(HandlerContract):
+    bad_example = "400"
+
+    def handler(self):
+        return CompletionsHere(MODEL, {"max-num-seqs": 4}, max_batch_size=4)
+
+    def examples(self):
+        return PROMPTS
+
+    def inference_args(self):
+        return {"max_tokens": 6}
+
+    def equal(self, a, b):
+        return text_of(a) == text_of(b)
+
+
+class TestChatContract(HandlerContract):
+    bad_example = "no messages"
+
+    def handler(self):
+        return ChatHere(MODEL)
+
+    def examples(self):
+        return CHATS
+
+    def equal(self, a, b):
+        return a.inference.choices == b.inference.choices
+
+
+def infer(handler, batch, inference_args=None):
+    return list(handler.run_inference(batch, handler.load_model(), inference_args))
+
+
+def here(handler, prompts, **options):
+    """The texts, and what failed, in the order of the prompts."""
+    outcomes = predict(handler, prompts, placement="process", retry=TWICE, on_failure="yield", **options)
+    return [outcome if isinstance(outcome, Failure) else text_of(outcome) for outcome in outcomes]
+
+
+def test_arguments_are_beams(accepts_all_of):
+    accepts_all_of(VLLMCompletionsModelHandler, incumbent.VLLMCompletionsModelHandler, "model_name")
+    accepts_all_of(VLLMChatModelHandler, incumbent.VLLMChatModelHandler, "model_name")
+    assert OpenAIChatMessage("user", "hi") == OpenAIChatMessage(role="user", content="hi")
+
+
+def test_predictions_are_the_clients_own_objects():
+    (completion,) = infer(CompletionsHere(MODEL), ["a wheel"])
+    assert (completion.example, completion.model_id) == ("a wheel", MODEL)
+    assert isinstance(completion.inference, openai.types.Completion)
+    (chat,) = infer(ChatHere(MODEL), CHATS[:1])
+    assert isinstance(chat.inference, openai.types.chat.ChatCompletion)
+    assert chat.inference.choices[0].message.content == "SYSTEM:BE BRIEF USER:ONCE UPON"
+
+
+def test_a_batch_is_asked_side_by_side():
+    results = infer(VLLMCompletionsModelHandler(MODEL), ["slow"] * 16)
+    assert max(result.inference.usage.prompt_tokens for result in results) == 16  # of so many the server has known
+
+
+def test_a_notebook_has_an_event_loop_already():
+    async def cell():
+        return texts(infer(CompletionsHere(MODEL), PROMPTS))
+
+    assert asyncio.run(cell()) == [prompt.upper() for prompt in PROMPTS]
+
+
+def test_proxies_are_not_asked_for_what_is_here(monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert texts(infer(VLLMCompletionsModelHandler(MODEL), ["hello"])) == ["HELLO"]
+
+
+def test_the_name_by_which_the_model_is_served_is_asked_for():
+    handler = VLLMCompletionsModelHandler(MODEL, {"served-model-name": "short"})
+    assert texts(infer(handler, ["hello"])) == ["HELLO"]
+
+
+def test_a_bad_prompt_fails_alone_and_no_good_one_is_asked_twice(log):
+    prompts = [*PROMPTS, "400", *PROMPTS]
+    handler = VLLMCompletionsModelHandler(MODEL, {"log": str(log)}, **AT_ONCE)
+    *first, failure, a, b, c, d = here(handler, prompts)
+    assert [*first, a, b, c, d] == [prompt.upper() for prompt in PROMPTS * 2]
+    assert isinstance(failure.error, openai.BadRequestError)
+    asked = Counter(log.read_text().splitlines())
+    assert asked.pop("400") > 1
+    assert asked == dict.fromkeys(PROMPTS, 2)
+
+
+def test_what_passes_by_itself_is_asked_again_alone(log, tmp_path):
+    handler = VLLMCompletionsModelHandler(MODEL, {"log": str(log)}, **AT_ONCE)
+    busy = f"503 once {tmp_path / 'busy'}"
+    assert here(handler, [*PROMPTS, busy]) == [prompt.upper() for prompt in [*PROMPTS, busy]]
+    assert Counter(log.read_text().splitlines()) == {**dict.fromkeys(PROMPTS, 1), busy: 2}
+
+
+def test_answers_are_for_the_arguments_of_their_call():
+    """The same examples again, with others: nothing of the call that failed is taken for its answers."""
+    handler = CompletionsHere(MODEL)
+    server, prompts = handler.load_model(), ["hello", "400"]
+    with pytest.raises(openai.BadRequestError):
+        handler.run_inference(prompts, server, {"max_tokens": 1})
+    assert texts(handler.run_inference(prompts[:1], server, {"max_tokens": 2})) == ["HE"]
+
+
+def test_equal_prompts_each_have_an_answer_of_their_own():
+    handler = CompletionsHere(MODEL)
+    server, prompt = handler.load_model(), "hello"
+    with pytest.raises(openai.BadRequestError):
+        handler.run_inference([prompt, prompt, "400"], server)
+    first, second = handler.run_inference([prompt, prompt], server)
+    assert first.inference is not second.inference
+
+
+def test_inference_args_may_limit_the_time_of_a_request():
+    outcomes = here(CompletionsHere(MODEL, **AT_ONCE), ["hello", "hang"], inference_args={"timeout": 0.5})
+    assert outcomes[0] == "HELLO"
+    assert isinstance(outcomes[1].error, openai.APITimeoutError)
+
+
+def test_a_server_that_dies_is_replaced_and_the_batch_repeated(tmp_path, starts, caplog):
+    lethal = f"die once {tmp_path / 'died'}"
+    prompts = [*PROMPTS, lethal]
+    assert here(VLLMCompletionsModelHandler(MODEL, **AT_ONCE), prompts) == [prompt.upper() for prompt in prompts]
+    assert starts() == 2
+    assert "the vLLM server of someone/some-model was killed by SIGKILL; its last lines:" in caplog.text
+    assert "the engine is on fire; another one is started" in caplog.text
+
+
+def test_a_server_whose_engine_is_dead_is_ended_and_replaced(tmp_path, starts):
+    lethal = f"engine dies once {tmp_path / 'died'}"
+    assert here(VLLMCompletionsModelHandler(MODEL), [lethal]) == [lethal.upper()]
+    assert starts() == 2
+
+
+def test_a_lethal_prompt_fails_alone_after_a_bounded_number_of_servers(starts):
+    *good, failure = here(VLLMCompletionsModelHandler(MODEL, **AT_ONCE), [*PROMPTS, "die"])
+    assert good == [prompt.upper() for prompt in PROMPTS]
+    assert isinstance(failure.error, VLLMServerError)
+    assert "was killed by SIGKILL over a batch, as the one before did" in str(failure.error)
+    assert starts() <= 2 * 4
+
+
+def test_errors_do_not_keep_the_server():
+    """Not even until the next collection of cycles, of which errors of lost connections have some."""
+    servers = []
+
+    class Watched(CompletionsHere):
+        def load_model(self):
+            server = VLLMCompletionsModelHandler.load_model(self)
+            servers.append(weakref.ref(server))
+            return server
+
+    gc.disable()
+    try:
+        _, failure = here(Watched(MODEL, **AT_ONCE), ["hello", "die"])
+        assert isinstance(failure, Failure)
+        assert [server() for server in servers] == [None]
+    finally:
+        gc.enable()
+
+
+def test_a_chat_template_is_read_where_the_model_is(tmp_path):
+    (tmp_path / "template.jinja").write_text("{{ é }} ")
+    handler = VLLMChatModelHandler(MODEL, tmp_path / "template.jinja")
+    (result,) = infer(handler, [[OpenAIChatMessage("user", "hi")]])
+    assert result.inference.choices[0].message.content == "{{ É }} USER:HI"
+    with pytest.raises(FileNotFoundError):
+        VLLMChatModelHandler(MODEL, str(tmp_path / "none.jinja")).load_model()
+
+
+def test_another_model():
+    handler = VLLMCompletionsModelHandler(MODEL)
+    handler.update_model_path("someone/another")
+    (result,) = infer(handler, ["hello"])
+    assert result.model_id == result.inference.model == "someone/another"
+
+
+def test_rows_become_conversations():
+    handler = VLLMChatModelHandler(MODEL)
+    assert handler.example_from_row({"question": "why?"}) == [OpenAIChatMessage("user", "why?")]
+    messages = handler.example_from_row({"system": "be brief", "user": "why?"})
+    assert messages == [OpenAIChatMessage("system", "be brief"), OpenAIChatMessage("user", "why?")]
+    with pytest.raises(ValueError, match=r"named as roles \(system, user, .*, not \['question'\]"):
+        handler.example_from_row({"system": "be brief", "question": "why?"})
+
+
+def test_what_cannot_be_is_said_at_construction():
+    with pytest.raises(UnsupportedError, match="use_dynamo=True"):
+        VLLMCompletionsModelHandler(MODEL, use_dynamo=True)
+    with pytest.raises(ConfigurationError, match="start_timeout_secs must be positive"):
+        VLLMChatModelHandler(MODEL, start_timeout_secs=0)
+    with pytest.raises(ConfigurationError, match="'port'"):
+        VLLMChatModelHandler(MODEL, vllm_server_kwargs={"port": "8000"})
+    with pytest.raises(ConfigurationError, match="large_modle"):
+        VLLMChatModelHandler(MODEL, large_modle=True)
+
+
+def test_a_server_does_not_pickle():
+    with pytest.raises(TypeError, match="lives in one process"):
+        pickle.dumps(CompletionsHere(MODEL).load_model())
+
+
+def test_what_is_missing_is_named(said_without, monkeypatch):
+    said = said_without("headrace.handlers.vllm_inference", "openai")
+    assert said == "MissingExtraError: openai is not installed; install it with: pip install 'headrace[vllm]'"
+    monkeypatch.delenv("PYTHONPATH")
+    with pytest.raises(MissingExtraError, match=r"vllm is not installed; .*headrace\[vllm\]"):
+        VLLMCompletionsModelHandler(MODEL).load_model()
+
+
+@pytest.mark.parametrize("where", [{"isolate": True, "placement": "process"}, {}], ids=["isolated", "machine"])
+def test_in_hosts(where, own_runtime):
+    with own_runtime() if not where else nullcontext():
+        outcomes = list(predict(VLLMCompletionsModelHandler(MODEL), [*PROMPTS, "400"], on_failure="yield", **where))
+    assert texts(outcomes[:-1]) == [prompt.upper() for prompt in PROMPTS]
+    assert isinstance(outcomes[-1].error, openai.BadRequestError)
+
+
+def test_a_pipeline_runs_it():
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    results = pipeline | beam.Create(PROMPTS) | RunInference(CompletionsHere(MODEL))
+    assert_that(results | beam.Map(text_of), equal_to([prompt.upper() for prompt in PROMPTS]))
+    pipeline.run()

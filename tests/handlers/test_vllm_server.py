@@ -1,0 +1,150 @@
+"""A server is up when it answers, says why when it does not come up, and is gone with whoever has started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace import ConfigurationError
+from headrace.handlers.vllm_server import Launch, Server, VLLMServerError, server_arguments
+
+OWNER = """
+import sys, threading
+from headrace.handlers.vllm_server import Launch, Server
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+server = Server(Launch("m", tuple(sys.argv[1:]), None, 60.0))
+print(server.running().port, flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(stand_in_vllm):
+    pass
+
+
+def launch(*arguments, timeout_secs=60.0, api_key=None):
+    return Launch("m", arguments, api_key, timeout_secs)
+
+
+@pytest.fixture
+def family(tmp_path):
+    """What runs with this test's mark in its environment: servers, guards, and what servers start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_TEST", str(tmp_path))
+        yield lambda: [process for process in _processes() if f"HEADRACE_TEST={tmp_path}" in _environment(process)]
+
+
+def _processes():
+    return [folder for folder in Path("/proc").glob("[0-9]*") if int(folder.name) != os.getpid()]
+
+
+def _environment(process):
+    try:
+        return (process / "environ").read_bytes().decode().split("\0")
+    except OSError:
+        return []
+
+
+def test_it_is_gone_with_the_object(family):
+    server = Server(launch("--stubborn-engine"))
+    assert len(family()) == 3  # guard, server, engine
+    threads = threading.active_count()
+    del server
+    assert family() == []
+    assert threading.active_count() == threads - 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("--stubborn-engine", "--never-answer")], ids=["answering", "starting"])
+def test_it_is_gone_with_a_process_that_is_killed(family, wait_until, arguments):
+    with subprocess.Popen([sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE) as owner:
+        if arguments:
+            assert wait_until(lambda: len(family()) == 4)
+        else:
+            assert int(owner.stdout.readline()) > 0
+        owner.kill()
+    assert wait_until(lambda: family() == []), family()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_one_that_is_killed_leaves_nothing_and_is_replaced(family, wait_until, number):
+    server = Server(launch("--stubborn-engine"))
+    first = server.running()
+    (process,) = (process for process in family() if _program(process) == "server")
+    os.kill(int(process.name), number)
+    assert wait_until(lambda: first.ending) == f"was killed by {number.name}"
+    assert wait_until(lambda: family() == [])
+    assert server.running() is not first
+    assert len(family()) == 3
+
+
+def test_if_its_guard_is_killed_nothing_is_left_either(family, wait_until):
+    server = Server(launch())
+    first = server.running()
+    (guard,) = (process for process in family() if _program(process) == "guard")
+    os.kill(int(guard.name), signal.SIGKILL)
+    assert wait_until(lambda: first.ending) == "was killed by SIGKILL"
+    assert wait_until(lambda: family() == [])
+    assert server.running() is not first
+
+
+def _program(process):
+    words = (process / "cmdline").read_bytes().decode().split("\0")
+    return "guard" if words[3].endswith("vllm_guard.py") else "server" if "--port" in words else "engine"
+
+
+def test_one_that_ends_says_its_last_lines(family):
+    with pytest.raises(VLLMServerError, match="ended itself with exit code 3 before it answered; its last lines") as it:
+        Server(launch("--crash-at-start", "3"))
+    assert "CUDA is out of memory" in str(it.value)
+    assert family() == []
+
+
+def test_one_that_does_not_come_up_in_time_is_ended(family):
+    with pytest.raises(VLLMServerError, match=r"did not answer within 0\.5 s; its last lines:\nloading m"):
+        Server(launch("--never-answer", timeout_secs=0.5))
+    assert family() == []
+
+
+def test_while_it_cannot_be_replaced_nobody_waits_for_it_again(tmp_path, wait_until, caplog):
+    caplog.set_level("INFO", "headrace.vllm")
+    server = Server(launch("--crash-if-there", str(tmp_path / "gone")))
+    (tmp_path / "gone").touch()
+    server.running().stop()
+    for _ in range(3):
+        with pytest.raises(VLLMServerError, match="there is no GPU any more"):
+            server.running()
+    assert caplog.messages.count("loading m") == 2
+
+
+def test_a_port_is_nobody_elses():
+    server = Server(launch())
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", server.running().port))
+
+
+def test_an_api_key_is_no_secret_of_a_command_line(family):
+    arguments, api_key = server_arguments({"api_key": ["one", "two"]})
+    assert (arguments, api_key) == ((), "one")
+    server = Server(launch(api_key=api_key))
+    assert server.running().api_key == "one"
+    assert not any(b"one" in (process / "cmdline").read_bytes().split(b"\0") for process in family())
+
+
+def test_arguments_are_those_of_a_command_line():
+    kwargs = {"tensor_parallel_size": 2, "enforce-eager": None, "enable-x": True, "rope": {"a": 1}, "names": ["x", "y"]}
+    expected = ["--tensor-parallel-size", "2", "--enforce-eager", "--enable-x", "--rope", '{"a": 1}']
+    assert server_arguments({**kwargs, "host": "127.0.0.1"}) == ((*expected, "--names", "x", "y"), None)
+
+
+@pytest.mark.parametrize("kwargs", [{"port": 1}, {"model": "m"}, {"uds": "/x"}, {"host": "0.0.0.0"}, {"x": False}])
+def test_what_is_not_the_users_to_choose_is_refused(kwargs):
+    with pytest.raises(ConfigurationError, match="vllm_server_kwargs"):
+        server_arguments(kwargs)
