@@ -144,6 +144,9 @@ def default_pipeline_inference_fn(
 class _HuggingFaceModelHandler(ModelHandler[TensorT, PredictionResult, Any]):
     """What the two handlers of tensors have in common: the model and its device."""
 
+    models_have_ids: ClassVar[bool] = True
+    """Whether a model's URI may be its id on a hub, of which there is no file here."""
+
     _default_inference_fn: ClassVar[Callable[..., Iterable[PredictionResult]]]
 
     def _configure(
