@@ -13,7 +13,7 @@ import torch
 import transformers
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
-from sentence_transformers import models
+from sentence_transformers.sentence_transformer import modules
 
 from headrace import ConfigurationError, predict
 from headrace.beam import RunInference
@@ -26,8 +26,8 @@ TEXTS = ["the film is good", "bad film", "a b c d e", "d", ""]
 @pytest.fixture(scope="module")
 def folder(save_bert, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("embedder"))
-    words = models.Transformer(save_bert(transformers.BertModel))
-    sentence_transformers.SentenceTransformer(modules=[words, models.Pooling(16)], device="cpu").save(folder)
+    words = modules.Transformer(save_bert(transformers.BertModel))
+    sentence_transformers.SentenceTransformer(modules=[words, modules.Pooling(16)], device="cpu").save(folder)
     return folder
 
 
