@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
 import torch  # which torch_tensors guards
@@ -14,6 +13,7 @@ from headrace.core.conversion import FLOAT32_MAX, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError, UnsupportedError
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.huggingface_tasks import PipelineTask
 from headrace.handlers.torch_tensors import (
     CPU,
     DEVICES,
@@ -54,45 +54,6 @@ InferenceFn = Callable[
     Iterable[PredictionResult],
 ]
 PipelineInferenceFn = Callable[[Sequence[Any], Any, dict[str, Any]], Iterable[Any]]
-
-
-class PipelineTask(str, Enum):
-    """Tasks of Hugging Face pipelines by Beam's names; which of them there are depends on the version of transformers.
-
-    Any other task can be given as a string.
-    """
-
-    AudioClassification = "audio-classification"
-    AutomaticSpeechRecognition = "automatic-speech-recognition"
-    Conversational = "conversational"
-    DepthEstimation = "depth-estimation"
-    DocumentQuestionAnswering = "document-question-answering"
-    FeatureExtraction = "feature-extraction"
-    FillMask = "fill-mask"
-    ImageClassification = "image-classification"
-    ImageSegmentation = "image-segmentation"
-    ImageToText = "image-to-text"
-    MaskGeneration = "mask-generation"
-    NER = "ner"
-    ObjectDetection = "object-detection"
-    QuestionAnswering = "question-answering"
-    SentimentAnalysis = "sentiment-analysis"
-    Summarization = "summarization"
-    TableQuestionAnswering = "table-question-answering"
-    TextClassification = "text-classification"
-    TextGeneration = "text-generation"
-    Text2TextGeneration = "text2text-generation"
-    TextToAudio = "text-to-audio"
-    TokenClassification = "token-classification"
-    Translation = "translation"
-    VideoClassification = "video-classification"
-    VisualQuestionAnswering = "visual-question-answering"
-    VQA = "vqa"
-    ZeroShotAudioClassification = "zero-shot-audio-classification"
-    ZeroShotClassification = "zero-shot-classification"
-    ZeroShotImageClassification = "zero-shot-image-classification"
-    ZeroShotObjectDetection = "zero-shot-object-detection"
-    Translation_XX_to_YY = "translation_XX_to_YY"
 
 
 class _IncompleteError(ConfigurationError, RuntimeError):
