@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-import torch  # which torch_tensors guards
-
 from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError, UnsupportedError
@@ -30,6 +28,10 @@ from headrace.handlers.torch_tensors import (
     together,
 )
 
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("torch", "huggingface") from error
 try:
     import transformers
 except ImportError as error:
