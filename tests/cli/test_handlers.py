@@ -20,6 +20,17 @@ def make(path, kind=Kind.PICKLE, *, size=1, **options):
     return path, kind, size, options
 
 
+def make_of_two(task, model=""):
+    return task, model
+
+
+class OfTheHub:
+    models_have_ids = True
+
+    def __init__(self, model_uri):
+        self.uri = model_uri
+
+
 def make_without_parameters():
     return "made"
 
@@ -33,6 +44,8 @@ def module(monkeypatch):
     """A module with factories, by its name."""
     found = types.ModuleType("factories_of_a_test")
     found.make = make
+    found.of_two = make_of_two
+    found.OfTheHub = OfTheHub
     found.plain = make_without_parameters
     found.missing = fail_for_want_of_torch
     found.inner = types.SimpleNamespace(make=make_without_parameters)
@@ -60,6 +73,11 @@ def test_a_factory_by_its_path(module):
 
 def test_the_model_is_the_first_parameter(module):
     assert make_handler(f"{module}:make", {"size": 2, "other": 3}, model="m") == ("m", Kind.PICKLE, 2, {"other": 3})
+
+
+def test_model_is_the_parameter_of_that_name_else_the_first(module):
+    assert make_handler(f"{module}:of_two", {"task": "t"}, model="m") == ("t", "m")
+    assert make_handler(f"{module}:OfTheHub", {}, model="bert-base-uncased").uri == "bert-base-uncased"
 
 
 def test_a_member_of_an_enumeration_by_its_name(module):

@@ -12,7 +12,7 @@ CORPUS = [
 
 def test_the_nearest_docstring_comes_first(example, new_pipeline):
     search = example("embed_docstrings")
-    handler = search.SentenceEmbedder()
+    handler = search.embedder()
     question = search.embed(handler, "what is the average of these numbers")
 
     def check(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import subprocess
@@ -11,6 +12,10 @@ from pathlib import Path
 import pytest
 
 from headrace import ModelHandler
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: no model of these tests is on the hub
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "good", "bad", "film", "the", "is"]
 
 WITHOUT = """
 import sys
@@ -55,6 +60,36 @@ def accepts_all_of():
                 assert _plain(found.default) == _plain(parameter.default)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def save_bert(tmp_path_factory):
+    """Saves a small BERT with a tokenizer of few words, as users do; gives its folder."""
+    import torch  # noqa: PLC0415 - with transformers, takes seconds to import
+    import transformers  # noqa: PLC0415 - the same
+
+    def save(model_class, **options):
+        folder = tmp_path_factory.mktemp(model_class.__name__)
+        folder.joinpath("words.txt").write_text("\n".join(WORDS))
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **sizes, **options)
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            model_class(config).save_pretrained(folder)
+        transformers.BertTokenizer(str(folder / "words.txt"), model_max_length=32).save_pretrained(folder)
+        return str(folder)
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def incumbent_huggingface():
+    """Beam's module, which cannot be imported with transformers 5 unless a name is put back there."""
+    import transformers  # noqa: PLC0415 - takes seconds to import
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers, "TFAutoModel", transformers.AutoModel, raising=False)
+        return importlib.import_module("apache_beam.ml.inference.huggingface_inference")
 
 
 def _plain(default):

@@ -17,7 +17,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import ConfigurationError, PredictionResult, predict
 from headrace.beam import RunInference
-from headrace.handlers import pytorch_inference
+from headrace.handlers import pytorch_inference, torch_tensors
 from headrace.handlers.pytorch_inference import (
     PytorchModelHandlerKeyedTensor,
     PytorchModelHandlerTensor,
@@ -318,15 +318,6 @@ def test_without_a_gpu_the_model_goes_to_the_cpu(handler_class, folder, no_gpu, 
     assert (record.levelno, "no GPU can be used here" in record.message) == (logging.WARNING, True)
 
 
-def test_a_gpu_that_is_available_but_fails_is_none(monkeypatch):
-    def fail(*_, **__):
-        raise RuntimeError("no driver")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch, "empty", fail)
-    assert pytorch_inference._cuda_is_usable() is False
-
-
 def test_a_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, caplog):
     failures = iter([RuntimeError("CUDA out of memory")])
 
@@ -335,7 +326,7 @@ def test_a_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, 
             raise failure
         return torch.nn.Linear(3, 2)
 
-    monkeypatch.setattr(pytorch_inference, "_cuda_is_usable", lambda: True)
+    monkeypatch.setattr(torch_tensors, "cuda_is_usable", lambda: True)
     path = save_state(torch.nn.Linear(3, 2), folder / "large.pt")
     model = PytorchModelHandlerTensor(path, make_model, device="GPU").load_model()
     assert model.weight.device.type == "cpu"

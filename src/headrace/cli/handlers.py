@@ -23,7 +23,7 @@ def make_handler(name: str, arguments: dict[str, Any], model: str | None = None)
     Args:
         name: of an entry point, or ``package.module:factory``.
         arguments: for the factory, by name.
-        model: stands for the first parameter of the factory.
+        model: stands for the parameter ``model`` of the factory, else for its first.
 
     Raises:
         ConfigurationError: it cannot be found or made; the message says why and lists what there is.
@@ -31,7 +31,7 @@ def make_handler(name: str, arguments: dict[str, Any], model: str | None = None)
     factory = _find(name)
     parameters = _parameters(factory)
     if model is not None:
-        arguments = {**arguments, **_first_argument(name, parameters, model, arguments)}
+        arguments = {**arguments, **_model_argument(name, factory, parameters, model, arguments)}
     arguments = {key: _as_member(parameters.get(key), value) for key, value in arguments.items()}
     _check(name, factory, arguments)
     try:
@@ -103,15 +103,20 @@ def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         return {}
 
 
-def _first_argument(
-    name: str, parameters: dict[str, inspect.Parameter], model: str, arguments: dict[str, Any]
+def _model_argument(
+    name: str,
+    factory: Callable[..., Any],
+    parameters: dict[str, inspect.Parameter],
+    model: str,
+    arguments: dict[str, Any],
 ) -> dict[str, Any]:
-    first = next(iter(parameters.values()), None)
+    first = parameters.get("model") or next(iter(parameters.values()), None)
     if first is None or first.kind in (first.VAR_POSITIONAL, first.VAR_KEYWORD, first.POSITIONAL_ONLY):
         raise ConfigurationError(f"{name} has no first parameter for --model; leave --model out.")
     if first.name in arguments:
         raise ConfigurationError(f"--model and --handler-arg {first.name} are the same; give one of them.")
     is_file = ":" not in name and first.name.endswith(("_uri", "_path"))  # what a factory takes is its own affair
+    is_file = is_file and not getattr(factory, "models_have_ids", False)
     if is_file and "://" not in model and not os.path.exists(model):
         raise ConfigurationError(f"there is no file {model!r}, which --model names.")
     return {first.name: model}

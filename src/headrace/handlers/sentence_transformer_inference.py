@@ -1,0 +1,128 @@
+"""Embeds texts with sentence-transformers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.core.card import HandlerCard
+from headrace.core.conversion import to_results
+from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.handler import ModelHandler
+from headrace.core.result import PredictionResult
+from headrace.handlers.torch_tensors import DEVICES, cuda_is_usable, device_named, load_onto, owned
+
+try:
+    import numpy
+except ImportError as error:
+    raise MissingExtraError("numpy", "sentence-transformers") from error
+try:
+    import sentence_transformers
+except ImportError as error:
+    raise MissingExtraError("sentence_transformers", "sentence-transformers") from error
+
+__all__ = ["SentenceTransformerModelHandler"]
+
+
+class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
+    """Texts to vectors: an example's prediction is a 1-D numpy array of 32-bit floats.
+
+    ``inference_args`` go to the model's ``encode``, for example ``normalize_embeddings=True`` or ``prompt_name``.
+
+    Args:
+        model_name: id of a model on the Hugging Face hub, or the folder of one that was saved.
+        device: ``"CPU"``, or ``"GPU"`` to use CUDA where it can be used and else, with a warning in the log, the CPU;
+            None: the GPU if there is one.
+        max_seq_length: longest text, in tokens, of which nothing is cut off; None: the model's own.
+        load_model_args: keyword arguments for ``SentenceTransformer``; a ``device`` among them, or a ``device_map`` in
+            its ``model_kwargs``, takes the place of the argument ``device``.
+        options: those of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: there is no name, or the device is another one or given twice.
+    """
+
+    card = HandlerCard(
+        "a text",
+        "its embedding, a numpy array",
+        "mapped on the CPU; on a GPU, in one host",
+        "safe",
+        "sentence-transformers",
+    )
+
+    def __init__(
+        self,
+        model_name: str | os.PathLike[str],
+        *,
+        device: str | None = None,
+        max_seq_length: int | None = None,
+        load_model_args: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if not model_name:
+            raise ConfigurationError("model_name must name a model, such as 'all-MiniLM-L6-v2', or its folder.")
+        self._model_name = os.fspath(model_name)
+        self._device = device_named(str(device).upper()) if device else None
+        self._max_seq_length = max_seq_length
+        self._load_model_args = load_model_args or {}
+        given = {**(self._load_model_args.get("model_kwargs") or {}), **self._load_model_args}
+        self._is_placed = any(given.get(name) is not None for name in ("device", "device_map"))
+        if device and self._is_placed:
+            raise ConfigurationError("load_model_args say where the model goes; leave out these or device.")
+
+    def load_model(self) -> Any:
+        """The model, in evaluation mode, on its device.
+
+        A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
+        log.
+        """
+        if self._is_placed:
+            return self._load()
+        device = self._device or DEVICES["GPU" if cuda_is_usable() else "CPU"]
+        return load_onto(device, lambda device: self._load(device=str(device)))
+
+    def run_inference(
+        self, batch: Sequence[str], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> list[PredictionResult]:
+        """Embeds the texts, in one batch unless ``inference_args`` have a ``batch_size``.
+
+        Raises:
+            TypeError: an example is no string.
+        """
+        for text in batch:
+            if not isinstance(text, str):
+                raise TypeError(f"an example must be a text, not {type(text).__qualname__}.")
+        options = {"batch_size": len(batch), "show_progress_bar": False, **(inference_args or {})}
+        vectors = model.encode(list(batch), **options)
+        if isinstance(vectors, numpy.ndarray):
+            return to_results(batch, [vector.copy() for vector in vectors], self._model_name)
+        return to_results(batch, list(map(owned, vectors)), self._model_name)
+
+    def update_model_path(self, model_path: str | None = None) -> None:
+        """Makes the next ``load_model`` load another model; ``None`` leaves it as it is."""
+        self._model_name = model_path or self._model_name
+
+    def get_metrics_namespace(self) -> str:
+        """Named as Beam's are."""
+        return "BeamML_SentenceTransformer"
+
+    def example_from_row(self, row: Mapping[str, Any]) -> str:
+        """The text in a row's only column.
+
+        Raises:
+            ValueError: there are several columns, or it holds no text.
+        """
+        if len(row) != 1:
+            raise ValueError(f"choose one column with the text (--columns), of {', '.join(map(str, row))}.")
+        ((column, value),) = row.items()
+        if not isinstance(value, str):
+            raise ValueError(f"column {column!r} holds {repr(value)[:80]}, which is no text.")
+        return value
+
+    def _load(self, **where: Any) -> Any:
+        model = sentence_transformers.SentenceTransformer(self._model_name, **where, **self._load_model_args)
+        if self._max_seq_length is not None:
+            model.max_seq_length = self._max_seq_length
+        return model.eval().requires_grad_(False)

@@ -1,0 +1,277 @@
+"""Models of transformers, saved as users save them, predict for tensors as by hand and as with Beam's handlers."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import apache_beam as beam
+import pytest
+import torch
+import transformers
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+
+from headrace import ConfigurationError, PredictionResult, predict
+from headrace.beam import RunInference
+from headrace.core.errors import UnsupportedError
+from headrace.handlers import torch_tensors
+from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
+from headrace.testing import HandlerContract, nearly_equal
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")
+
+LENGTHS = [3, 5, 3, 4, 5, 1]
+TENSORS = [torch.arange(5, 9) + n for n in range(6)]
+RAGGED = [torch.arange(5, 5 + length) for length in LENGTHS]
+KEYED = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in TENSORS]
+RAGGED_KEYED = [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in RAGGED]
+CLASSIFIER = transformers.AutoModelForSequenceClassification
+
+
+def keyed_handler(path, model_class=CLASSIFIER, **options):
+    return HuggingFaceModelHandlerKeyedTensor(path, model_class, "pt", **options)
+
+
+MAKERS = pytest.mark.parametrize("make", [HuggingFaceModelHandlerTensor, keyed_handler], ids=["tensor", "keyed"])
+
+
+@pytest.fixture(scope="module")
+def classifier(save_bert):
+    return save_bert(transformers.BertForSequenceClassification, num_labels=3)
+
+
+@pytest.fixture(scope="module")
+def expected(classifier):
+    """What the model says of the examples, one by one."""
+    model = CLASSIFIER.from_pretrained(classifier)
+    with torch.no_grad():
+        return [model(input_ids=ids[None]).logits[0] for ids in TENSORS + RAGGED]
+
+
+class TestTensorContract(HandlerContract):
+    bad_example = torch.tensor([99])
+
+    def inference_args(self):
+        return {"output_hidden_states": True}
+
+    def handler(self, classifier):
+        return HuggingFaceModelHandlerTensor(classifier, CLASSIFIER, max_batch_size=4)
+
+    def examples(self):
+        return RAGGED[:3] + TENSORS[:2]
+
+
+class TestKeyedTensorContract(HandlerContract):
+    def handler(self, classifier):
+        return keyed_handler(classifier, "AutoModelForSequenceClassification")
+
+    def examples(self):
+        return RAGGED_KEYED[:3] + KEYED[:2]
+
+    def bad_example(self):
+        return {"input_ids": [5, 6]}
+
+
+def logits(results):
+    return [result.inference["logits"] for result in results]
+
+
+def infer(handler, batch, inference_args=None):
+    return list(handler.run_inference(batch, handler.load_model(), inference_args))
+
+
+def test_they_predict_as_the_model(classifier, expected):
+    tensors = infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS + RAGGED)
+    keyed = infer(keyed_handler(classifier), KEYED + RAGGED_KEYED)
+    assert nearly_equal(logits(tensors), expected)
+    assert nearly_equal(logits(keyed), expected)
+    assert {result.model_id for result in tensors + keyed} == {classifier}
+
+
+def test_pipelines_predict_as_with_beams_handlers(classifier, incumbent_huggingface):
+    theirs = incumbent_huggingface
+    pairs = [
+        (HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS),
+        (keyed_handler(classifier), KEYED),
+        (theirs.HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS),
+        (theirs.HuggingFaceModelHandlerKeyedTensor(classifier, CLASSIFIER, "pt"), KEYED),
+    ]
+    by_hand = CLASSIFIER.from_pretrained(classifier)(torch.stack(TENSORS)).logits
+    rows = [[round(value, 3) for value in row.tolist()] for row in by_hand]
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    for n, (handler, examples) in enumerate(pairs):
+        results = pipeline | f"Create{n}" >> beam.Create(examples) | f"Run{n}" >> RunInference(handler)
+        rounded = results | f"Round{n}" >> beam.Map(lambda r: [round(x, 3) for x in r.inference["logits"].tolist()])
+        assert_that(rounded, equal_to(rows), label=f"check{n}")
+    pipeline.run()
+
+
+@pytest.mark.parametrize(
+    ("ours", "required"),
+    [
+        (HuggingFaceModelHandlerTensor, ["model_uri", "model_class"]),
+        (HuggingFaceModelHandlerKeyedTensor, ["model_uri", "model_class", "framework"]),
+    ],
+)
+def test_arguments_are_beams(ours, required, accepts_all_of, incumbent_huggingface):
+    accepts_all_of(ours, getattr(incumbent_huggingface, ours.__name__), *required)
+
+
+def test_a_host_predicts_the_same(classifier, expected):
+    assert nearly_equal(logits(predict(keyed_handler(classifier), KEYED, isolate=True)), expected[:6])
+
+
+def test_weights_are_mapped(classifier, expected, runtime, caplog):
+    handler = HuggingFaceModelHandlerTensor(classifier, CLASSIFIER)
+    assert nearly_equal(logits(predict(handler, TENSORS, placement="machine")), expected[:6])
+    assert not [record for record in caplog.records if "mapped" in record.message]  # else it would say why they are not
+
+
+@MAKERS
+@pytest.mark.parametrize("device_map", ["cpu", {"": "cpu"}, "auto"], ids=str)
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+def test_a_device_map_decides_where_the_model_goes(make, device_map, device, classifier, expected, caplog, monkeypatch):
+    moved = []
+    monkeypatch.setattr(transformers.PreTrainedModel, "to", lambda self, *place: moved.append(place) or self)
+    handler = make(classifier, CLASSIFIER, device=device, load_model_args={"device_map": device_map})
+    examples = TENSORS if isinstance(handler, HuggingFaceModelHandlerTensor) else KEYED
+    assert nearly_equal(logits(infer(handler, examples)), expected[:6])
+    assert (moved, caplog.records) == ([], [])
+
+
+def test_a_model_spread_over_devices_predicts(classifier, expected, tmp_path):
+    """Half of it lies on the disk, from where accelerate fetches it; that is a device to it as a GPU is."""
+    device_map = {"bert.embeddings": "cpu", "bert.encoder": "disk", "bert.pooler": "cpu", "classifier": "cpu"}
+    arguments = {"device_map": device_map, "offload_folder": str(tmp_path)}
+    handler = keyed_handler(classifier, device="GPU", load_model_args=arguments)
+    assert handler.load_model().hf_device_map == device_map
+    assert nearly_equal(logits(infer(handler, KEYED)), expected[:6])
+
+
+@MAKERS
+def test_without_a_gpu_the_model_goes_to_the_cpu(make, classifier, monkeypatch, caplog):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    model = make(classifier, CLASSIFIER, device="GPU").load_model()
+    assert model.device.type == "cpu"
+    (record,) = caplog.records
+    assert (record.levelno, "no GPU can be used here" in record.message) == (logging.WARNING, True)
+
+
+@pytest.mark.parametrize(("device", "said"), [("cpu", "CPU"), ("meta", "GPU")])
+def test_an_inference_fn_is_told_where_the_model_is(device, said):
+    def seen(batch, model, device, inference_args, model_id):
+        return [PredictionResult(len(batch), (device, inference_args), model_id)] * len(batch)
+
+    handler = HuggingFaceModelHandlerTensor("m", CLASSIFIER, inference_fn=seen)
+    (result, _) = handler.run_inference(TENSORS[:2], torch.nn.Linear(1, 1, device=device), {"a": 1})
+    assert result == (2, (said, {"a": 1}), "m")
+
+
+def test_the_model_is_for_prediction_only(classifier):
+    model = keyed_handler(classifier, load_model_args={"attn_implementation": "eager"}).load_model()
+    assert model.config._attn_implementation == "eager"
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_each_example_gets_its_part_of_every_output(classifier):
+    outputs = {"output_hidden_states": True, "output_attentions": True, "labels": torch.zeros(6, dtype=torch.int64)}
+    handler = keyed_handler(classifier, load_model_args={"attn_implementation": "eager"})
+    results = infer(handler, KEYED, outputs)
+    first = results[0].inference
+    assert list(first) == ["logits", "hidden_states", "attentions"]  # but not the loss, of all together
+    assert [state.shape for state in first["hidden_states"]] == [(4, 16)] * 3
+    assert [weights.shape for weights in first["attentions"]] == [(2, 4, 4)] * 2
+
+
+def test_a_result_does_not_hold_on_to_its_batch(classifier):
+    results = infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS * 100)
+    assert len(pickle.dumps(results[0].inference["logits"])) < 2000
+
+
+def test_a_cache_of_the_whole_batch_is_no_prediction(tmp_path):
+    """Taken for rows, the layers of a cache would cut a batch down to their number, as they do with Beam."""
+    config = transformers.GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=2, n_head=2)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    results = infer(HuggingFaceModelHandlerTensor(tmp_path, transformers.AutoModelForCausalLM), TENSORS)
+    assert [list(result.inference) for result in results] == [["logits"]] * 6
+
+
+def test_a_tuple_of_outputs_is_refused(classifier):
+    with pytest.raises(ValueError, match="tuple of 1 outputs"):
+        infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS[:1], {"return_dict": False})
+
+
+@MAKERS
+def test_another_model(make, classifier, save_bert):
+    other = save_bert(transformers.BertForSequenceClassification, num_labels=5)
+    handler = make(classifier, CLASSIFIER)
+    handler.update_model_path(None)
+    assert handler.load_model().config.num_labels == 3
+    handler.update_model_path(other)
+    assert handler.load_model().config.num_labels == 5
+
+
+class KerasModel:
+    """Stands for a model of keras: its module says so."""
+
+    __module__ = "keras.src.models.model"
+
+
+class Anything:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "complaint"),
+    [
+        (("", CLASSIFIER, "pt"), RuntimeError, "needs model_uri and model_class"),
+        (("m", None, "pt"), RuntimeError, "needs model_uri and model_class"),
+        (("m", CLASSIFIER, "jax"), ConfigurationError, "framework must be 'pt', not 'jax'"),
+        (("m", CLASSIFIER, "tf"), UnsupportedError, "framework='tf' is not available.*load the same model with its Py"),
+        (("m", "TFAutoModel", "pt"), UnsupportedError, "model_class=TFAutoModel is not available"),
+        (("m", KerasModel, "pt"), UnsupportedError, "model_class=KerasModel is not available"),
+        (("m", "AutoModell", "pt"), ConfigurationError, "the name of one in transformers: 'AutoModell'"),
+        (("m", Anything, "pt"), ConfigurationError, "must be a class with from_pretrained"),
+        (("m", CLASSIFIER, "pt", "cuda"), ConfigurationError, "device must be 'CPU' or 'GPU', not 'cuda'"),
+    ],
+)
+def test_bad_arguments_name_their_cure(arguments, error, complaint):
+    with pytest.raises(error, match=complaint) as raised:
+        HuggingFaceModelHandlerKeyedTensor(*arguments)
+    assert isinstance(raised.value, ConfigurationError)
+
+
+def test_rows_become_tensors():
+    tensor = HuggingFaceModelHandlerTensor("m", CLASSIFIER)
+    ids, floats = tensor.example_from_row({"ids": [5, 6]}), tensor.example_from_row({"a": "1.5", "b": 2})
+    assert (ids.tolist(), ids.dtype) == ([5, 6], torch.int64)
+    assert (floats.tolist(), floats.dtype) == ([1.5, 2.0], torch.float32)
+    row = keyed_handler("m").example_from_row({"input_ids": [5, 6], "attention_mask": [1, 1]})
+    assert {name: (column.tolist(), column.dtype) for name, column in row.items()} == {
+        "input_ids": ([5, 6], torch.int64),
+        "attention_mask": ([1, 1], torch.int64),
+    }
+
+
+@pytest.mark.parametrize(("package", "extra"), [("torch", "pytorch"), ("transformers", "huggingface")])
+def test_what_is_missing_is_named_with_its_cure(package, extra, said_without):
+    assert said_without("headrace.handlers.huggingface_inference", package) == (
+        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[{extra}]'"
+    )
+
+
+def test_metrics_and_bytes_are_those_of_the_data():
+    tensor, keyed = HuggingFaceModelHandlerTensor("m", CLASSIFIER), keyed_handler("m")
+    assert (tensor.get_num_bytes(TENSORS[:2]), keyed.get_num_bytes(KEYED[:2])) == (2 * 4 * 8, 2 * 2 * 4 * 8)
+    assert tensor.get_metrics_namespace() == "BeamML_HuggingFaceModelHandler_Tensor"
+    assert keyed.get_metrics_namespace() == "BeamML_HuggingFaceModelHandler_KeyedTensor"
+
+
+def test_a_model_that_does_not_fit_the_gpu_goes_to_the_cpu(classifier, monkeypatch, caplog):
+    monkeypatch.setattr(torch_tensors, "cuda_is_usable", lambda: True)
+    monkeypatch.setitem(torch_tensors.DEVICES, "GPU", torch.device("cuda", 99))
+    model = keyed_handler(classifier, device="GPU").load_model()
+    assert model.device.type == "cpu"
+    assert caplog.records[0].message.startswith("The model did not load onto the GPU and goes to the CPU: ")

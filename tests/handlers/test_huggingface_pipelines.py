@@ -1,0 +1,208 @@
+"""Pipelines of Hugging Face, saved as users save them, say of each example what they say of it alone."""
+
+from __future__ import annotations
+
+import logging
+
+import apache_beam as beam
+import numpy
+import pytest
+import torch
+import transformers
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+from PIL import Image
+
+from headrace import ConfigurationError, predict
+from headrace.beam import RunInference
+from headrace.handlers import huggingface_inference
+from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler, PipelineTask
+from headrace.testing import HandlerContract, nearly_equal
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")
+
+TEXTS = ["the film is good", "bad film", "a b c", "d e", "the the the film"]
+MASKED = [f"{text} [MASK]" for text in TEXTS]
+IMAGES = [Image.fromarray(numpy.full((8, 8, 3), 40 * n, numpy.uint8)) for n in range(5)]
+
+
+@pytest.fixture(scope="module")
+def classifier(save_bert):
+    return save_bert(transformers.BertForSequenceClassification, num_labels=3)
+
+
+@pytest.fixture(scope="module")
+def folders(classifier, save_bert, tmp_path_factory):
+    images = tmp_path_factory.mktemp("images")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    vit = transformers.ViTConfig(image_size=8, patch_size=4, num_labels=3, **sizes)
+    transformers.ViTForImageClassification(vit).save_pretrained(images)
+    transformers.ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(images)
+    return {
+        "text-classification": classifier,
+        "fill-mask": save_bert(transformers.BertForMaskedLM),
+        "token-classification": save_bert(transformers.BertForTokenClassification),
+        "feature-extraction": save_bert(transformers.BertModel),
+        "text-generation": save_bert(transformers.BertLMHeadModel, is_decoder=True),
+        "image-classification": str(images),
+    }
+
+
+class TestTextClassificationContract(HandlerContract):
+    bad_example = 7
+
+    def handler(self, classifier):
+        return HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU", max_batch_size=4)
+
+    def examples(self):
+        return TEXTS
+
+    def inference_args(self):
+        return {"top_k": None}
+
+
+class TestFillMaskContract(HandlerContract):
+    bad_example = "there is nothing to fill in"
+
+    def handler(self, folders):
+        return HuggingFacePipelineModelHandler(PipelineTask.FillMask, folders["fill-mask"])
+
+    def examples(self):
+        return MASKED
+
+
+def infer(handler, batch, inference_args=None):
+    results = handler.run_inference(batch, handler.load_model(), inference_args)
+    return [result.inference for result in results]
+
+
+TASKS = [
+    ("text-classification", TEXTS, {}, dict),
+    ("text-classification", TEXTS, {"top_k": None}, list),
+    ("fill-mask", MASKED, {}, list),
+    ("fill-mask", MASKED, {"top_k": 1}, list),
+    ("token-classification", TEXTS, {}, list),
+    ("feature-extraction", TEXTS, {}, list),
+    ("feature-extraction", TEXTS, {"return_tensors": True}, torch.Tensor),
+    ("text-generation", TEXTS, {"max_new_tokens": 3, "do_sample": False}, list),
+    ("image-classification", IMAGES, {}, list),
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "examples", "args", "kind"), TASKS, ids=[f"{t}-{n}" for n, (t, *_) in enumerate(TASKS)]
+)
+def test_every_example_gets_what_the_pipeline_says_of_it_alone(task, examples, args, kind, folders):
+    pipeline = transformers.pipeline(task, folders[task], device="cpu")
+    alone = [pipeline(example, **args) for example in examples]
+    if task == "text-classification" and not args:
+        alone = [answer[0] for answer in alone]  # of one text, not in a list, the pipeline gives a list of one
+    handler = HuggingFacePipelineModelHandler(task, folders[task], device="CPU")
+    results = list(handler.run_inference(examples, pipeline, args))
+    assert nearly_equal([result.inference for result in results], alone)
+    assert {type(result.inference) for result in results} == {kind}
+    for example, expected in zip(examples, alone, strict=True):
+        (single,) = handler.run_inference([example], pipeline, args)
+        assert nearly_equal(single.inference, expected)
+
+
+def test_pipelines_predict_as_with_beams_handler(classifier, incumbent_huggingface):
+    arguments = {"task": "text-classification", "model": classifier, "device": "CPU"}
+    expected = [(answer["label"], round(answer["score"], 4)) for answer in infer(_handler(arguments), TEXTS)]
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    for n, module in enumerate((huggingface_inference, incumbent_huggingface)):
+        handler = module.HuggingFacePipelineModelHandler(**arguments)
+        results = pipeline | f"Create{n}" >> beam.Create(TEXTS) | f"Run{n}" >> RunInference(handler)
+        rounded = results | f"R{n}" >> beam.Map(lambda r: (r.inference["label"], round(r.inference["score"], 4)))
+        assert_that(rounded, equal_to(expected), label=f"check{n}")
+    pipeline.run()
+
+
+def _handler(arguments):
+    return HuggingFacePipelineModelHandler(**arguments)
+
+
+def test_arguments_and_tasks_are_beams(accepts_all_of, incumbent_huggingface):
+    accepts_all_of(HuggingFacePipelineModelHandler, incumbent_huggingface.HuggingFacePipelineModelHandler)
+    theirs = incumbent_huggingface.PipelineTask.__members__
+    assert {name: task.value for name, task in PipelineTask.__members__.items()} == {
+        name: task.value for name, task in theirs.items()
+    }
+
+
+def test_a_host_predicts_the_same(classifier):
+    handler = HuggingFacePipelineModelHandler("text-classification", classifier)
+    there = [result.inference for result in predict(handler, TEXTS, isolate=True)]
+    assert nearly_equal(there, infer(handler, TEXTS))
+
+
+def test_weights_are_mapped(folders, runtime, caplog):
+    handler = HuggingFacePipelineModelHandler("token-classification", folders["token-classification"])
+    there = [result.inference for result in predict(handler, TEXTS, placement="machine")]
+    assert nearly_equal(there, infer(handler, TEXTS))
+    assert not [record for record in caplog.records if "mapped" in record.message]  # else it would say why they are not
+
+
+@pytest.mark.parametrize(
+    "where", [{"device": "cpu"}, {"device_map": "cpu"}, {"model_kwargs": {"device_map": "cpu"}}], ids=str
+)
+def test_load_pipeline_args_may_say_where_it_goes(classifier, where, caplog):
+    handler = HuggingFacePipelineModelHandler("text-classification", classifier, load_pipeline_args=where)
+    assert len(infer(handler, TEXTS)) == len(TEXTS)
+    assert handler.load_model().device.type == "cpu"
+    assert not caplog.records
+    with pytest.raises(ConfigurationError, match="load_pipeline_args say where the pipeline goes"):
+        HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU", load_pipeline_args=where)
+
+
+@pytest.mark.parametrize(("device", "warnings"), [("GPU", [logging.WARNING]), ("gpu", [logging.WARNING]), (None, [])])
+def test_without_a_gpu_it_goes_to_the_cpu(classifier, device, warnings, monkeypatch, caplog):
+    """Whoever did not ask for a GPU is not warned."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    handler = HuggingFacePipelineModelHandler("text-classification", classifier, device=device)
+    assert handler.load_model().device.type == "cpu"
+    assert [record.levelno for record in caplog.records] == warnings
+
+
+def test_load_pipeline_args_go_to_the_pipeline(classifier):
+    arguments = {"batch_size": 3, "top_k": 1}
+    handler = HuggingFacePipelineModelHandler("text-classification", classifier, load_pipeline_args=arguments)
+    assert all(len(answer) == 1 for answer in infer(handler, TEXTS))
+    assert handler.load_model()._batch_size == 3
+    assert arguments == {"batch_size": 3, "top_k": 1}
+
+
+def test_an_inference_fn_gets_what_beam_gives_it(classifier):
+    def shout(batch, pipeline, inference_args):
+        return [(text.upper(), pipeline.task, inference_args) for text in batch]
+
+    handler = HuggingFacePipelineModelHandler("text-classification", classifier, inference_fn=shout)
+    (result,) = handler.run_inference(["bad film"], handler.load_model())
+    assert result == ("bad film", ("BAD FILM", "text-classification", {}), classifier)
+
+
+def test_tensors_do_not_hold_on_to_their_batch(folders):
+    handler = HuggingFacePipelineModelHandler("feature-extraction", folders["feature-extraction"])
+    for tensor in infer(handler, TEXTS, {"return_tensors": True, "batch_size": 5}):
+        assert tensor.untyped_storage().nbytes() == tensor.numel() * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "complaint"),
+    [
+        ({}, RuntimeError, "needs a task, such as 'fill-mask', or a model"),
+        ({"task": "fill-mask", "device": "cuda"}, ValueError, "device must be 'CPU' or 'GPU'"),
+    ],
+)
+def test_bad_arguments_name_their_cure(arguments, error, complaint):
+    with pytest.raises(error, match=complaint) as raised:
+        HuggingFacePipelineModelHandler(**arguments)
+    assert isinstance(raised.value, ConfigurationError)
+
+
+def test_another_model(classifier, folders):
+    handler = HuggingFacePipelineModelHandler("text-classification", "old")
+    handler.update_model_path(classifier)
+    handler.update_model_path(None)
+    assert handler.load_model().model.config.num_labels == 3
+    assert handler.get_metrics_namespace() == "BeamML_HuggingFacePipelineModelHandler"
