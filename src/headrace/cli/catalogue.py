@@ -43,7 +43,7 @@ class Listed:
     """A handler that an installed package names."""
 
     name: str
-    """On the command line."""
+    """On the command line, if it can be fed there."""
     path: str
     """``package.module.Class``."""
     card: HandlerCard | None
@@ -56,7 +56,15 @@ class Listed:
 
 def listed_handlers() -> list[Listed]:
     """The handlers of all installed packages, Headrace's own first, in the order of their modules and names."""
-    found = [_listed(entry) for entry in metadata.entry_points(group=GROUP)]
+    entries = metadata.entry_points(group=GROUP)
+    named = {entry.value: _listed(entry.name, entry.value, _package(entry)) for entry in entries}
+    others = {
+        value: _listed(_UNSAID, value, _package(entry))
+        for entry in entries
+        if entry.value.startswith(OURS)  # what others list is their affair
+        for value in _with_card_beside(entry.value)
+    }
+    found = (others | named).values()
     return sorted(found, key=lambda one: (not one.path.startswith(OURS), one.path.rpartition(".")[0], one.name))
 
 
@@ -99,19 +107,35 @@ def card_in_source(source: str, name: str) -> HandlerCard | None:
     return None
 
 
-def _listed(entry: metadata.EntryPoint) -> Listed:
-    module, _, name = entry.value.partition(":")
+def _package(entry: metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist else entry.value.partition(".")[0]
+
+
+def _with_card_beside(value: str) -> Iterator[str]:
+    """The public classes with a card of their own in the module of a handler, as entry points name them."""
+    module = value.partition(":")[0]
+    with suppress(ImportError, OSError, SyntaxError, ValueError):
+        for node in ast.parse(_source(module)).body:
+            if (
+                isinstance(node, ast.ClassDef)
+                and not node.name.startswith("_")
+                and "card" in dict(_assigned(node.body))
+            ):
+                yield f"{module}:{node.name}"
+
+
+def _listed(command: str, value: str, distribution: str) -> Listed:
+    module, _, name = value.partition(":")
     card, trouble = None, ""
     with suppress(ImportError, OSError, SyntaxError, ValueError):  # what is wrong is said by the import, below
         card = card_in_source(_source(module), name)
     if card is None:
         card, trouble = _imported_card(module, name)
-    distribution = entry.dist.name if entry.dist else module.partition(".")[0]
     extra = card.extra if card else ""
     install = f"{distribution}[{extra}]" if extra else distribution
     if extra and (missing := _missing(distribution, extra)):
         trouble = f"not installed ({', '.join(missing)}): pip install '{install}'"
-    return Listed(entry.name, f"{module}.{name}", card, install, trouble)
+    return Listed(command, f"{module}.{name}", card, install, trouble)
 
 
 def _source(module: str) -> str:
@@ -187,7 +211,8 @@ def _string(node: ast.expr, strings: dict[str, ast.Constant]) -> str | None:
 
 
 def _markdown_row(one: Listed) -> tuple[str, ...]:
-    return f"`{one.path.removeprefix(OURS)}`", f"`{one.name}`", *_said(one.card), f"`{one.install}`"
+    name = one.name if one.name == _UNSAID else f"`{one.name}`"
+    return f"`{one.path.removeprefix(OURS)}`", name, *_said(one.card), f"`{one.install}`"
 
 
 def _said(card: HandlerCard | None) -> tuple[str, ...]:
