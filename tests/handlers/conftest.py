@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace import ModelHandler
+from headrace.hosting.arena import attach, export
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: no model of these tests is on the hub
 
@@ -80,6 +81,20 @@ def save_bert(tmp_path_factory):
         return str(folder)
 
     return save
+
+
+@pytest.fixture(scope="session")
+def assert_mappable():
+    """Asserts that a handler goes into shared memory together with its loaded model, and comes out of it."""
+
+    def check(handler):
+        file, arena = export((handler, handler.load_model()))
+        try:
+            attach(file, arena)
+        finally:
+            os.close(file)
+
+    return check
 
 
 @pytest.fixture(scope="session")
