@@ -7,11 +7,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+with suppress(ImportError):  # see headrace.handlers.tensorflow_inference: some tests import TensorFlow before that
+    import triton  # noqa: F401
 
 # How long an example takes is the machine's affair. The same ones each time: whoever changes nothing breaks nothing.
 settings.register_profile("headrace", deadline=None, derandomize=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -45,6 +46,12 @@ def incumbent():
         from apache_beam.ml.inference import tensorflow_inference  # noqa: PLC0415 - only now it can be
 
         yield tensorflow_inference
+
+
+def test_pytorch_compiler_may_be_imported_afterwards():
+    """As by a worker that has models of both; else LLVM, which is in both, aborts the process."""
+    code = "import headrace.handlers.tensorflow_inference, triton, torch._dynamo"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def dense():

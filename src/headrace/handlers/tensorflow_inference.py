@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -23,6 +23,10 @@ try:
     import numpy
 except ImportError as error:
     raise MissingExtraError("numpy", "tensorflow") from error
+with suppress(
+    ImportError
+):  # PyTorch's compiler: imported after TensorFlow, it aborts the process, since both have LLVM
+    import triton  # noqa: F401 - the other way round both work
 try:
     import tensorflow
 except ImportError as error:
