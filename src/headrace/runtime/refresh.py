@@ -48,7 +48,7 @@ class Models:
         self._namespace = namespace
         self.spec = fresh()
         self.plan = self.spec.plan
-        self._waits = waits
+        self.waits = waits
         self._clock = self.spec.clock
         self.policy = policy or RefreshPolicy(waits=waits)
         self.serving: Version | None = None
@@ -70,7 +70,7 @@ class Models:
             if change is not None:
                 self.policy.want(news, change)
             self._begin_loading()
-            while self._waits and self._is_loading:
+            while self.waits and self._is_loading:
                 self._changed.wait()
 
     def look(self) -> None:
@@ -343,7 +343,7 @@ _lock = threading.Lock()
 _open: dict[str, tuple[Models, int]] = {}
 """Those of the process, by transform, each with how often it is open."""
 _remembered: dict[str, RefreshPolicy] = {}
-"""What is known of the transform that was closed last, for an engine that opens it again."""
+"""What is known of the stream that was closed last: some engines close and reopen workers between bundles."""
 
 
 def open_refreshing_worker(
@@ -367,6 +367,6 @@ def _close_models(models: Models, *, linger: bool) -> None:
             _open[transform] = (models, users - 1)
             return
         _remembered.clear()
-        if linger:
+        if not models.waits:
             _remembered[transform] = models.policy
     models.close(linger=linger)
