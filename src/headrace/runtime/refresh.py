@@ -213,13 +213,13 @@ class Models:
 
     def _tell_failed(self, what: str, error: BaseException) -> None:
         """With the lock held."""
-        goes_on = "" if self.serving is None else f"; {self.serving} goes on"
-        _LOGGER.warning("%s: the refresh to %s failed%s: %r", self.plan.name, what, goes_on, error)
         event = RefreshFailed(what, Caught.of(error).error)
         if self._keeper is None:
             self._untold.append(event)
         else:
             self._keeper.session.tell([event])
+        goes_on = "" if self.serving is None else f"; {self.serving} goes on"
+        _LOGGER.warning("%s: the refresh to %s failed%s: %r", self.plan.name, what, goes_on, error)
 
     def _now(self) -> float:
         return self._clock.time_ns() / 1e9
