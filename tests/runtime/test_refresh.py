@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from functools import partial
 
 import cloudpickle
@@ -165,9 +166,10 @@ def serves(wait_until):
     return wait
 
 
-def alive():
-    """Which models this process has, some of them as the garbage collector has not come yet."""
-    return sorted(one.path for one in gc.get_objects() if type(one).__name__ == "Model" and hasattr(one, "itself"))
+def models(path):
+    """Those of this process that were loaded from there, weakly."""
+    everything = gc.get_objects()
+    return [weakref.ref(one) for one in everything if type(one).__name__ == "Model" and one.path == path]
 
 
 def loads(folder, path):
@@ -217,6 +219,7 @@ def test_a_batch_has_one_model_though_it_is_swapped_in_mid_bundle(thread, serves
 
 def test_the_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path):
     handler = Versioned(tmp_path)
+    gc.collect()
     busy = thread(handler)
     idle = thread(busy.models.spec)
     assert idle.models is busy.models
@@ -225,9 +228,11 @@ def test_the_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path)
     (tmp_path / "v1").touch()
     busy.told("v1")
     serves(busy, "v1")
-    assert alive() == ["v0", "v1"]
+    old, new = models("v0"), models("v1")
+    assert (len(old), len(new)) == (1, 1)
     assert ids(busy.ask(2)) == ["v0", "v1"]
-    assert wait_until(lambda: alive() == ["v1"])
+    assert wait_until(lambda: old[0]() is None)
+    assert new[0]() is not None
 
 
 def test_the_very_first_model_is_the_newest_and_is_waited_for(thread, tmp_path):
@@ -272,6 +277,7 @@ def test_where_all_input_is_there_elements_wait_for_the_model_they_are_told_of(t
 
 
 def test_what_loads_when_the_transform_ends_is_let_go_of(tmp_path, thread, wait_until):
+    gc.collect()
     one = thread(Versioned(tmp_path))
     one.told("v1")
     threading.Timer(0.05, (tmp_path / "v1").touch).start()
@@ -279,7 +285,7 @@ def test_what_loads_when_the_transform_ends_is_let_go_of(tmp_path, thread, wait_
     one.close()
     assert loads(tmp_path, "v1") == 1
     gc.collect()
-    assert alive() == []
+    assert models("v0") == models("v1") == []
 
 
 @pytest.mark.parametrize("place", ["process", "isolated", "mapped", "mapped and isolated"], indirect=True)

@@ -92,6 +92,7 @@ class Models:
         """It goes."""
         with self._changed:
             self._members.remove(member)
+            self._changed.notify_all()
 
     def left(self) -> None:
         """A thread has let go of an older version."""
