@@ -28,7 +28,9 @@ PLACES = {
     "mapped": {"placement": "machine"},
     "mapped and isolated": {"placement": "machine", "isolate": True},
     "timed": {"timeout_secs": 60},
+    "copies": {},
 }
+COPIES = {"copies": {"model_copies": 2}}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -134,7 +136,7 @@ class Thread:
 def place(request):
     """How a test asks for a place; those of the machine have a runtime directory of their own."""
     name = getattr(request, "param", "process")
-    if "mapped" in name:
+    if "mapped" in name or name == "copies":
         request.getfixturevalue("runtime")
     return name
 
@@ -182,7 +184,7 @@ def ids(values):
 
 @pytest.mark.parametrize("place", PLACES, indirect=True)
 def test_batches_go_on_with_the_old_model_until_the_new_one_is_there(thread, serves, tmp_path, place):
-    one = thread(Versioned(tmp_path, max_batch_size=2))
+    one = thread(Versioned(tmp_path, max_batch_size=2, **COPIES.get(place, {})))
     assert ids(one.ask(1, 2, 3)) == ["v0"] * 3
     one.told("v1")
     assert ids(one.ask(1, 2, 3)) == ["v0"] * 3
@@ -196,7 +198,7 @@ def test_batches_go_on_with_the_old_model_until_the_new_one_is_there(thread, ser
 
 @pytest.mark.parametrize("place", PLACES, indirect=True)
 def test_a_model_that_cannot_be_loaded_leaves_the_old_one(thread, wait_until, tmp_path, caplog, place):
-    one = thread(Versioned(tmp_path), caught=Exception)
+    one = thread(Versioned(tmp_path, **COPIES.get(place, {})), caught=Exception)
     one.ask(1)
     with caplog.at_level(logging.WARNING, "headrace.runtime.refresh"):
         one.told("bad")
