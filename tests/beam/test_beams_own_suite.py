@@ -20,21 +20,20 @@ import pytest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-REFRESH = "model refresh is a clear error in this version"
+LATEST = "of several values of a side input the latest counts; Beam's is an error"
+SIDE_INPUT = "it looks at the name of the side input, which is another one"
 REMOTE = "remote handlers of Headrace's own are a clear error in this version"
 PROXY = "its handler asserts that the model is a proxy of apache_beam.utils.multi_process_shared"
 INTEGRATION = "it needs a cloud service"
 
 NOT_APPLICABLE = {
-    "test_run_inference_empty_side_input": REFRESH,
-    "test_run_inference_side_input_in_batch": REFRESH,
-    "test_run_inference_side_input_in_batch_multi_process_shared": REFRESH,
-    "test_run_inference_side_input_in_batch_per_key_models": REFRESH,
-    "test_run_inference_side_input_in_batch_per_key_models_split_cohort": REFRESH,
-    "test_run_inference_watch_file_pattern_keyword_arg_side_input_label": REFRESH,
-    "test_run_inference_watch_file_pattern_side_input_label": REFRESH,
-    "test_run_inference_with_iterable_side_input": REFRESH,
-    "test_run_inference_with_iterable_side_input_multi_process_shared": REFRESH,
+    "test_run_inference_side_input_in_batch_multi_process_shared": PROXY,
+    "test_run_inference_side_input_in_batch_per_key_models": PROXY,
+    "test_run_inference_side_input_in_batch_per_key_models_split_cohort": PROXY,
+    "test_run_inference_with_iterable_side_input": LATEST,
+    "test_run_inference_with_iterable_side_input_multi_process_shared": LATEST,
+    "test_run_inference_watch_file_pattern_keyword_arg_side_input_label": SIDE_INPUT,
+    "test_run_inference_watch_file_pattern_side_input_label": SIDE_INPUT,
     "test_run_inference_with_side_inputin_streaming": INTEGRATION,
     "test_normal_model_execution": REMOTE,
     "test_works_on_retry": REMOTE,

@@ -216,10 +216,7 @@ def test_nothing_loads_at_construction():
 @pytest.mark.parametrize(
     ("arguments", "feature"),
     [
-        ({"model_metadata_pcoll": object()}, "model_metadata_pcoll"),
-        ({"watch_model_pattern": "*.pkl"}, "watch_model_pattern"),
         ({"monitoring_transform": beam.Map(print)}, "monitoring_transform"),
-        ({"interval": 3}, "interval"),
     ],
 )
 def test_what_cannot_be_done_yet_is_a_clear_error(arguments, feature):

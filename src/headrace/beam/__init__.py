@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
     from headrace.beam.letters import DeadLetterRows
     from headrace.beam.transform import RunInference, RunInferenceDLQ
+    from headrace.beam.watch import WatchFilePattern
 
 _HOME = {
     "DeadLetterRows": "headrace.beam.letters",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.transform",
+    "WatchFilePattern": "headrace.beam.watch",
     "load_model_status": "apache_beam.ml.inference.base",
 }
 """What needs Beam, loaded on first use: model hosts import from this room, and should not import Beam for it."""
@@ -49,6 +51,7 @@ __all__ = [
     "RemoteModelHandler",
     "RunInference",
     "RunInferenceDLQ",
+    "WatchFilePattern",
     "load_model_status",
 ]
 

@@ -17,7 +17,9 @@ from headrace.beam.metrics import BeamSink, MetricReplay
 from headrace.beam.surroundings import lingers
 from headrace.core.result import Outcome, Predictions, Stage
 from headrace.metrics.inference import InferenceMetrics
+from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import Everybody
+from headrace.runtime.plan import ONLY
 from headrace.runtime.session import SessionSpec
 from headrace.runtime.worker import AnyWorker, open_worker
 
@@ -62,12 +64,11 @@ class InferenceDoFn(beam.DoFn):
         except BaseException:
             release_heap()
             raise
-        self._observer = Everybody(MetricReplay(), *_metrics(self._worker))
+        self._observer = observer_of(self._worker)
 
     def start_bundle(self) -> None:
         """Begins anew; what a failed bundle left is forgotten, since the runner repeats it."""
-        assert self._worker is not None
-        self._bundle = self._worker.bundle(self._observer)
+        self._bundle: Any = self._new_bundle()
         self._micros = None
 
     def process(self, element: Any, windowed: Any = WINDOWED) -> Iterable[Output]:
@@ -99,16 +100,24 @@ class InferenceDoFn(beam.DoFn):
             self._worker = None
             release_heap()
 
+    def _new_bundle(self) -> AnyBundle:
+        assert self._worker is not None
+        return self._worker.bundle(self._observer)
+
     def _move_to(self, windowed: WindowedValue) -> None:
         self._place = windowed.with_value(None)
         self._micros, self._windows, self._pane = windowed.timestamp_micros, windowed.windows, windowed.pane_info
 
 
-def _metrics(worker: AnyWorker) -> list[InferenceMetrics]:
+def observer_of(worker: AnyWorker) -> Everybody:
+    """Counts what a worker's batches do, and tells all who have subscribed."""
+    plan = worker.plan
     if worker.handler_reports:
-        return []
-    batch_elements = worker.plan.batching.record_metrics and not worker.plan.prebatched
-    return [InferenceMetrics(BeamSink(), worker.namespace, batch_elements=batch_elements)]
+        return Everybody(MetricReplay())
+    batch_elements = plan.batching.record_metrics and not plan.prebatched
+    refreshed = plan.refreshed[ONLY].name if ONLY in plan.refreshed and not plan.routed else ""
+    metrics = InferenceMetrics(BeamSink(), worker.namespace, batch_elements=batch_elements, refreshed=refreshed)
+    return Everybody(MetricReplay(), metrics)
 
 
 def dead_letter_tag(stage: Stage, index: int) -> str:

@@ -25,6 +25,7 @@ from headrace.batching.batcher import Batcher
 from headrace.batching.gather import Gathered, GatherPolicy
 from headrace.beam.chunks import Chunk, ChunkCoder, Part
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output
+from headrace.beam.refresh import AsLatest, RefreshingDoFn, RefreshingInferenceDoFn
 from headrace.beam.surroundings import lingers
 from headrace.runtime.plan import Plan
 from headrace.runtime.session import SessionSpec, close_session, open_session
@@ -66,10 +67,11 @@ class ParDoInto(beam.ParDo):
     Args:
         dofn: emits ``WindowedValue``.
         windowing: of these.
+        side: side inputs.
     """
 
-    def __init__(self, dofn: beam.DoFn, windowing: Windowing) -> None:
-        super().__init__(dofn)
+    def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsLatest) -> None:
+        super().__init__(dofn, *side)
         self._windowing = windowing
 
     def get_windowing(self, inputs: Any) -> Windowing:
@@ -316,15 +318,33 @@ class GatheredInferenceDoFn(InferenceDoFn):
         return self._last[2]
 
 
+class RefreshingGatheredInferenceDoFn(RefreshingDoFn, GatheredInferenceDoFn):  # type: ignore[misc]
+    """The same with models that are refreshed."""
+
+    def __init__(self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None) -> None:
+        GatheredInferenceDoFn.__init__(self, spec, coder, namespace)
+
+
 def waiting_for_others(
-    pcoll: beam.PCollection, spec: SessionSpec, namespace: str | None
+    pcoll: beam.PCollection, spec: SessionSpec, namespace: str | None, refresh: AsLatest | None = None
 ) -> tuple[beam.PCollection, beam.ParDo]:
-    """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered."""
+    """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered.
+
+    Args:
+        pcoll: the elements.
+        spec: of the session.
+        namespace: of the metrics.
+        refresh: tells of newer models; None: there will be none.
+    """
+    side = () if refresh is None else (refresh,)
     if pcoll.is_bounded or not spec.plan.may_wait:
-        return pcoll, beam.ParDo(InferenceDoFn(spec, namespace))
+        if refresh is None:
+            return pcoll, beam.ParDo(InferenceDoFn(spec, namespace))
+        return pcoll, beam.ParDo(RefreshingInferenceDoFn(spec, namespace, waits=pcoll.is_bounded), *side)
     spec = replace(spec, gathered=True)
     windows = pcoll.windowing.windowfn
     window_coder = windows.get_window_coder() if windows.is_merging() else None
     coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder)
-    dofn = GatheredInferenceDoFn(spec, coder, namespace)
-    return pcoll | "Gather" >> Gather(spec, coder), ParDoInto(dofn, pcoll.windowing)
+    kind = GatheredInferenceDoFn if refresh is None else RefreshingGatheredInferenceDoFn
+    dofn = kind(spec, coder, namespace)
+    return pcoll | "Gather" >> Gather(spec, coder), ParDoInto(dofn, pcoll.windowing, *side)

@@ -12,8 +12,10 @@ import apache_beam as beam
 
 from headrace.beam.dofn import dead_letter_tag
 from headrace.beam.gather import waiting_for_others
+from headrace.beam.refresh import as_news
 from headrace.beam.surroundings import on_engine
 from headrace.beam.threshold import check_threshold
+from headrace.beam.watch import WatchFilePattern
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError, UnsupportedError
@@ -58,10 +60,12 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
             before anything else is; by default 3 tries within 45 seconds.
         isolate: whether the model lives in a host: a process of its own beside each worker process, which may hang,
             crash or run out of memory without harm; pre- and postprocessing run there, too.
-        model_metadata_pcoll: not available in this version.
-        watch_model_pattern: not available in this version.
+        model_metadata_pcoll: tells of newer models: a ModelMetadata at a time, or for models by key a list of
+            KeyModelPathMapping. A newer one is loaded beside the older, which goes on until it is there; where all
+            elements are there already (bounded input), they wait for it.
+        watch_model_pattern: files that match it are newer models as they appear, see WatchFilePattern.
         monitoring_transform: not available in this version.
-        kwargs: ``interval`` and ``stop_timestamp``, which Beam takes beside ``watch_model_pattern``.
+        kwargs: ``interval`` and ``stop_timestamp`` of ``watch_model_pattern``; see WatchFilePattern.
 
     Raises:
         ConfigurationError: something is wrong or not available; the message says what and what to do.
@@ -87,9 +91,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        _refuse_unknown(kwargs)
-        _refuse("model_metadata_pcoll", model_metadata_pcoll, "a model stays as it was loaded")
-        _refuse("watch_model_pattern", watch_model_pattern, "a model stays as it was loaded")
+        _check_refresh(model_metadata_pcoll, watch_model_pattern, kwargs)
         _refuse("monitoring_transform", monitoring_transform, "apply the transform to the predictions instead")
         if isinstance(inference_args, beam.pvalue.AsSideInput):
             _refuse("inference_args as a side input", inference_args, "give a dict, which is known beforehand")
@@ -98,6 +100,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         )
         self._handler = model_handler
         self._metrics_namespace = metrics_namespace
+        self._model_metadata_pcoll = model_metadata_pcoll
+        self._watch = WatchFilePattern(watch_model_pattern, **kwargs) if watch_model_pattern else None
         self._threshold: float | None = None
         """Set once exceptions are handled."""
 
@@ -157,7 +161,9 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
     def expand(self, pcoll: beam.PCollection) -> Any:
         """One ParDo; before it a buffer, where unbounded elements are to wait; beside it a check of the threshold."""
         spec = on_engine(replace(self._spec, transform=uuid.uuid4().hex), pcoll.pipeline)  # applied twice, it is two
-        waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace)
+        told = pcoll.pipeline | self._watch if self._watch else self._model_metadata_pcoll
+        refresh = None if told is None else as_news(told)
+        waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace, refresh)
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None:
             return waiting | "BeamML_RunInference" >> pardo
@@ -188,11 +194,15 @@ def _refuse(feature: str, given: Any, cure: str) -> None:
         raise UnsupportedError(feature, cure)
 
 
-def _refuse_unknown(kwargs: dict[str, Any]) -> None:
+def _check_refresh(pcoll: Any, pattern: str | None, kwargs: dict[str, Any]) -> None:
     unknown = sorted(set(kwargs) - {"interval", "stop_timestamp"})
     if unknown:
         raise ConfigurationError(
             f"RunInference got unknown arguments {unknown}; see its documentation for those it has."
         )
-    if kwargs:
-        raise UnsupportedError(" and ".join(sorted(kwargs)), "leave it out: a model stays as it was loaded")
+    if pcoll is not None and not isinstance(pcoll, beam.PCollection):
+        raise ConfigurationError(f"model_metadata_pcoll must be a PCollection of ModelMetadata, not {pcoll!r}.")
+    if pcoll is not None and pattern:
+        raise ConfigurationError("give model_metadata_pcoll or watch_model_pattern, not both.")
+    if kwargs and not pattern:
+        raise ConfigurationError(f"{' and '.join(sorted(kwargs))} go with watch_model_pattern.")

@@ -73,6 +73,25 @@ class HostLost:
 
 
 @dataclass(frozen=True)
+class ModelRefreshed:
+    """A newer model has taken the place of another in this process."""
+
+    model: str
+    """What it was loaded from."""
+    seconds: float
+    """From the beginning of its loading until it served."""
+
+
+@dataclass(frozen=True)
+class RefreshFailed:
+    """A newer model could not be had; the one that served goes on."""
+
+    model: str
+    """What it was to be loaded from."""
+    error: BaseException
+
+
+@dataclass(frozen=True)
 class HandlerMetric:
     """A handler has counted in a model host, with the metrics of the engine it was written for.
 
@@ -93,7 +112,17 @@ class HandlerMetric:
     """Of a metric with a URN."""
 
 
-Event = ModelLoaded | BatchCompleted | BatchFailed | BatchRetried | ElementFailed | HostLost | HandlerMetric
+Event = (
+    ModelLoaded
+    | BatchCompleted
+    | BatchFailed
+    | BatchRetried
+    | ElementFailed
+    | HostLost
+    | ModelRefreshed
+    | RefreshFailed
+    | HandlerMetric
+)
 
 
 class Observer(Protocol):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,6 +46,7 @@ class ModelStore:
         self.is_short = False
         """Whether a model had to go, or to wait, for want of memory."""
         self._slots: OrderedDict[Any, _Slot] = OrderedDict()
+        self._claims: Counter[Any] = Counter()
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
@@ -57,10 +58,20 @@ class ModelStore:
         slot = self._slots.get(name)
         return slot.model if slot is not None and slot.ready else None
 
-    def clear(self) -> None:
-        """Lets go of all models, which nobody uses."""
+    def claim(self, names: Iterable[Hashable]) -> None:
+        """Says that these models may be asked for."""
         with self._changed:
-            self._drop(list(self._slots))
+            self._claims.update(names)
+
+    def disclaim(self, names: Iterable[Hashable]) -> None:
+        """Takes back a claim; lets go of models that nobody claims any longer, and which nobody uses."""
+        with self._changed:
+            for name in names:
+                self._claims[name] -= 1
+                if self._claims[name] <= 0:
+                    del self._claims[name]
+                    self._drop([name] if name in self._slots else [])
+            self._changed.notify_all()
 
     def drop_idle(self) -> bool:
         """Lets go of the model that has been idle longest; whether there was one."""
@@ -184,19 +195,28 @@ _open: dict[str, tuple[ModelStore, int]] = {}
 """The process's stores by identifier, each with how often it is open."""
 
 
-def open_store(identifier: str, limit: int | None = None, room: Room | None = None) -> ModelStore:
-    """The process's store of that name, made with the rest if it is new; to be closed as often as opened."""
+def open_store(
+    identifier: str, limit: int | None = None, names: Iterable[Hashable] = (None,), room: Room | None = None
+) -> ModelStore:
+    """The process's store of that name, made with ``limit`` and ``room`` if it is new; to be closed as often as opened.
+
+    Args:
+        identifier: of the store.
+        limit: see ``ModelStore``.
+        names: of the models that may be asked for.
+        room: see ``ModelStore``.
+    """
     with _lock:
         store, users = _open.get(identifier) or (ModelStore(limit, room), 0)
         _open[identifier] = (store, users + 1)
+        store.claim(names)
         return store
 
 
-def close_store(identifier: str) -> None:
-    """Ends one use of the store; with the last one it forgets its models."""
+def close_store(identifier: str, names: Iterable[Hashable] = (None,)) -> None:
+    """Ends one use of the store, which forgets models that no other use was opened with."""
     with _lock:
         store, users = _open.pop(identifier)
         if users > 1:
             _open[identifier] = (store, users - 1)
-        else:
-            store.clear()
+        store.disclaim(names)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried, Event, HostLost, ModelLoaded
+from headrace.core.events import (
+    BatchCompleted,
+    BatchFailed,
+    BatchRetried,
+    Event,
+    HostLost,
+    ModelLoaded,
+    ModelRefreshed,
+    RefreshFailed,
+)
 
 
 class Sink(Protocol):
@@ -37,20 +46,25 @@ class InferenceMetrics:
     load_model_latency_milli_secs        distribution milliseconds for ``load_model``
     model_host_deaths                    counter      model hosts that died; not one of Beam's
     model_host_timeouts                  counter      model hosts that were killed for a timeout; not one of Beam's
+    model_refreshes                      counter      newer models that took another's place; not one of Beam's
+    failed_model_refreshes               counter      newer models that could not be had; not one of Beam's
     ==================================== ============ =========================================================
 
-    A model that has a name is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models.
+    A model that has a name is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models. What
+    a refreshed model does is counted a second time under ``<its name>_<metric>``.
 
     Args:
         sink: where the figures go.
         namespace: of the metrics.
         batch_elements: whether to count each batch under Beam's namespace ``BatchElements``, too.
+        refreshed: the name of the only model, if it was refreshed and has one.
     """
 
-    def __init__(self, sink: Sink, namespace: str, *, batch_elements: bool = False) -> None:
+    def __init__(self, sink: Sink, namespace: str, *, batch_elements: bool = False, refreshed: str = "") -> None:
         self._sink = sink
         self._namespace = namespace
         self._batch_elements = batch_elements
+        self._prefix = f"{refreshed}_" if refreshed else ""
 
     def on_event(self, event: Event) -> None:
         """Counts."""
@@ -65,6 +79,10 @@ class InferenceMetrics:
         elif isinstance(event, ModelLoaded):
             self._update(event.model, "load_model_latency_milli_secs", round(event.seconds * 1e3))
             self._update(event.model, "model_byte_size", event.bytes)
+        elif isinstance(event, ModelRefreshed):
+            self._sink.increment(self._namespace, "model_refreshes", 1)
+        elif isinstance(event, RefreshFailed):
+            self._sink.increment(self._namespace, "failed_model_refreshes", 1)
 
     def _batch(self, event: BatchCompleted) -> None:
         self._increment(event.model, "num_inferences", event.examples)
@@ -79,13 +97,13 @@ class InferenceMetrics:
             self._sink.update("BatchElements", "msec_per_batch", round(event.seconds * 1e3))
 
     def _increment(self, model: str, name: str, amount: int) -> None:
-        for full_name in _names(model, name):
+        for full_name in self._names(model, name):
             self._sink.increment(self._namespace, full_name, amount)
 
     def _update(self, model: str, name: str, value: int) -> None:
-        for full_name in _names(model, name):
+        for full_name in self._names(model, name):
             self._sink.update(self._namespace, full_name, value)
 
-
-def _names(model: str, name: str) -> list[str]:
-    return [name, f"{model}-_{name}"] if model else [name]
+    def _names(self, model: str, name: str) -> list[str]:
+        prefix = f"{model}-_" if model else self._prefix
+        return [name, prefix + name] if prefix else [name]

@@ -270,7 +270,7 @@ def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
         there = replace(there, caught=(), plan=replace(there.plan, remote=True))
     label = spec.plan.label(name)
     return Order(
-        key=f"{spec.pipeline}\0{identifier}\0{name!r}",  # the label of 1 and "1" is the same
+        key=f"{spec.pipeline}\0{identifier}\0{spec.plan.stored(name)!r}",  # the label of 1 and "1" is the same
         variant=_variant(spec),
         name=f"{spec.plan.name} {label}".strip(),
         servant=pickled(InferenceServant(there), spec.plan.name),

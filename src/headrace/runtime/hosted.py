@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.core.events import Observer
 from headrace.failures.retry import may_pass
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
-from headrace.runtime.homes import find_home
+from headrace.runtime.homes import find_home, load_error
 from headrace.runtime.hosted_bundle import HostedBundle
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.plan import ONLY
@@ -32,13 +34,31 @@ class HostedWorker(AnyWorker):
         """
         self._models: HostedModels = self.session.shared(lambda: find_home(self.spec, self.session.tell))
         if not self.plan.routed:
-            answer, _ = self._models.ask(Work(ONLY), [])
-            if isinstance(answer, Done):
-                self.session.tell(answer.events)
-            elif not isinstance(answer, Loss):  # a host that was lost before or after it loaded tells nothing
-                error, lines = answer.caught
-                if not (isinstance(error, self.spec.caught) and may_pass(error, self.spec.retry)):
-                    raise with_traceback_of(error, lines)
+            try:
+                self._load(ONLY)
+            except self.spec.caught as error:
+                if not may_pass(error, self.spec.retry):
+                    raise
+
+    def load(self, name: Any) -> None:
+        """See ``AnyWorker``."""
+        loss = self._load(name)
+        if loss is not None:
+            raise load_error(self.spec, loss)
+
+    def names_in_use(self) -> set[Any]:
+        """See ``AnyWorker``."""
+        return set(self._models.asked_for)
+
+    def _load(self, name: Any) -> Loss | None:
+        """Has a model loaded; a host that was lost before or after it loaded tells nothing of it."""
+        answer, _ = self._models.ask(Work(name), [])
+        if isinstance(answer, Loss):
+            return answer
+        if not isinstance(answer, Done):
+            raise with_traceback_of(*answer.caught)
+        self.session.tell(answer.events)
+        return None
 
 
 def open_worker_elsewhere(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:

@@ -51,6 +51,8 @@ class HostedModels:
         """How many batches of a bundle may be on their way: for each host one to compute, and one that waits for it."""
         self._loads = {name: LoadRecord(spec.clock.time_ns) for name in spec.plan.models}
         self._opening = LoadRecord(spec.clock.time_ns)
+        self.asked_for: set[Any] = set()
+        """The names of models that have been loaded."""
         self.breaker = CircuitBreaker()
         """Of preprocessing that comes before batching."""
 
@@ -88,6 +90,8 @@ class HostedModels:
             if isinstance(result, Loss):
                 return result, []
             record.loaded()
+            if work.infer or not work.preprocess:
+                self.asked_for.add(work.model)
             return result.head, result.rows
         return call, []
 

@@ -6,7 +6,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.core.config import OF_THE_TRANSFORM, BatchingConfig
 from headrace.core.handler import bare
@@ -22,6 +22,15 @@ ONLY = None
 
 _PATHS = ("_model_uri", "_torch_script_model_path", "_state_dict_path", "_model_name", "model_uri", "model_path")
 """Where handlers, Headrace's, Beam's and most others, keep what they load, which is what they call the model."""
+
+
+class Refreshed(NamedTuple):
+    """A model that took the place of the one that its handler was made with."""
+
+    path: str
+    """What it was loaded from."""
+    name: str
+    """What metrics call it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class Plan:
     """How many of the models one process may hold; None: all."""
     own_batching: Mapping[Any, BatchingConfig] = field(default_factory=dict)
     """Of the models by key for which ``batching`` does not hold."""
+    refreshed: Mapping[Any, Refreshed] = field(default_factory=dict)
+    """Those of the models that are not what their handlers were made with."""
 
     def batching_of(self, model: Any) -> BatchingConfig:
         """When a batch of that model leaves."""
@@ -70,7 +81,13 @@ class Plan:
 
     def label(self, model: Any) -> str:
         """A model's name in metrics: empty where there is only one."""
-        return str(model) if self.routed else ""
+        if not self.routed:
+            return ""
+        return f"{model}-{self.refreshed[model].name}" if model in self.refreshed else str(model)
+
+    def stored(self, model: Any) -> Any:
+        """What a model goes by among all that there may be at a time, older and newer ones."""
+        return (model, self.refreshed[model].path) if model in self.refreshed else model
 
     def failure(
         self,

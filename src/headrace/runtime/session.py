@@ -83,6 +83,12 @@ class SessionSpec:
         return max(1, self.plan.models[name].model_copies()) if self.plan.routed else self.copies
 
     @property
+    def identity(self) -> str:
+        """What a session of the transform with these models goes by."""
+        refreshed = sorted(self.plan.refreshed.items(), key=repr)
+        return f"{self.transform}\0{refreshed!r}" if refreshed else self.transform
+
+    @property
     def store(self) -> str:
         """What this process's models go by."""
         return f"{self.pipeline}\0{self.model_identifier}"
@@ -143,14 +149,22 @@ class ModelElsewhere(ABC):
 
 
 class InferenceSession:
-    """Shared by the threads that run one transform in this process; safe to use from all of them."""
+    """Shared by the threads that run one transform in this process; safe to use from all of them.
 
-    def __init__(self, spec: SessionSpec) -> None:
+    Args:
+        spec: says what is to be run.
+        learnt: about sizes of batches, by the session of models that these are to replace.
+    """
+
+    def __init__(self, spec: SessionSpec, learnt: dict[Any, SizeController] | None = None) -> None:
         plan = spec.plan
         if not spec.isolated:
             plan.handler.set_environment_vars()
         self.spec = spec
-        self.sizes = {name: size_controller(plan.batching_of(name)) for name in plan.models}
+        self.sizes: dict[Any, SizeController] = {} if learnt is None else learnt
+        for name in plan.models:
+            if name not in self.sizes:
+                self.sizes[name] = size_controller(plan.batching_of(name))
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
         """When a batch leaves its queue."""
@@ -162,14 +176,16 @@ class InferenceSession:
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._loads = {name: LoadRecord(spec.clock.time_ns) for name in plan.models}
         room = Room() if plan.routed and not spec.shared else None  # shared ones are the manager's to admit
-        self._store: ModelStore = open_store(spec.store, plan.model_limit, room)
+        self._names = [plan.stored(name) for name in plan.models]
+        self._store: ModelStore = open_store(spec.store, plan.model_limit, self._names, room)
         self._news: deque[Event] = deque()
         self._lock = threading.Lock()
         self._shared: Any = None
 
     def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
         """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
-        return self._store.use(name, lambda: self._load(name, handler), lambda: bytes_of_artefacts(handler))
+        stored = self.spec.plan.stored(name)
+        return self._store.use(stored, lambda: self._load(name, handler), lambda: bytes_of_artefacts(handler))
 
     def keep_thread_budget(self) -> None:
         """To be called before a thread of this process computes: keeps it within its share of the cores."""
@@ -179,7 +195,7 @@ class InferenceSession:
 
     def held(self, name: Any) -> Loaded | None:
         """The model of that name, if it is here."""
-        loaded: Loaded | None = self._store.get(name)
+        loaded: Loaded | None = self._store.get(self.spec.plan.stored(name))
         return loaded
 
     def shared(self, make: Callable[[], Any]) -> Any:
@@ -203,7 +219,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Lets go of the models."""
-        close_store(self.spec.store)
+        close_store(self.spec.store, self._names)
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
@@ -279,7 +295,7 @@ def _set_since(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Sessions:
-    """The process's sessions, one for each transform.
+    """The process's sessions, one for each transform, and while a model is refreshed one for each version of it.
 
     One that is closed to linger stays until a session of another transform is opened: an engine closes and reopens
     workers between bundles, and a model must not be loaded again for that.
@@ -292,15 +308,16 @@ class _Sessions:
 
     def open(self, spec: SessionSpec) -> InferenceSession:
         with self._lock:
-            session, users = self._open.get(spec.transform) or (self._resume(spec) or InferenceSession(spec), 0)
-            self._open[spec.transform] = (session, users + 1)
+            found = self._open.get(spec.identity)
+            session, users = found or (self._resume(spec) or InferenceSession(spec, self._learnt(spec)), 0)
+            self._open[spec.identity] = (session, users + 1)
             return session
 
     def close(self, session: InferenceSession, *, linger: bool) -> None:
         with self._lock:
-            _, users = self._open.pop(session.spec.transform)
+            _, users = self._open.pop(session.spec.identity)
             if users > 1:
-                self._open[session.spec.transform] = (session, users - 1)
+                self._open[session.spec.identity] = (session, users - 1)
             elif linger:
                 self._end_lingering()
                 self._lingering = session
@@ -312,8 +329,18 @@ class _Sessions:
         if session is None or session.spec.transform != spec.transform:
             self._end_lingering()
             return None
+        if session.spec.identity != spec.identity:
+            return None
         self._lingering = None
         return session
+
+    def _learnt(self, spec: SessionSpec) -> dict[Any, SizeController] | None:
+        """By sessions of the same transform with other models."""
+        lingering = [self._lingering] if self._lingering else []
+        for session in (*(session for session, _ in self._open.values()), *lingering):
+            if session.spec.transform == spec.transform:
+                return session.sizes
+        return None
 
     def _end_lingering(self) -> None:
         if self._lingering is not None:

@@ -60,6 +60,18 @@ class AnyWorker(ABC):
         close_session(self.session, linger=linger)
 
     @abstractmethod
+    def load(self, name: Any) -> None:
+        """Has the model of that name loaded.
+
+        Raises:
+            Exception: it cannot be.
+        """
+
+    @abstractmethod
+    def names_in_use(self) -> set[Any]:
+        """The names of the models that have been loaded, and not been forgotten."""
+
+    @abstractmethod
     def bundle(self, observer: Observer) -> AnyBundle:
         """A new bundle; it tells ``observer`` what happens."""
 
@@ -91,6 +103,15 @@ class Worker(AnyWorker):
         self._lane.clear()
         return Bundle(self, observer, self._join(), self._lane if self.plan.batching.overlap else None)
 
+    def load(self, name: Any) -> None:
+        """See ``AnyWorker``."""
+        with self.model(name):
+            pass
+
+    def names_in_use(self) -> set[Any]:
+        """See ``AnyWorker``."""
+        return {name for name in self.plan.models if self.session.held(name) is not None}
+
     def close(self, *, linger: bool = False) -> None:
         """Ends the second thread and lets go of the models."""
         self._lane.close()
@@ -105,8 +126,7 @@ class Worker(AnyWorker):
         if self.plan.routed:
             return
         try:
-            with self.model(ONLY):
-                pass
+            self.load(ONLY)
         except self.spec.caught as error:
             if not may_pass(error, self.spec.retry):
                 raise  # it is the pipeline that is wrong, not its elements

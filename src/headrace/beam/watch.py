@@ -1,0 +1,78 @@
+"""Watches files that match a pattern, and tells of the newest as of a newer model."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import apache_beam as beam
+from apache_beam import coders
+from apache_beam.io.fileio import EmptyMatchTreatment, MatchContinuously
+from apache_beam.transforms import trigger
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.timestamp import MAX_TIMESTAMP
+
+from headrace.core.result import ModelMetadata
+
+_NEWEST = beam.DoFn.StateParam(ReadModifyWriteStateSpec("newest", coders.FastPrimitivesCoder()))
+
+
+class WatchFilePattern(beam.PTransform):
+    """Gives a ModelMetadata for each file that appears and is the newest of those that match a pattern.
+
+    For streaming pipelines: it never ends before ``stop_timestamp``. What was there when the pipeline started is not
+    told of: that is the model that the handler was made with. A file is told of once: upload newer models under new
+    names, and move them into place when they are complete.
+
+    Args:
+        file_pattern: a path or URI, with ``*``, ``?`` and ``[...]``; something must match it when the pipeline starts.
+        interval: seconds between two looks.
+        stop_timestamp: when to look no more.
+    """
+
+    def __init__(self, file_pattern: str, interval: float = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> None:
+        super().__init__()
+        self.file_pattern = file_pattern
+        self.interval = interval
+        self.stop_timestamp = stop_timestamp
+
+    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+        """As Beam's: in the global window, told of at once."""
+        matches = pcoll | "MatchContinuously" >> MatchContinuously(
+            file_pattern=self.file_pattern,
+            interval=self.interval,
+            stop_timestamp=self.stop_timestamp,
+            empty_match_treatment=EmptyMatchTreatment.DISALLOW,
+        )
+        newest = (
+            matches
+            | "Together" >> beam.WithKeys("").with_output_types(beam.typehints.Tuple[str, Any])
+            | "Newest" >> beam.ParDo(_Newest(time.time()))
+        )
+        return newest | "ApplyGlobalWindow" >> beam.WindowInto(
+            GlobalWindows(),
+            trigger=trigger.Repeatedly(trigger.AfterProcessingTime(1)),
+            accumulation_mode=trigger.AccumulationMode.DISCARDING,
+        )
+
+
+class _Newest(beam.DoFn):
+    """Passes on files that are newer than all before, and than the pipeline."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+
+    def process(self, keyed: tuple[str, Any], newest: Any = _NEWEST) -> Iterable[ModelMetadata]:
+        """Takes what is known of a file."""
+        file = keyed[1]
+        stored = newest.read()
+        modified, path = stored or (self._started, "")
+        if file.last_updated_in_seconds > modified and file.path != path:
+            newest.write((file.last_updated_in_seconds, file.path))
+            yield ModelMetadata(file.path, os.path.splitext(os.path.basename(file.path))[0])
+        elif stored is None:  # runners hold elements back until a side input says something
+            newest.write((modified, path))
+            yield ModelMetadata("", "")

@@ -1,0 +1,373 @@
+"""A newer model takes an older one's place: it loads beside it, serves from then on, and the older one goes."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from headrace.core.events import Event, ModelRefreshed, Observer, RefreshFailed
+from headrace.core.result import Caught, Outcome
+from headrace.runtime.bundle import AnyBundle
+from headrace.runtime.refresh_policy import News, RefreshPolicy
+from headrace.runtime.session import SessionSpec
+from headrace.runtime.versions import Change, Version, change_in, names_to_load, with_models
+from headrace.runtime.worker import AnyWorker, open_worker
+
+_LOGGER = logging.getLogger(__name__)
+_LONGEST_END_SECS = 30.0
+"""How long the end of a transform waits for a model that is just being loaded, which is then let go of."""
+
+Observe = Callable[[AnyWorker], Observer]
+
+
+class Models:
+    """One transform's models in this process, older and newer; thread-safe.
+
+    Each version of them is a session of its own. A *keeper*, a worker that runs nothing, has it open for as long as it
+    serves, so that the workers of the threads that join it wait for nothing.
+
+    Args:
+        fresh: makes the spec with the handlers' own models, with handlers that nobody else has.
+        namespace: of the metrics.
+        waits: whether bundles wait for a newer model, as is right where all input is there already.
+        policy: that of the transform when this process had it before.
+    """
+
+    def __init__(
+        self,
+        fresh: Callable[[], SessionSpec],
+        namespace: str | None = None,
+        *,
+        waits: bool = False,
+        policy: RefreshPolicy | None = None,
+    ) -> None:
+        self._fresh = fresh
+        self._namespace = namespace
+        self.spec = fresh()
+        self.plan = self.spec.plan
+        self.waits = waits
+        self._clock = self.spec.clock
+        self.policy = policy or RefreshPolicy(waits=waits)
+        self.serving: Version | None = None
+        """The version that new batches go to; to be read by anybody."""
+        self._keeper: AnyWorker | None = None
+        self._changed = threading.Condition()
+        self._starting = threading.Lock()
+        self._members: list[RefreshingWorker] = []
+        self._threads: list[threading.Thread] = []
+        self._untold: list[Event] = []
+        self._is_loading = self._is_closed = False
+
+    def see(self, news: News) -> None:
+        """Takes note of what a thread was told; has a newer model loaded, if that is what it says."""
+        change = self._change(news)
+        if self.serving is None:
+            self._start(news, change)
+        with self._changed:
+            if change is not None:
+                self.policy.want(news, change)
+            self._begin_loading()
+            while self.waits and self._is_loading:
+                self._changed.wait()
+
+    def look(self) -> None:
+        """For a new bundle: tries again what failed, if it is time."""
+        with self._changed:
+            if self.serving is not None:
+                self._begin_loading()
+
+    def open(self, version: Version) -> AnyWorker:
+        """A thread's own worker for a version that is kept."""
+        return open_worker(with_models(version, self._fresh), self._namespace)
+
+    def join(self, member: RefreshingWorker) -> None:
+        """Another thread comes."""
+        with self._changed:
+            self._members.append(member)
+
+    def leave(self, member: RefreshingWorker) -> None:
+        """It goes."""
+        with self._changed:
+            self._members.remove(member)
+            self._changed.notify_all()
+
+    def left(self) -> None:
+        """A thread has let go of an older version."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self, *, linger: bool = False) -> None:
+        """Lets go of everything; a model that is just being loaded is let go of when it is there."""
+        with self._changed:
+            self._is_closed = True
+            keeper, self._keeper = self._keeper, None
+            threads = list(self._threads)
+        if keeper is not None:
+            keeper.close(linger=linger)
+        for thread in threads:
+            thread.join(_LONGEST_END_SECS)
+
+    def _change(self, news: News) -> Change | None:
+        """None: it is nothing new, or makes no sense, which is said once."""
+        with self._changed:
+            if not self.policy.is_news(news):
+                return None
+        try:
+            return change_in(news.value, self.plan)
+        except Exception as error:
+            with self._changed:
+                if self.policy.refuse(news):
+                    self._tell_failed(str(news.value), error)
+            return None
+
+    def _start(self, news: News, change: Change | None) -> None:
+        """Loads the very first model, for which everybody waits; where the newest one fails, an older one."""
+        with self._starting:
+            if self.serving is not None:
+                return
+            own = Version()
+            wanted = self.policy.first(change or {})
+            errors: list[tuple[Version, Exception]] = []
+            for version in dict.fromkeys((wanted, self.policy.serving, own)):
+                try:
+                    keeper = self._open_keeper(version)
+                except Exception as error:
+                    if version == own:
+                        raise
+                    errors.append((version, error))
+                    continue
+                break
+            with self._changed:
+                self.policy.started(version, news, change, self._now())
+                self._keeper, self.serving = keeper, version
+                keeper.session.tell(self._untold)
+                self._untold = []
+                for failed, reason in errors:
+                    self._tell_failed(str(failed), reason)
+
+    def _open_keeper(self, version: Version) -> AnyWorker:
+        keeper = self.open(version)
+        try:
+            if version.models:
+                before = self._keeper
+                in_use = before.names_in_use() if before else set()
+                for name in names_to_load(keeper.plan, before.plan if before else self.plan, in_use):
+                    keeper.load(name)
+        except BaseException:
+            keeper.close()
+            raise
+        return keeper
+
+    def _begin_loading(self) -> None:
+        """With the lock held."""
+        if not self._is_loading and not self._is_closed and self.policy.is_due(self._now()):
+            self._is_loading = True
+            self._begin(self._load_all)
+
+    def _begin(self, task: Callable[[], None]) -> None:
+        thread = threading.Thread(target=task, name="headrace-refresh", daemon=True)
+        self._threads = [one for one in self._threads if one.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def _load_all(self) -> None:
+        while True:
+            with self._changed:
+                version = None if self._is_closed else self.policy.next(self._now())
+                if version is None:
+                    self._is_loading = False
+                    self._changed.notify_all()
+                    return
+            started = self._clock.time_ns()
+            try:
+                keeper = self._open_keeper(version)
+            except BaseException as error:  # a handler may raise what it likes; nobody else would see it
+                with self._changed:
+                    self.policy.failed(self._now(), (self._clock.time_ns() - started) / 1e9)
+                    self._tell_failed(str(version), error)
+            else:
+                self._swap(version, keeper, (self._clock.time_ns() - started) / 1e9)
+
+    def _swap(self, version: Version, keeper: AnyWorker, seconds: float) -> None:
+        with self._changed:
+            self.policy.loaded()
+            if not self._is_closed:
+                before, self._keeper, self.serving = self._keeper, keeper, version
+                _LOGGER.info("%s: refreshed to %s in %.1f s.", self.plan.name, version, seconds)
+                keeper.session.tell([ModelRefreshed(str(version), seconds)])
+                self._begin(lambda: self._retire(before))
+                return
+        keeper.close()
+
+    def _retire(self, keeper: AnyWorker | None) -> None:
+        """Frees an older version, once nobody runs anything on it; idle threads would not notice."""
+        with self._changed:
+            while not all(member.gives_up_older() for member in self._members):
+                self._changed.wait()
+        if keeper is not None:
+            keeper.close()
+            del keeper
+        gc.collect()  # models are often circular, and the collector counts objects, not bytes
+
+    def _tell_failed(self, what: str, error: BaseException) -> None:
+        """With the lock held."""
+        event = RefreshFailed(what, Caught.of(error).error)
+        if self._keeper is None:
+            self._untold.append(event)
+        else:
+            self._keeper.session.tell([event])
+        goes_on = "" if self.serving is None else f"; {self.serving} goes on"
+        _LOGGER.warning("%s: the refresh to %s failed%s: %r", self.plan.name, what, goes_on, error)
+
+    def _now(self) -> float:
+        return self._clock.time_ns() / 1e9
+
+
+class RefreshingWorker:
+    """One thread's worker for whichever models serve; to be closed by its thread.
+
+    Args:
+        models: of the process.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self.models = models
+        self.version: Version | None = None
+        self._worker: AnyWorker | None = None
+        self._lock = threading.Lock()
+        self._is_busy = False
+        models.join(self)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether newer models serve than this thread's."""
+        return self.version is not self.models.serving
+
+    def bundle(self, observe: Observe) -> RefreshedBundle:
+        """A new bundle.
+
+        Args:
+            observe: says who is told what happens to a worker's batches.
+        """
+        self.models.look()
+        return RefreshedBundle(self, observe)
+
+    def move(self) -> AnyWorker:
+        """A worker for the version that serves; the last one is let go of."""
+        with self._lock:
+            self._is_busy = True
+        version = self.models.serving
+        assert version is not None
+        if self._worker is None or self.version is not version:
+            worker = self.models.open(version)
+            self._drop()
+            self._worker, self.version = worker, version
+            self.models.left()
+        return self._worker
+
+    def rest(self) -> None:
+        """The bundle is done, or a part of it."""
+        with self._lock:
+            self._is_busy = False
+        if self.gives_up_older():
+            self.models.left()
+
+    def gives_up_older(self) -> bool:
+        """Lets go of an older version if nothing runs; returns whether none is held. For other threads."""
+        with self._lock:
+            if self._worker is None or not self.is_behind:
+                return True
+            if self._is_busy:
+                return False
+            self._drop()
+            return True
+
+    def close(self, *, linger: bool = False) -> None:
+        """Leaves."""
+        with self._lock:
+            self._drop(linger=linger and not self.is_behind)
+        self.models.leave(self)
+        _close_models(self.models, linger=linger)
+
+    def _drop(self, *, linger: bool = False) -> None:
+        worker, self._worker, self.version = self._worker, None, None
+        if worker is not None:
+            worker.close(linger=linger)
+
+
+class RefreshedBundle:
+    """A bundle's elements, each run by the models that serve when it comes; used by one thread.
+
+    What has come before newer models serve is run by the older ones, and comes out first.
+
+    Args:
+        worker: of the thread.
+        observe: says who is told what happens to a worker's batches.
+    """
+
+    def __init__(self, worker: RefreshingWorker, observe: Observe) -> None:
+        self._worker = worker
+        self._models = worker.models
+        self._observe = observe
+        self._bundle: AnyBundle | None = None
+
+    def see(self, news: News) -> None:
+        """What the engine tells of newer models; to be called before the first element.
+
+        Raises:
+            Exception: the very first model cannot be loaded.
+        """
+        self._models.see(news)
+
+    def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
+        """See ``AnyBundle``."""
+        bundle = self._bundle
+        if bundle is not None and self._worker.version is self._models.serving:
+            return bundle.add(element, tag)
+        outcomes = [] if bundle is None else list(bundle.finish())
+        worker = self._worker.move()
+        self._bundle = bundle = worker.bundle(self._observe(worker))
+        return [*outcomes, *bundle.add(element, tag)]
+
+    def finish(self) -> Iterator[Outcome]:
+        """See ``AnyBundle``."""
+        if self._bundle is not None:
+            yield from self._bundle.finish()
+        self._bundle = None
+        self._worker.rest()
+
+
+_lock = threading.Lock()
+_open: dict[str, tuple[Models, int]] = {}
+"""Those of the process, by transform, each with how often it is open."""
+_remembered: dict[str, RefreshPolicy] = {}
+"""What is known of the stream that was closed last: some engines close and reopen workers between bundles."""
+
+
+def open_refreshing_worker(
+    fresh: Callable[[], SessionSpec], namespace: str | None = None, *, waits: bool = False
+) -> RefreshingWorker:
+    """A worker for this thread, over models that are refreshed; see ``Models``. Its first bundle loads."""
+    spec = fresh()
+    with _lock:
+        models, users = _open.get(spec.transform, (None, 0))
+        if models is None:
+            models = Models(fresh, namespace, waits=waits, policy=_remembered.pop(spec.transform, None))
+        _open[spec.transform] = (models, users + 1)
+    return RefreshingWorker(models)
+
+
+def _close_models(models: Models, *, linger: bool) -> None:
+    transform = models.spec.transform
+    with _lock:
+        _, users = _open.pop(transform)
+        if users > 1:
+            _open[transform] = (models, users - 1)
+            return
+        _remembered.clear()
+        if not models.waits:
+            _remembered[transform] = models.policy
+    models.close(linger=linger)

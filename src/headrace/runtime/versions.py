@@ -1,0 +1,127 @@
+"""What tells of newer models, read; and a session's spec with such models in the place of its handlers' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+from headrace.core.errors import ConfigurationError, UnknownKeyError
+from headrace.runtime.plan import ONLY, Handler, Plan, Refreshed
+from headrace.runtime.session import SessionSpec
+
+Change: TypeAlias = dict[Any, Refreshed]
+"""Which models are to be replaced: by key, where the key decides on the model, else that of ``ONLY``."""
+
+
+class Version(NamedTuple):
+    """All models that are not their handlers' own any more; two with the same models are equal."""
+
+    models: frozenset[tuple[Any, Refreshed]] = frozenset()
+    """As in a ``Change``."""
+
+    def after(self, change: Mapping[Any, Refreshed]) -> Version:
+        """What it becomes."""
+        return Version(frozenset({**dict(self.models), **change}.items()))
+
+    def __str__(self) -> str:
+        """The paths."""
+        return ", ".join(sorted({one.path for _, one in self.models})) or "the handler's own"
+
+
+def change_in(value: Any, plan: Plan) -> Change:
+    """What a ``ModelMetadata``, or a list of ``KeyModelPathMapping``, asks for; nothing, if its path is empty.
+
+    Beam's own are as good as Headrace's. Keys that are not named keep their models.
+
+    Raises:
+        ConfigurationError: it does not fit the handler.
+    """
+    if hasattr(value, "model_id") and hasattr(value, "model_name"):
+        if plan.routed:
+            raise ConfigurationError(
+                f"{plan.name} has models by key: they are refreshed with a list of KeyModelPathMapping, not with "
+                f"{value!r}."
+            )
+        return {ONLY: Refreshed(str(value.model_id), str(value.model_name))} if value.model_id else {}
+    if isinstance(value, list | tuple) and all(hasattr(one, "keys") and hasattr(one, "update_path") for one in value):
+        if not plan.routed:
+            raise ConfigurationError(
+                f"{plan.name} has one model: it is refreshed with a ModelMetadata, not with {value!r}."
+            )
+        return _by_key(value, plan)
+    raise ConfigurationError(
+        f"a model is refreshed with a ModelMetadata or a list of KeyModelPathMapping, not with {value!r}."
+    )
+
+
+def _by_key(mappings: Iterable[Any], plan: Plan) -> Change:
+    change: Change = {}
+    for mapping in mappings:
+        if not mapping.update_path:
+            raise ConfigurationError(f"the KeyModelPathMapping of {mapping.keys} needs an update_path.")
+        for key in mapping.keys:
+            if key in change:
+                raise ConfigurationError(f"{key!r} appears in several KeyModelPathMappings; one path is enough.")
+            try:
+                plan.handler.cohort(key)
+            except UnknownKeyError as error:
+                raise ConfigurationError(f"{key!r} has no model to be refreshed: no mapping names it.") from error
+            change[key] = Refreshed(mapping.update_path, mapping.model_id)
+    return change
+
+
+def with_models(version: Version, fresh: Callable[[], SessionSpec]) -> SessionSpec:
+    """The spec of a session with these models.
+
+    Args:
+        version: says which.
+        fresh: makes the spec of one with the handlers' own, with handlers that nobody else has.
+
+    Raises:
+        Exception: a handler does not take the path.
+    """
+    spec = fresh()
+    if not version.models:
+        return spec
+    change = dict(version.models)
+    if spec.plan.routed:
+        return _routed(spec, change, fresh)
+    spec.plan.handler.update_model_path(change[ONLY].path)
+    return replace(spec, plan=replace(spec.plan, refreshed=change))
+
+
+def _routed(spec: SessionSpec, change: Change, fresh: Callable[[], SessionSpec]) -> SessionSpec:
+    """Keys of one model that are now to have several make as many of it; the first key keeps its model's name."""
+    keyed = spec.plan.handler
+    shared = set(spec.shared)
+    handlers: dict[Any, Handler] = {}
+    cohort_of: dict[Any, Any] = {}
+    refreshed: Change = {}
+    for (cohort, path), keys in _groups(keyed.cohort_of, change).items():
+        name = cohort if cohort in keys else keys[0]
+        handlers[name] = keyed.cohorts[cohort] if name == cohort else fresh().plan.handler.cohorts[cohort]
+        cohort_of.update(dict.fromkeys(keys, name))
+        if cohort in shared:
+            shared.add(name)
+        if path is not None:
+            handlers[name].update_model_path(path)
+            refreshed[name] = change[name]
+    keyed.cohorts, keyed.cohort_of = handlers, cohort_of
+    plan = replace(spec.plan, models=handlers, refreshed=refreshed)
+    return replace(spec, plan=plan, shared=frozenset(shared & set(handlers)))
+
+
+def _groups(cohort_of: Mapping[Any, Any], change: Change) -> dict[tuple[Any, str | None], list[Any]]:
+    groups: dict[tuple[Any, str | None], list[Any]] = {}
+    for key, cohort in cohort_of.items():
+        path = change[key].path if key in change else None
+        groups.setdefault((cohort, path), []).append(key)
+    return groups
+
+
+def names_to_load(now: Plan, before: Plan, in_use: set[Any]) -> list[Any]:
+    """Of models by key those of which an older one is in use, so that nobody waits for them; else the only one."""
+    if not now.routed:
+        return [ONLY]
+    return [name for name in now.models if before.handler.cohort(name) in in_use]

@@ -1,0 +1,137 @@
+"""Newer models come with a side input or as files, and predictions say which model they are of."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms import window
+from apache_beam.utils.timestamp import Timestamp
+
+from headrace.beam import (
+    KeyedModelHandler,
+    KeyModelMapping,
+    KeyModelPathMapping,
+    ModelHandler,
+    ModelMetadata,
+    PredictionResult,
+    RunInference,
+    WatchFilePattern,
+)
+from headrace.core.errors import ConfigurationError
+
+
+class Versioned(ModelHandler):
+    def __init__(self, path, **options):
+        super().__init__(**options)
+        self._model_uri = path
+
+    def load_model(self):
+        if self._model_uri.startswith("bad"):
+            raise ValueError(self._model_uri)
+        return [self._model_uri]
+
+    def update_model_path(self, model_path=None):
+        self._model_uri = model_path or self._model_uri
+
+    def run_inference(self, batch, model, inference_args=None):
+        assert model == [self._model_uri]
+        return [PredictionResult(example, example, self._model_uri) for example in batch]
+
+
+def metadata(path):
+    return ModelMetadata(path, f"name of {path}")
+
+
+def predicted(values):
+    return sorted((value.example, value.model_id) for value in values)
+
+
+def stamped(run, label, values):
+    """In windows of ten seconds each."""
+    pcoll = run.pipeline | label >> beam.Create(values) | f"{label} at" >> beam.MapTuple(window.TimestampedValue)
+    return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
+
+
+@pytest.mark.parametrize("place", [{}, {"isolate": True}])
+def test_the_side_inputs_model_is_the_first_one(run, place):
+    newer = run.pipeline | "Newer" >> beam.Create([metadata("v1")])
+    values = run.values(out=run.create([1, 2]) | RunInference(Versioned("bad"), model_metadata_pcoll=newer, **place))
+    assert predicted(values) == [(1, "v1"), (2, "v1")]
+    metrics = run.metrics()
+    assert metrics["RunInference", "num_inferences"] == metrics["RunInference", "name of v1_num_inferences"] == 2
+
+
+def test_without_a_value_the_handlers_own_model_serves(run):
+    newer = run.pipeline | "Newer" >> beam.Create([])
+    values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), model_metadata_pcoll=newer))
+    assert predicted(values) == [(1, "v0")]
+
+
+def test_of_several_values_the_latest_counts(run):
+    news = [window.TimestampedValue(metadata(f"v{n}"), n) for n in (1, 3, 2)]
+    newer = run.pipeline | "Newer" >> beam.Create(news) | "At" >> beam.Map(lambda one: one)
+    values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), model_metadata_pcoll=newer))
+    assert predicted(values) == [(1, "v3")]
+
+
+@pytest.mark.parametrize("place", [{}, {"isolate": True}])
+def test_bounded_elements_wait_for_the_model_of_their_window_and_a_bad_one_is_none(run, place):
+    elements = stamped(run, "Elements", [(n, n) for n in (1, 11, 21, 22, 31)])
+    newer = stamped(run, "Newer", [(metadata("v1"), 10), (metadata("bad"), 20), (metadata("v3"), 30)])
+    transform = RunInference(Versioned("v0"), model_metadata_pcoll=newer, **place)
+    good, dead = elements | transform.with_exception_handling()
+    good, failed = run.collect(good=good, failed=dead.failed_inferences)
+    assert predicted(value for value, _, _ in good) == [(1, "v0"), (11, "v1"), (21, "v1"), (22, "v1"), (31, "v3")]
+    assert sorted((value.example, time, start) for value, time, (start, _) in good)[1] == (11, 11.0, 10.0)
+    assert failed == []
+    metrics = run.metrics()
+    assert metrics["RunInference", "model_refreshes"] == 2
+    assert metrics["RunInference", "failed_model_refreshes"] == 1
+
+
+def test_keys_of_one_model_get_two(run):
+    elements = stamped(run, "Elements", [(("a", 1), 1), (("b", 2), 1), (("a", 3), 11), (("b", 4), 11), (("c", 5), 11)])
+    newer = stamped(run, "Newer", [([KeyModelPathMapping(["b"], "v1", "one")], 11)])
+    handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Versioned("ab")), KeyModelMapping(["c"], Versioned("c"))])
+    values = run.values(out=elements | RunInference(handler, placement="process", model_metadata_pcoll=newer))
+    expected = [(1, "ab"), (2, "ab"), (3, "ab"), (4, "v1"), (5, "c")]
+    assert predicted(value for _, value in values) == expected
+    assert run.metrics()["BeamML_KeyedModels", "b-one-_num_inferences"] == 1
+
+
+def test_the_newest_file_is_told_of_once_and_those_from_before_are_not(run, tmp_path):
+    (tmp_path / "before.bin").touch()
+    os.utime(tmp_path / "before.bin", (1, 1))
+    watched = WatchFilePattern(str(tmp_path / "*.bin"), interval=0.2, stop_timestamp=Timestamp.now() + 1)
+    for name, ahead in (("first", 10), ("older", 5), ("second", 20)):
+        (tmp_path / f"{name}.bin").touch()
+        os.utime(tmp_path / f"{name}.bin", (time.time() + ahead,) * 2)
+    told = run.values(out=run.pipeline | watched)
+    names = [one.model_name for one in told if one.model_name]
+    assert names[-1] == "second"
+    assert len(set(names)) == len(names)
+    assert "before" not in names
+    assert all(one.model_id == str(tmp_path / f"{one.model_name}.bin") for one in told if one.model_name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model_metadata_pcoll": "v1"}, "must be a PCollection of ModelMetadata"),
+        ({"interval": 3}, "interval go with watch_model_pattern"),
+    ],
+)
+def test_what_makes_no_sense_is_said_at_once(arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
+        RunInference(Versioned("v0"), **arguments)
+
+
+def test_only_one_source_tells_of_models():
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    newer = pipeline | beam.Create([metadata("v1")])
+    with pytest.raises(ConfigurationError, match="not both"):
+        RunInference(Versioned("v0"), model_metadata_pcoll=newer, watch_model_pattern="*")

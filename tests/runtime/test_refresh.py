@@ -1,0 +1,311 @@
+"""A newer model loads beside the older one, wherever models live, and takes its place between two batches."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from functools import partial
+
+import cloudpickle
+import pytest
+
+from headrace import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, ModelHandler, ModelMetadata
+from headrace.core.events import BatchCompleted, ModelRefreshed, RefreshFailed
+from headrace.core.result import PredictionResult
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.refresh import open_refreshing_worker
+from headrace.runtime.refresh_policy import News
+from headrace.runtime.session import SessionSpec
+
+PLACES = {
+    "process": {},
+    "isolated": {"isolate": True},
+    "mapped": {"placement": "machine"},
+    "mapped and isolated": {"placement": "machine", "isolate": True},
+    "timed": {"timeout_secs": 60},
+    "copies": {},
+}
+COPIES = {"copies": {"model_copies": 2}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Model:
+    """Circular, as models are."""
+
+    def __init__(self, path):
+        self.path = path
+        self.itself = self
+
+
+class Versioned(ModelHandler):
+    """Predicts the path of its model and says so; loads a path when a file of its name is in the folder.
+
+    Paths that begin with "bad" cannot be loaded. In the folder lies a note of each load.
+    """
+
+    def __init__(self, folder, path="v0", **options):
+        super().__init__(**options)
+        self.folder, self._model_uri = folder, path
+
+    def load_model(self):
+        path = self._model_uri
+        if path.startswith("bad"):
+            raise ValueError(path)
+        while not (path == "v0" or (self.folder / path).exists()):
+            time.sleep(0.002)
+        (self.folder / f"loaded-{path}-{os.getpid()}-{os.urandom(3).hex()}").touch()
+        return Model(path)
+
+    def update_model_path(self, model_path=None):
+        self._model_uri = model_path or self._model_uri
+
+    def run_inference(self, batch, model, inference_args=None):
+        assert model.path == self._model_uri
+        return [PredictionResult(example, (model.path, len(batch)), self._model_uri) for example in batch]
+
+
+class Events(list):
+    def on_event(self, event):
+        self.append(event)
+
+
+class Thread:
+    """One thread's refreshing worker, and what it has come to."""
+
+    def __init__(self, spec):
+        self.fresh = partial(cloudpickle.loads, cloudpickle.dumps(spec))
+        self.events = Events()
+        self.moment = 9
+        self.worker = None
+
+    def open(self, first=News(0, None), waits=False):
+        self.worker = open_refreshing_worker(self.fresh, waits=waits)
+        self.begin(first)
+
+    def close(self):
+        if self.worker is not None:
+            self.worker.close()
+        self.worker = None
+
+    @property
+    def models(self):
+        return self.worker.models
+
+    def begin(self, first=News(0, None)):
+        self.bundle = self.worker.bundle(lambda _: self.events)
+        self.outcomes = []
+        self.bundle.see(first)
+
+    def told(self, *value):
+        self.moment += 1
+        news = News(self.moment, value[0] if isinstance(value[0], list) else ModelMetadata(value[0], value[0]))
+        self.bundle.see(news)
+        return news
+
+    def add(self, *elements):
+        for element in elements:
+            self.outcomes += self.bundle.add(element, element)
+
+    def finish(self):
+        self.outcomes += self.bundle.finish()
+        values = [value for outcome in self.outcomes for value in outcome.values]
+        self.begin()
+        return values
+
+    def ask(self, *elements):
+        self.add(*elements)
+        return self.finish()
+
+    def count(self, kind):
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+@pytest.fixture
+def place(request):
+    """How a test asks for a place; those of the machine have a runtime directory of their own."""
+    name = getattr(request, "param", "process")
+    if "mapped" in name or name == "copies":
+        request.getfixturevalue("runtime")
+    return name
+
+
+@pytest.fixture
+def thread(place):
+    threads = []
+
+    def make(handler, caught=(), **options):
+        is_spec = isinstance(handler, SessionSpec)
+        spec = handler if is_spec else catching(prepare(handler, Request(**PLACES[place])), caught)
+        threads.append(Thread(spec))
+        threads[-1].open(**options)
+        return threads[-1]
+
+    yield make
+    for one in threads:
+        one.close()
+    assert [one for one in threading.enumerate() if one.name == "headrace-refresh"] == []
+
+
+@pytest.fixture
+def serves(wait_until):
+    """Waits until a version serves."""
+
+    def wait(thread, path):
+        assert wait_until(lambda: path in str(thread.models.serving))
+
+    return wait
+
+
+def models(path):
+    """Those of this process that were loaded from there, weakly."""
+    everything = gc.get_objects()
+    return [weakref.ref(one) for one in everything if type(one).__name__ == "Model" and one.path == path]
+
+
+def loads(folder, path):
+    return len(list(folder.glob(f"loaded-{path}-*")))
+
+
+def ids(values):
+    return [value.model_id for value in values]
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_batches_go_on_with_the_old_model_until_the_new_one_is_there(thread, serves, tmp_path, place):
+    one = thread(Versioned(tmp_path, max_batch_size=2, **COPIES.get(place, {})))
+    assert ids(one.ask(1, 2, 3)) == ["v0"] * 3
+    one.told("v1")
+    assert ids(one.ask(1, 2, 3)) == ["v0"] * 3
+    (tmp_path / "v1").touch()
+    serves(one, "v1")
+    assert ids(one.ask(1, 2, 3)) == ["v1"] * 3
+    assert (loads(tmp_path, "v0"), loads(tmp_path, "v1")) == (1, 1)
+    one.finish()
+    assert one.count(ModelRefreshed) == 1
+
+
+@pytest.mark.parametrize("place", PLACES, indirect=True)
+def test_a_model_that_cannot_be_loaded_leaves_the_old_one(thread, wait_until, tmp_path, caplog, place):
+    one = thread(Versioned(tmp_path, **COPIES.get(place, {})), caught=Exception)
+    one.ask(1)
+    with caplog.at_level(logging.WARNING, "headrace.runtime.refresh"):
+        one.told("bad")
+        assert wait_until(lambda: caplog.records)
+    assert ids(one.ask(1)) == ["v0"]
+    assert (one.count(RefreshFailed), one.count(ModelRefreshed)) == (1, 0)
+    assert caplog.messages == ["Versioned: the refresh to bad failed; the handler's own goes on: ValueError('bad')"]
+
+
+def test_a_batch_has_one_model_though_it_is_swapped_in_mid_bundle(thread, serves, tmp_path):
+    one = thread(Versioned(tmp_path, max_batch_size=4, min_batch_size=4))
+    (tmp_path / "v1").touch()
+    one.add(1, 2, 3, 4, 5, 6)
+    one.told("v1")
+    serves(one, "v1")
+    values = one.ask(7, 8, 9, 10, 11)
+    assert [value.inference for value in values] == [("v0", 4)] * 4 + [("v0", 2)] * 2 + [("v1", 4)] * 4 + [("v1", 1)]
+    assert [value.example for value in values] == list(range(1, 12))
+
+
+def test_the_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path):
+    handler = Versioned(tmp_path)
+    gc.collect()
+    busy = thread(handler)
+    idle = thread(busy.models.spec)
+    assert idle.models is busy.models
+    idle.ask(1)
+    busy.add(1)
+    (tmp_path / "v1").touch()
+    busy.told("v1")
+    serves(busy, "v1")
+    old, new = models("v0"), models("v1")
+    assert (len(old), len(new)) == (1, 1)
+    assert ids(busy.ask(2)) == ["v0", "v1"]
+    assert wait_until(lambda: old[0]() is None)
+    assert new[0]() is not None
+
+
+def test_the_very_first_model_is_the_newest_and_is_waited_for(thread, tmp_path):
+    (tmp_path / "v7").touch()
+    one = thread(Versioned(tmp_path, path="bad"), first=News(3, ModelMetadata("v7", "seven")))
+    assert ids(one.ask(1)) == ["v7"]
+    assert (loads(tmp_path, "v7"), one.count(ModelRefreshed)) == (1, 0)
+
+
+def test_where_the_very_first_model_cannot_be_loaded_the_handlers_own_serves(thread, tmp_path):
+    one = thread(Versioned(tmp_path), first=News(3, ModelMetadata("bad", "")))
+    assert ids(one.ask(1)) == ["v0"]
+    assert one.count(RefreshFailed) == 1
+
+
+def test_where_no_model_can_be_loaded_the_bundle_fails(thread, tmp_path):
+    with pytest.raises(ValueError, match="bad1"):
+        thread(Versioned(tmp_path, "bad1"), first=News(3, ModelMetadata("bad2", "")))
+
+
+def test_news_that_do_not_fit_the_handler_are_said_once_and_change_nothing(thread, tmp_path):
+    one = thread(Versioned(tmp_path))
+    mappings = [KeyModelPathMapping(["a"], "v1")]
+    one.bundle.see(News(1, mappings))
+    one.bundle.see(News(1, mappings))
+    one.bundle.see(News(2, "v1"))
+    assert ids(one.ask(1)) == ["v0"]
+    messages = [str(event.error) for event in one.events if isinstance(event, RefreshFailed)]
+    assert len(messages) == 2
+    assert "it is refreshed with a ModelMetadata, not with" in messages[0]
+    assert "a ModelMetadata or a list of KeyModelPathMapping, not with 'v1'" in messages[1]
+
+
+def test_where_all_input_is_there_elements_wait_for_the_model_they_are_told_of(thread, tmp_path):
+    for path in ("v1", "v2"):
+        (tmp_path / path).touch()
+    one = thread(Versioned(tmp_path), waits=True)
+    for path in ("v1", "v2", "v1"):
+        one.told(path)
+        one.add(path)
+    assert [(value.example, value.model_id) for value in one.finish()] == [(path, path) for path in ("v1", "v2", "v1")]
+
+
+def test_what_loads_when_the_transform_ends_is_let_go_of(tmp_path, thread, wait_until):
+    gc.collect()
+    one = thread(Versioned(tmp_path))
+    one.told("v1")
+    threading.Timer(0.05, (tmp_path / "v1").touch).start()
+    one.bundle = None
+    one.close()
+    assert loads(tmp_path, "v1") == 1
+    gc.collect()
+    assert models("v0") == models("v1") == []
+
+
+@pytest.mark.parametrize("place", ["process", "isolated", "mapped", "mapped and isolated"], indirect=True)
+def test_only_the_models_of_the_keys_named_change(thread, serves, tmp_path, place):
+    mappings = [
+        KeyModelMapping(["a", "b"], Versioned(tmp_path, "ab")),
+        KeyModelMapping(["c"], Versioned(tmp_path, "c")),
+    ]
+    for path in ("ab", "c", "b2"):
+        (tmp_path / path).touch()
+    one = thread(KeyedModelHandler(mappings))
+    answers = {key: value.model_id for key, value in one.ask(("a", 1), ("b", 2), ("c", 3))}
+    assert answers == {"a": "ab", "b": "ab", "c": "c"}
+    one.told([KeyModelPathMapping(["b"], "b2", "second")])
+    serves(one, "b2")
+    answers = {key: value.model_id for key, value in one.ask(("a", 1), ("b", 2), ("c", 3))}
+    assert answers == {"a": "ab", "b": "b2", "c": "c"}
+    if place != "isolated":
+        assert loads(tmp_path, "ab") == loads(tmp_path, "c") == loads(tmp_path, "b2") == 1
+    labels = {event.model for event in one.events if isinstance(event, BatchCompleted)}
+    assert labels == {"a", "c", "b-second"}

@@ -1,0 +1,153 @@
+"""Whatever the order of news, loads and failures: one version serves at a time, and the last good one wins."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.runtime.plan import ONLY, Refreshed
+from headrace.runtime.refresh_policy import News, RefreshPolicy
+from headrace.runtime.versions import Version
+
+NOW = 1000.0
+LATER = NOW + 1e9
+
+
+def to(path, *keys):
+    return {key: Refreshed(path, path) for key in keys or (ONLY,)}
+
+
+def wanting(*paths, policy=None):
+    policy = policy or RefreshPolicy()
+    for moment, path in enumerate(paths):
+        policy.want(News(moment, path), to(path))
+    return policy
+
+
+def load_all(policy, broken=(), now=NOW):
+    while (version := policy.next(now)) is not None:
+        if any(one.path in broken for _, one in version.models):
+            policy.failed(now, 0)
+        else:
+            policy.loaded()
+    return str(policy.serving)
+
+
+def test_nothing_is_loaded_that_nobody_wants():
+    policy = RefreshPolicy()
+    policy.want(News(0, None), {})
+    policy.want(News(0, "same"), {})
+    assert not policy.is_due(LATER)
+    assert policy.next(LATER) is None
+
+
+def test_what_is_wanted_while_another_loads_comes_next_and_only_the_latest_of_it():
+    policy = wanting("a")
+    assert str(policy.next(NOW)) == "a"
+    wanting("b", "c", policy=policy)
+    policy.loaded()
+    assert str(policy.serving) == "a"
+    assert str(policy.next(NOW)) == "c"
+    policy.loaded()
+    assert policy.next(LATER) is None
+
+
+def test_news_are_in_the_order_of_their_moments_unless_each_thread_gets_what_it_is_told():
+    for waits, expected in ((False, "new"), (True, "old")):
+        policy = RefreshPolicy(waits=waits)
+        policy.want(News(5, "new"), to("new"))
+        policy.want(News(3, "old"), to("old"))
+        assert load_all(policy) == expected
+
+
+def test_going_back_is_news():
+    policy = wanting("a")
+    load_all(policy)
+    policy.want(News(7, "b"), to("b"))
+    load_all(policy)
+    policy.want(News(8, "a"), to("a"))
+    assert load_all(policy) == "a"
+
+
+def test_what_failed_is_tried_again_ever_more_rarely():
+    policy, now = wanting("broken"), NOW
+    pauses = []
+    for _ in range(9):
+        assert policy.next(now) is not None
+        policy.failed(now, 0)
+        assert not policy.is_due(now)
+        began = now
+        while not policy.is_due(now):
+            now += 30
+        pauses.append(now - began)
+    assert pauses == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
+    policy.next(now)
+    policy.failed(now, 1000)
+    assert not policy.is_due(now + 9999)
+
+
+def test_what_failed_is_forgotten_for_something_newer():
+    policy = wanting("broken")
+    load_all(policy, {"broken"})
+    policy.want(News(9, "good"), to("good"))
+    assert load_all(policy, {"broken"}) == "good"
+    assert not policy.is_due(LATER)
+
+
+def test_changes_of_other_keys_are_not_lost():
+    policy = RefreshPolicy()
+    policy.want(News(1, 1), to("one", "k1"))
+    policy.want(News(2, 2), to("two", "k2"))
+    policy.want(News(3, 3), to("three", "k2"))
+    load_all(policy)
+    assert policy.serving == Version().after(to("one", "k1")).after(to("three", "k2"))
+
+
+def test_a_beginning_that_failed_is_tried_again_later():
+    policy = RefreshPolicy()
+    news, change = News(1, "broken"), to("broken")
+    assert str(policy.first(change)) == "broken"
+    policy.started(Version(), news, change, NOW)
+    policy.want(news, change)
+    assert not policy.is_due(NOW)
+    assert policy.first(change) == Version()
+    assert str(policy.next(LATER)) == "broken"
+
+
+def test_news_that_make_no_sense_are_said_once():
+    policy = RefreshPolicy()
+    assert policy.refuse(News(1, "what?"))
+    assert not policy.refuse(News(1, "what?"))
+    assert not policy.is_due(LATER)
+
+
+@given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["begin", "end"]))), st.sets(st.integers(0, 5)))
+def test_the_last_good_one_wins(steps, broken):
+    policy, said, loading, good = RefreshPolicy(), [], None, Version()
+    for step in steps:
+        if isinstance(step, int):
+            said.append(step)
+            policy.want(News(len(said), step), to(str(step)))
+        elif step == "begin" and loading is None:
+            loading = policy.next(NOW)
+        elif step == "end" and loading is not None:
+            if int(str(loading)) in broken:
+                policy.failed(NOW, 0)
+            else:
+                policy.loaded()
+                good = loading
+            loading = None
+        assert policy.serving == good
+    if loading is not None:
+        if int(str(loading)) in broken:
+            policy.failed(NOW, 0)
+        else:
+            policy.loaded()
+            good = loading
+    served = load_all(policy, {str(one) for one in broken})
+    if said and said[-1] not in broken:
+        assert served == str(said[-1])
+    else:
+        assert served == str(good) or int(served) in said
+    if said and said[-1] in broken:
+        assert policy.is_due(LATER)
