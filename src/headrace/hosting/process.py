@@ -131,7 +131,7 @@ class ModelStore:
         try:
             while True:
                 slot = self._slots.get(name)
-                if slot is not None and slot.ready and self._may_pass():
+                if slot is not None and slot.ready and (needs_room or self._may_pass()):
                     self._slots.move_to_end(name)
                     return slot
                 if slot is None and self._has_room(name, at_least):
@@ -148,7 +148,10 @@ class ModelStore:
                 self._changed.notify_all()
 
     def _may_pass(self) -> bool:
-        """Those who find their model there go before those who must load one, but not for ever."""
+        """Those who find their model there go before those who must load one, but not for ever.
+
+        Not to be asked for one of the latter, for whom another thread has loaded the model meanwhile.
+        """
         if self._waiting and self._passed >= _PATIENCE:
             return False
         self._passed += self._waiting > 0
