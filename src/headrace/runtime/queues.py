@@ -15,6 +15,7 @@ from headrace.batching.lookahead import Measured, lookahead_for
 from headrace.batching.seats import Seats, Waiting, next_to_leave, order_of_flush
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
+from headrace.core.keyed import not_pairs
 from headrace.runtime.plan import ONLY, Plan
 
 AnyBatch: TypeAlias = Batch | ColumnarBatch
@@ -185,7 +186,7 @@ class Queues:
             return [(ONLY, Batch([element], [tag]))]
         if self._rows is not None:
             return zip(repeat(ONLY), self._rows.add(element, tag, rows_in(element)))
-        name = self._plan.handler.cohort(element[0]) if self._plan.routed else ONLY
+        name = self._name(element) if self._plan.routed else ONLY
         queue = self._queues[name] if name in self._queues else self._queue(name)
         full: Iterable[Batch] = ()
         if name in self._seats:
@@ -203,6 +204,13 @@ class Queues:
             yield from self._all_of(name)
         if self._rows:
             yield ONLY, self._rows.flush()
+
+    def _name(self, pair: Any) -> Any:
+        try:
+            key = pair[0]
+        except (TypeError, LookupError):
+            raise not_pairs([pair]) from None
+        return self._plan.handler.cohort(key)
 
     def _leaving(self, name: Any, queue: _Queue, full: Iterable[Batch]) -> Iterator[tuple[Any, AnyBatch]]:
         for batch in full:
