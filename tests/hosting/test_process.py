@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -120,6 +121,20 @@ def test_many_threads_never_exceed_the_limit():
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(use, range(500)))
     assert max(most) <= 3
+
+
+def test_the_memory_of_a_model_that_has_been_dropped_is_free_at_once():
+    class Cyclic:
+        def __init__(self):
+            self.itself = self
+
+    store = ModelStore()
+    with store.use("m", Cyclic) as model:
+        seen = weakref.ref(model)
+        assert not store.drop_idle()
+    del model
+    assert store.drop_idle()
+    assert seen() is None
 
 
 def test_whoever_waits_for_room_gets_a_model_that_another_thread_loads_meanwhile():

@@ -74,11 +74,13 @@ class ModelStore:
             self._changed.notify_all()
 
     def drop_idle(self) -> bool:
-        """Lets go of the model that has been idle longest; whether there was one."""
+        """Lets go of the model that has been idle longest; whether there was one. Its memory is then free."""
         with self._changed:
             idle = self._idle()
             self._drop(idle[:1])
-            return bool(idle)
+        if idle:
+            give_back_memory()  # a model in a cycle of references is gone only with the garbage
+        return bool(idle)
 
     @contextmanager
     def use(
