@@ -185,9 +185,32 @@ def test_mappings_need_keys():
         KeyedModelHandler([KeyModelMapping([], Adder())])
 
 
-def test_a_limit_below_one_is_refused():
-    with pytest.raises(ConfigurationError, match="at least 1"):
-        KeyedModelHandler([KeyModelMapping(["a"], Adder())], max_models_per_worker_hint=0)
+@pytest.mark.parametrize("limit", [0, 1.5, "2"])
+def test_a_limit_is_a_whole_number_of_at_least_one(limit):
+    with pytest.raises(ConfigurationError, match="an int, at least 1"):
+        KeyedModelHandler([KeyModelMapping(["a"], Adder())], max_models_per_worker_hint=limit)
+
+
+def test_mappings_may_be_a_tuple():
+    mappings = (KeyModelMapping(["a"], Adder()), KeyModelMapping(("b", "c"), Adder(10)))
+    assert run(KeyedModelHandler(mappings), [("c", 1), ("a", 1)]) == [("c", 11), ("a", 2)]
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ([Adder()], "one handler or KeyModelMappings"),
+        ({"a": Adder()}, "a handler is needed"),
+        (Adder, "a handler is needed"),
+        ([KeyModelMapping(["a"], None)], "a handler is needed"),
+        ([KeyModelMapping({"a"}, Adder())], "a list of hashables"),
+        ([KeyModelMapping([["a"]], Adder())], "a list of hashables"),
+    ],
+    ids=["no-mappings", "dict", "class", "mapping-of-nothing", "set", "unhashable"],
+)
+def test_what_is_no_handler_and_no_mapping_is_refused(given, cure):
+    with pytest.raises(ConfigurationError, match=cure):
+        KeyedModelHandler(given)
 
 
 @pytest.mark.parametrize("processed", [Adder().with_preprocess_fn(int), Adder().with_postprocess_fn(int)])
@@ -241,6 +264,12 @@ def test_maybe_keyed_takes_both():
     assert run(handler, [("a", 1), ("b", 2)]) == [("a", 2), ("b", 3)]
     assert run(handler, [1, ("a", 1), 2]) == [2, ("a", 2), 3]
     assert handler.get_num_bytes([1, ("a", 1)]) == len(pickle.dumps(("a",))) + 20
+
+
+def test_a_tuple_that_is_no_pair_loses_nothing_of_it():
+    handler = MaybeKeyedModelHandler(Adder())
+    with pytest.raises(TypeError, match=r"pairs, not \('a', 1, 2\)"):
+        run(handler, [1, ("a", 1), ("a", 1, 2)])
 
 
 def test_keyed_handlers_survive_pickling():

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
-from headrace import predict
+from headrace import ConfigurationError, predict
 from headrace.beam import RunInference
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy, default_numpy_inference_fn
 from headrace.testing import HandlerContract, nearly_equal
@@ -176,6 +176,16 @@ def test_providers_that_were_asked_for_are_not_changed(product_uri):
     handler = OnnxModelHandlerNumpy(product_uri, providers=["NoSuchExecutionProvider"])
     with pytest.warns(UserWarning, match="NoSuchExecutionProvider"):
         handler.load_model()
+
+
+def test_without_providers_onnxruntime_chooses(product_uri):
+    found = OnnxModelHandlerNumpy(product_uri, providers=None).load_model().get_providers()
+    assert found[-1] == "CPUExecutionProvider"
+
+
+def test_a_single_provider_is_to_be_in_a_list(product_uri):
+    with pytest.raises(ConfigurationError, match=r"must be a list: \['CUDAExecutionProvider'\]"):
+        OnnxModelHandlerNumpy(product_uri, providers="CUDAExecutionProvider")
 
 
 def test_provider_options_go_to_the_session(product_uri, capsys):

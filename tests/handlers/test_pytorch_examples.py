@@ -76,6 +76,26 @@ def test_two_outputs_are_not_the_predictions_of_a_batch_of_two():
         default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Halves(), CPU)
 
 
+def test_two_outputs_under_one_name_are_not_predictions_either():
+    class Named(torch.nn.Module):
+        def forward(self, inputs):
+            return {"sum": inputs.sum(1), "halves": (inputs[:, :1], inputs[:, 1:])}
+
+    with pytest.raises(ValueError, match="tuple of 2 outputs"):
+        default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Named(), CPU)
+
+
+def test_a_list_has_a_prediction_for_each_example_in_memory_of_its_own():
+    class Detector(torch.nn.Module):
+        def forward(self, inputs):
+            return [{"boxes": row, "scores": [row[:2]]} for row in inputs]
+
+    results = default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Detector(), CPU)
+    assert [result.inference["boxes"].tolist() for result in results] == [[0.0] * 3, [1.0] * 3]
+    tensors = [tensor for one in results for tensor in (one.inference["boxes"], *one.inference["scores"])]
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors)
+
+
 @pytest.mark.parametrize("other", [{"b": torch.zeros(1)}, {}, {"a": torch.zeros(1), "b": torch.zeros(1)}])
 def test_examples_of_one_batch_have_the_same_names(other):
     with pytest.raises(ValueError, match=r"same names: \['a'\], \["):

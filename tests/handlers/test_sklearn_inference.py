@@ -263,8 +263,20 @@ def test_a_frame_that_lacks_a_column_is_no_frame_with_a_missing_value(table_uri)
 
 def test_the_order_of_columns_does_not_matter(table_model, table_uri):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
-    results = infer(handler, [FRAMES[0], FRAMES[1][["colour", "height"]]])
-    assert numpy.allclose([result.inference for result in results], table_model.predict(TABLE[:2]))
+    turned = FRAMES[1][["colour", "height"]]
+    for frames in ([FRAMES[0], turned], [turned, FRAMES[0]], [turned]):
+        results = infer(handler, frames)
+        expected = table_model.predict(pandas.concat(frames)[TABLE.columns])
+        assert numpy.allclose([result.inference for result in results], expected)
+
+
+def test_it_does_matter_to_a_model_that_knows_no_names(tmp_path):
+    model = LinearRegression().fit([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 10.0, 0.0])
+    (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
+    handler = SklearnModelHandlerPandas(tmp_path / "model.pickle")
+    frame = pandas.DataFrame({"a": [1.0], "b": [2.0]})
+    with pytest.raises(ValueError, match=r"same order.*: \['a', 'b'\], \['b', 'a'\]"):
+        infer(handler, [frame, frame[["b", "a"]]])
 
 
 def test_num_bytes_are_those_of_the_data(forest_uri):

@@ -17,7 +17,12 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import ConfigurationError, Failure, predict
 from headrace.beam import RunInference
-from headrace.handlers.tensorflow_inference import ModelType, TFModelHandlerNumpy, TFModelHandlerTensor
+from headrace.handlers.tensorflow_inference import (
+    ModelType,
+    TFModelHandlerNumpy,
+    TFModelHandlerTensor,
+    default_numpy_inference_fn,
+)
 from headrace.testing import HandlerContract, hang, nearly_equal
 
 RNG = numpy.random.default_rng(7)
@@ -202,6 +207,14 @@ def test_named_outputs_make_a_dict_for_each_example(folder):
 def test_several_outputs_are_not_the_predictions_of_a_batch_of_two(folder):
     with pytest.raises(ValueError, match=r"tuple of 2 outputs.*inference_fn"):
         infer(TFModelHandlerNumpy(folder / "two.keras"), ARRAYS[:2])
+
+
+def test_nor_are_several_outputs_under_one_name():
+    def model(rows):
+        return {"sum": tensorflow.reduce_sum(rows, 1), "both": [rows + 1, rows + 2]}
+
+    with pytest.raises(ValueError, match=r"tuple of 2 outputs.*inference_fn"):
+        default_numpy_inference_fn(model, ARRAYS[:2], {})
 
 
 def test_a_signature_with_several_inputs(folder):

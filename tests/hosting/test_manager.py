@@ -12,6 +12,7 @@ import pytest
 from headrace.core.errors import HostStartError, ModelMemoryError
 from headrace.hosting import manager as manager_module
 from headrace.hosting.arena import attach
+from headrace.hosting.channel import Channel
 from headrace.hosting.encoding import decode
 from headrace.hosting.lease import seat_name
 from headrace.hosting.life import Loss
@@ -296,6 +297,34 @@ def test_a_model_in_use_makes_no_room(managers, memory, lease_of):
     assert set(managers.models()) == {"6"}
     used.close()
     assert take(lease_of(a_list, "5", at_least=5 * GB))[1]
+
+
+def test_who_comes_after_a_client_has_left_is_not_refused_for_its_model(
+    managers, memory, lease_of, monkeypatch, wait_until
+):
+    noticed = threading.Event()
+
+    class Late(Channel):
+        """Whoever serves it takes a while to notice that the client has left."""
+
+        def receive(self, timeout_secs=None):
+            try:
+                return super().receive(timeout_secs)
+            except EOFError:
+                noticed.wait(30)
+                raise
+
+    monkeypatch.setattr(manager_module, "Channel", Late)
+    leaves = lease_of(a_list, "6", at_least=6 * GB)
+    take(leaves)
+    leaves.close()
+    with ThreadPoolExecutor(1) as pool:
+        comes = pool.submit(take, lease_of(a_list, "5", at_least=5 * GB))
+        try:
+            assert wait_until(lambda: comes.done() or "5" in managers.models())
+        finally:
+            noticed.set()
+        assert comes.result() == (["a", "model"], True)
 
 
 def test_what_never_fits_is_refused_with_the_figures(managers, memory, lease_of):

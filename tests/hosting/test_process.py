@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -120,6 +121,40 @@ def test_many_threads_never_exceed_the_limit():
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(use, range(500)))
     assert max(most) <= 3
+
+
+def test_the_memory_of_a_model_that_has_been_dropped_is_free_at_once():
+    class Cyclic:
+        def __init__(self):
+            self.itself = self
+
+    store = ModelStore()
+    with store.use("m", Cyclic) as model:
+        seen = weakref.ref(model)
+        assert not store.drop_idle()
+    del model
+    assert store.drop_idle()
+    assert seen() is None
+
+
+def test_whoever_waits_for_room_gets_a_model_that_another_thread_loads_meanwhile():
+    store, got = ModelStore(limit=1), []
+
+    def use(name):
+        with store.use(name, object) as model:
+            got.append(model)
+
+    waits = threading.Thread(target=use, args=["b"], daemon=True)
+    with store.use("a", object):
+        waits.start()
+        while not store._waiting:
+            pass
+        for _ in range(64):  # so many go before whoever waits
+            use("a")
+    use("b")  # before the other thread, which has been woken, has the lock
+    waits.join(30)
+    assert len(set(map(id, got[-2:]))) == 1
+    assert len(got) == 66
 
 
 def test_one_store_for_an_identifier_while_anybody_has_it_open():

@@ -13,12 +13,21 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, KeyedModelHandler, KeyModelMapping, ModelHandler, predict
+from headrace import (
+    BatchingConfig,
+    ConfigurationError,
+    Failure,
+    KeyedModelHandler,
+    KeyModelMapping,
+    ModelHandler,
+    predict,
+)
 from headrace.hosting import room
 from headrace.hosting.memory import resident_bytes
 from headrace.runtime.plan import make_plan
 from headrace.runtime.prepare import Request, prepare
 from headrace.runtime.worker import open_worker
+from headrace.testing import DoublingHandler
 
 MIB = 1 << 20
 WAYS = [{"placement": "process"}, {"placement": "process", "isolate": True}, {"placement": "machine"}]
@@ -191,6 +200,16 @@ def test_each_model_has_the_batches_that_its_own_handler_asks_for(tmp_path, way)
     assert [sizes[2, n] for n in (0, 30, 1, 2, 9, 8)] == [6] * 6
     everywhere = predict(handler, elements, batching=BatchingConfig(min_batch_size=4, max_batch_size=4), **way)
     assert {size for _, (_, _, size) in everywhere} == {4, 2}
+
+
+@pytest.mark.parametrize("by_key", [True, False])
+def test_what_is_no_pair_fails_alone_and_is_named(by_key):
+    one = DoublingHandler()
+    handler = KeyedModelHandler([KeyModelMapping(["a"], one)] if by_key else one)
+    elements = [("a", 1), ("a", 1, 2), ["a", 2], ("a",), 5]
+    outcomes = list(predict(handler, elements, on_failure="yield"))
+    assert [place for place, outcome in enumerate(outcomes) if isinstance(outcome, Failure)] == [1, 3, 4]
+    assert all(f"pairs, not {outcomes[place].element!r}" in str(outcomes[place].error) for place in (1, 3, 4))
 
 
 def test_options_of_one_model_that_contradict_are_refused_at_once(tmp_path):

@@ -201,8 +201,9 @@ def test_an_element_without_a_model_is_in_no_queue():
     queues = queues_for(by_key("a"), fixed(2))
     with pytest.raises(UnknownKeyError):
         queues.add(("z", 1), "bad")
-    with pytest.raises(TypeError):
-        queues.add(3, "worse")
+    for stranger in (3, (), None, {"a": 1}):
+        with pytest.raises(TypeError, match=r"takes \(key, example\) pairs, not"):
+            queues.add(stranger, "worse")
     assert list(queues.flush()) == []
 
 

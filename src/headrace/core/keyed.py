@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -93,25 +93,24 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
 
     Raises:
         ConfigurationError: a handler has preprocessing or postprocessing of its own (add it to this handler instead),
-            a mapping has no keys, or a key has two models.
+            a mapping has no keys, a key has two models, or an argument is something else.
     """
 
     def __init__(
         self,
         unkeyed: ModelHandler[ExampleT, PredictionT, ModelT]
-        | list[KeyModelMapping[KeyT, ExampleT, PredictionT, ModelT]],
+        | Sequence[KeyModelMapping[KeyT, ExampleT, PredictionT, ModelT]],
         max_models_per_worker_hint: int | None = None,
     ) -> None:
-        if max_models_per_worker_hint is not None and max_models_per_worker_hint < 1:
-            raise ConfigurationError(
-                f"max_models_per_worker_hint must be at least 1, not {max_models_per_worker_hint}."
-            )
+        hint = max_models_per_worker_hint
+        if hint is not None and (not isinstance(hint, int) or hint < 1):
+            raise ConfigurationError(f"max_models_per_worker_hint must be an int, at least 1, not {hint!r}.")
         self.max_models = max_models_per_worker_hint
         self.cohorts: dict[Any, ModelHandler[Any, Any, Any]] = {}
         """The handler of each mapping, under its first key; empty where one handler serves all keys."""
         self.cohort_of: dict[Any, Any] = {}
         """The first key of the mapping that each key belongs to."""
-        if isinstance(unkeyed, list):
+        if isinstance(unkeyed, Sequence):
             if not unkeyed:
                 raise ConfigurationError("KeyedModelHandler needs a handler, or at least one KeyModelMapping.")
             for mapping in unkeyed:
@@ -208,8 +207,14 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
             return _pair(self.cohorts[cohort], keys, examples, model, args)
 
     def _add(self, mapping: KeyModelMapping[Any, Any, Any, Any]) -> None:
+        if not hasattr(mapping, "mh"):
+            raise ConfigurationError(f"KeyedModelHandler takes one handler or KeyModelMappings, not {mapping!r:.200}.")
         handler = mapping.mh
         _refuse_processing(handler)
+        if not isinstance(mapping.keys, Sequence) or not all(isinstance(key, Hashable) for key in mapping.keys):
+            raise ConfigurationError(
+                f"the keys of a KeyModelMapping are a list of hashables, not {mapping.keys!r:.200}."
+            )
         if not mapping.keys:
             raise ConfigurationError(
                 f"Empty list maps to model handler {handler}. All model handlers must have one or more associated keys."
@@ -224,7 +229,7 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
 
 
 class MaybeKeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]):
-    """Runs a handler on examples or on (key, example) pairs, whichever come: a tuple is taken for a pair.
+    """Runs a handler on examples or on (key, example) pairs, whichever come: a tuple is a pair, or an error.
 
     Args:
         unkeyed: the handler for examples, whose type must not be a tuple; without pre- and postprocessing.
@@ -250,7 +255,15 @@ class MaybeKeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, Mo
 
 
 def _examples(batch: Sequence[Any]) -> list[Any]:
+    if any(isinstance(element, tuple) and len(element) != 2 for element in batch):
+        raise not_pairs(element for element in batch if isinstance(element, tuple))
     return [element[1] if isinstance(element, tuple) else element for element in batch]
+
+
+def not_pairs(elements: Iterable[Any]) -> TypeError:
+    """What to raise where these were to be (key, example) pairs, and are not all."""
+    strangers = (one for one in elements if not isinstance(one, list | tuple) or len(one) != 2)
+    return TypeError(f"a keyed handler takes (key, example) pairs, not {next(strangers, None)!r:.200}.")
 
 
 def _pair(
@@ -275,6 +288,8 @@ def _positions_by(keys: Sequence[Any], group_of: Any) -> dict[Any, list[int]]:
 
 
 def _refuse_processing(handler: Any) -> None:
+    if not hasattr(handler, "load_model") or isinstance(handler, type):
+        raise ConfigurationError(f"a handler is needed, an object with load_model, not {handler!r:.200}.")
     if list(handler.get_preprocess_fns()) or list(handler.get_postprocess_fns()):
         raise ConfigurationError(
             f"{type(handler).__qualname__} has preprocessing or postprocessing functions and so cannot be made keyed; "

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, to_matrix, to_numbers, to_results
-from headrace.core.errors import MissingExtraError
+from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
@@ -53,11 +53,14 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
         session_options: an ``onnxruntime.SessionOptions``, or a function that makes one; a pipeline needs the function,
             since the options themselves cannot be pickled.
         providers: execution providers in order of preference; by default CUDA's where this machine has it, else the
-            CPU's.
+            CPU's. None: ONNX Runtime's own choice.
         provider_options: a dict of options for each provider.
         inference_fn: ``(session, batch, inference_args)`` gives one prediction for each example of the batch, or a
             dict of such sequences.
         options: those of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: ``providers`` is a string: ONNX Runtime takes it apart, finds nothing and uses the CPU.
     """
 
     card = HandlerCard("a numpy array", "its row of the model's first output", "in one host", "safe", "onnx")
@@ -66,16 +69,18 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
         self,
         model_uri: str | os.PathLike[str],
         session_options: Any = None,
-        providers: Sequence[Any] = _CUDA_OR_CPU,
+        providers: Sequence[Any] | None = _CUDA_OR_CPU,
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
         inference_fn: NumpyInferenceFn = default_numpy_inference_fn,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        if isinstance(providers, str):
+            raise ConfigurationError(f"providers must be a list: [{providers!r}].")
         self._model_uri = os.fspath(model_uri)
         self._session_options = session_options
-        self._providers = list(providers)
+        self._providers = None if providers is None else list(providers)
         self._provider_options = provider_options
         self._inference_fn = inference_fn
 
@@ -129,9 +134,9 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
         """
         return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
 
-    def _usable_providers(self) -> list[Any]:
+    def _usable_providers(self) -> list[Any] | None:
         """Those asked for; of the default ones those that are here, since onnxruntime warns of every other."""
-        if self._provider_options is not None or tuple(self._providers) != _CUDA_OR_CPU:
+        if self._provider_options is not None or self._providers != list(_CUDA_OR_CPU):
             return self._providers
         available = onnxruntime.get_available_providers()
         return [provider for provider in self._providers if provider in available]

@@ -96,7 +96,8 @@ def _predict_arrays(model: BaseEstimator, batch: Any, inference_args: dict[str, 
 def _predict_frames(
     model: BaseEstimator, batch: Sequence[pandas.DataFrame], inference_args: dict[str, Any] | None = None
 ) -> tuple[Any, Sequence[pandas.DataFrame]]:
-    return single_output(model.predict(_concatenated(batch), **(inference_args or {}))), batch
+    together = _concatenated(batch, getattr(model, "feature_names_in_", None))
+    return single_output(model.predict(together, **(inference_args or {}))), batch
 
 
 class SklearnModelHandlerNumpy(_SklearnModelHandler["numpy.ndarray[Any, Any]"]):
@@ -220,11 +221,22 @@ def _refuse_several_rows(batch: Sequence[pandas.DataFrame]) -> None:
             )
 
 
-def _concatenated(batch: Sequence[pandas.DataFrame]) -> pandas.DataFrame:
-    """One frame; pandas would fill a column that one of them lacks, and the model predict from what nobody gave."""
-    columns = set(batch[0].columns)
+def _concatenated(batch: Sequence[pandas.DataFrame], names: Sequence[Any] | None) -> pandas.DataFrame:
+    """One frame, whose columns are in the order of ``names``, by which the model was fitted, if it knows them.
+
+    pandas would fill a column that one of them lacks, and put the columns into the order of the first: a model that
+    knows no names would predict from what nobody gave.
+    """
+    first = batch[0].columns
+    columns = set(first)
     for frame in batch:
         if set(frame.columns) != columns:
             differing = sorted(map(str, columns.symmetric_difference(frame.columns)))
             raise ValueError(f"the frames of a batch must have the same columns; these differ: {differing}.")
-    return pandas.concat(batch)
+        if names is None and not frame.columns.equals(first):
+            raise ValueError(
+                "the frames of a batch must have their columns in the same order, since the model does not know the "
+                f"columns' names: {list(first)}, {list(frame.columns)}."
+            )
+    together = pandas.concat(batch)
+    return together if names is None or set(names) != columns else together[list(names)]

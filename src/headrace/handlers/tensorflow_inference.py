@@ -342,7 +342,12 @@ def _hub_path(uri: str) -> str:
 
 
 def _answer(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any:
-    answer = model(rows, **(inference_args or {}))
+    return _single(model(rows, **(inference_args or {})))
+
+
+def _single(answer: Any) -> Any:
+    if isinstance(answer, Mapping):
+        return {name: _single(output) for name, output in answer.items()}
     return single_output(tuple(answer) if isinstance(answer, list) else answer)  # a list as Keras's models give it
 
 

@@ -130,19 +130,29 @@ def call_model(
 
 
 def on_cpu(answer: Any) -> Any:
-    """A tensor, or each of a mapping, in the CPU's memory."""
+    """A tensor, or each of a mapping or list, in the CPU's memory.
+
+    Raises:
+        ValueError: one of a mapping is a tuple.
+    """
     if isinstance(answer, Mapping):
-        return {name: on_cpu(output) for name, output in answer.items()}
-    return answer.cpu() if isinstance(answer, torch.Tensor) else answer
+        return {name: on_cpu(single_output(output)) for name, output in answer.items()}
+    return answer.cpu() if isinstance(answer, torch.Tensor) else owned(answer)
 
 
 def rows(answer: Any) -> Any:
-    """A tensor's rows, each in memory of its own: a view of one row, pickled, takes the whole batch along."""
+    """A tensor's rows, each in memory of its own: a view of one row, pickled, takes the whole batch along.
+
+    A list is taken for one prediction for each example, which detectors make.
+
+    Raises:
+        ValueError: one of a mapping's outputs is a tuple.
+    """
     if isinstance(answer, torch.Tensor):
         return [row.clone() for row in answer.cpu()]
     if isinstance(answer, Mapping):
-        return {name: rows(output) for name, output in answer.items()}
-    return answer
+        return {name: rows(single_output(output)) for name, output in answer.items()}
+    return owned(answer)
 
 
 def owned(value: Any) -> Any:

@@ -290,12 +290,17 @@ def _together(matrices: Sequence[Any]) -> Any:
 
 
 def _frames_together(frames: Sequence[pandas.DataFrame]) -> Any:
-    """None if a column is not of one type; of columns that only some of them have, pandas would make up values."""
+    """None if a column is not of one type, or the columns not in one order, which may be all that the model knows.
+
+    Of columns that only some of them have, pandas would make up values.
+    """
     columns = set(frames[0].columns)
     for frame in frames:
         if set(frame.columns) != columns:
             differing = sorted(map(str, columns.symmetric_difference(frame.columns)))
             raise ValueError(f"the frames of a batch must have the same columns; these differ: {differing}.")
+    if not all(frame.columns.equals(frames[0].columns) for frame in frames):
+        return None
     together = pandas.concat(frames)
     return None if "O" in {dtype.kind for dtype in together.dtypes if dtype.name != "category"} else together
 

@@ -244,7 +244,10 @@ class Manager:
                     self._loading[loading] = need
                     return None
                 if isinstance(verdict, Refuse):
-                    return verdict.reason
+                    if not self._somebody_is_leaving():
+                        return verdict.reason
+                    self._changed.wait(_POLL_SECS)
+                    continue
                 evicted = [self._entries[idle] for idle in verdict.keys] if isinstance(verdict, Evict) else []
                 for entry in evicted:
                     self._forget(entry)
@@ -252,6 +255,10 @@ class Manager:
                     self._changed.wait()
             for entry in evicted:
                 self._drop(entry)
+
+    def _somebody_is_leaving(self) -> bool:
+        """Whether a client has left whose share has not ended yet: what refuses a model may be about to go."""
+        return any(entry is not None and _has_left(channel) for channel, entry in self._clients.items())
 
     def _held(self) -> list[Held]:
         return [

@@ -74,11 +74,13 @@ class ModelStore:
             self._changed.notify_all()
 
     def drop_idle(self) -> bool:
-        """Lets go of the model that has been idle longest; whether there was one."""
+        """Lets go of the model that has been idle longest; whether there was one. Its memory is then free."""
         with self._changed:
             idle = self._idle()
             self._drop(idle[:1])
-            return bool(idle)
+        if idle:
+            give_back_memory()  # a model in a cycle of references is gone only with the garbage
+        return bool(idle)
 
     @contextmanager
     def use(
@@ -131,7 +133,7 @@ class ModelStore:
         try:
             while True:
                 slot = self._slots.get(name)
-                if slot is not None and slot.ready and self._may_pass():
+                if slot is not None and slot.ready and (needs_room or self._may_pass()):
                     self._slots.move_to_end(name)
                     return slot
                 if slot is None and self._has_room(name, at_least):
@@ -148,7 +150,10 @@ class ModelStore:
                 self._changed.notify_all()
 
     def _may_pass(self) -> bool:
-        """Those who find their model there go before those who must load one, but not for ever."""
+        """Those who find their model there go before those who must load one, but not for ever.
+
+        Not to be asked for one of the latter, for whom another thread has loaded the model meanwhile.
+        """
         if self._waiting and self._passed >= _PATIENCE:
             return False
         self._passed += self._waiting > 0

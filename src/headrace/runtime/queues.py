@@ -15,6 +15,7 @@ from headrace.batching.lookahead import Measured, lookahead_for
 from headrace.batching.seats import Seats, Waiting, next_to_leave, order_of_flush
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
+from headrace.core.keyed import not_pairs
 from headrace.runtime.plan import ONLY, Plan
 
 AnyBatch: TypeAlias = Batch | ColumnarBatch
@@ -38,26 +39,27 @@ class _Queue(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def add(self, element: Measured) -> None:
-        """Takes an element."""
+    def hold(self, element: Any, tag: Any) -> None:
+        """Takes an element that waits for its model.
+
+        Raises:
+            Exception: it has no weight; it is not taken.
+        """
 
     @abstractmethod
-    def full(self) -> Iterable[Batch]:
-        """Batches of which there is no reason to wait for more."""
+    def add(self, element: Any, tag: Any) -> Iterable[Batch]:
+        """Takes an element; gives batches of which there is no reason to wait for more.
+
+        Raises:
+            Exception: it has no weight; it is not taken.
+        """
 
     @abstractmethod
     def all(self) -> Iterator[Batch]:
         """Everything."""
 
-    def measured(self, element: Any, tag: Any) -> Measured:
-        """The element with what there is to know of it.
-
-        Raises:
-            Exception: it has no weight.
-        """
-        size = _measure("element_size_fn", self._size_fn, element) if self._size_fn else 1
-        length = _measure("length_fn", self._length_fn, element) if self._length_fn else size
-        return Measured(element, tag, length, size if self._size_fn else length)
+    def _size(self, element: Any) -> float:
+        return _measure("element_size_fn", self._size_fn, element) if self._size_fn else 1
 
 
 class _InOrder(_Queue):
@@ -73,8 +75,8 @@ class _InOrder(_Queue):
             max_bytes=config.lookahead_bytes,
             min_size=math.inf if among_others else config.min_batch_size,
         )
-        self._held: list[Measured] = []
-        """What the batcher has not been given yet."""
+        self._held: list[tuple[Any, Any, float]] = []
+        """What the batcher has not been given yet: elements with their tags and sizes."""
         self._elements: list[Any] = []
         """Of those."""
         self._waiting = WaitingBytes(config.lookahead_bytes)
@@ -88,28 +90,29 @@ class _InOrder(_Queue):
     def __len__(self) -> int:
         return len(self.batcher) + len(self._held)
 
-    def add(self, element: Measured) -> None:
-        self._held.append(element)
-        self._elements.append(element.element)
+    def hold(self, element: Any, tag: Any) -> None:
+        self._held.append((element, tag, self._size(element)))
+        self._elements.append(element)
 
-    def full(self) -> Iterable[Batch]:
-        if len(self._held) == 1:
-            return self._given(self._forget_held())
-        return (batch for one in self._forget_held() for batch in self._given([one]))
+    def add(self, element: Any, tag: Any) -> Iterable[Batch]:
+        if self._held:
+            self.hold(element, tag)
+            return self._held_ones()
+        if self._size_fn:
+            return self.batcher.add_weighed(element, tag, self._size(element))
+        batch = self.batcher.add(element, tag)
+        return [batch] if batch else ()
 
     def all(self) -> Iterator[Batch]:
-        yield from self.full()
+        yield from self._held_ones()
         if len(self.batcher):
             yield self.batcher.flush()
 
-    def _given(self, elements: Iterable[Measured]) -> list[Batch]:
+    def _held_ones(self) -> Iterator[Batch]:
         """What they complete; a batch's size is asked for by when the last one has been timed."""
-        return [batch for one in elements for batch in self.batcher.add_weighed(one.element, one.tag, one.size)]
-
-    def _forget_held(self) -> list[Measured]:
         held, self._held, self._elements = self._held, [], []
         self._waiting.clear()
-        return held
+        return (batch for one in held for batch in self.batcher.add_weighed(*one))
 
 
 class _Sorted(_Queue):
@@ -128,11 +131,14 @@ class _Sorted(_Queue):
     def __len__(self) -> int:
         return len(self._lookahead)
 
-    def add(self, element: Measured) -> None:
-        self._lookahead.add(element)
-        self._bytes += footprint(element.element)
+    def hold(self, element: Any, tag: Any) -> None:
+        size = self._size(element)
+        length = _measure("length_fn", self._length_fn, element) if self._length_fn else size
+        self._lookahead.add(Measured(element, tag, length, size if self._size_fn else length))
+        self._bytes += footprint(element)
 
-    def full(self) -> Iterable[Batch]:
+    def add(self, element: Any, tag: Any) -> Iterable[Batch]:
+        self.hold(element, tag)
         return self.all() if len(self) >= self._enough else ()
 
     def all(self) -> Iterator[Batch]:
@@ -161,6 +167,7 @@ class Queues:
         self._queues: dict[Any, _Queue] = {}
         self._bytes: dict[Any, float] = {}
         self._total_bytes = 0.0
+        self._most_bytes = config.lookahead_bytes
         self._rows = self._row_batcher() if config.columnar else None
         needs_a_look = plan.routed or plan.prebatched or config.sorts or config.sizes_are_weights or config.columnar
         self.direct: Batcher | None = None if needs_a_look else self._direct()
@@ -179,10 +186,16 @@ class Queues:
             return [(ONLY, Batch([element], [tag]))]
         if self._rows is not None:
             return zip(repeat(ONLY), self._rows.add(element, tag, rows_in(element)))
-        name = self._plan.handler.cohort(element[0]) if self._plan.routed else ONLY
+        name = self._name(element) if self._plan.routed else ONLY
         queue = self._queues[name] if name in self._queues else self._queue(name)
-        queue.add(queue.measured(element, tag))
-        return self._leaving(name, queue)
+        full: Iterable[Batch] = ()
+        if name in self._seats:
+            full = queue.add(element, tag)
+        else:
+            queue.hold(element, tag)
+        if not full and self._total_bytes < self._most_bytes and queue.bytes == self._bytes[name]:
+            return ()  # as after nearly every element
+        return self._leaving(name, queue, full)
 
     def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
         """What is left in each queue; a queue is emptied when its turn comes."""
@@ -192,19 +205,25 @@ class Queues:
         if self._rows:
             yield ONLY, self._rows.flush()
 
-    def _leaving(self, name: Any, queue: _Queue) -> Iterator[tuple[Any, AnyBatch]]:
-        if name in self._seats:
-            for batch in queue.full():
-                yield self._left(name, batch)
+    def _name(self, pair: Any) -> Any:
+        try:
+            key = pair[0]
+        except (TypeError, LookupError):
+            raise not_pairs([pair]) from None
+        return self._plan.handler.cohort(key)
+
+    def _leaving(self, name: Any, queue: _Queue, full: Iterable[Batch]) -> Iterator[tuple[Any, AnyBatch]]:
+        for batch in full:
+            yield self._left(name, batch)
         if self._plan.routed or self._plan.batching.sorts:
             self._weigh(name, queue.bytes)
-            if self._total_bytes >= self._plan.batching.lookahead_bytes:
+            if self._total_bytes >= self._most_bytes:
                 yield from self._relieve()
 
     def _relieve(self) -> Iterator[tuple[Any, AnyBatch]]:
         """Some leave, since too much waits."""
         queues = self._queues.items()
-        waiting = {name: Waiting(self._bytes.get(name, 0), len(queue), queue.passed_over) for name, queue in queues}
+        waiting = {name: Waiting(self._bytes[name], len(queue), queue.passed_over) for name, queue in queues}
         name = next_to_leave(waiting, self._seats)
         if name not in self._seats:
             for _, queue in queues:
@@ -226,7 +245,7 @@ class Queues:
         return name, batch
 
     def _weigh(self, name: Any, nbytes: float) -> None:
-        self._total_bytes += nbytes - self._bytes.get(name, 0)
+        self._total_bytes += nbytes - self._bytes[name]
         self._bytes[name] = nbytes
 
     def _queue(self, name: Any) -> _Queue:
@@ -237,10 +256,12 @@ class Queues:
         else:
             queue = _InOrder(config, sizes.target, among_others=self._plan.routed)
         self._queues[name] = queue
+        self._bytes[name] = 0.0
         return queue
 
     def _direct(self) -> Batcher:
         queue = self._queues[ONLY] = _InOrder(self._plan.batching, self._sizes[ONLY].target, among_others=False)
+        self._bytes[ONLY] = 0.0
         return queue.batcher
 
     def _row_batcher(self) -> RowBatcher:

@@ -12,6 +12,7 @@ from headrace.batching.columnar import joined, owned, rows_in, split
 from headrace.batching.footprint import footprint
 from headrace.core.errors import PredictionCountError
 from headrace.core.events import BatchCompleted, Observer
+from headrace.core.keyed import not_pairs
 from headrace.core.result import PredictionResult
 from headrace.failures.retry import may_pass
 from headrace.runtime.bundle import AnyBundle, Bundle
@@ -193,7 +194,10 @@ class Worker(AnyWorker):
             return None, elements[0]
         if not self.plan.keyed:
             return None, list(elements)
-        keys, examples = zip(*elements, strict=True)
+        try:
+            keys, examples = zip(*elements, strict=True)
+        except (TypeError, ValueError):
+            raise not_pairs(elements) from None
         return keys, list(examples)
 
     def _bytes(self, batch: Any) -> int:
