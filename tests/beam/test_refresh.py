@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
+import weakref
 
 import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
+from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.utils.timestamp import Timestamp
 
 from headrace.beam import (
@@ -22,6 +25,12 @@ from headrace.beam import (
     WatchFilePattern,
 )
 from headrace.core.errors import ConfigurationError
+
+ALIVE = weakref.WeakSet()
+
+
+class Model(list):
+    __hash__ = object.__hash__
 
 
 class Versioned(ModelHandler):
@@ -40,6 +49,33 @@ class Versioned(ModelHandler):
     def run_inference(self, batch, model, inference_args=None):
         assert model == [self._model_uri]
         return [PredictionResult(example, example, self._model_uri) for example in batch]
+
+
+class Counted(Versioned):
+    """Predicts the size of the batch; its models can be counted."""
+
+    def load_model(self):
+        model = Model(super().load_model())
+        ALIVE.add(model)
+        return model
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [PredictionResult(example, len(batch), model[0]) for example in batch]
+
+
+def in_memory():
+    gc.collect()
+    return {path for (path,) in ALIVE}
+
+
+def settled(value, wait_until):
+    """Waits for the model that an element's second calls for, and for it to be alone once it predicts."""
+    wanted = f"v{value.example // 20}"
+    if value.model_id == wanted:
+        assert wait_until(lambda: in_memory() == {wanted})
+    else:
+        assert wait_until(lambda: wanted in in_memory())
+    return value
 
 
 def metadata(path):
@@ -101,6 +137,25 @@ def test_keys_of_one_model_get_two(run):
     expected = [(1, "ab"), (2, "ab"), (3, "ab"), (4, "v1"), (5, "c")]
     assert predicted(value for _, value in values) == expected
     assert run.metrics()["BeamML_KeyedModels", "b-one-_num_inferences"] == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}])
+def test_on_a_stream_the_older_model_is_forgotten_and_no_element_is(run, wait_until, options):
+    began = int(time.time()) + 1
+    ticks = run.pipeline | PeriodicImpulse(Timestamp(began), Timestamp(began + 2.9), 0.05)
+    elements = (
+        ticks | beam.Map(lambda tick: round(20 * (float(tick) - began))) | beam.WindowInto(window.FixedWindows(1))
+    )
+    newer = run.pipeline | "Newer" >> beam.Create([1, 2], reshuffle=False)
+    newer = newer | beam.Map(lambda second: window.TimestampedValue(metadata(f"v{second}"), began + second))
+    newer = newer | "Seconds" >> beam.WindowInto(window.FixedWindows(1))
+    predictions = elements | RunInference(Counted("v0", **options), model_metadata_pcoll=newer)
+    values = run.values(out=predictions | beam.Map(settled, wait_until))
+    assert sorted(value.example for value in values) == list(range(len(values)))
+    versions = [value.model_id for value in values]
+    assert versions == sorted(versions)
+    assert set(versions) == {"v0", "v1", "v2"}
+    assert not options or max(value.inference for value in values) == 4
 
 
 def test_the_newest_file_is_told_of_once_and_those_from_before_are_not(run, tmp_path):
