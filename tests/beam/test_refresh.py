@@ -6,6 +6,7 @@ import gc
 import os
 import time
 import weakref
+from operator import itemgetter
 
 import apache_beam as beam
 import pytest
@@ -61,6 +62,13 @@ class Counted(Versioned):
 
     def run_inference(self, batch, model, inference_args=None):
         return [PredictionResult(example, len(batch), model[0]) for example in batch]
+
+
+class FromFile(Versioned):
+    def load_model(self):
+        if os.path.basename(self._model_uri).startswith("bad"):
+            raise ValueError(self._model_uri)
+        return super().load_model()
 
 
 def in_memory():
@@ -171,6 +179,30 @@ def test_the_newest_file_is_told_of_once_and_those_from_before_are_not(run, tmp_
     assert len(set(names)) == len(names)
     assert "before" not in names
     assert all(one.model_id == str(tmp_path / f"{one.model_name}.bin") for one in told if one.model_name)
+
+
+def test_of_files_found_in_one_look_the_newest_has_the_latest_moment(run, tmp_path):
+    pattern = str(tmp_path / "*.bin")
+    watched = WatchFilePattern(pattern, interval=10, stop_timestamp=Timestamp.now() + 0.5)
+    for ahead in range(1, 6):
+        (tmp_path / f"{ahead}.bin").touch()
+        os.utime(tmp_path / f"{ahead}.bin", (time.time() + 10 * ahead,) * 2)
+    told = run.collect(out=run.pipeline | watched)
+    moments = [moment for _, moment, _ in told]
+    assert len(set(moments)) == len(moments)
+    assert max(told, key=itemgetter(1))[0].model_name == "5"
+
+
+@pytest.mark.parametrize(("latest", "served", "failed"), [("1.bin", "1.bin", 0), ("bad.bin", "0.bin", 1)])
+def test_a_newer_file_is_the_model_unless_it_cannot_be_loaded(run, tmp_path, latest, served, failed):
+    for name, modified in (("0.bin", 1), (latest, time.time() + 60)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (modified, modified))
+    watching = {"watch_model_pattern": str(tmp_path / "*.bin"), "stop_timestamp": Timestamp.now() + 1}
+    values = run.values(out=run.create([1, 2]) | RunInference(FromFile(str(tmp_path / "0.bin")), **watching))
+    assert [os.path.basename(value.model_id) for value in values] == [served] * 2
+    counts = [count for (_, name), count in run.metrics().items() if name == "failed_model_refreshes"]
+    assert sum(counts) == failed
 
 
 @pytest.mark.parametrize(
