@@ -238,6 +238,27 @@ def test_the_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path)
     assert new[0]() is not None
 
 
+def test_who_is_about_to_open_the_older_model_finds_it_there(thread, serves, wait_until, tmp_path, monkeypatch):
+    one = thread(Versioned(tmp_path))
+    late = thread(one.spec)
+    one.ask(0)
+    (tmp_path / "v1").touch()
+    opens = one.models.open
+
+    def swapped_meanwhile(version):
+        monkeypatch.setattr(one.models, "open", opens)
+        one.told("v1")
+        serves(one, "v1")
+        one.finish()
+        wait_until(lambda: models("v0") == [], 0.2)
+        return opens(version)
+
+    monkeypatch.setattr(one.models, "open", swapped_meanwhile)
+    late.ask(1)
+    assert ids(late.ask(2)) == ["v1"]
+    assert (loads(tmp_path, "v0"), loads(tmp_path, "v1")) == (1, 1)
+
+
 def test_the_very_first_model_is_the_newest_and_is_waited_for(thread, tmp_path):
     (tmp_path / "v7").touch()
     one = thread(Versioned(tmp_path, path="bad"), first=News(3, ModelMetadata("v7", "seven")))

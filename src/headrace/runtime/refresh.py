@@ -283,9 +283,9 @@ class RefreshingWorker:
     def gives_up_older(self) -> bool:
         """Lets go of an older version if nothing runs; returns whether none is held. For other threads."""
         with self._lock:
-            if self._worker is None or not self.is_behind:
+            if not self.is_behind:
                 return True
-            if self._is_busy:
+            if self._is_busy:  # it may be about to open the older one
                 return False
             self._drop()
             return True
