@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
+import weakref
+from operator import itemgetter
 
 import apache_beam as beam
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
+from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.utils.timestamp import Timestamp
 
 from headrace.beam import (
@@ -22,6 +26,12 @@ from headrace.beam import (
     WatchFilePattern,
 )
 from headrace.core.errors import ConfigurationError
+
+ALIVE = weakref.WeakSet()
+
+
+class Model(list):
+    __hash__ = object.__hash__
 
 
 class Versioned(ModelHandler):
@@ -40,6 +50,40 @@ class Versioned(ModelHandler):
     def run_inference(self, batch, model, inference_args=None):
         assert model == [self._model_uri]
         return [PredictionResult(example, example, self._model_uri) for example in batch]
+
+
+class Counted(Versioned):
+    """Predicts the size of the batch; its models can be counted."""
+
+    def load_model(self):
+        model = Model(super().load_model())
+        ALIVE.add(model)
+        return model
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [PredictionResult(example, len(batch), model[0]) for example in batch]
+
+
+class FromFile(Versioned):
+    def load_model(self):
+        if os.path.basename(self._model_uri).startswith("bad"):
+            raise ValueError(self._model_uri)
+        return super().load_model()
+
+
+def in_memory():
+    gc.collect()
+    return {path for (path,) in ALIVE}
+
+
+def settled(value, wait_until):
+    """Waits for the model that an element's second calls for, and for it to be alone once it predicts."""
+    wanted = f"v{value.example // 20}"
+    if value.model_id == wanted:
+        assert wait_until(lambda: in_memory() == {wanted})
+    else:
+        assert wait_until(lambda: wanted in in_memory())
+    return value
 
 
 def metadata(path):
@@ -103,6 +147,25 @@ def test_keys_of_one_model_get_two(run):
     assert run.metrics()["BeamML_KeyedModels", "b-one-_num_inferences"] == 1
 
 
+@pytest.mark.parametrize("options", [{}, {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}])
+def test_on_a_stream_the_older_model_is_forgotten_and_no_element_is(run, wait_until, options):
+    began = int(time.time()) + 1
+    ticks = run.pipeline | PeriodicImpulse(Timestamp(began), Timestamp(began + 2.9), 0.05)
+    elements = (
+        ticks | beam.Map(lambda tick: round(20 * (float(tick) - began))) | beam.WindowInto(window.FixedWindows(1))
+    )
+    newer = run.pipeline | "Newer" >> beam.Create([1, 2], reshuffle=False)
+    newer = newer | beam.Map(lambda second: window.TimestampedValue(metadata(f"v{second}"), began + second))
+    newer = newer | "Seconds" >> beam.WindowInto(window.FixedWindows(1))
+    predictions = elements | RunInference(Counted("v0", **options), model_metadata_pcoll=newer)
+    values = run.values(out=predictions | beam.Map(settled, wait_until))
+    assert sorted(value.example for value in values) == list(range(len(values)))
+    versions = [value.model_id for value in values]
+    assert versions == sorted(versions)
+    assert set(versions) == {"v0", "v1", "v2"}
+    assert not options or max(value.inference for value in values) == 4
+
+
 def test_the_newest_file_is_told_of_once_and_those_from_before_are_not(run, tmp_path):
     (tmp_path / "before.bin").touch()
     os.utime(tmp_path / "before.bin", (1, 1))
@@ -116,6 +179,30 @@ def test_the_newest_file_is_told_of_once_and_those_from_before_are_not(run, tmp_
     assert len(set(names)) == len(names)
     assert "before" not in names
     assert all(one.model_id == str(tmp_path / f"{one.model_name}.bin") for one in told if one.model_name)
+
+
+def test_of_files_found_in_one_look_the_newest_has_the_latest_moment(run, tmp_path):
+    pattern = str(tmp_path / "*.bin")
+    watched = WatchFilePattern(pattern, interval=10, stop_timestamp=Timestamp.now() + 0.5)
+    for ahead in range(1, 6):
+        (tmp_path / f"{ahead}.bin").touch()
+        os.utime(tmp_path / f"{ahead}.bin", (time.time() + 10 * ahead,) * 2)
+    told = run.collect(out=run.pipeline | watched)
+    moments = [moment for _, moment, _ in told]
+    assert len(set(moments)) == len(moments)
+    assert max(told, key=itemgetter(1))[0].model_name == "5"
+
+
+@pytest.mark.parametrize(("latest", "served", "failed"), [("1.bin", "1.bin", 0), ("bad.bin", "0.bin", 1)])
+def test_a_newer_file_is_the_model_unless_it_cannot_be_loaded(run, tmp_path, latest, served, failed):
+    for name, modified in (("0.bin", 1), (latest, time.time() + 60)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (modified, modified))
+    watching = {"watch_model_pattern": str(tmp_path / "*.bin"), "stop_timestamp": Timestamp.now() + 1}
+    values = run.values(out=run.create([1, 2]) | RunInference(FromFile(str(tmp_path / "0.bin")), **watching))
+    assert [os.path.basename(value.model_id) for value in values] == [served] * 2
+    counts = [count for (_, name), count in run.metrics().items() if name == "failed_model_refreshes"]
+    assert sum(counts) == failed
 
 
 @pytest.mark.parametrize(

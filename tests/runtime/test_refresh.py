@@ -85,6 +85,7 @@ class Thread:
     """One thread's refreshing worker, and what it has come to."""
 
     def __init__(self, spec):
+        self.spec = spec
         self.fresh = partial(cloudpickle.loads, cloudpickle.dumps(spec))
         self.events = Events()
         self.moment = 9
@@ -237,6 +238,27 @@ def test_the_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path)
     assert new[0]() is not None
 
 
+def test_who_is_about_to_open_the_older_model_finds_it_there(thread, serves, wait_until, tmp_path, monkeypatch):
+    one = thread(Versioned(tmp_path))
+    late = thread(one.spec)
+    one.ask(0)
+    (tmp_path / "v1").touch()
+    opens = one.models.open
+
+    def swapped_meanwhile(version):
+        monkeypatch.setattr(one.models, "open", opens)
+        one.told("v1")
+        serves(one, "v1")
+        one.finish()
+        wait_until(lambda: models("v0") == [], 0.2)
+        return opens(version)
+
+    monkeypatch.setattr(one.models, "open", swapped_meanwhile)
+    late.ask(1)
+    assert ids(late.ask(2)) == ["v1"]
+    assert (loads(tmp_path, "v0"), loads(tmp_path, "v1")) == (1, 1)
+
+
 def test_the_very_first_model_is_the_newest_and_is_waited_for(thread, tmp_path):
     (tmp_path / "v7").touch()
     one = thread(Versioned(tmp_path, path="bad"), first=News(3, ModelMetadata("v7", "seven")))
@@ -276,6 +298,37 @@ def test_where_all_input_is_there_elements_wait_for_the_model_they_are_told_of(t
         one.told(path)
         one.add(path)
     assert [(value.example, value.model_id) for value in one.finish()] == [(path, path) for path in ("v1", "v2", "v1")]
+
+
+def test_each_thread_waits_for_the_model_that_it_is_told_of(thread, tmp_path):
+    for path in ("v1", "v2"):
+        (tmp_path / path).touch()
+    one = thread(Versioned(tmp_path), waits=True)
+    others = [thread(one.spec, waits=True) for _ in range(2)]
+    one.told("v1")
+    for other in others:
+        other.told("v2")
+    assert ids(one.ask(1)) == ["v1"]
+    assert [ids(other.ask(1)) for other in others] == [["v2"], ["v2"]]
+    assert loads(tmp_path, "v0") == loads(tmp_path, "v1") == loads(tmp_path, "v2") == 1
+
+
+def test_who_opens_while_an_earlier_one_still_loads_gets_that_model_too(thread, serves, tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.runtime.refresh._LONGEST_END_SECS", 0.0)
+    one = thread(Versioned(tmp_path))
+    news = one.told("v1")
+    loading = one.models
+    serves_soon = threading.Timer(0.2, (tmp_path / "v1").touch)
+    while loading.policy._loading is None:
+        time.sleep(0.001)
+    one.close()
+    again = thread(one.spec, first=news)
+    assert ids(again.ask(1)) == ["v0"]
+    serves_soon.start()
+    serves(again, "v1")
+    assert ids(again.ask(1)) == ["v1"]
+    for straggler in loading._threads:
+        straggler.join()
 
 
 def test_what_loads_when_the_transform_ends_is_let_go_of(tmp_path, thread, wait_until):

@@ -114,6 +114,26 @@ def test_a_beginning_that_failed_is_tried_again_later():
     assert str(policy.next(LATER)) == "broken"
 
 
+def test_a_beginning_without_what_served_before_tries_that_again_later():
+    policy = wanting("a")
+    load_all(policy)
+    policy.started(Version(), News(0, "a"), None, NOW)
+    assert not policy.is_due(NOW)
+    assert load_all(policy, now=LATER) == "a"
+
+
+def test_what_is_being_loaded_is_still_wanted_where_it_is_handed_on():
+    policy = wanting("a")
+    load_all(policy)
+    wanting("b", "c", policy=policy)
+    policy.want(News(9, "b"), to("b"))
+    assert str(policy.next(NOW)) == "b"
+    successor = policy.handed_on()
+    policy.loaded()
+    assert str(successor.serving) == "a"
+    assert load_all(successor) == "b"
+
+
 def test_news_that_make_no_sense_are_said_once():
     policy = RefreshPolicy()
     assert policy.refuse(News(1, "what?"))

@@ -26,9 +26,8 @@ from headrace.batching.gather import Gathered, GatherPolicy
 from headrace.beam.chunks import Chunk, ChunkCoder, Part
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output
 from headrace.beam.refresh import AsLatest, RefreshingDoFn, RefreshingInferenceDoFn
-from headrace.beam.surroundings import lingers
 from headrace.runtime.plan import Plan
-from headrace.runtime.session import SessionSpec, close_session, open_session
+from headrace.runtime.session import SessionSpec, sizes_of
 
 _LONGEST_CHUNK = 1000
 """Elements; what is done once for a chunk then costs next to nothing for each."""
@@ -180,12 +179,9 @@ class _Wait(beam.DoFn):
         self._clock = config.clock or time.time
 
     def setup(self) -> None:
-        """Joins the session, which is usually that of the models, to know what it has learnt about sizes."""
-        self._session = open_session(self._spec)
-
-    def teardown(self) -> None:
-        """Leaves the session."""
-        close_session(self._session, linger=lingers(self._spec))
+        """Has at hand what those who run the models, usually in this process, learn about sizes."""
+        sizes = self._sizes = sizes_of(self._spec)
+        self._controllers = [sizes[name] for name in self._spec.plan.models]
 
     def process(  # noqa: PLR0917 - what it needs of Beam
         self,
@@ -250,9 +246,8 @@ class _Wait(beam.DoFn):
         return self._policy.take(gathered, chunk.micros[start:], sizes)
 
     def _begin(self, chunk: Chunk, start: int) -> Gathered:
-        controller = list(self._session.sizes.values())[chunk.model]
         due = self._clock() - chunk.waited_secs + self._patience_secs
-        return Gathered(controller.target(), due, chunk.micros[start])
+        return Gathered(self._controllers[chunk.model].target(), due, chunk.micros[start])
 
 
 def _read(state: Any) -> Gathered | None:

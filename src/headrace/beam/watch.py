@@ -12,8 +12,8 @@ from apache_beam import coders
 from apache_beam.io.fileio import EmptyMatchTreatment, MatchContinuously
 from apache_beam.transforms import trigger
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
-from apache_beam.transforms.window import GlobalWindows
-from apache_beam.utils.timestamp import MAX_TIMESTAMP
+from apache_beam.transforms.window import GlobalWindows, TimestampedValue
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from headrace.core.result import ModelMetadata
 
@@ -25,7 +25,7 @@ class WatchFilePattern(beam.PTransform):
 
     For streaming pipelines: it never ends before ``stop_timestamp``. What was there when the pipeline started is not
     told of: that is the model that the handler was made with. A file is told of once: upload newer models under new
-    names, and move them into place when they are complete.
+    names, and move them into place when they are complete. ``FnApiRunner`` looks only once.
 
     Args:
         file_pattern: a path or URI, with ``*``, ``?`` and ``[...]``; something must match it when the pipeline starts.
@@ -60,19 +60,26 @@ class WatchFilePattern(beam.PTransform):
 
 
 class _Newest(beam.DoFn):
-    """Passes on files that are newer than all before, and than the pipeline."""
+    """Passes on files that are newer than all before, and than the pipeline; no two with the same timestamp.
+
+    Those that are found in one look have one, and a side input is in no order, so that any could be the latest.
+    """
 
     def __init__(self, started: float) -> None:
         self._started = started
 
-    def process(self, keyed: tuple[str, Any], newest: Any = _NEWEST) -> Iterable[ModelMetadata]:
+    def process(
+        self, keyed: tuple[str, Any], newest: Any = _NEWEST, timestamp: Any = beam.DoFn.TimestampParam
+    ) -> Iterable[TimestampedValue]:
         """Takes what is known of a file."""
         file = keyed[1]
         stored = newest.read()
-        modified, path = stored or (self._started, "")
+        modified, path, told = stored or (self._started, "", MIN_TIMESTAMP.micros)
+        moment = max(timestamp.micros, told + 1)
         if file.last_updated_in_seconds > modified and file.path != path:
-            newest.write((file.last_updated_in_seconds, file.path))
-            yield ModelMetadata(file.path, os.path.splitext(os.path.basename(file.path))[0])
+            newest.write((file.last_updated_in_seconds, file.path, moment))
+            name = os.path.splitext(os.path.basename(file.path))[0]
+            yield TimestampedValue(ModelMetadata(file.path, name), Timestamp(micros=moment))
         elif stored is None:  # runners hold elements back until a side input says something
-            newest.write((modified, path))
-            yield ModelMetadata("", "")
+            newest.write((modified, path, moment))
+            yield TimestampedValue(ModelMetadata("", ""), Timestamp(micros=moment))

@@ -24,7 +24,7 @@ Observe = Callable[[AnyWorker], Observer]
 
 
 class Models:
-    """One transform's models in this process, older and newer; thread-safe.
+    """One transform's models in this process, or in one thread of it, older and newer; thread-safe.
 
     Each version of them is a session of its own. A *keeper*, a worker that runs nothing, has it open for as long as it
     serves, so that the workers of the threads that join it wait for nothing.
@@ -109,6 +109,11 @@ class Models:
             keeper.close(linger=linger)
         for thread in threads:
             thread.join(_LONGEST_END_SECS)
+
+    def handed_on(self) -> RefreshPolicy:
+        """What is known, for whoever comes next."""
+        with self._changed:
+            return self.policy.handed_on()
 
     def _change(self, news: News) -> Change | None:
         """None: it is nothing new, or makes no sense, which is said once."""
@@ -278,9 +283,9 @@ class RefreshingWorker:
     def gives_up_older(self) -> bool:
         """Lets go of an older version if nothing runs; returns whether none is held. For other threads."""
         with self._lock:
-            if self._worker is None or not self.is_behind:
+            if not self.is_behind:
                 return True
-            if self._is_busy:
+            if self._is_busy:  # it may be about to open the older one
                 return False
             self._drop()
             return True
@@ -350,24 +355,34 @@ _remembered: dict[str, RefreshPolicy] = {}
 def open_refreshing_worker(
     fresh: Callable[[], SessionSpec], namespace: str | None = None, *, waits: bool = False
 ) -> RefreshingWorker:
-    """A worker for this thread, over models that are refreshed; see ``Models``. Its first bundle loads."""
-    spec = fresh()
+    """A worker for this thread, over models that are refreshed; see ``Models``. Its first bundle loads.
+
+    Those that wait for newer models have ``Models`` of their own, since other threads may be told of others at the same
+    time; where they are told of the same, they share the session and so the model.
+    """
+    if waits:
+        return RefreshingWorker(Models(fresh, namespace, waits=True))
+    transform = fresh().transform
     with _lock:
-        models, users = _open.get(spec.transform, (None, 0))
+        models, users = _open.get(transform, (None, 0))
         if models is None:
-            models = Models(fresh, namespace, waits=waits, policy=_remembered.pop(spec.transform, None))
-        _open[spec.transform] = (models, users + 1)
+            models = Models(fresh, namespace, policy=_remembered.pop(transform, None))
+        _open[transform] = (models, users + 1)
     return RefreshingWorker(models)
 
 
 def _close_models(models: Models, *, linger: bool) -> None:
+    if models.waits:
+        models.close(linger=linger)
+        return
     transform = models.spec.transform
     with _lock:
         _, users = _open.pop(transform)
         if users > 1:
             _open[transform] = (models, users - 1)
             return
-        _remembered.clear()
-        if not models.waits:
-            _remembered[transform] = models.policy
     models.close(linger=linger)
+    with _lock:
+        _remembered.clear()
+        if transform not in _open:
+            _remembered[transform] = models.handed_on()

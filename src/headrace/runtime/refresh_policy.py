@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, NamedTuple
 
 from headrace.runtime.versions import Change, Version
@@ -28,7 +29,7 @@ class RefreshPolicy:
     A version that fails leaves what serves as it is, and is tried again later, unless newer ones are wanted instead.
 
     Args:
-        waits: whether the order of moments does not matter, since each thread is to have what it was told.
+        waits: whether the order of moments does not matter, since the thread is to have what it is told.
     """
 
     def __init__(self, *, waits: bool = False) -> None:
@@ -68,9 +69,10 @@ class RefreshPolicy:
         """It has begun, with this version, which may be an older one than wanted."""
         self._note(news)
         wanted = self.serving.after(change or {})
+        missing = dict(wanted.models - version.models)
         self.serving = version
-        if change and version != wanted and change != self._failed:
-            self._loading = change, wanted
+        if missing and missing != self._failed:
+            self._loading = missing, wanted
             self.failed(now, 0)
 
     def is_due(self, now: float) -> bool:
@@ -105,6 +107,14 @@ class RefreshPolicy:
         pause = min(_SHORTEST_PAUSE_SECS * 2**self._failures, _LONGEST_PAUSE_SECS)
         self._failed, self._failures = change, self._failures + 1
         self._due = now + max(pause, seconds * _RARITY)
+
+    def handed_on(self) -> RefreshPolicy:
+        """The same for whoever goes on with it, who has nothing loading yet: what loads here is still wanted there."""
+        policy = copy(self)
+        policy._wanted, policy._loading = list(self._wanted), None
+        if self._loading is not None:
+            policy._wanted.insert(0, self._loading[0])
+        return policy
 
     def _note(self, news: News) -> bool:
         is_news = self.is_news(news)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from headrace.batching.seats import Seats
 from headrace.batching.size import FixedSize, SizeController, size_controller
@@ -148,23 +149,38 @@ class ModelElsewhere(ABC):
         """
 
 
+class Sizes(dict[Any, SizeController]):
+    """What this process has learnt about the sizes of a transform's batches, by the names of the models."""
+
+
+_sizes: WeakValueDictionary[str, Sizes] = WeakValueDictionary()
+"""By transform."""
+_sizes_lock = threading.Lock()
+
+
+def sizes_of(spec: SessionSpec) -> Sizes:
+    """Those of the spec's transform, shared by all who ask while one of them keeps them; they hold no model."""
+    with _sizes_lock:
+        sizes = _sizes.setdefault(spec.transform, Sizes())
+        for name in spec.plan.models:
+            if name not in sizes:
+                sizes[name] = size_controller(spec.plan.batching_of(name))
+        return sizes
+
+
 class InferenceSession:
     """Shared by the threads that run one transform in this process; safe to use from all of them.
 
     Args:
         spec: says what is to be run.
-        learnt: about sizes of batches, by the session of models that these are to replace.
     """
 
-    def __init__(self, spec: SessionSpec, learnt: dict[Any, SizeController] | None = None) -> None:
+    def __init__(self, spec: SessionSpec) -> None:
         plan = spec.plan
         if not spec.isolated:
             plan.handler.set_environment_vars()
         self.spec = spec
-        self.sizes: dict[Any, SizeController] = {} if learnt is None else learnt
-        for name in plan.models:
-            if name not in self.sizes:
-                self.sizes[name] = size_controller(plan.batching_of(name))
+        self.sizes: dict[Any, SizeController] = sizes_of(spec)
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
         """When a batch leaves its queue."""
@@ -309,7 +325,7 @@ class _Sessions:
     def open(self, spec: SessionSpec) -> InferenceSession:
         with self._lock:
             found = self._open.get(spec.identity)
-            session, users = found or (self._resume(spec) or InferenceSession(spec, self._learnt(spec)), 0)
+            session, users = found or (self._resume(spec) or InferenceSession(spec), 0)
             self._open[spec.identity] = (session, users + 1)
             return session
 
@@ -333,14 +349,6 @@ class _Sessions:
             return None
         self._lingering = None
         return session
-
-    def _learnt(self, spec: SessionSpec) -> dict[Any, SizeController] | None:
-        """By sessions of the same transform with other models."""
-        lingering = [self._lingering] if self._lingering else []
-        for session in (*(session for session, _ in self._open.values()), *lingering):
-            if session.spec.transform == spec.transform:
-                return session.sizes
-        return None
 
     def _end_lingering(self) -> None:
         if self._lingering is not None:
