@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.card import HandlerCard
 from headrace.core.conversion import column_numbers, to_matrix
@@ -96,6 +96,9 @@ class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
     Raises:
         ConfigurationError: ``model_class`` cannot be called.
     """
+
+    model_parameter: ClassVar[str] = "model_state"
+    """What the command line's ``--model`` stands for."""
 
     def __init__(
         self,
