@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 import weakref
 from operator import itemgetter
 
 import apache_beam as beam
+import cloudpickle
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
@@ -28,6 +30,14 @@ from headrace.beam import (
 from headrace.core.errors import ConfigurationError
 
 ALIVE = weakref.WeakSet()
+
+
+@pytest.fixture
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value: a copy, with its own ``ALIVE``."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 class Model(list):
@@ -100,6 +110,7 @@ def stamped(run, label, values):
     return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
 
 
+@pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
 def test_the_side_inputs_model_is_the_first_one(run, place):
     newer = run.pipeline | "Newer" >> beam.Create([metadata("v1")])
@@ -122,6 +133,7 @@ def test_of_several_values_the_latest_counts(run):
     assert predicted(values) == [(1, "v3")]
 
 
+@pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
 def test_bounded_elements_wait_for_the_model_of_their_window_and_a_bad_one_is_none(run, place):
     elements = stamped(run, "Elements", [(n, n) for n in (1, 11, 21, 22, 31)])

@@ -31,6 +31,13 @@ class OfTheHub:
         self.uri = model_uri
 
 
+class WithAnother:
+    model_parameter = "state"
+
+    def __init__(self, model, state):
+        self.both = model, state
+
+
 def make_without_parameters():
     return "made"
 
@@ -46,6 +53,7 @@ def module(monkeypatch):
     found.make = make
     found.of_two = make_of_two
     found.OfTheHub = OfTheHub
+    found.WithAnother = WithAnother
     found.plain = make_without_parameters
     found.missing = fail_for_want_of_torch
     found.inner = types.SimpleNamespace(make=make_without_parameters)
@@ -80,6 +88,26 @@ def test_model_is_the_parameter_of_that_name_else_the_first(module):
     assert make_handler(f"{module}:OfTheHub", {}, model="bert-base-uncased").uri == "bert-base-uncased"
 
 
+def test_a_handler_may_say_which_parameter_is_the_model(module):
+    assert make_handler(f"{module}:WithAnother", {"model": "m"}, model="s").both == ("m", "s")
+    assert "--handler-arg state are the same" in error_of(f"{module}:WithAnother", {"state": "s"}, model="s")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("xgboost-numpy", {"model_class": "Booster"}),
+        ("xgboost-pandas", {"model_class": "Booster"}),
+        ("tensorrt-numpy", {"min_batch_size": 1, "max_batch_size": 8}),
+    ],
+)
+def test_the_model_is_a_file_though_it_is_not_the_first_parameter(tmp_path, name, arguments):
+    path = tmp_path / "model"
+    assert f"there is no file {str(path)!r}" in error_of(name, arguments, model=str(path))
+    path.write_bytes(b"")
+    assert make_handler(name, arguments, model=str(path))
+
+
 def test_a_member_of_an_enumeration_by_its_name(module):
     assert make_handler(f"{module}:make", {"path": "p", "kind": "joblib"})[1] is Kind.JOBLIB
     assert "takes pickle, joblib, not 'zip'" in error_of(f"{module}:make", {"path": "p", "kind": "zip"})
@@ -109,7 +137,7 @@ def test_what_cannot_be_made(module, name, message):
 
 def test_arguments_that_a_factory_does_not_take(module):
     assert "got an unexpected keyword argument 'x'" in error_of(f"{module}:plain", {"x": 1})
-    assert "has no first parameter for --model" in error_of(f"{module}:plain", {}, model="m")
+    assert "has no parameter for --model" in error_of(f"{module}:plain", {}, model="m")
     assert "--model and --handler-arg path are the same" in error_of(f"{module}:make", {"path": "p"}, model="m")
 
 

@@ -55,7 +55,7 @@ def test_inputs(mistaken, inputs, error):
 @pytest.mark.parametrize(
     ("handler", "error"),
     [
-        ("sklearn", "there is no handler 'sklearn'; there are onnx-numpy, "),
+        ("sklearn", "there is no handler 'sklearn'; there are huggingface-keyed-tensor, "),
         ("absent:Add", "cannot import absent: ModuleNotFoundError: No module named 'absent'"),
         ("{}:Absent", "has no 'Absent'."),
         ("{}:NOTHING", "is not callable"),

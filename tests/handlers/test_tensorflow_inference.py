@@ -317,9 +317,9 @@ def hanging(model, batch, inference_args, model_id):
 
 
 def test_a_timeout_ends_what_hangs(uri):
-    handler = TFModelHandlerNumpy(uri, inference_fn=hanging)
+    handler = TFModelHandlerNumpy(uri, inference_fn=hanging, max_batch_size=1)  # so that it hangs once
     elements = [*ARRAYS[:2], numpy.full(3, 1000, numpy.float32), *ARRAYS[2:]]
-    outcomes = list(predict(handler, elements, timeout=15, on_failure="yield"))
+    outcomes = list(predict(handler, elements, timeout=8, on_failure="yield"))
     assert [isinstance(outcome, Failure) for outcome in outcomes] == [False, False, True, *[False] * 4]
 
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 from apache_beam.ml.inference import tensorrt_inference as incumbent
 
-from headrace import ConfigurationError, MissingExtraError
+from headrace import ConfigurationError, MissingExtraError, PredictionResult
 from headrace.handlers.tensorrt_inference import Tensor, TensorRTEngine, TensorRTEngineHandlerNumPy, to_feed, to_rows
 from headrace.testing import nearly_equal
 
@@ -86,6 +86,24 @@ def test_another_file():
         handler.update_model_path("second")
         handler.update_model_path(None)
         assert getattr(handler, path) == "second"
+
+
+def test_the_path_says_which_model_answered():
+    for paths in ({"engine_path": "model.plan"}, {"onnx_path": "model.onnx"}):
+        handler = TensorRTEngineHandlerNumPy(1, 2, inference_fn=answering_one, **paths)
+        assert [result.model_id for result in handler.run_inference(ROWS, None)] == list(paths.values()) * len(ROWS)
+
+
+def answering_one(batch, engine, inference_args=None):
+    return [PredictionResult(example, 1) for example in batch]
+
+
+def test_a_row_of_a_file_becomes_an_array():
+    handler = TensorRTEngineHandlerNumPy(1, 2, engine_path="model.plan")
+    example = handler.example_from_row({"a": "1", "b": [2, 3.5]})
+    assert nearly_equal(example, numpy.array([1, 2, 3.5], dtype=numpy.float32))
+    with pytest.raises(ValueError, match="column 'a' holds 'x'"):
+        handler.example_from_row({"a": "x"})
 
 
 def test_num_bytes_are_those_of_the_data():

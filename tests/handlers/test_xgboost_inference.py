@@ -251,6 +251,30 @@ def halves(batch, model, inference_args=None):
     return [xgboost_inference.PredictionResult(example, len(example) / 2, "mine") for example in batch]
 
 
+def test_the_order_of_a_frames_columns_is_not_its_neighbours(classifier_path):
+    handler = XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path)  # a model without names
+    model = handler.load_model()
+    frames = [FRAME[:20], FRAME[["c", "b", "a"]][:20]]
+    alone = [next(iter(handler.run_inference([frame], model))).inference for frame in frames]
+    assert not nearly_equal(*alone)
+    assert nearly_equal(inferences(handler.run_inference(frames, model)), alone)
+
+
+@pytest.mark.parametrize("narrow", [FEATURES[0, :2], FEATURES[:2, :2]], ids=["a row", "a matrix"])
+def test_examples_with_too_few_columns_are_refused(booster_path, narrow):
+    handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, min_batch_size=3, max_batch_size=3)
+    good, bad, also_good = predict(handler, [FEATURES[0], narrow, FEATURES[2]], on_failure="yield")
+    assert "an example has 2 columns, and the model 3 features" in str(bad.error)
+    assert nearly_equal([good.inference, also_good.inference], inferences(predict(handler, [FEATURES[0], FEATURES[2]])))
+    assert len(list(predict(handler, [narrow], inference_args={"validate_features": False}))) == 1
+
+
+def test_of_a_sparse_matrix_the_last_columns_may_be_missing(booster_path):
+    handler = XGBoostModelHandlerSciPy(xgboost.Booster, booster_path)
+    wide, narrow = (scipy.sparse.csr_matrix(matrix) for matrix in ([[1.0, 2.0, 0.0]], [[1.0, 2.0]]))
+    assert nearly_equal(inferences(predict(handler, [narrow])), inferences(predict(handler, [wide])))
+
+
 def test_an_inference_fn_answers_alone(booster_path):
     handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, halves)
     assert [(result.inference, result.model_id) for result in infer(handler, ARRAYS[:2])] == [

@@ -12,6 +12,8 @@ from headrace.hosting.process import ModelStore
 from headrace.hosting.room import Evict, Go, Refuse, Room, Wait
 
 MB = 10**6
+KB = 10**3
+\"\"\"Of models that are not worth a garbage collection.\"\"\"
 
 
 class Memory:
@@ -107,12 +109,12 @@ def test_the_first_is_loaded_alone_and_what_is_loaded_beside_others_is_not_measu
 
 
 def test_many_threads_stay_within_memory():
-    memory = Memory(1000 * MB)
-    store, model = ModelStore(room=memory.room()), memory.model(200 * MB)
+    memory = Memory(1000 * KB)
+    store, model = ModelStore(room=memory.room()), memory.model(200 * KB)
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: use(store, number % 9, model), range(300)))
-    assert memory.most <= 900 * MB
-    assert memory.used == 200 * MB * len(store)
+    assert memory.most <= 900 * KB
+    assert memory.used == 200 * KB * len(store)
 
 
 def test_whoever_needs_room_gets_it_though_others_never_pause():

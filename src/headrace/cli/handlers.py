@@ -23,7 +23,8 @@ def make_handler(name: str, arguments: dict[str, Any], model: str | None = None)
     Args:
         name: of an entry point, or ``package.module:factory``.
         arguments: for the factory, by name.
-        model: stands for the parameter ``model`` of the factory, else for its first.
+        model: stands for the parameter that the factory's ``model_parameter`` names, else for ``model``, else for its
+            first.
 
     Raises:
         ConfigurationError: it cannot be found or made; the message says why and lists what there is.
@@ -110,16 +111,17 @@ def _model_argument(
     model: str,
     arguments: dict[str, Any],
 ) -> dict[str, Any]:
-    first = parameters.get("model") or next(iter(parameters.values()), None)
-    if first is None or first.kind in (first.VAR_POSITIONAL, first.VAR_KEYWORD, first.POSITIONAL_ONLY):
-        raise ConfigurationError(f"{name} has no first parameter for --model; leave --model out.")
-    if first.name in arguments:
-        raise ConfigurationError(f"--model and --handler-arg {first.name} are the same; give one of them.")
-    is_file = ":" not in name and first.name.endswith(("_uri", "_path"))  # what a factory takes is its own affair
+    named = parameters.get(getattr(factory, "model_parameter", "model"))
+    taken = named or next(iter(parameters.values()), None)
+    if taken is None or taken.kind in (taken.VAR_POSITIONAL, taken.VAR_KEYWORD, taken.POSITIONAL_ONLY):
+        raise ConfigurationError(f"{name} has no parameter for --model; leave --model out.")
+    if taken.name in arguments:
+        raise ConfigurationError(f"--model and --handler-arg {taken.name} are the same; give one of them.")
+    is_file = ":" not in name and taken.name.endswith(("_uri", "_path", "_state"))  # a factory's is its own affair
     is_file = is_file and not getattr(factory, "models_have_ids", False)
     if is_file and "://" not in model and not os.path.exists(model):
         raise ConfigurationError(f"there is no file {model!r}, which --model names.")
-    return {first.name: model}
+    return {taken.name: model}
 
 
 def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:

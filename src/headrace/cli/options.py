@@ -49,7 +49,10 @@ Handler = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="URI", rich_help_panel=_MODEL, help="The first parameter of the handler: where its model is."
+        "--model",
+        metavar="URI",
+        rich_help_panel=_MODEL,
+        help="Where the model is: a path, a URI, or an id on a hub, as the handler takes it.",
     ),
 ]
 HandlerArg = Annotated[

@@ -11,11 +11,11 @@ import importlib
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from headrace.core.card import HandlerCard
-from headrace.core.conversion import to_results
+from headrace.core.conversion import FLOAT32_MAX, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
@@ -253,6 +253,9 @@ class TensorRTEngineHandlerNumPy(ModelHandler["numpy.ndarray[Any, Any]", Predict
         "a numpy array", "a list with its row of each output", "in one host", "one at a time", "tensorrt"
     )
 
+    model_parameter: ClassVar[str] = "engine_path"
+    """What the command line's ``--model`` stands for."""
+
     def __init__(
         self,
         min_batch_size: int,
@@ -314,7 +317,9 @@ class TensorRTEngineHandlerNumPy(ModelHandler["numpy.ndarray[Any, Any]", Predict
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[PredictionResult]:
         """Predicts for arrays of equal shape."""
-        return self.inference_fn(batch, model, inference_args)
+        for result in self.inference_fn(batch, model, inference_args):
+            is_anonymous = isinstance(result, PredictionResult) and result.model_id is None
+            yield result._replace(model_id=self.engine_path or self.onnx_path) if is_anonymous else result
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """None are taken.
@@ -339,6 +344,14 @@ class TensorRTEngineHandlerNumPy(ModelHandler["numpy.ndarray[Any, Any]", Predict
     def get_metrics_namespace(self) -> str:
         """Beam's for TensorRT."""
         return "BeamML_TensorRT"
+
+    def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
+        """A row's columns, in their order, as a 1-D array of 32-bit floats.
+
+        Raises:
+            ValueError: a value is no finite 32-bit number; names the column and the value.
+        """
+        return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
 
 
 def _deserialized(trt: Any, plan: Any, path: str) -> Any:

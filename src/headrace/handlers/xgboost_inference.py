@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.card import HandlerCard
 from headrace.core.conversion import column_numbers, to_matrix
@@ -68,7 +68,7 @@ def default_xgboost_inference_fn(
             is called for each example.
 
     Raises:
-        ValueError: the examples differ in their columns.
+        ValueError: the examples differ in their columns, or have fewer than a Booster has features.
     """
     arguments = inference_args or {}
     matrices = [_matrix(example) for example in batch]
@@ -96,6 +96,9 @@ class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
     Raises:
         ConfigurationError: ``model_class`` cannot be called.
     """
+
+    model_parameter: ClassVar[str] = "model_state"
+    """What the command line's ``--model`` stands for."""
 
     def __init__(
         self,
@@ -290,16 +293,15 @@ def _together(matrices: Sequence[Any]) -> Any:
 
 
 def _frames_together(frames: Sequence[pandas.DataFrame]) -> Any:
-    """None if a column is not of one type, or the columns not in one order, which may be all that the model knows.
+    """None if a column is not of one type, or in other places: to XGBoost these count, and pandas would move it.
 
     Of columns that only some of them have, pandas would make up values.
     """
-    columns = set(frames[0].columns)
+    columns = frames[0].columns
     for frame in frames:
-        if set(frame.columns) != columns:
-            differing = sorted(map(str, columns.symmetric_difference(frame.columns)))
+        if differing := sorted(map(str, set(columns).symmetric_difference(frame.columns))):
             raise ValueError(f"the frames of a batch must have the same columns; these differ: {differing}.")
-    if not all(frame.columns.equals(frames[0].columns) for frame in frames):
+    if not all(columns.equals(frame.columns) for frame in frames):
         return None
     together = pandas.concat(frames)
     return None if "O" in {dtype.kind for dtype in together.dtypes if dtype.name != "category"} else together
@@ -312,8 +314,13 @@ def _is_by_row(model: Any) -> bool:
 
 
 def _predict(model: Any, matrix: Any, arguments: dict[str, Any]) -> Any:
-    is_booster = isinstance(model, xgboost.Booster)
-    return model.predict(xgboost.DMatrix(matrix, enable_categorical=True) if is_booster else matrix, **arguments)
+    if not isinstance(model, xgboost.Booster):
+        return model.predict(matrix, **arguments)
+    data = xgboost.DMatrix(matrix, enable_categorical=True)
+    few = not scipy.sparse.issparse(matrix) and data.num_col() < model.num_features()
+    if few and arguments.get("validate_features", True):  # XGBoost would take the last ones for missing
+        raise ValueError(f"an example has {data.num_col()} columns, and the model {model.num_features()} features.")
+    return model.predict(data, **arguments)
 
 
 def _split(answer: Any, counts: Sequence[int]) -> Iterator[Any]:

@@ -22,6 +22,13 @@ class Modelled:
         return {"text": "hello", "usage": {"tokens": 1}}
 
 
+class OfTensorflow:
+    """As its tensors are: without ``tolist``."""
+
+    def numpy(self):
+        return np.array([[1.0, np.nan]])
+
+
 class Strange:
     def __repr__(self):
         return "strange"
@@ -49,6 +56,7 @@ def through_json(value):
         (np.datetime64("2024-05-06"), "2024-05-06"),
         (torch.tensor([1, 2]), [1, 2]),
         (torch.tensor(0.5, requires_grad=True), 0.5),
+        pytest.param(OfTensorflow(), [[1.0, None]], id="of TensorFlow"),
         (b"\x00\xff", "AP8="),
         ((1, (2,)), [1, [2]]),
         ({1, 1}, [1]),

@@ -225,7 +225,8 @@ def _known(value: Any) -> Any:
     """Something that JSON does not know as something that it does."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode("ascii")
-    for method in ("tolist", "item", "isoformat", "model_dump"):  # arrays and tensors, their scalars, dates, pydantic's
+    # Arrays and tensors, their scalars, dates, pydantic's; TensorFlow's tensors become arrays first.
+    for method in ("tolist", "item", "isoformat", "model_dump", "numpy"):
         if callable(getattr(value, method, None)) and not isinstance(value, type):
             return getattr(value, method)()
     return list(value) if isinstance(value, set | frozenset) else str(value)
