@@ -13,7 +13,7 @@ from headrace.hosting.room import Evict, Go, Refuse, Room, Wait
 
 MB = 10**6
 KB = 10**3
-\"\"\"Of models that are not worth a garbage collection.\"\"\"
+"""Of models that are not worth a garbage collection."""
 
 
 class Memory:
