@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from headrace.core.events import Event, ModelRefreshed, Observer, RefreshFailed
 from headrace.core.result import Caught, Outcome
+from headrace.hosting.memory import give_back_memory
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.refresh_policy import News, RefreshPolicy
 from headrace.runtime.session import SessionSpec
@@ -215,7 +215,7 @@ class Models:
         if keeper is not None:
             keeper.close()
             del keeper
-        gc.collect()  # models are often circular, and the collector counts objects, not bytes
+        give_back_memory()  # models are often circular, and the collector counts objects, not bytes
 
     def _tell_failed(self, what: str, error: BaseException) -> None:
         """With the lock held."""
