@@ -156,9 +156,7 @@ def test_keys_of_one_model_get_two(run):
 def test_on_a_stream_the_older_model_is_forgotten_and_no_element_is(run, wait_until, options):
     began = int(time.time()) + 1
     ticks = run.pipeline | PeriodicImpulse(Timestamp(began), Timestamp(began + 2.9), 0.05)
-    elements = (
-        ticks | beam.Map(lambda tick: round(20 * (float(tick) - began))) | beam.WindowInto(window.FixedWindows(1))
-    )
+    elements = ticks | beam.Map(numbered, began) | beam.WindowInto(window.FixedWindows(1))
     newer = run.pipeline | "Newer" >> beam.Create([1, 2], reshuffle=False)
     newer = newer | beam.Map(lambda second: window.TimestampedValue(metadata(f"v{second}"), began + second))
     newer = newer | "Seconds" >> beam.WindowInto(window.FixedWindows(1))
