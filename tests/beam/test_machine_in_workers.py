@@ -76,7 +76,7 @@ def test_one_load_for_all(tmp_path, runtime, processes, handler, wait_until):
     script = tmp_path / "pipeline.py"
     script.write_text(f"import apache_beam.ml.inference.base\nFOLDER = {str(tmp_path)!r}\n{PIPELINE}")
     command = [sys.executable, script, handler]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     rows = [tuple(map(int, line.split())) for file in tmp_path.glob("good-*") for line in file.read_text().splitlines()]
     assert sorted(row[:2] for row in rows) == [(n, 100_000) for n in range(60)]
