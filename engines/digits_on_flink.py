@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import pickle
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -17,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flink import up
-from fetch import EngineError
-from job import Job, Report, look_after, run
+from command import run_kinds
+from job import Job
 from recording import Recorded
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
@@ -76,70 +73,48 @@ def train(path: Path) -> dict[int, int]:
     return {number: int(said[number]) for number in range(len(images)) if number not in SPOILT}
 
 
-def of_headrace(path: Path, kind: str, delay_secs: float, linger_secs: float) -> Job:
-    """The job with Headrace; ``kind`` is plain, timeout or keyed."""
-    stuck = STUCK if kind == "timeout" else None
-    placement = PlacementConfig("machine", linger_secs=linger_secs)
-    expected = train(path)
-    expected.pop(stuck or -1, None)
+def make(kind: str, folder: Path, words: argparse.Namespace) -> Job:
+    """The job of a kind."""
+    path = folder / "model.pickle"
+    expected, letters = train(path), set(SPOILT)
+    if kind == "timeout":
+        del expected[STUCK]
+        letters.add(STUCK)
+    infer = of_beam(path, words) if kind == "beam" else of_headrace(path, kind, words)
+    elements = partial(rows, keyed=kind == "keyed")
+    side = "beam" if kind == "beam" else "headrace"
+    return Job(f"digits, {kind}", side, elements, infer, int, expected, frozenset(letters))
+
+
+def of_headrace(path: Path, kind: str, words: argparse.Namespace) -> Any:
+    """Makes Headrace's RunInference."""
+    is_timed = kind == "timeout"
 
     def infer() -> Any:
-        handler: Any = Digits(str(path), delay_secs, stuck)
+        handler: Any = Digits(str(path), words.delay, STUCK if is_timed else None)
         if kind == "keyed":
-            handlers = {key: Digits(str(path), delay_secs) for key in ("even", "odd")}
+            handlers = {key: Digits(str(path), words.delay) for key in ("even", "odd")}
             handler = KeyedModelHandler([KeyModelMapping([key], one) for key, one in handlers.items()])
+        placement = PlacementConfig("machine", linger_secs=words.linger)
         transform = RunInference(handler, placement=placement, model_identifier="digits")
-        return transform.with_exception_handling(timeout=TIMEOUT_SECS if kind == "timeout" else None)
+        return transform.with_exception_handling(timeout=TIMEOUT_SECS if is_timed else None)
 
-    letters = SPOILT | ({stuck} if stuck else frozenset())
-    return Job(f"digits, {kind}", "headrace", partial(rows, keyed=kind == "keyed"), infer, int, expected, letters)
+    return infer
 
 
-def of_beam(path: Path, delay_secs: float) -> Job:
-    """The same with Beam's own."""
-    from apache_beam.ml.inference.base import RunInference as BeamsRunInference
-    from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy as BeamsHandler
+def of_beam(path: Path, words: argparse.Namespace) -> Any:
+    """Makes Beam's."""
+    from apache_beam.ml.inference import base, sklearn_inference
 
-    class BeamsDigits(Recorded, BeamsHandler):
-        pass
-
-    BeamsDigits.delay_secs = delay_secs
-    expected = train(path)
+    class OnBeam(Recorded, sklearn_inference.SklearnModelHandlerNumpy):
+        delay_secs = words.delay
 
     def infer() -> Any:
-        handler = BeamsDigits(str(path), min_batch_size=BATCH, max_batch_size=BATCH, large_model=True)
-        return BeamsRunInference(handler, model_identifier="digits").with_exception_handling()
+        handler = OnBeam(str(path), min_batch_size=BATCH, max_batch_size=BATCH, large_model=True)
+        return base.RunInference(handler, model_identifier="digits").with_exception_handling()
 
-    return Job("digits, plain", "beam", rows, infer, int, expected, SPOILT)
-
-
-def main() -> None:
-    """Runs the kinds asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kinds", nargs="*", default=["plain", "timeout", "keyed", "killed", "beam"])
-    parser.add_argument("--name", default="flink", help="of the cluster; it is started if it does not run")
-    parser.add_argument("--delay", type=float, default=0.05, help="seconds that each batch takes longer")
-    parser.add_argument("--linger", type=float, default=20.0, help="seconds that a model stays when nobody uses it")
-    words = parser.parse_args()
-    try:
-        cluster = up(words.name)
-    except EngineError as error:
-        sys.exit(f"{words.name}: {error}")
-    bad: list[Report] = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.pickle"
-        for kind in words.kinds:
-            if kind == "beam":
-                report = run(cluster, of_beam(path, words.delay))
-            else:
-                job = of_headrace(path, "plain" if kind == "killed" else kind, words.delay, words.linger)
-                report = run(cluster, job, kill="tm2" if kind == "killed" else None)
-            look_after(cluster, report, words.linger + 15)
-            print(f"\n{report}\n", flush=True)
-            if kind != "beam" and report.problems:
-                bad.append(report)
-    sys.exit(len(bad) > 0)
+    return infer
 
 
 if __name__ == "__main__":
-    main()
+    run_kinds(__doc__, ("plain", "timeout", "keyed", "killed", "beam"), make)

@@ -13,7 +13,7 @@ from pathlib import Path
 FLINK = "1.19.0"
 _FLINK_SHA256 = "bb3115c1c63702f95c3f89d5d952e9d98e26fd35b980a265d139790a6ea2c2a2"
 JOB_SERVER = "2.62.0"
-"""The latest of Beam's job servers for Flink 1.19 that the registry has; it runs pipelines of Python's Beam 2.77, too."""
+"""The latest job server for Flink 1.19 that the registry has; it runs pipelines of Python's Beam 2.77, too."""
 _DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
 _OLDEST_JAVA = 11
 

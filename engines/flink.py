@@ -1,4 +1,4 @@
-"""A Flink cluster on this machine: ``python engines/flink.py up``, ``status``, ``down``; see README.md beside this file.
+"""A Flink cluster on this machine: ``python engines/flink.py up``, ``status``, ``down``; see README.md beside it.
 
 One job manager, two task managers with two slots each, and Beam's job server, for trying and testing. Every process
 listens on 127.0.0.1 only, on ports that were free.
@@ -201,7 +201,7 @@ def _settings(cluster: Cluster) -> Iterator[tuple[str, Any]]:
     yield from (("taskmanager.numberOfTaskSlots", SLOTS), ("taskmanager.cpu.cores", float(SLOTS)))
     sizes = {"framework.heap": 128, "task.heap": 384, "framework.off-heap": 128, "task.off-heap": 64, "managed": 128}
     yield from ((f"taskmanager.memory.{kind}.size", f"{size}m") for kind, size in sizes.items())
-    yield from (("taskmanager.memory.network.min", "64m"), ("taskmanager.memory.network.max", "64m"))
+    yield from (("taskmanager.memory.network.min", "256m"), ("taskmanager.memory.network.max", "256m"))
     yield from (("taskmanager.memory.jvm-metaspace.size", "256m"), ("taskmanager.memory.jvm-overhead.min", "192m"))
     yield from (("taskmanager.memory.jvm-overhead.max", "192m"), ("io.tmp.dirs", f"{cluster.scratch}/tmp"))
     yield from (("restart-strategy.type", "fixed-delay"), ("restart-strategy.fixed-delay.attempts", 3))
@@ -217,7 +217,7 @@ def _commands(cluster: Cluster, program: str, flink: str, job_server: str) -> di
     start_job_manager = f"{of_flink}.entrypoint.StandaloneSessionClusterEntrypoint"
     start_task_manager = f"{of_flink}.taskexecutor.TaskManagerRunner"
     configured = ["--configDir", configuration]
-    task_manager = [program, "-Xmx512m", "-XX:MaxDirectMemorySize=256m", "-XX:MaxMetaspaceSize=256m", *settings]
+    task_manager = [program, "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:MaxMetaspaceSize=256m", *settings]
     logging = [jar for jar in flink.split(os.pathsep) if Path(jar).name.startswith("log4j")]
     ports = [f"--{kind}-port={cluster.ports[kind]}" for kind in ("job", "artifact", "expansion")]
     return {

@@ -172,7 +172,12 @@ def _build(pipeline: beam.Pipeline, job: Job, folder: Path) -> None:
     ]
     if letters is not None:
         outcomes.append(letters.failed_inferences | "Letters" >> beam.FlatMap(_numbers))
-    _ = outcomes | beam.Flatten() | "Together" >> beam.GroupByKey() | "Save" >> beam.Map(partial(_save, folder=str(folder)))
+    _ = (
+        outcomes
+        | beam.Flatten()
+        | "Together" >> beam.GroupByKey()
+        | "Save" >> beam.Map(partial(_save, folder=str(folder)))
+    )
 
 
 def _read(folder: Path, title: str) -> list[Any]:
