@@ -1,3 +1,5 @@
+"""A Flink cluster, and Headrace on it: every result is right, whatever is killed, and nothing is left behind."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""All that a cluster has started is found and ended, whatever has become of its parents."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""What processes write down comes together in a table."""
+
 from __future__ import annotations
 
 import os
