@@ -39,8 +39,8 @@ class Job:
     side: str
     """``headrace`` or ``beam``."""
     rows: Callable[..., Iterable[Any]]
-    """``rows(part, parts=n)`` makes the elements of one part of n; called by the workers. An element is an array, or a key
-    and an array, whose first number says which it is."""
+    """``rows(part, parts=n)`` makes the elements of one part of n; called by the workers. An element is an array whose
+    first number says which it is, or a key and such an array."""
     infer: Callable[[], Any]
     """Makes the RunInference; applied to elements, it gives results, and dead letters if it handles exceptions."""
     label: Callable[[Any], int]
