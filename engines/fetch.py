@@ -10,12 +10,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fat_jar import join
+
 FLINK = "1.19.0"
 _FLINK_SHA256 = "bb3115c1c63702f95c3f89d5d952e9d98e26fd35b980a265d139790a6ea2c2a2"
 JOB_SERVER = "2.62.0"
 """The latest job server for Flink 1.19 that the registry has; it runs pipelines of Python's Beam 2.77, too."""
 _DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
 _OLDEST_JAVA = 11
+_JOB_SERVER_JAR = "job-server.jar"
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -69,32 +72,27 @@ def flink_jars(folder: Path) -> str:
     return os.pathsep.join(map(str, sorted((home / "pyflink" / "lib").glob("*.jar"))))
 
 
-def job_server_jars(folder: Path) -> str:
-    """The class path of Beam's job server for Flink; fetched (150 MB) if it is not there yet.
+def job_server_jar(folder: Path) -> str:
+    """Beam's job server for Flink in one jar; fetched (150 MB) if it is not there yet.
 
     Raises:
         EngineError: it cannot be fetched.
     """
     home = folder.resolve() / f"job-server-{JOB_SERVER}"
-    class_path = home / "class-path.txt"
-    if not class_path.exists() or not _all_there(class_path.read_text()):
+    if not home.exists():
         maven = shutil.which("mvn")
         if maven is None:
             raise EngineError(
                 "Beam's job server for Flink comes from Maven's repository, and there is no `mvn` in PATH; "
                 "install it, for example: apt-get install maven"
             )
-        shutil.rmtree(home, ignore_errors=True)
         with _made_at_once(home) as new:
-            (new / "pom.xml").write_text(_POM)
-            build = f"{_DEPENDENCY_PLUGIN}:build-classpath"
-            output = f"-Dmdep.outputFile={new / class_path.name}"
-            _run([maven, "--batch-mode", "--strict-checksums", "-q", "-f", str(new / "pom.xml"), build, output])
-    return class_path.read_text().strip()
-
-
-def _all_there(class_path: str) -> bool:
-    return all(map(os.path.exists, class_path.strip().split(os.pathsep)))
+            pom, class_path = new.parent / "pom.xml", new.parent / "class-path.txt"
+            pom.write_text(_POM)
+            build = [f"{_DEPENDENCY_PLUGIN}:build-classpath", f"-Dmdep.outputFile={class_path}"]
+            _run([maven, "--batch-mode", "--strict-checksums", "--quiet", "--file", str(pom), *build])
+            join(map(Path, class_path.read_text().strip().split(os.pathsep)), new / _JOB_SERVER_JAR)
+    return str(home / _JOB_SERVER_JAR)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fetch import EngineError, flink_jars, java, job_server_jars
+from fetch import EngineError, flink_jars, java, job_server_jar
 from members import MARK, end_all, members, start, wait_until
 
 FOLDER = Path(__file__).resolve().parent.parent / ".engines"
@@ -129,7 +129,7 @@ def up(name: str = "flink", machines: int = 1) -> Cluster:
     Raises:
         EngineError: something is missing, or a process has failed; the message says what to do.
     """
-    program, flink, job_server = java(), flink_jars(FOLDER), job_server_jars(FOLDER)
+    program, flink, job_server = java(), flink_jars(FOLDER), job_server_jar(FOLDER)
     with _alone(name):
         cluster = Cluster.read(name)
         if cluster is not None and (cluster.machines != machines or not Path(cluster.scratch).exists()):
