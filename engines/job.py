@@ -148,7 +148,8 @@ def look_after(cluster: Cluster, report: Report, secs: float) -> None:
     began = time.monotonic()
 
     def others() -> int:
-        return len(set(members(cluster.mark)) - set(cluster.pids.values()))
+        now = Cluster.read(cluster.name)  # a task manager may be another one's successor
+        return len(set(members(cluster.mark)) - set(now.pids.values() if now else ()))
 
     report.left[0.0] = others()
     wait_until(lambda: others() == 0, secs)
