@@ -17,12 +17,14 @@ from pathlib import Path
 MARK = "HEADRACE_ENGINE"
 _PATIENCE_SECS = 10.0
 _POLL_SECS = 0.05
+_started: list[subprocess.Popen[bytes]] = []
+"""By this process."""
 
 
 def start(command: Sequence[str], mark: str, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """A process in a group of its own, which outlives this one."""
     with log.open("ab") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -30,11 +32,15 @@ def start(command: Sequence[str], mark: str, log: Path, environment: Mapping[str
             env={**os.environ, **environment, MARK: mark},
             start_new_session=True,
         )
+    _started.append(process)
+    return process
 
 
 def members(mark: str) -> list[int]:
     """The process ids of all that carry the mark."""
-    return [process for process in _processes() if _variable(process, MARK) == mark]
+    for process in _started:
+        process.poll()  # whoever has started it is the one to see it off
+    return [pid for pid in _processes() if _variable(pid, MARK) == mark]
 
 
 def end_all(mark: str) -> int:
