@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from members import members
 @pytest.fixture(scope="session")
 def cluster():
     """Up and running; afterwards nothing is left of it."""
-    found = flink.up(f"test-{os.getpid()}")
+    found = flink.up("test")
     yield found
     flink.down(found.name)
     assert members(found.mark) == []
