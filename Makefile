@@ -58,7 +58,7 @@ architecture: $(VENV)/.dev ## who may import whom, what is public, how large fil
 check: lint types architecture test ## all that CI looks at, but for the demo
 
 clean: ## remove the environment, the demo's files and all caches
-	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples benchmarks engines docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an extra is installed; it is out of date when pyproject.toml has changed.
