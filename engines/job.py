@@ -64,6 +64,8 @@ class Report:
     letters: list[int]
     processes: list[Process]
     killed: str = ""
+    failed: str = ""
+    """Why the engine gave it up, if it did."""
     left: dict[float, int] = field(default_factory=dict)
     """Seconds after the end of the job, and how many processes beside the cluster's own there were."""
 
@@ -81,7 +83,8 @@ class Report:
             "dead letters are missing": len(self.job.letters - set(self.letters)),
             "dead letters too many": len(self.letters) - len(self.job.letters & set(self.letters)),
         }
-        return [f"{count} {what}" for what, count in facts.items() if count]
+        found = [f"{count} {what}" for what, count in facts.items() if count]
+        return [f"the job has failed ({self.failed})", *found] if self.failed else found
 
     @property
     def loads(self) -> int:
@@ -123,10 +126,13 @@ def run(cluster: Cluster, job: Job, *, kill: str | None = None) -> Report:
         killer = threading.Thread(target=_kill, args=[cluster, kill, records, len(job.expected) // 3]) if kill else None
         if killer is not None:
             killer.start()
+        failed = ""
         try:
             result.wait_until_finish()
+        except RuntimeError as error:  # how Beam says that it has failed
+            failed = str(error).splitlines()[0]
         except BaseException:
-            with contextlib.suppress(Exception):  # it has failed already
+            with contextlib.suppress(Exception):  # it may be over
                 result.cancel()
             raise
         finally:
@@ -140,6 +146,7 @@ def run(cluster: Cluster, job: Job, *, kill: str | None = None) -> Report:
             _read(folder, "letters"),
             read(records),
             f"; {kill} was killed on the way" if kill else "",
+            failed,
         )
 
 
