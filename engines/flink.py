@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shlex
@@ -165,19 +166,18 @@ def logs(name: str = "flink") -> Path:
 
 
 def _down(name: str) -> int:
-    cluster = Cluster.read(name)
     count = end_all(_mark(name))
-    if cluster is not None:
-        shutil.rmtree(cluster.scratch, ignore_errors=True)
-        _record(name).unlink(missing_ok=True)
+    shutil.rmtree(_scratch(name), ignore_errors=True)
+    _record(name).unlink(missing_ok=True)
     return count
 
 
 def _new(name: str, machines: int) -> Cluster:
-    end_all(_mark(name))  # whose record has been lost
+    _down(name)  # one whose record has been lost
     shutil.rmtree(logs(name), ignore_errors=True)
     logs(name).mkdir(parents=True)
-    scratch = Path(tempfile.mkdtemp(prefix="flink-"))
+    scratch = _scratch(name)
+    scratch.mkdir(mode=stat.S_IRWXU)
     cluster = Cluster(name, str(scratch), machines, _free_ports("rpc", "rest", "job", "artifact", "expansion"))
     cluster.write()
     for folder in ("conf", "tmp"):
@@ -289,6 +289,12 @@ def _alone(name: str) -> Iterator[None]:
 
 def _record(name: str) -> Path:
     return FOLDER / f"{name}.json"
+
+
+def _scratch(name: str) -> Path:
+    """The same each time, so that it is found without a record; short, as addresses of sockets must be."""
+    digest = hashlib.sha256(_mark(name).encode()).hexdigest()
+    return Path(tempfile.gettempdir()) / f"flink-{os.geteuid()}-{digest[:10]}"
 
 
 def _mark(name: str) -> str:
