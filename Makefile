@@ -11,10 +11,10 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark test lint types architecture check clean
+.PHONY: help demo embed benchmark flink flink-up flink-down test test-engines lint types architecture check clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.sklearn ## the main job: a model over a CSV file, its predictions and a report, in demo/
 	$(BIN)/python examples/digits/prepare.py demo
@@ -28,8 +28,21 @@ embed: $(VENV)/.embeddings ## the second example: documentation strings to embed
 benchmark: $(VENV)/.dev ## Headrace beside Beam's own RunInference
 	$(BIN)/python benchmarks/run.py
 
-test: $(VENV)/.dev ## the whole test suite
+flink: $(VENV)/.dev ## Headrace and Beam's own on a Flink cluster on this machine (needs Java, Maven and Linux)
+	@trap '$(BIN)/python engines/flink.py down' EXIT; $(BIN)/python engines/digits_on_flink.py \
+	    && $(BIN)/python engines/network_on_flink.py
+
+flink-up: $(VENV)/.dev ## start that cluster; pipelines of your own run on it, too
+	$(BIN)/python engines/flink.py up
+
+flink-down: $(VENV)/.dev ## end it, and everything that it has started
+	$(BIN)/python engines/flink.py down
+
+test: $(VENV)/.dev ## the whole test suite, but for what needs an engine
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+test-engines: $(VENV)/.dev ## what needs an engine: a Flink cluster (Java, Maven and Linux)
+	$(BIN)/pytest engines/tests --timeout 900
 
 lint: $(VENV)/.dev ## ruff: rules and formatting
 	$(BIN)/ruff check
@@ -45,8 +58,8 @@ architecture: $(VENV)/.dev ## who may import whom, what is public, how large fil
 check: lint types architecture test ## all that CI looks at, but for the demo
 
 clean: ## remove the environment, the demo's files and all caches
-	rm -rf $(VENV) demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(VENV) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests examples benchmarks engines docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an extra is installed; it is out of date when pyproject.toml has changed.
 $(VENV)/.uv:

@@ -11,7 +11,7 @@ import pytest
 
 import headrace
 
-CODE = ("src", "tests", "examples", "benchmarks")
+CODE = ("src", "tests", "examples", "benchmarks", "engines")
 TEXT = (*CODE, "docs")
 
 

@@ -1,0 +1,121 @@
+"""Fetches what a Flink cluster needs from PyPI and from Maven's central repository, once, into ``.engines``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from fat_jar import join
+
+FLINK = "1.19.0"
+_FLINK_SHA256 = "bb3115c1c63702f95c3f89d5d952e9d98e26fd35b980a265d139790a6ea2c2a2"
+JOB_SERVER = "2.62.0"
+"""The latest job server for Flink 1.19 that the registry has; it runs pipelines of Python's Beam 2.77, too."""
+_DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
+_OLDEST_JAVA = 11
+_JOB_SERVER_JAR = "job-server.jar"
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>headrace</groupId>
+  <artifactId>job-server</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.beam</groupId>
+      <artifactId>beam-runners-flink-1.19</artifactId>
+      <version>{JOB_SERVER}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+class EngineError(Exception):
+    """Something is missing or has failed; the message says what to do."""
+
+
+def java() -> str:
+    """Java's program.
+
+    Raises:
+        EngineError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        raise EngineError(
+            f"Flink needs Java {_OLDEST_JAVA} or 17, and there is no `java` in JAVA_HOME or PATH; install one, "
+            "for example: apt-get install openjdk-17-jre-headless"
+        )
+    return found
+
+
+def flink_jars(folder: Path) -> str:
+    """The class path of Flink itself; fetched (235 MB) if it is not in the folder yet.
+
+    Raises:
+        EngineError: it cannot be fetched.
+    """
+    home = folder.resolve() / f"flink-{FLINK}"
+    if not home.exists():
+        with _made_at_once(home) as new:
+            requirements = new.parent / "requirements.txt"
+            requirements.write_text(f"apache-flink-libraries=={FLINK} --hash=sha256:{_FLINK_SHA256}\n")
+            _run([*_installer(), "--no-deps", "--require-hashes", "--target", str(new), "-r", str(requirements)])
+    return os.pathsep.join(map(str, sorted((home / "pyflink" / "lib").glob("*.jar"))))
+
+
+def job_server_jar(folder: Path) -> str:
+    """Beam's job server for Flink in one jar; fetched (150 MB) if it is not there yet.
+
+    Raises:
+        EngineError: it cannot be fetched.
+    """
+    home = folder.resolve() / f"job-server-{JOB_SERVER}"
+    if not home.exists():
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise EngineError(
+                "Beam's job server for Flink comes from Maven's repository, and there is no `mvn` in PATH; "
+                "install it, for example: apt-get install maven"
+            )
+        with _made_at_once(home) as new:
+            pom, class_path = new.parent / "pom.xml", new.parent / "class-path.txt"
+            pom.write_text(_POM)
+            build = [f"{_DEPENDENCY_PLUGIN}:build-classpath", f"-Dmdep.outputFile={class_path}"]
+            _run([maven, "--batch-mode", "--strict-checksums", "--quiet", "--file", str(pom), *build])
+            join(map(Path, class_path.read_text().strip().split(os.pathsep)), new / _JOB_SERVER_JAR)
+    return str(home / _JOB_SERVER_JAR)
+
+
+@contextlib.contextmanager
+def _made_at_once(home: Path):
+    """A folder to fill; it gets its name only when that is done, so that what was interrupted is begun anew."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=f"{home.name}-") as scratch:
+        new = Path(scratch) / home.name
+        new.mkdir()
+        yield new
+        new.rename(home)
+
+
+def _installer() -> list[str]:
+    """The command that installs from PyPI: uv if there is one beside this Python or in PATH, else pip."""
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    uv = shutil.which("uv", path=beside)
+    return [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
+
+
+def _run(command: list[str]) -> None:
+    print("fetching:", " ".join(command[:4]), "...", file=sys.stderr)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        told = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise EngineError(f"{' '.join(command)} has failed (exit code {done.returncode}):\n{told}")

@@ -1,0 +1,56 @@
+"""All that a cluster has started is found and ended, whatever has become of its parents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def members(engine_module):
+    return engine_module("members")
+
+
+@pytest.fixture
+def mark(tmp_path, members):
+    yield str(tmp_path)
+    members.end_all(str(tmp_path))
+
+
+def test_what_a_member_starts_is_a_member_even_when_its_parent_is_killed(members, mark, tmp_path):
+    grandchild = (
+        "import subprocess, sys, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
+    )
+    parent = members.start([sys.executable, "-c", grandchild], mark, tmp_path / "log", {})
+    assert members.wait_until(lambda: len(members.members(mark)) == 2, 60)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    (left,) = members.members(mark)
+    assert left != parent.pid
+    assert members.end_all(mark) == 1
+    assert members.members(mark) == []
+
+
+def test_one_that_does_not_listen_is_killed(members, mark, tmp_path, monkeypatch):
+    monkeypatch.setattr(members, "_PATIENCE_SECS", 0.5)
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    )
+    process = members.start([sys.executable, "-c", deaf], mark, tmp_path / "log", {})
+    assert members.wait_until(lambda: "deaf" in (tmp_path / "log").read_text(), 60)
+    assert members.end_all(mark) == 1
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_others_are_let_be(members, mark):
+    other = subprocess.Popen(["sleep", "600"], env={**os.environ, members.MARK: f"{mark}-2"})
+    try:
+        assert members.end_all(mark) == 0
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()

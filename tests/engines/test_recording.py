@@ -1,0 +1,50 @@
+"""What processes write down comes together in a table."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture
+def recording(engine_module, monkeypatch, tmp_path):
+    module = engine_module("recording")
+    monkeypatch.setenv(module.RECORDS, str(tmp_path))
+    monkeypatch.setenv("HEADRACE_TASK_MANAGER", "tm1")
+    return module
+
+
+class Handler:
+    def load_model(self):
+        return 10
+
+    def run_inference(self, batch, model, inference_args=None):
+        return (model * x for x in batch)
+
+
+def test_what_a_handler_does_is_written_down(recording, tmp_path):
+    class Recorded(recording.Recorded, Handler):
+        pass
+
+    handler = Recorded()
+    model = handler.load_model()
+    assert [list(handler.run_inference(batch, model)) for batch in ([1, 2], [3])] == [[10, 20], [30]]
+    (process,) = recording.read(tmp_path)
+    assert (process.pid, process.task_manager, process.elements, process.loads) == (os.getpid(), "tm1", 3, 1)
+    assert process.pss > 0
+    assert f"| {os.getpid()} | tm1 | 3 | 1 |" in recording.table([process])
+
+
+def test_how_long_a_setup_takes_is_written_down(recording, tmp_path):
+    calls = []
+    recording.timed_setup(calls.append)("a DoFn")
+    assert calls == ["a DoFn"]
+    (process,) = recording.read(tmp_path)
+    assert len(process.setups) == 1
+    assert process.elements == process.loads == 0
+
+
+def test_records_of_a_job_that_is_over_go_nowhere(recording, monkeypatch, tmp_path):
+    monkeypatch.setenv(recording.RECORDS, str(tmp_path / "gone"))
+    recording.write("batch", elements=1)
