@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from contextlib import nullcontext
 
+import cloudpickle
 import datatable
 import numpy
 import pandas
@@ -35,6 +37,14 @@ RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(12, 3)).astype(numpy.float32)
 FRAME = pandas.DataFrame(FEATURES, columns=["a", "b", "c"])
 LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")

@@ -262,8 +262,11 @@ def _examples(batch: Sequence[Any]) -> list[Any]:
 
 def not_pairs(elements: Iterable[Any]) -> TypeError:
     """What to raise where these were to be (key, example) pairs, and are not all."""
-    strangers = (one for one in elements if not isinstance(one, list | tuple) or len(one) != 2)
-    return TypeError(f"a keyed handler takes (key, example) pairs, not {next(strangers, None)!r:.200}.")
+    stranger = next((one for one in elements if not isinstance(one, list | tuple) or len(one) != 2), None)
+    why = (
+        "" if hasattr(stranger, "__iter__") else f": {type(stranger).__name__!r} object is not iterable"
+    )  # Beam's words
+    return TypeError(f"a keyed handler takes (key, example) pairs, not {stranger!r:.200}{why}.")
 
 
 def _pair(
