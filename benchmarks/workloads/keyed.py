@@ -125,7 +125,7 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, str]
     """One row for each batch size and side."""
     write_models(folder)
     for name, sizes in _SIZES.items():
-        trial = Trial(folder, sizes, 2_000 if quick else 20_000)
+        trial = Trial(folder, sizes, 2_000 if quick else 3_000)
         runs: dict[str, list[tuple[float, int]]] = {side: [] for side in _SIDES}
         for _ in range(repeats):
             outputs = {}
