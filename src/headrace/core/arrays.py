@@ -75,3 +75,19 @@ class ArrayCodec(Protocol):
             What undoes it.
         """
         ...
+
+
+class NoArrays:
+    """What there is to say of a framework's arrays if nothing is special about them: they travel in pickles."""
+
+    def stack(self, values: Sequence[Any]) -> Stacked | None:
+        """None: each goes by itself."""
+        return None
+
+    def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
+        """Never called, as nothing is stacked."""
+        raise NotImplementedError
+
+    def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
+        """None."""
+        return {}

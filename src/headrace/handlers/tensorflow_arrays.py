@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from headrace.core.arrays import NotMappableError, Stacked
+from headrace.core.arrays import NoArrays, NotMappableError
 from headrace.core.errors import MissingExtraError
 
 try:
@@ -19,20 +20,8 @@ except ImportError as error:
 __all__ = ["TensorflowArrays"]
 
 
-class TensorflowArrays:
+class TensorflowArrays(NoArrays):
     """Tensors travel as TensorFlow itself pickles them: as numpy's arrays."""
-
-    def stack(self, values: Sequence[Any]) -> Stacked | None:
-        """None: each tensor goes by itself."""
-        return None
-
-    def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
-        """Never called, as nothing is stacked."""
-        raise NotImplementedError
-
-    def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
-        """Nothing special."""
-        return {}
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
         """Every variable, tensor and Keras layer or model is refused.
@@ -46,11 +35,9 @@ class TensorflowArrays:
     def limit_threads(self, count: int) -> Callable[[], None]:
         """Of a process in which TensorFlow has not computed yet; later it lets nobody change that."""
         threading = tensorflow.config.threading
-        try:
+        with suppress(RuntimeError):  # it has
             threading.set_intra_op_parallelism_threads(count)
             threading.set_inter_op_parallelism_threads(count)
-        except RuntimeError:  # it has
-            return lambda: None
         return lambda: None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.core.arrays import NotMappableError, Stacked
+from headrace.core.arrays import NoArrays, NotMappableError
 from headrace.core.errors import MissingExtraError
 
 try:
@@ -16,20 +16,8 @@ except ImportError as error:
 __all__ = ["XGBoostArrays"]
 
 
-class XGBoostArrays:
+class XGBoostArrays(NoArrays):
     """XGBoost has no arrays that could travel, but models that must not be moved into shared memory."""
-
-    def stack(self, values: Sequence[Any]) -> Stacked | None:
-        """None: a DMatrix does not travel."""
-        return None
-
-    def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
-        """Never called, as nothing is stacked."""
-        raise NotImplementedError
-
-    def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
-        """Nothing special."""
-        return {}
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
         """Every booster is refused, also within an estimator.
