@@ -21,7 +21,7 @@ def test_grows_with_what_is_held_and_falls_when_it_is_freed(size):
     before = process_bytes()
     held = bytearray(b"x") * size
     grown = process_bytes() - before
-    assert grown == pytest.approx(size, rel=0.15)
+    assert grown == pytest.approx(size, rel=0.25)
     del held
     if sys.platform == "linux":
         assert process_bytes() - before < size / 2
@@ -50,8 +50,8 @@ def test_what_is_mapped_by_two_is_shared():
             other.stdout.readline()
             alone, theirs = memory_of(os.getpid()), memory_of(other.pid)
     os.close(file)
-    assert before.pss - alone.pss == pytest.approx(32 * MEBIBYTE, rel=0.15)
-    assert before.private - alone.private == pytest.approx(64 * MEBIBYTE, rel=0.15)
+    assert before.pss - alone.pss == pytest.approx(32 * MEBIBYTE, rel=0.25)
+    assert before.private - alone.private == pytest.approx(64 * MEBIBYTE, rel=0.25)
     assert theirs.shared > 64 * MEBIBYTE > theirs.private
 
 

@@ -222,7 +222,7 @@ def test_what_is_told_of_a_run(opened):
         ("", 2, True),
     ]
     [loaded] = events.of(ModelLoaded)
-    assert (loaded.model, loaded.bytes) == ("", pytest.approx(64 * MB, rel=0.05))
+    assert (loaded.model, loaded.bytes) == ("", pytest.approx(64 * MB, rel=0.25))
     assert 0 < loaded.seconds < 60
     run(worker, ["a"], events)
     assert len(events) == 5

@@ -160,7 +160,7 @@ def test_the_size_of_a_model_is_what_the_process_grew_by():
 
     worker = opened(Large([]))
     (loaded,) = worker.session.news()
-    assert loaded.bytes == pytest.approx(48 << 20, rel=0.15)
+    assert loaded.bytes == pytest.approx(48 << 20, rel=0.25)
     worker.close()
 
 
