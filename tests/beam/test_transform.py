@@ -225,9 +225,6 @@ def test_what_cannot_be_done_yet_is_a_clear_error(arguments, feature):
 
 
 def test_neither_are_these():
-    arguments = beam.pvalue.AsDict(beam.Pipeline() | beam.Create([("plus", 1)]))
-    with pytest.raises(UnsupportedError, match="inference_args as a side input"):
-        RunInference(Adder(), inference_args=arguments)
     with pytest.raises(UnsupportedError, match="monitoring"):
         RunInference(Adder()).with_monitoring_transform(beam.Map(print))
 

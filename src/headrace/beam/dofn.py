@@ -82,8 +82,7 @@ class InferenceDoFn(beam.DoFn):
         outcomes = self._bundle.add(element, self._place)
         if not outcomes:
             return ()
-        outputs = chain.from_iterable(map(as_outputs, outcomes))
-        return outputs if len(windowed.windows) == 1 else map(_unmultiplied, outputs)
+        return in_their_windows(chain.from_iterable(map(as_outputs, outcomes)), windowed)
 
     def finish_bundle(self) -> Iterable[Output]:
         """Emits the rest: a bundle never ends with its elements elsewhere."""
@@ -144,6 +143,11 @@ class Once(tuple):  # type: ignore[type-arg]
 
     def __mul__(self, _: Any) -> Once:
         return self
+
+
+def in_their_windows(outputs: Iterable[Output], windowed: WindowedValue) -> Iterable[Output]:
+    """What ``process`` emits when it is given ``windowed``."""
+    return outputs if len(windowed.windows) == 1 else map(_unmultiplied, outputs)
 
 
 def _unmultiplied(output: Output) -> Output:

@@ -9,10 +9,12 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
 from apache_beam import coders, typehints
+from apache_beam.pvalue import AsSideInput
 from apache_beam.transforms.core import Windowing
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
@@ -23,6 +25,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.batcher import Batcher
 from headrace.batching.gather import Gathered, GatherPolicy
+from headrace.beam.arguments import ArgumentsDoFn, RefreshingArgumentsDoFn
 from headrace.beam.chunks import Chunk, ChunkCoder, Part
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output
 from headrace.beam.refresh import AsLatest, RefreshingDoFn, RefreshingInferenceDoFn
@@ -69,7 +72,7 @@ class ParDoInto(beam.ParDo):
         side: side inputs.
     """
 
-    def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsLatest) -> None:
+    def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsSideInput) -> None:
         super().__init__(dofn, *side)
         self._windowing = windowing
 
@@ -321,7 +324,11 @@ class RefreshingGatheredInferenceDoFn(RefreshingDoFn, GatheredInferenceDoFn):  #
 
 
 def waiting_for_others(
-    pcoll: beam.PCollection, spec: SessionSpec, namespace: str | None, refresh: AsLatest | None = None
+    pcoll: beam.PCollection,
+    spec: SessionSpec,
+    namespace: str | None,
+    refresh: AsLatest | None = None,
+    arguments: AsSideInput | None = None,
 ) -> tuple[beam.PCollection, beam.ParDo]:
     """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered.
 
@@ -330,16 +337,31 @@ def waiting_for_others(
         spec: of the session.
         namespace: of the metrics.
         refresh: tells of newer models; None: there will be none.
+        arguments: for the model's call, in place of those of ``spec``.
     """
-    side = () if refresh is None else (refresh,)
-    if pcoll.is_bounded or not spec.plan.may_wait:
-        if refresh is None:
-            return pcoll, beam.ParDo(InferenceDoFn(spec, namespace))
-        return pcoll, beam.ParDo(RefreshingInferenceDoFn(spec, namespace, waits=pcoll.is_bounded), *side)
-    spec = replace(spec, gathered=True)
+    side = [one for one in (arguments, refresh) if one is not None]
     windows = pcoll.windowing.windowfn
+    of_its_window = arguments is not None and windows.is_merging()  # where windows merge, no buffer has one
+    make: Callable[[SessionSpec], InferenceDoFn]
+    if pcoll.is_bounded or not spec.plan.may_wait or of_its_window:
+        make = partial(InferenceDoFn, namespace=namespace)
+        if refresh is not None:
+            make = partial(RefreshingInferenceDoFn, namespace=namespace, waits=pcoll.is_bounded)
+        return pcoll, beam.ParDo(_dofn(make, spec, refresh, arguments), *side)
+    spec = replace(spec, gathered=True)
     window_coder = windows.get_window_coder() if windows.is_merging() else None
     coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder)
     kind = GatheredInferenceDoFn if refresh is None else RefreshingGatheredInferenceDoFn
-    dofn = kind(spec, coder, namespace)
+    dofn = _dofn(partial(kind, coder=coder, namespace=namespace), spec, refresh, arguments)
     return pcoll | "Gather" >> Gather(spec, coder), ParDoInto(dofn, pcoll.windowing, *side)
+
+
+def _dofn(
+    make: Callable[[SessionSpec], InferenceDoFn],
+    spec: SessionSpec,
+    refresh: AsLatest | None,
+    arguments: AsSideInput | None,
+) -> beam.DoFn:
+    if arguments is None:
+        return make(spec)
+    return (ArgumentsDoFn if refresh is None else RefreshingArgumentsDoFn)(spec, make)

@@ -17,7 +17,8 @@ from headrace.runtime.refresh import RefreshedBundle, RefreshingWorker, open_ref
 from headrace.runtime.refresh_policy import News
 from headrace.runtime.session import SessionSpec
 
-_NOTHING = News(0, None)
+NOTHING = News(0, None)
+"""What is told before anything is."""
 
 
 class AsLatest(AsSideInput):
@@ -28,9 +29,9 @@ class AsLatest(AsSideInput):
 
     @staticmethod
     def _from_runtime_iterable(it: Iterable[News], options: Any) -> News:  # noqa: ARG004 - Beam gives them
-        latest = _NOTHING
+        latest = NOTHING
         for one in it:
-            if latest is _NOTHING or one[0] >= latest.moment:
+            if latest is NOTHING or one[0] >= latest.moment:
                 latest = News(*one)
         return latest
 
@@ -65,7 +66,7 @@ class RefreshingDoFn(InferenceDoFn):
         self._latest: News | None = None
 
     def process(  # type: ignore[override] # Beam tells parameters by their defaults, not by their places
-        self, element: Any, latest: News = _NOTHING, windowed: Any = WINDOWED
+        self, element: Any, latest: News = NOTHING, windowed: Any = WINDOWED
     ) -> Iterable[Output]:
         """Takes one element, and what its side input says of newer models; emits what it completes."""
         if latest is not self._latest:

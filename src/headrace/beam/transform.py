@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Generic, NamedTuple
 
 import apache_beam as beam
+from apache_beam.pvalue import AsSideInput
 
 from headrace.beam.dofn import dead_letter_tag
 from headrace.beam.gather import waiting_for_others
@@ -48,7 +49,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
     Args:
         model_handler: says how to load the model and how to run it; Headrace's or Beam's.
         clock: an object with ``time_ns()``, with which loads and batches are measured.
-        inference_args: extra arguments for the model's call.
+        inference_args: extra arguments for the model's call; or a side input that has them, as ``beam.pvalue.AsDict``:
+            each element gets those of its window, and the model loads when the first one comes.
         metrics_namespace: of the transform's metrics; the handler's own by default.
         model_identifier: transforms with the same identifier share one model in each process.
         use_model_manager: accepted; Headrace manages models either way.
@@ -75,7 +77,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         self,
         model_handler: Any,
         clock: Clock = time,
-        inference_args: dict[str, Any] | None = None,
+        inference_args: dict[str, Any] | AsSideInput | None = None,
         metrics_namespace: str | None = None,
         *,
         model_metadata_pcoll: beam.PCollection | None = None,
@@ -93,10 +95,10 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         super().__init__()
         _check_refresh(model_metadata_pcoll, watch_model_pattern, kwargs)
         _refuse("monitoring_transform", monitoring_transform, "apply the transform to the predictions instead")
-        if isinstance(inference_args, beam.pvalue.AsSideInput):
-            _refuse("inference_args as a side input", inference_args, "give a dict, which is known beforehand")
+        self._arguments = inference_args if isinstance(inference_args, AsSideInput) else None
+        known = inference_args if self._arguments is None else None
         self._spec = prepare(
-            model_handler, Request(inference_args, model_identifier, placement, batching, retry, clock, isolate)
+            model_handler, Request(known, model_identifier, placement, batching, retry, clock, isolate)
         )
         self._handler = model_handler
         self._metrics_namespace = metrics_namespace
@@ -163,7 +165,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         spec = on_engine(replace(self._spec, transform=uuid.uuid4().hex), pcoll.pipeline)  # applied twice, it is two
         told = pcoll.pipeline | self._watch if self._watch else self._model_metadata_pcoll
         refresh = None if told is None else as_news(told)
-        waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace, refresh)
+        waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace, refresh, self._arguments)
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None:
             return waiting | "BeamML_RunInference" >> pardo

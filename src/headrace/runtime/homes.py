@@ -287,7 +287,7 @@ def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
 
 def _variant(spec: SessionSpec) -> str:
     """What a servant does depends on this, beside its model."""
-    return repr((spec.origin, spec.isolated, spec.timeout_secs, spec.caught))
+    return repr((spec.origin, spec.isolated, spec.timeout_secs, spec.caught, spec.branch))
 
 
 def _work(name: Any) -> bytes:

@@ -362,12 +362,12 @@ def open_refreshing_worker(
     """
     if waits:
         return RefreshingWorker(Models(fresh, namespace, waits=True))
-    transform = fresh().transform
+    identity = fresh().identity
     with _lock:
-        models, users = _open.get(transform, (None, 0))
+        models, users = _open.get(identity, (None, 0))
         if models is None:
-            models = Models(fresh, namespace, policy=_remembered.pop(transform, None))
-        _open[transform] = (models, users + 1)
+            models = Models(fresh, namespace, policy=_remembered.pop(identity, None))
+        _open[identity] = (models, users + 1)
     return RefreshingWorker(models)
 
 
@@ -375,14 +375,14 @@ def _close_models(models: Models, *, linger: bool) -> None:
     if models.waits:
         models.close(linger=linger)
         return
-    transform = models.spec.transform
+    identity = models.spec.identity
     with _lock:
-        _, users = _open.pop(transform)
+        _, users = _open.pop(identity)
         if users > 1:
-            _open[transform] = (models, users - 1)
+            _open[identity] = (models, users - 1)
             return
     models.close(linger=linger)
     with _lock:
         _remembered.clear()
-        if transform not in _open:
-            _remembered[transform] = models.handed_on()
+        if identity not in _open:
+            _remembered[identity] = models.handed_on()

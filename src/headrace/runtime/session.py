@@ -71,6 +71,8 @@ class SessionSpec:
     """Whose handler it is: transforms that were made as one have one."""
     pipeline: str = ""
     """Model identifiers of different pipelines are different."""
+    branch: str = ""
+    """Tells sessions of one transform apart whose arguments for the model's call differ; they have the same models."""
     gathered: bool = False
     """Whether elements are gathered across bundles beforehand: what comes together then shares a batch, if it may."""
 
@@ -85,9 +87,9 @@ class SessionSpec:
 
     @property
     def identity(self) -> str:
-        """What a session of the transform with these models goes by."""
+        """What a session of the transform with these models and arguments goes by."""
         refreshed = sorted(self.plan.refreshed.items(), key=repr)
-        return f"{self.transform}\0{refreshed!r}" if refreshed else self.transform
+        return "\0".join([self.transform, self.branch, *([repr(refreshed)] if refreshed else [])])
 
     @property
     def store(self) -> str:

@@ -1,0 +1,133 @@
+"""Arguments for the model's call that come as a side input: each element's call gets those of its window."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+import apache_beam as beam
+import cloudpickle
+import pytest
+from apache_beam.transforms import window
+
+from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInference
+from headrace.core.config import BatchingConfig
+
+
+@pytest.fixture(autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Scaling(ModelHandler):
+    """Multiplies by the argument; keeps something of its loading, and notes it in a file of its own."""
+
+    def __init__(self, notes, **options):
+        super().__init__(**options)
+        self._notes = str(notes)
+        self._model_uri = "first"
+
+    def load_model(self):
+        self._is_loaded = True
+        with tempfile.NamedTemporaryFile(dir=self._notes, delete=False):
+            return self._model_uri
+
+    def update_model_path(self, model_path=None):
+        self._model_uri = model_path or self._model_uri
+
+    def run_inference(self, batch, model, inference_args=None):
+        assert self._is_loaded
+        return [PredictionResult(example, example * inference_args["by"], model) for example in batch]
+
+    def validate_inference_args(self, inference_args):
+        if inference_args and inference_args["by"] == 0:
+            raise ValueError("nothing is to be multiplied by 0")
+
+
+def asked(pcoll):
+    return beam.pvalue.AsDict(pcoll)
+
+
+def answers(values):
+    return sorted((value.example, value.inference) for value in values)
+
+
+def by_second(run, label, values):
+    """In windows of ten seconds each."""
+    pcoll = run.pipeline | label >> beam.Create(values) | f"{label} at" >> beam.MapTuple(window.TimestampedValue)
+    return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
+
+
+@pytest.mark.parametrize("place", [{}, {"isolate": True}, {"placement": "machine"}])
+def test_for_all_elements(run, tmp_path, place):
+    arguments = run.pipeline | "Arguments" >> beam.Create([("by", 3)])
+    infer = RunInference(Scaling(tmp_path, max_batch_size=4), inference_args=asked(arguments), **place)
+    assert answers(run.values(good=run.create(range(9)) | infer)) == [(n, 3 * n) for n in range(9)]
+    assert len(os.listdir(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("place", [{}, {"isolate": True}])
+def test_of_each_elements_window(run, tmp_path, place):
+    elements = by_second(run, "Elements", [(n, n) for n in range(40)])
+    arguments = by_second(run, "Arguments", [(("by", n + 1), 10 * n) for n in range(4)])
+    infer = RunInference(
+        Scaling(tmp_path, min_batch_size=8, max_batch_size=8), inference_args=asked(arguments), **place
+    )
+    found = run.collect(good=elements | infer)
+    assert answers(value for value, *_ in found) == [(n, n * (n // 10 + 1)) for n in range(40)]
+    assert all(span[0] <= value.example == second < span[1] for value, second, span in found)
+    if not place:
+        assert len(os.listdir(tmp_path)) == 1
+
+
+def test_elements_in_several_windows(run, tmp_path):
+    stamped = run.create(range(12)) | beam.Map(lambda n: window.TimestampedValue(n, n))
+    arguments = run.pipeline | "Arguments" >> beam.Create([("by", 2)])
+    infer = RunInference(Scaling(tmp_path, max_batch_size=4), inference_args=asked(arguments))
+    found = run.collect(good=stamped | beam.WindowInto(window.SlidingWindows(10, 5)) | infer)
+    assert sorted((value.inference, span[0]) for value, _, span in found) == sorted(
+        (2 * n, start) for n in range(12) for start in (n // 5 * 5 - 5, n // 5 * 5)
+    )
+
+
+def test_beside_newer_models(run, tmp_path):
+    elements = by_second(run, "Elements", [(n, n) for n in range(20)])
+    arguments = by_second(run, "Arguments", [(("by", 2), 0), (("by", 3), 10)])
+    newer = by_second(run, "Models", [(ModelMetadata("a", "a"), 0), (ModelMetadata("b", "b"), 10)])
+    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments), model_metadata_pcoll=newer)
+    found = run.values(good=elements | infer)
+    assert sorted((value.example, value.inference, value.model_id) for value in found) == [
+        (n, n * (2 + n // 10), "ab"[n // 10]) for n in range(20)
+    ]
+
+
+def test_dead_letters_as_without(run, tmp_path):
+    arguments = run.pipeline | "Arguments" >> beam.Create([("by", 3)])
+    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments)).with_exception_handling()
+    good, dead = run.create([1, None, 2]) | infer
+    values, letters = run.values(good=good, bad=dead.failed_inferences)
+    assert answers(values) == [(1, 3), (2, 6)]
+    assert [letter[0] for letter in letters] == [[None]]
+
+
+def test_arguments_that_the_handler_refuses(run, tmp_path):
+    arguments = run.pipeline | "Arguments" >> beam.Create([("by", 0)])
+    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments))
+    with pytest.raises(Exception, match="nothing is to be multiplied by 0"):
+        run.values(good=run.create([1]) | infer)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("windows", [window.FixedWindows(10), window.Sessions(3)])
+def test_elements_that_wait_for_others(run, tmp_path, windows):
+    arguments = by_second(run, "Arguments", [(("by", 2), 0), (("by", 3), 10)])
+    stamped = run.create([1, 2, 11, 3, 12]) | beam.Map(lambda n: window.TimestampedValue(n, n))
+    elements = stamped | "Windows" >> beam.WindowInto(windows)
+    elements.is_bounded = False
+    batching = BatchingConfig(min_batch_size=2, max_batch_size=2, max_batch_duration_secs=1)
+    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments), batching=batching)
+    assert answers(run.values(good=elements | infer)) == [(1, 2), (2, 4), (3, 6), (11, 33), (12, 36)]
