@@ -12,7 +12,7 @@ import apache_beam.ml.inference.base as incumbent
 import cloudpickle
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, PlacementConfig, UnsupportedError
+from headrace import BatchingConfig, ConfigurationError, PlacementConfig
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
 
 
@@ -211,22 +211,6 @@ def test_nothing_loads_at_construction():
 
     pipeline = beam.Pipeline()
     assert pipeline | beam.Create([1]) | RunInference(Unloadable())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "feature"),
-    [
-        ({"monitoring_transform": beam.Map(print)}, "monitoring_transform"),
-    ],
-)
-def test_what_cannot_be_done_yet_is_a_clear_error(arguments, feature):
-    with pytest.raises(UnsupportedError, match=f"{feature}.* is not available in this version of Headrace; "):
-        RunInference(Adder(), **arguments)
-
-
-def test_neither_are_these():
-    with pytest.raises(UnsupportedError, match="monitoring"):
-        RunInference(Adder()).with_monitoring_transform(beam.Map(print))
 
 
 def test_unknown_arguments_are_named():

@@ -13,13 +13,14 @@ from apache_beam.pvalue import AsSideInput
 
 from headrace.beam.dofn import dead_letter_tag
 from headrace.beam.gather import waiting_for_others
+from headrace.beam.monitoring import with_predictions, without_predictions
 from headrace.beam.refresh import as_news
 from headrace.beam.surroundings import on_engine
 from headrace.beam.threshold import check_threshold
 from headrace.beam.watch import WatchFilePattern
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig, RetryConfig
-from headrace.core.errors import ConfigurationError, UnsupportedError
+from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, PredictionT
 from headrace.core.result import Stage
 from headrace.runtime.prepare import Placement, Request, catching, isolated, prepare
@@ -66,7 +67,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
             KeyModelPathMapping. A newer one is loaded beside the older, which goes on until it is there; where all
             elements are there already (bounded input), they wait for it.
         watch_model_pattern: files that match it are newer models as they appear, see WatchFilePattern.
-        monitoring_transform: not available in this version.
+        monitoring_transform: is applied to a copy of the predictions, before they are postprocessed.
         kwargs: ``interval`` and ``stop_timestamp`` of ``watch_model_pattern``; see WatchFilePattern.
 
     Raises:
@@ -94,7 +95,6 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
     ) -> None:
         super().__init__()
         _check_refresh(model_metadata_pcoll, watch_model_pattern, kwargs)
-        _refuse("monitoring_transform", monitoring_transform, "apply the transform to the predictions instead")
         self._arguments = inference_args if isinstance(inference_args, AsSideInput) else None
         known = inference_args if self._arguments is None else None
         self._spec = prepare(
@@ -104,6 +104,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         self._metrics_namespace = metrics_namespace
         self._model_metadata_pcoll = model_metadata_pcoll
         self._watch = WatchFilePattern(watch_model_pattern, **kwargs) if watch_model_pattern else None
+        self._monitoring_transform = monitoring_transform
         self._threshold: float | None = None
         """Set once exceptions are handled."""
 
@@ -113,8 +114,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         return cls(model_handler_provider(**kwargs))
 
     def with_monitoring_transform(self, monitoring_transform: beam.PTransform) -> RunInference[ExampleT, PredictionT]:
-        """Not available in this version."""
-        _refuse("with_monitoring_transform", monitoring_transform, "apply the transform to the predictions instead")
+        """Sets ``monitoring_transform``; returns this transform."""
+        self._monitoring_transform = monitoring_transform
         return self
 
     def with_exception_handling(
@@ -153,7 +154,9 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
     def annotations(self) -> dict[str, Any]:
         """What runners that know about models are told about this one."""
         cls = type(self._handler)
+        monitoring = self._monitoring_transform
         return {
+            **({} if monitoring is None else {"monitoring_transform": str(monitoring)}),
             "model_handler": str(self._handler),
             "model_handler_type": f"{cls.__module__}.{cls.__qualname__}",
             "model_identifier": self._spec.model_identifier,
@@ -163,12 +166,15 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
     def expand(self, pcoll: beam.PCollection) -> Any:
         """One ParDo; before it a buffer, where unbounded elements are to wait; beside it a check of the threshold."""
         spec = on_engine(replace(self._spec, transform=uuid.uuid4().hex), pcoll.pipeline)  # applied twice, it is two
+        if self._monitoring_transform is not None:
+            spec = replace(spec, plan=with_predictions(spec.plan))
         told = pcoll.pipeline | self._watch if self._watch else self._model_metadata_pcoll
         refresh = None if told is None else as_news(told)
         waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace, refresh, self._arguments)
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None:
-            return waiting | "BeamML_RunInference" >> pardo
+            values, _ = self._monitored(waiting | "BeamML_RunInference" >> pardo, [])
+            return values
         tags = self._tags()
         outputs = waiting | "BeamML_RunInference" >> pardo.with_outputs(
             *(tag for tags_of_stage in tags.values() for tag in tags_of_stage), main=_MAIN
@@ -176,10 +182,15 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         failed = {stage: [outputs[tag] for tag in tags_of_stage] for stage, tags_of_stage in tags.items()}
         if self._threshold < 1:
             check_threshold(pcoll, [letters for stage in Stage for letters in failed[stage]], self._threshold)
-        dead_letters = RunInferenceDLQ(
-            failed[Stage.INFERENCE][0], failed[Stage.PREPROCESSING], failed[Stage.POSTPROCESSING]
-        )
-        return outputs[_MAIN], dead_letters
+        values, postprocessing = self._monitored(outputs[_MAIN], failed[Stage.POSTPROCESSING])
+        return values, RunInferenceDLQ(failed[Stage.INFERENCE][0], failed[Stage.PREPROCESSING], postprocessing)
+
+    def _monitored(self, values: Any, letters: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """The same, after the monitoring transform, if there is one, has got its copy."""
+        if self._monitoring_transform is not None:
+            values, letters, predictions = without_predictions(self._spec.plan, values, letters)
+            _ = predictions | "BeamML_RunInference_MonitoringOutlet" >> self._monitoring_transform
+        return values, letters
 
     def _tags(self) -> dict[Stage, list[str]]:
         plan = self._spec.plan
@@ -189,11 +200,6 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
             Stage.POSTPROCESSING: len(plan.postprocess),
         }
         return {stage: [dead_letter_tag(stage, index) for index in range(n)] for stage, n in counts.items()}
-
-
-def _refuse(feature: str, given: Any, cure: str) -> None:
-    if given is not None and given is not False:
-        raise UnsupportedError(feature, cure)
 
 
 def _check_refresh(pcoll: Any, pattern: str | None, kwargs: dict[str, Any]) -> None:

@@ -1,0 +1,110 @@
+"""A transform that watches gets what the model says, whatever becomes of it afterwards."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import apache_beam.ml.inference.base as incumbent
+import pytest
+from apache_beam.transforms import window
+
+import headrace.beam
+from headrace.beam import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
+from headrace.testing import DoublingHandler
+
+WATCHED: list = []
+
+
+class Doubler(ModelHandler):
+    def load_model(self):
+        return lambda example: 2 * example
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [model(example) for example in batch]
+
+
+class Watch(beam.PTransform):
+    def expand(self, pcoll):
+        return pcoll | beam.Map(watch)
+
+
+def watch(value, timestamp=beam.DoFn.TimestampParam):
+    WATCHED.append((value, float(timestamp)))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_watched():
+    WATCHED.clear()
+
+
+def watched(run, handler, elements, infer=RunInference, **outputs):
+    """What is watched, with its time; and what comes out: the elements' times are their numbers."""
+    stamped = run.create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n if type(n) is int else 0))
+    found = run.values(good=stamped | infer(handler, monitoring_transform=Watch()), **outputs)
+    return sorted(WATCHED, key=str), sorted(found)
+
+
+def test_predictions_without_postprocessing(run):
+    assert watched(run, Doubler(), [1, 2]) == ([(2, 1.0), (4, 2.0)], [2, 4])
+
+
+def test_predictions_before_postprocessing(run):
+    handler = Doubler().with_preprocess_fn(abs).with_postprocess_fn(float).with_postprocess_fn(str)
+    stamped = run.create([1, -2]) | beam.Map(lambda n: window.TimestampedValue(n, abs(n)))
+    infer = RunInference(handler).with_monitoring_transform(Watch())
+    assert sorted(run.values(good=stamped | infer)) == ["2.0", "4.0"]
+    assert sorted(WATCHED) == [(2, 1.0), (4, 2.0)]
+
+
+def test_predictions_of_a_host(run):
+    handler = DoublingHandler().with_postprocess_fn(str).with_postprocess_fn(len)
+    assert run.values(good=run.create([7]) | RunInference(handler, isolate=True, monitoring_transform=Watch())) == [
+        len(str(PredictionResult(7, 14)))
+    ]
+    assert [value for value, _ in WATCHED] == [PredictionResult(7, 14)]
+
+
+@pytest.mark.parametrize("package", [incumbent, headrace.beam], ids=["beam's", "ours"])
+def test_as_beams_watches(make_run, package):
+    class OfPackage(package.ModelHandler):
+        load_model = Doubler.load_model
+        run_inference = Doubler.run_inference
+
+    keyed = package.KeyedModelHandler(OfPackage()).with_postprocess_fn(str)
+    seen, values = watched(make_run(), keyed, [("a", 1), ("b", 2)], package.RunInference)
+    assert [value for value, _ in seen] == [("a", 2), ("b", 4)]  # their times are lost with Beam
+    assert values == ["('a', 2)", "('b', 4)"]
+
+
+def test_predictions_that_cannot_be_postprocessed(run):
+    """Their dead letters are what they are without watching."""
+    handler = Doubler().with_postprocess_fn(lambda n: n // (n - 4)).with_postprocess_fn(lambda n: 10 // n)
+    infer = RunInference(handler, monitoring_transform=Watch()).with_exception_handling()
+    good, dead = run.create([1, 2, 3, None]) | infer
+    values, inference, first, second = run.values(
+        good=good, failed=dead.failed_inferences, one=dead.failed_postprocessing[0], two=dead.failed_postprocessing[1]
+    )
+    assert sorted(values) == [-10, 3]
+    assert [letter[0] for letter in inference] == [[None]]
+    assert [(element, error[0]) for element, error in first] == [(4, ZeroDivisionError)]
+    assert second == []
+    assert sorted(value for value, _ in WATCHED) == [2, 4, 6]
+
+
+def test_a_later_function_that_fails(run):
+    handler = (
+        KeyedModelHandler(Doubler()).with_postprocess_fn(lambda pair: pair[1]).with_postprocess_fn(lambda n: 1 / n)
+    )
+    good, dead = (
+        run.create([("a", 0), ("b", 1)]) | RunInference(handler, monitoring_transform=Watch()).with_exception_handling()
+    )
+    values, letters = run.values(good=good, bad=dead.failed_postprocessing[1])
+    assert values == [0.5]
+    [(element, error)] = letters
+    assert (element, error[0], error.attempts) == (0, ZeroDivisionError, 1)
+    assert sorted(value for value, _ in WATCHED) == [("a", 0), ("b", 2)]
+
+
+def test_what_ml_aware_backends_are_told():
+    infer = RunInference(Doubler(), monitoring_transform=Watch())
+    assert infer.annotations()["monitoring_transform"] == str(infer._monitoring_transform)
+    assert "monitoring_transform" not in RunInference(Doubler()).annotations()
