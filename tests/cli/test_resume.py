@@ -192,7 +192,7 @@ def test_a_run_that_fails_keeps_what_it_has_done(work, headrace):
     failed = headrace(*arguments)
     assert failed.code == 1
     assert "rows are done and kept; the same command goes on from there.)" in failed.error
-    assert "0 rows" not in failed.error.split("(")[-1].split(",")[0]
+    assert "(0 rows" not in failed.error
     assert not (work.path / "p.jsonl").exists()
 
 

@@ -46,6 +46,7 @@ class Logged(headrace.ModelHandler):
         return numbers + columns["x"]
 '''
 COUNT = 12_000
+BAD = sum(n % 97 == 0 or n % 301 == 5 or n == COUNT // 2 + 1000 for n in range(COUNT))
 INPUTS = ("a.parquet", "b.csv")
 ARGUMENTS = ("run", *INPUTS, "--handler=logged:Logged", "--columns=n,x", "--max-batch-size=20", "--keep=n,word")
 
@@ -84,6 +85,7 @@ def letters_of(path):
 def test_killed_again_and_again(work, headrace, command, runs, name):
     """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
     expected = headrace(*ARGUMENTS, "--output", f"whole/{name}", "--dead-letters=whole/q.jsonl")
+    assert (expected.summary["predictions"], expected.summary["dead letters"]) == (f"{COUNT - BAD:,}", f"{BAD:,}")
     arguments = (*ARGUMENTS, "--output", name, "--dead-letters=q.jsonl", "--resume")
     done = set()
     workers = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")

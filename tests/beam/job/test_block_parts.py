@@ -59,8 +59,9 @@ def test_each_row_comes_once_and_in_order(tmp_path_factory, write, parts, rows_i
     assert rows_of(folder) == sorted(everything)
 
 
-def test_files_that_break_off_anywhere(tmp_path, write):
+def test_files_that_break_off_anywhere(tmp_path, write, monkeypatch):
     """Random cuts, as a kill or a loss of power leaves them: what is found are the rows of streams that are whole."""
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 3600.0)
     blocks = [(0, first, 5) for first in range(1, 1201, 30)]
     part = write(tmp_path, blocks, 50)
     written = [(0, first + n) for _, first, count in blocks for n in range(count)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from json.encoder import encode_basestring
 from typing import Any, BinaryIO
 
@@ -54,9 +55,18 @@ def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Ca
             pyarrow.Table.from_arrays([_as_type(table, *column) for column in columns.types.items()], schema=schema)
             for table in tables()
         )
-        for group in _regrouped(alike, max(1, min(_ROWS, _BYTES * rows // max(1, size)))):
+        for group in _ahead(_regrouped(alike, max(1, min(_ROWS, _BYTES * rows // max(1, size))))):
             check()
             writer.write_table(group)
+
+
+def _ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """The same; another thread makes the next one while the caller is busy with one."""
+    with ThreadPoolExecutor(1, "headrace-reads-ahead") as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
 
 
 def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:
