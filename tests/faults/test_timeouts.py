@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import apache_beam as beam
 import pytest
@@ -102,12 +101,10 @@ def stop_once(path):
 
 def test_loading(counted):
     """The model is not loaded for every batch again: they fail at once."""
-    started = time.monotonic()
     outcomes = run(FaultyLoadHandler(counted.then(hang_holding_gil)), size=4)
     assert [type(one.error) for one in outcomes] == [TimeoutError] * 64
     assert {str(one.error) for one in outcomes} == {"loading the model of FaultyLoadHandler took longer than 0.4 s."}
     assert counted.count() == 1
-    assert time.monotonic() - started < 10 * TIMEOUT
 
 
 def test_dying_in_loading(counted):
