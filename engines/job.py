@@ -24,7 +24,7 @@ from recording import RECORDS, Process, read, table
 
 PARTS = 24
 """In how many parts the rows are spread over the cluster: each is a bundle or more."""
-_PATIENCE_SECS = 120.0
+_PATIENCE_SECS = 600.0
 _DO_FNS = {
     "headrace": "headrace.beam.dofn:InferenceDoFn",
     "beam": "apache_beam.ml.inference.base:_RunInferenceDoFn",
@@ -231,4 +231,4 @@ def _kill(cluster: Cluster, task_manager: str, records: Path, third: int) -> Non
     """SIGKILL to the task manager once so many elements are through, as the kernel does when memory is short."""
     wait_until(lambda: sum(process.elements for process in read(records)) >= third, _PATIENCE_SECS)
     os.kill(cluster.pids[task_manager], signal.SIGKILL)
-    up(cluster.name, cluster.machines)
+    up(cluster.name, cluster.machines, one_network=not cluster.network)
