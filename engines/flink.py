@@ -107,6 +107,10 @@ class Cluster:
         """On which a process is to be reached."""
         return namespaces.address(self.network, self.machine(role)) if self.network else "127.0.0.1"
 
+    def namespace(self, role: str) -> str:
+        """The name of the network namespace in which a process runs, if machines have networks of their own."""
+        return namespaces.name(_label(self.name), self.machine(role))
+
     @property
     def flink_pages(self) -> str:
         """The job manager's REST interface, which a browser can read, too."""
@@ -165,7 +169,7 @@ def up(name: str = "flink", machines: int = 1, *, one_network: bool = False) -> 
         commands = _commands(cluster, program, flink, job_server)
         running = cluster.running()
         for role in (role for role in commands if role not in running):
-            there = namespaces.inside(_label(name), cluster.machine(role)) if cluster.network else []
+            there = namespaces.inside(cluster.namespace(role)) if cluster.network else []
             command, log = [*there, *commands[role]], logs(name) / f"{role}.log"
             cluster.pids[role] = start(command, cluster.mark, log, _variables(cluster, role)).pid
             cluster.write()
@@ -222,9 +226,7 @@ def _new(name: str, machines: int, *, own_networks: bool) -> Cluster:
 def _settings(cluster: Cluster) -> Iterator[tuple[str, Any]]:
     """Flink's configuration. Its scripts, which we do not have, would compute the sizes of memory."""
     here = cluster.address("jobmanager")
-    everywhere = (
-        "0.0.0.0" if cluster.network else here
-    )  # it calls itself localhost; all that is there is a network of ours
+    everywhere = "0.0.0.0" if cluster.network else here  # it calls itself localhost, too; what is there is all ours
     yield from (("jobmanager.rpc.address", here), ("jobmanager.bind-host", everywhere))
     yield from (("jobmanager.rpc.port", cluster.ports["rpc"]), ("jobmanager.memory.process.size", "1g"))
     yield from (("rest.address", here), ("rest.bind-address", here))

@@ -228,7 +228,13 @@ def _save(group: tuple[str, Iterable[Any]], *, folder: str) -> None:
 
 
 def _kill(cluster: Cluster, task_manager: str, records: Path, third: int) -> None:
-    """SIGKILL to the task manager once so many elements are through, as the kernel does when memory is short."""
-    wait_until(lambda: sum(process.elements for process in read(records)) >= third, _PATIENCE_SECS)
+    """SIGKILL to the task manager as the kernel does it: once so many elements are through, some of them there."""
+
+    def is_time() -> bool:
+        processes = read(records)
+        its_own = sum(process.elements for process in processes if process.task_manager == task_manager)
+        return its_own > 0 and sum(process.elements for process in processes) >= third
+
+    wait_until(is_time, _PATIENCE_SECS)
     os.kill(cluster.pids[task_manager], signal.SIGKILL)
     up(cluster.name, cluster.machines, one_network=not cluster.network)

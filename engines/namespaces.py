@@ -5,12 +5,13 @@ All names follow from a label, so that what is left of it after a crash is found
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import ipaddress
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from fetch import EngineError
@@ -37,7 +38,7 @@ def make(label: str, count: int) -> str:
             "A network for each machine takes root's rights and `ip`: run this as root, and install iproute2 "
             "(apt-get install iproute2); or ask for machines that share this one's network, with --one-network"
         )
-    network = _free_network(label)
+    network = free_network(label, _networks_in(_ip("-4", "-o", "address") + _ip("-4", "route", "show", "table", "all")))
     try:
         _add(label, count, network)
     except BaseException:
@@ -61,12 +62,17 @@ def remove(label: str) -> None:
 
 def stands(label: str, count: int) -> bool:
     """Whether the namespaces are there."""
-    return all((_NAMESPACES / f"{label}-{number}").exists() for number in range(count))
+    return all((_NAMESPACES / name(label, number)).exists() for number in range(count))
 
 
-def inside(label: str, number: int) -> list[str]:
+def name(label: str, number: int) -> str:
+    """Of a namespace, and of this side's end of the link to it."""
+    return f"{label}-{number}"
+
+
+def inside(namespace: str) -> list[str]:
     """What to put before a command so that it runs in a namespace; it replaces itself by the command."""
-    return ["ip", "netns", "exec", f"{label}-{number}"]
+    return ["ip", "netns", "exec", namespace]
 
 
 def address(network: str, number: int) -> str:
@@ -74,24 +80,12 @@ def address(network: str, number: int) -> str:
     return str(ipaddress.ip_network(network)[number + 2])
 
 
-def _add(label: str, count: int, network: str) -> None:
-    bits, bridge = network.rpartition("/")[2], f"{label}-b"
-    _ip("link", "add", bridge, "type", "bridge")
-    _ip("address", "add", f"{address(network, -1)}/{bits}", "dev", bridge)
-    _ip("link", "set", bridge, "up")
-    for number in range(count):
-        name, within = f"{label}-{number}", ["-n", f"{label}-{number}"]
-        _ip("netns", "add", name)
-        _ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
-        _ip("link", "set", name, "master", bridge, "up")
-        _ip(*within, "address", "add", f"{address(network, number)}/{bits}", "dev", "eth0")
-        _ip(*within, "link", "set", "eth0", "up")
-        _ip(*within, "link", "set", "lo", "up")
+def free_network(label: str, taken: Sequence[ipaddress.IPv4Network]) -> str:
+    """The first after the label's own place that overlaps with none of those that are taken.
 
-
-def _free_network(label: str) -> str:
-    """The first after the label's own place that no interface and no route has."""
-    taken = list(_networks_in(_ip("-4", "-o", "address") + _ip("-4", "route", "show", "table", "all")))
+    Raises:
+        EngineError: there is none.
+    """
     count = 1 << (_PREFIX_BITS - _RANGE.prefixlen)
     start = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
     for number in range(start, start + count):
@@ -102,14 +96,28 @@ def _free_network(label: str) -> str:
     raise EngineError(f"all networks in {_RANGE} are taken; end a cluster that is not needed")
 
 
-def _networks_in(words: str) -> Iterator[ipaddress.IPv4Network]:
+def _add(label: str, count: int, network: str) -> None:
+    bits, bridge = network.rpartition("/")[2], f"{label}-b"
+    _ip("link", "add", bridge, "type", "bridge")
+    _ip("address", "add", f"{address(network, -1)}/{bits}", "dev", bridge)
+    _ip("link", "set", bridge, "up")
+    for number in range(count):
+        there = name(label, number)
+        within = ("-n", there)
+        _ip("netns", "add", there)
+        _ip("link", "add", there, "type", "veth", "peer", "name", "eth0", "netns", there)
+        _ip("link", "set", there, "master", bridge, "up")
+        _ip(*within, "address", "add", f"{address(network, number)}/{bits}", "dev", "eth0")
+        _ip(*within, "link", "set", "eth0", "up")
+        _ip(*within, "link", "set", "lo", "up")
+
+
+def _networks_in(words: str) -> list[ipaddress.IPv4Network]:
+    found = []
     for word in words.split():
-        try:
-            found = ipaddress.IPv4Network(word, strict=False)
-        except ValueError:
-            continue
-        if found.prefixlen:  # everything is on the default route
-            yield found
+        with contextlib.suppress(ValueError):  # most words are none
+            found.append(ipaddress.IPv4Network(word, strict=False))
+    return [network for network in found if network.prefixlen]  # everything is on the default route
 
 
 def _named(folder: Path, label: str) -> list[Path]:
