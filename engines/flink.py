@@ -26,35 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import namespaces
+from configuration import LOGGING, SLOTS, TASK_MANAGERS, commands, settings
 from fetch import EngineError, flink_jars, java, job_server_jar
 from members import MARK, end_all, members, start, wait_until
 
 FOLDER = Path(__file__).resolve().parent.parent / ".engines"
-TASK_MANAGERS = ("tm1", "tm2")
-SLOTS = 2
 TASK_MANAGER_VARIABLE = "HEADRACE_TASK_MANAGER"
 """Tells a worker process whose it is."""
 _START_SECS = 300.0
-
-_OPENED = "lang lang.reflect net io nio text time util util.concurrent util.concurrent.atomic util.concurrent.locks"
-_JAVA_OPTIONS = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # they live for minutes: what starts fast is better than what runs fast
-    "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
-    "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
-    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
-    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-    *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED.split()),
-)
-"""With which Flink runs on Java 17, as in its default configuration."""
-
-_LOGGING = """rootLogger.level = INFO
-rootLogger.appenderRef.console.ref = Console
-appender.console.name = Console
-appender.console.type = CONSOLE
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} - %m%n
-"""
 
 
 @dataclass
@@ -166,11 +145,11 @@ def up(name: str = "flink", machines: int = 1, *, one_network: bool = False) -> 
             _down(name)
             cluster = None
         cluster = cluster or _new(name, machines, own_networks=own_networks)
-        commands = _commands(cluster, program, flink, job_server)
+        programs = commands(cluster, program, flink, job_server)
         running = cluster.running()
-        for role in (role for role in commands if role not in running):
+        for role in (role for role in programs if role not in running):
             there = namespaces.inside(cluster.namespace(role)) if cluster.network else []
-            command, log = [*there, *commands[role]], logs(name) / f"{role}.log"
+            command, log = [*there, *programs[role]], logs(name) / f"{role}.log"
             cluster.pids[role] = start(command, cluster.mark, log, _variables(cluster, role)).pid
             cluster.write()
         try:
@@ -215,61 +194,12 @@ def _new(name: str, machines: int, *, own_networks: bool) -> Cluster:
     cluster.write()
     for folder in ("conf", "tmp"):
         (scratch / folder).mkdir()
-    (scratch / "conf" / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in _settings(cluster)))
-    (scratch / "conf" / "log4j.properties").write_text(_LOGGING)
+    (scratch / "conf" / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings(cluster)))
+    (scratch / "conf" / "log4j.properties").write_text(LOGGING)
     worker = shlex.join([sys.executable, str(Path(__file__).with_name("boot.py"))])
     cluster.boot.write_text(f'#!/bin/sh\nexec {worker} "$@"\n')
     cluster.boot.chmod(stat.S_IRWXU)
     return cluster
-
-
-def _settings(cluster: Cluster) -> Iterator[tuple[str, Any]]:
-    """Flink's configuration. Its scripts, which we do not have, would compute the sizes of memory."""
-    here = cluster.address("jobmanager")
-    everywhere = "0.0.0.0" if cluster.network else here  # it calls itself localhost, too; what is there is all ours
-    yield from (("jobmanager.rpc.address", here), ("jobmanager.bind-host", everywhere))
-    yield from (("jobmanager.rpc.port", cluster.ports["rpc"]), ("jobmanager.memory.process.size", "1g"))
-    yield from (("rest.address", here), ("rest.bind-address", here))
-    yield from (("rest.port", cluster.ports["rest"]), ("rest.bind-port", cluster.ports["rest"]))
-    yield from (("taskmanager.numberOfTaskSlots", SLOTS), ("taskmanager.cpu.cores", float(SLOTS)))
-    sizes = {"framework.heap": 128, "task.heap": 384, "framework.off-heap": 128, "task.off-heap": 64, "managed": 128}
-    yield from ((f"taskmanager.memory.{kind}.size", f"{size}m") for kind, size in sizes.items())
-    yield from (("taskmanager.memory.network.min", "256m"), ("taskmanager.memory.network.max", "256m"))
-    yield from (("taskmanager.memory.jvm-metaspace.size", "256m"), ("taskmanager.memory.jvm-overhead.min", "192m"))
-    yield from (("taskmanager.memory.jvm-overhead.max", "192m"), ("io.tmp.dirs", f"{cluster.scratch}/tmp"))
-    yield from (("restart-strategy.type", "fixed-delay"), ("restart-strategy.fixed-delay.attempts", 3))
-    yield from (("restart-strategy.fixed-delay.delay", "1 s"), ("heartbeat.timeout", 60000))
-    yield ("heartbeat.interval", 3000)
-
-
-def _commands(cluster: Cluster, program: str, flink: str, job_server: str) -> dict[str, list[str]]:
-    configuration = f"{cluster.scratch}/conf"
-    settings = [f"-Dlog4j.configurationFile=file:{configuration}/log4j.properties", *_JAVA_OPTIONS]
-    settings.append(f"-Djava.io.tmpdir={cluster.scratch}/tmp")
-    of_flink = "org.apache.flink.runtime"
-    start_job_manager = f"{of_flink}.entrypoint.StandaloneSessionClusterEntrypoint"
-    start_task_manager = f"{of_flink}.taskexecutor.TaskManagerRunner"
-    configured = ["--configDir", configuration]
-    task_manager = [program, "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:MaxMetaspaceSize=256m", *settings]
-    logging = [jar for jar in flink.split(os.pathsep) if Path(jar).name.startswith("log4j")]
-    here = cluster.address("jobserver")
-    ports = [f"--{kind}-port={cluster.ports[kind]}" for kind in ("job", "artifact", "expansion")]
-    return {
-        "jobmanager": [program, "-Xmx512m", *settings, "-cp", flink, start_job_manager, *configured],
-        **{
-            role: [
-                *(*task_manager, "-cp", flink, start_task_manager, *configured),
-                *(f"-Dtaskmanager.{key}={cluster.address(role)}" for key in ("host", "bind-host")),
-                f"-Dtaskmanager.resource-id={role}",
-            ]
-            for role in TASK_MANAGERS
-        },
-        "jobserver": [
-            *(program, "-Xmx512m", *settings, "-cp", os.pathsep.join([*logging, job_server])),
-            *("org.apache.beam.runners.flink.FlinkJobServerDriver", f"--job-host={here}", *ports),
-            *(f"--flink-master={here}:{cluster.ports['rest']}", f"--artifacts-dir={cluster.scratch}/artifacts"),
-        ],
-    }
 
 
 def _variables(cluster: Cluster, role: str) -> dict[str, str]:
@@ -356,7 +286,9 @@ def show(name: str) -> bool:
         return False
     running = cluster.running()
     for role, pid in cluster.pids.items():
-        print(f"{role:<12} {pid:>8}  {cluster.address(role):<15} {'runs' if role in running else 'has ended'}")
+        state = "runs" if role in running else "has ended"
+        folder = f", HEADRACE_RUNTIME_DIR={cluster.runtime_directory(role)}" if role in TASK_MANAGERS else ""
+        print(f"{role:<12} {pid:>8}  {cluster.address(role):<15} {state}{folder}")
     print(f"{others - len(running)} other processes that they have started ({MARK} in their environment)")
     print(f"--job_endpoint={cluster.job_endpoint}, Flink's pages: {cluster.flink_pages}")
     print(f"logs: {logs(name)}")
