@@ -58,5 +58,5 @@ def _assert_nothing_is_left_of(cluster):
 
 @pytest.fixture
 def words():
-    """The arguments of the pipelines' command line; models stay longer than the slowest worker takes to start."""
-    return argparse.Namespace(delay=0.02, linger=120)
+    """The arguments of the pipelines' command line; models stay longer than workers take to start on a busy machine."""
+    return argparse.Namespace(delay=0.02, linger=300)
