@@ -15,6 +15,15 @@ import pytest
 from job import look_after, run
 
 
+def test_a_task_manager_that_is_killed_costs_no_row_and_leaves_nothing(cluster, words, tmp_path):
+    """First in this file: after others their models would be waited for, too."""
+    words.linger = 30  # it is waited for; how often the model is loaded is asked elsewhere
+    report = run(cluster, digits_on_flink.make("killed", tmp_path, words), kill="tm2")
+    assert report.problems == []
+    look_after(cluster, report, words.linger + 300)
+    assert list(report.left.values())[-1] == 0
+
+
 @pytest.mark.parametrize("kind", ["timeout", "keyed"])
 def test_digits_come_out_right_and_each_model_is_loaded_once(cluster, words, tmp_path, kind):
     report = run(cluster, digits_on_flink.make(kind, tmp_path, words))
@@ -27,14 +36,6 @@ def test_a_network_comes_out_right_and_is_loaded_once(cluster, words, tmp_path):
     report = run(cluster, network_on_flink.make("plain", tmp_path, words))
     assert report.problems == []
     assert report.loads == 1, str(report)
-
-
-def test_a_task_manager_that_is_killed_costs_no_row_and_leaves_nothing(cluster, words, tmp_path):
-    words.linger = 30  # so long the end is waited for; how often the model is loaded is asked elsewhere
-    report = run(cluster, digits_on_flink.make("killed", tmp_path, words), kill="tm2")
-    assert report.problems == []
-    look_after(cluster, report, words.linger + 300)
-    assert list(report.left.values())[-1] == 0
 
 
 def test_starting_twice_changes_nothing(cluster):
