@@ -145,6 +145,7 @@ def up(name: str = "flink", machines: int = 1, *, one_network: bool = False) -> 
             _down(name)
             cluster = None
         cluster = cluster or _new(name, machines, own_networks=own_networks)
+        _reach_directly(cluster.address("jobmanager"))
         programs = commands(cluster, program, flink, job_server)
         running = cluster.running()
         for role in (role for role in programs if role not in running):
@@ -235,6 +236,13 @@ def _told(cluster: Cluster, role: str, what: str) -> str:
     log = logs(cluster.name) / f"{role}.log"
     lines = log.read_text(errors="replace").splitlines()[-15:]
     return "\n".join([f"{role} {what}; the end of {log}:", *lines])
+
+
+def _reach_directly(address: str) -> None:
+    """Proxies that the environment names are not asked for it, by urllib and gRPC in this process."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    if address not in known.split(","):
+        os.environ["no_proxy"] = ",".join(filter(None, (known, address)))
 
 
 def _free_ports(*uses: str) -> dict[str, int]:

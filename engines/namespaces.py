@@ -33,10 +33,11 @@ def make(label: str, count: int) -> str:
     Raises:
         EngineError: the user may not, or ``ip`` is missing; nothing is left of it then.
     """
-    if os.geteuid() != 0 or shutil.which("ip") is None:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "nsenter"))):
         raise EngineError(
-            "A network for each machine takes root's rights and `ip`: run this as root, and install iproute2 "
-            "(apt-get install iproute2); or ask for machines that share this one's network, with --one-network"
+            "A network for each machine takes root's rights, `ip` and `nsenter`: run this as root, and install what is "
+            "missing (apt-get install iproute2 util-linux); or ask for machines that share this one's network, with "
+            "--one-network"
         )
     network = free_network(label, _networks_in(_ip("-4", "-o", "address") + _ip("-4", "route", "show", "table", "all")))
     try:
