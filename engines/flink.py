@@ -239,10 +239,10 @@ def _told(cluster: Cluster, role: str, what: str) -> str:
 
 
 def _reach_directly(address: str) -> None:
-    """Proxies that the environment names are not asked for it, by urllib and gRPC in this process."""
-    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
-    if address not in known.split(","):
-        os.environ["no_proxy"] = ",".join(filter(None, (known, address)))
+    """Proxies that the environment names are asked neither for it nor for this machine: here and in what is started."""
+    known = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",")
+    wanted = [one for one in (address, "localhost", "127.0.0.1") if one not in known]
+    os.environ["no_proxy"] = ",".join(filter(None, [*known, *wanted]))
 
 
 def _free_ports(*uses: str) -> dict[str, int]:
