@@ -54,11 +54,13 @@ def remove(label: str) -> None:
     Raises:
         EngineError: it cannot be removed.
     """
-    for link in _named(_INTERFACES, label):
-        if link.exists():  # the two ends of a pair go together
-            _ip("link", "delete", link.name)
-    for namespace in _named(_NAMESPACES, label):
-        _ip("netns", "delete", namespace.name)
+    for kind, folder in (("link", _INTERFACES), ("netns", _NAMESPACES)):
+        for found in _named(folder, label):
+            try:
+                _ip(kind, "delete", found.name)
+            except EngineError:
+                if found.exists():  # a link goes with its other end's namespace, whenever the kernel finds the time
+                    raise
 
 
 def stands(label: str, count: int) -> bool:

@@ -17,7 +17,8 @@ import namespaces
 from members import members
 
 NAMES = ("test", "two")
-_TAIL = 60
+_TAIL = 150
+"""Lines."""
 
 
 @pytest.hookimpl(hookwrapper=True)
