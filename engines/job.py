@@ -236,5 +236,7 @@ def _kill(cluster: Cluster, task_manager: str, records: Path, third: int) -> Non
         return its_own > 0 and sum(process.elements for process in processes) >= third
 
     wait_until(is_time, _PATIENCE_SECS)
-    os.kill(cluster.pids[task_manager], signal.SIGKILL)
+    now = Cluster.read(cluster.name) or cluster  # it may be another one's successor
+    os.kill(now.pids[task_manager], signal.SIGKILL)
+    wait_until(lambda: task_manager not in now.running(), _PATIENCE_SECS)  # a large process takes its time to end
     up(cluster.name, cluster.machines, one_network=not cluster.network)
