@@ -41,8 +41,8 @@ flink-down: $(VENV)/.dev ## end it, and everything that it has started
 test: $(VENV)/.dev ## the whole test suite, but for what needs an engine
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
 
-test-engines: $(VENV)/.dev ## what needs an engine: a Flink cluster (Java, Maven and Linux)
-	$(BIN)/pytest engines/tests --timeout 900
+test-engines: $(VENV)/.dev ## what needs an engine: Flink clusters (Java, Maven and Linux; root, for two machines)
+	$(BIN)/pytest engines/tests --timeout 1800 --verbose
 
 lint: $(VENV)/.dev ## ruff: rules and formatting
 	$(BIN)/ruff check

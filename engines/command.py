@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fetch import EngineError
-from flink import up
+from flink import add_arguments, up
 from job import Job, look_after, run
 
 LINGER_SECS = 60
@@ -29,15 +29,14 @@ def run_kinds(
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", metavar="kind", default=kinds, help=f"of {', '.join(kinds)}; default: all")
-    parser.add_argument("--name", default="flink", help="of the cluster; it is started if it does not run")
-    parser.add_argument("--machines", type=int, choices=(1, 2), default=1, help="see flink.py")
+    add_arguments(parser)
     parser.add_argument("--delay", type=float, default=0.05, help="seconds that each batch takes longer")
     parser.add_argument("--linger", type=float, default=LINGER_SECS, help="seconds that an unused model stays")
     words = parser.parse_args()
     if unknown := set(words.kinds) - set(kinds):
         parser.error(f"there is no {unknown.pop()!r}, but {', '.join(kinds)}")
     try:
-        cluster = up(words.name, words.machines)
+        cluster = up(words.name, words.machines, one_network=words.one_network)
     except EngineError as error:
         sys.exit(f"{words.name}: {error}")
     bad = 0

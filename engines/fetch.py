@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from fat_jar import join
@@ -19,6 +20,10 @@ JOB_SERVER = "2.62.0"
 _DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
 _OLDEST_JAVA = 11
 _JOB_SERVER_JAR = "job-server.jar"
+_PAUSES_SECS = (5.0, 20.0, 60.0)
+"""Between tries of what comes over the network."""
+_PATIENCE = {"UV_HTTP_TIMEOUT": "300", "PIP_DEFAULT_TIMEOUT": "300"}
+"""Seconds for which a server may be silent: jars of 100 MB and more make proxies think."""
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -90,7 +95,8 @@ def job_server_jar(folder: Path) -> str:
             pom, class_path = new.parent / "pom.xml", new.parent / "class-path.txt"
             pom.write_text(_POM)
             build = [f"{_DEPENDENCY_PLUGIN}:build-classpath", f"-Dmdep.outputFile={class_path}"]
-            _run([maven, "--batch-mode", "--strict-checksums", "--quiet", "--file", str(pom), *build])
+            always = ["--batch-mode", "--update-snapshots", "--strict-checksums"]  # what failed before is tried again
+            _run([maven, *always, "--quiet", "--file", str(pom), *build])
             join(map(Path, class_path.read_text().strip().split(os.pathsep)), new / _JOB_SERVER_JAR)
     return str(home / _JOB_SERVER_JAR)
 
@@ -115,7 +121,16 @@ def _installer() -> list[str]:
 
 def _run(command: list[str]) -> None:
     print("fetching:", " ".join(command[:4]), "...", file=sys.stderr)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
+    for pause in (*_PAUSES_SECS, None):
+        environment = {**os.environ, **_PATIENCE}
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
+        )
+        if not done.returncode:
+            return
         told = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise EngineError(f"{' '.join(command)} has failed (exit code {done.returncode}):\n{told}")
+        failure = f"{' '.join(command)} has failed (exit code {done.returncode}):\n{told}"
+        if pause is None:
+            raise EngineError(failure)
+        print(f"{failure}\nanother try in {pause:g} s", file=sys.stderr)
+        time.sleep(pause)

@@ -1,7 +1,7 @@
 """A Flink cluster on this machine: ``python engines/flink.py up``, ``status``, ``down``; see README.md beside it.
 
 One job manager, two task managers with two slots each, and Beam's job server, for trying and testing. Every process
-listens on 127.0.0.1 only, on ports that were free.
+listens on ports that were free and on 127.0.0.1, or on the network that the machines have among them.
 """
 
 from __future__ import annotations
@@ -25,35 +25,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import namespaces
+from configuration import LOGGING, SLOTS, TASK_MANAGERS, commands, settings
 from fetch import EngineError, flink_jars, java, job_server_jar
 from members import MARK, end_all, members, start, wait_until
 
 FOLDER = Path(__file__).resolve().parent.parent / ".engines"
-TASK_MANAGERS = ("tm1", "tm2")
-SLOTS = 2
 TASK_MANAGER_VARIABLE = "HEADRACE_TASK_MANAGER"
 """Tells a worker process whose it is."""
-_START_SECS = 120.0
-
-_OPENED = "lang lang.reflect net io nio text time util util.concurrent util.concurrent.atomic util.concurrent.locks"
-_JAVA_OPTIONS = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # they live for minutes: what starts fast is better than what runs fast
-    "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
-    "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
-    "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
-    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-    *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED.split()),
-)
-"""With which Flink runs on Java 17, as in its default configuration."""
-
-_LOGGING = """rootLogger.level = INFO
-rootLogger.appenderRef.console.ref = Console
-appender.console.name = Console
-appender.console.type = CONSOLE
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %c{1} - %m%n
-"""
+_START_SECS = 300.0
 
 
 @dataclass
@@ -65,6 +45,8 @@ class Cluster:
     """Temporary files of all its processes."""
     machines: int
     ports: dict[str, int]
+    network: str = ""
+    """That of the machines, each in a namespace; empty: they share this one's."""
     pids: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -85,7 +67,7 @@ class Cluster:
     @property
     def job_endpoint(self) -> str:
         """Where pipelines are submitted to."""
-        return f"127.0.0.1:{self.ports['job']}"
+        return f"{self.address('jobserver')}:{self.ports['job']}"
 
     @property
     def boot(self) -> Path:
@@ -94,8 +76,30 @@ class Cluster:
 
     def runtime_directory(self, task_manager: str) -> str:
         """HEADRACE_RUNTIME_DIR of a task manager's worker processes: a machine is whatever shares it."""
-        number = TASK_MANAGERS.index(task_manager) % self.machines + 1
-        return str(Path(self.scratch) / f"machine{number}")
+        return str(Path(self.scratch) / f"machine{self.machine(task_manager)}")
+
+    def machine(self, role: str) -> int:
+        """The number of the machine on which a process runs; the task managers' are 1 and more."""
+        return TASK_MANAGERS.index(role) % self.machines + 1 if role in TASK_MANAGERS else 0
+
+    def address(self, role: str) -> str:
+        """On which a process is to be reached."""
+        return namespaces.address(self.network, self.machine(role)) if self.network else "127.0.0.1"
+
+    def namespace(self, role: str) -> str:
+        """The name of the network namespace in which a process runs, if machines have networks of their own."""
+        return namespaces.name(_label(self.name), self.machine(role))
+
+    @property
+    def flink_pages(self) -> str:
+        """The job manager's REST interface, which a browser can read, too."""
+        return f"http://{self.address('jobmanager')}:{self.ports['rest']}"
+
+    def stands(self) -> bool:
+        """Whether what its processes need is there, be they running or not."""
+        return Path(self.scratch).exists() and (
+            not self.network or namespaces.stands(_label(self.name), 1 + self.machines)
+        )
 
     def running(self) -> dict[str, int]:
         """The pids of those of its own processes that run."""
@@ -104,7 +108,7 @@ class Cluster:
 
     def ask(self, path: str) -> Any:
         """The job manager's answer (its REST interface)."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['rest']}/{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.flink_pages}/{path}", timeout=5) as answer:
             return json.load(answer)
 
     def pipeline_options(self, **environment: str) -> list[str]:
@@ -120,12 +124,14 @@ class Cluster:
         ]
 
 
-def up(name: str = "flink", machines: int = 1) -> Cluster:
+def up(name: str = "flink", machines: int = 1, *, one_network: bool = False) -> Cluster:
     """Starts a cluster, or what is missing of it; returns when it takes pipelines.
 
     Args:
         name: several may run side by side.
-        machines: 1: the task managers share HEADRACE_RUNTIME_DIR; 2: each has its own, as on two machines.
+        machines: 1: the task managers share HEADRACE_RUNTIME_DIR; 2: each has its own, and a network namespace of its
+            own, as on two machines.
+        one_network: no namespaces, which take root and ``ip``.
 
     Raises:
         EngineError: something is missing, or a process has failed; the message says what to do.
@@ -133,15 +139,19 @@ def up(name: str = "flink", machines: int = 1) -> Cluster:
     program, flink, job_server = java(), flink_jars(FOLDER), job_server_jar(FOLDER)
     with _alone(name):
         cluster = Cluster.read(name)
-        if cluster is not None and (cluster.machines != machines or not Path(cluster.scratch).exists()):
+        own_networks = machines > 1 and not one_network
+        asked = (machines, own_networks)
+        if cluster is not None and ((cluster.machines, bool(cluster.network)) != asked or not cluster.stands()):
             _down(name)
             cluster = None
-        cluster = cluster or _new(name, machines)
-        commands = _commands(cluster, program, flink, job_server)
+        cluster = cluster or _new(name, machines, own_networks=own_networks)
+        _reach_directly(cluster.address("jobmanager"))
+        programs = commands(cluster, program, flink, job_server)
         running = cluster.running()
-        for role in (role for role in commands if role not in running):
-            variables = _variables(cluster, role)
-            cluster.pids[role] = start(commands[role], cluster.mark, logs(name) / f"{role}.log", variables).pid
+        for role in (role for role in programs if role not in running):
+            there = namespaces.inside(cluster.namespace(role)) if cluster.network else []
+            command, log = [*there, *programs[role]], logs(name) / f"{role}.log"
+            cluster.pids[role] = start(command, cluster.mark, log, _variables(cluster, role)).pid
             cluster.write()
         try:
             _await(cluster)
@@ -167,71 +177,30 @@ def logs(name: str = "flink") -> Path:
 
 def _down(name: str) -> int:
     count = end_all(_mark(name))
+    namespaces.remove(_label(name))
     shutil.rmtree(_scratch(name), ignore_errors=True)
     _record(name).unlink(missing_ok=True)
     return count
 
 
-def _new(name: str, machines: int) -> Cluster:
+def _new(name: str, machines: int, *, own_networks: bool) -> Cluster:
     _down(name)  # one whose record has been lost
     shutil.rmtree(logs(name), ignore_errors=True)
     logs(name).mkdir(parents=True)
+    network = namespaces.make(_label(name), 1 + machines) if own_networks else ""
     scratch = _scratch(name)
     scratch.mkdir(mode=stat.S_IRWXU)
-    cluster = Cluster(name, str(scratch), machines, _free_ports("rpc", "rest", "job", "artifact", "expansion"))
+    ports = _free_ports("rpc", "rest", "job", "artifact", "expansion")
+    cluster = Cluster(name, str(scratch), machines, ports, network)
     cluster.write()
     for folder in ("conf", "tmp"):
         (scratch / folder).mkdir()
-    (scratch / "conf" / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in _settings(cluster)))
-    (scratch / "conf" / "log4j.properties").write_text(_LOGGING)
+    (scratch / "conf" / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings(cluster)))
+    (scratch / "conf" / "log4j.properties").write_text(LOGGING)
     worker = shlex.join([sys.executable, str(Path(__file__).with_name("boot.py"))])
     cluster.boot.write_text(f'#!/bin/sh\nexec {worker} "$@"\n')
     cluster.boot.chmod(stat.S_IRWXU)
     return cluster
-
-
-def _settings(cluster: Cluster) -> Iterator[tuple[str, Any]]:
-    """Flink's configuration. Its scripts, which we do not have, would compute the sizes of memory."""
-    here = "127.0.0.1"
-    yield from (("jobmanager.rpc.address", here), ("jobmanager.bind-host", here))
-    yield from (("jobmanager.rpc.port", cluster.ports["rpc"]), ("jobmanager.memory.process.size", "1g"))
-    yield from (("rest.address", here), ("rest.bind-address", here))
-    yield from (("rest.port", cluster.ports["rest"]), ("rest.bind-port", cluster.ports["rest"]))
-    yield from (("taskmanager.host", here), ("taskmanager.bind-host", here))
-    yield from (("taskmanager.numberOfTaskSlots", SLOTS), ("taskmanager.cpu.cores", float(SLOTS)))
-    sizes = {"framework.heap": 128, "task.heap": 384, "framework.off-heap": 128, "task.off-heap": 64, "managed": 128}
-    yield from ((f"taskmanager.memory.{kind}.size", f"{size}m") for kind, size in sizes.items())
-    yield from (("taskmanager.memory.network.min", "256m"), ("taskmanager.memory.network.max", "256m"))
-    yield from (("taskmanager.memory.jvm-metaspace.size", "256m"), ("taskmanager.memory.jvm-overhead.min", "192m"))
-    yield from (("taskmanager.memory.jvm-overhead.max", "192m"), ("io.tmp.dirs", f"{cluster.scratch}/tmp"))
-    yield from (("restart-strategy.type", "fixed-delay"), ("restart-strategy.fixed-delay.attempts", 3))
-    yield from (("restart-strategy.fixed-delay.delay", "1 s"), ("heartbeat.timeout", 15000))
-    yield ("heartbeat.interval", 3000)
-
-
-def _commands(cluster: Cluster, program: str, flink: str, job_server: str) -> dict[str, list[str]]:
-    configuration = f"{cluster.scratch}/conf"
-    settings = [f"-Dlog4j.configurationFile=file:{configuration}/log4j.properties", *_JAVA_OPTIONS]
-    settings.append(f"-Djava.io.tmpdir={cluster.scratch}/tmp")
-    of_flink = "org.apache.flink.runtime"
-    start_job_manager = f"{of_flink}.entrypoint.StandaloneSessionClusterEntrypoint"
-    start_task_manager = f"{of_flink}.taskexecutor.TaskManagerRunner"
-    configured = ["--configDir", configuration]
-    task_manager = [program, "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:MaxMetaspaceSize=256m", *settings]
-    logging = [jar for jar in flink.split(os.pathsep) if Path(jar).name.startswith("log4j")]
-    ports = [f"--{kind}-port={cluster.ports[kind]}" for kind in ("job", "artifact", "expansion")]
-    return {
-        "jobmanager": [program, "-Xmx512m", *settings, "-cp", flink, start_job_manager, *configured],
-        **{
-            role: [*task_manager, "-cp", flink, start_task_manager, *configured, f"-Dtaskmanager.resource-id={role}"]
-            for role in TASK_MANAGERS
-        },
-        "jobserver": [
-            *(program, "-Xmx512m", *settings, "-cp", os.pathsep.join([*logging, job_server])),
-            *("org.apache.beam.runners.flink.FlinkJobServerDriver", "--job-host=127.0.0.1", *ports),
-            *(f"--flink-master=127.0.0.1:{cluster.ports['rest']}", f"--artifacts-dir={cluster.scratch}/artifacts"),
-        ],
-    }
 
 
 def _variables(cluster: Cluster, role: str) -> dict[str, str]:
@@ -257,7 +226,7 @@ def _await(cluster: Cluster) -> None:
 def _takes_pipelines(cluster: Cluster) -> bool:
     try:
         slots = cluster.ask("overview")["slots-total"]
-        with socket.create_connection(("127.0.0.1", cluster.ports["job"]), timeout=1):
+        with socket.create_connection((cluster.address("jobserver"), cluster.ports["job"]), timeout=1):
             return bool(slots >= SLOTS * len(TASK_MANAGERS))
     except (OSError, urllib.error.URLError, json.JSONDecodeError):
         return False
@@ -269,12 +238,19 @@ def _told(cluster: Cluster, role: str, what: str) -> str:
     return "\n".join([f"{role} {what}; the end of {log}:", *lines])
 
 
+def _reach_directly(address: str) -> None:
+    """Proxies that the environment names are asked neither for it nor for this machine: here and in what is started."""
+    known = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",")
+    wanted = [one for one in (address, "localhost", "127.0.0.1") if one not in known]
+    os.environ["no_proxy"] = ",".join(filter(None, [*known, *wanted]))
+
+
 def _free_ports(*uses: str) -> dict[str, int]:
     """A port for each use, all of them free now."""
     with contextlib.ExitStack() as taken:
         sockets = [taken.enter_context(socket.socket()) for _ in uses]
         for one in sockets:
-            one.bind(("127.0.0.1", 0))
+            one.bind(("", 0))
         return {use: one.getsockname()[1] for use, one in zip(uses, sockets, strict=True)}
 
 
@@ -293,8 +269,16 @@ def _record(name: str) -> Path:
 
 def _scratch(name: str) -> Path:
     """The same each time, so that it is found without a record; short, as addresses of sockets must be."""
-    digest = hashlib.sha256(_mark(name).encode()).hexdigest()
-    return Path(tempfile.gettempdir()) / f"flink-{os.geteuid()}-{digest[:10]}"
+    return Path(tempfile.gettempdir()) / f"flink-{os.geteuid()}-{_digest(name)[:10]}"
+
+
+def _label(name: str) -> str:
+    """Of its namespaces and links, whose names are at most 15 characters long; the same each time, too."""
+    return f"fl{_digest(name)[:8]}"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(_mark(name).encode()).hexdigest()
 
 
 def _mark(name: str) -> str:
@@ -310,32 +294,42 @@ def show(name: str) -> bool:
         return False
     running = cluster.running()
     for role, pid in cluster.pids.items():
-        print(f"{role:<12} {pid:>8}  {'runs' if role in running else 'has ended'}")
+        state = "runs" if role in running else "has ended"
+        folder = f", HEADRACE_RUNTIME_DIR={cluster.runtime_directory(role)}" if role in TASK_MANAGERS else ""
+        print(f"{role:<12} {pid:>8}  {cluster.address(role):<15} {state}{folder}")
     print(f"{others - len(running)} other processes that they have started ({MARK} in their environment)")
-    print(f"--job_endpoint={cluster.job_endpoint}, Flink's pages: http://127.0.0.1:{cluster.ports['rest']}")
+    print(f"--job_endpoint={cluster.job_endpoint}, Flink's pages: {cluster.flink_pages}")
     print(f"logs: {logs(name)}")
     return len(running) == len(cluster.pids)
 
 
-def main() -> None:
-    """One command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("up", "down", "status"))
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those that say which cluster is meant, and what it is like if it is new."""
     parser.add_argument("--name", default="flink", help="of the cluster; several may run side by side")
     parser.add_argument(
         "--machines",
         type=int,
         choices=(1, 2),
         default=1,
-        help="2: each task manager has a HEADRACE_RUNTIME_DIR of its own, as on two machines",
+        help="2: each task manager has a HEADRACE_RUNTIME_DIR and a network namespace of its own, as on two machines",
     )
+    parser.add_argument(
+        "--one-network", action="store_true", help="two machines without the namespaces, which take root and `ip`"
+    )
+
+
+def main() -> None:
+    """One command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("up", "down", "status"))
+    add_arguments(parser)
     words = parser.parse_args()
     try:
         if words.command == "down":
             print(f"{words.name}: ended {down(words.name)} processes")
             return
         if words.command == "up":
-            up(words.name, words.machines)
+            up(words.name, words.machines, one_network=words.one_network)
         sys.exit(0 if show(words.name) else 1)
     except (EngineError, TimeoutError) as error:
         sys.exit(f"{words.name}: {error}")

@@ -93,7 +93,9 @@ def read(folder: Path) -> list[Process]:
     found = []
     for path in folder.glob("*.jsonl"):
         by_kind: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if not lines:  # one that begins just now
+            continue
         for line in lines:
             by_kind[line["what"]].append(line)
         found.append(

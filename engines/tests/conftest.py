@@ -1,8 +1,10 @@
-"""A cluster for the tests that need one: they are not among the others, which run without Java."""
+"""Clusters for the tests that need one: they are not among the others, which run without Java."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,20 +13,51 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts import each other as those of one folder do
 
 import flink
+import namespaces
 from members import members
+
+NAMES = ("test", "two")
+_TAIL = 150
+"""Lines."""
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport():
+    """What the clusters said last stands beside the failure: where CI runs, their logs are gone afterwards."""
+    report = (yield).get_result()
+    if report.failed:
+        for path in sorted(path for name in NAMES for path in flink.logs(name).glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-_TAIL:]
+            report.sections.append((f"the end of {path.parent.name}/{path.name}", "\n".join(lines)))
 
 
 @pytest.fixture(scope="session")
 def cluster():
     """Up and running; afterwards nothing is left of it."""
-    found = flink.up("test")
+    found = flink.up(NAMES[0])
     yield found
     flink.down(found.name)
-    assert members(found.mark) == []
-    assert not Path(found.scratch).exists()
+    _assert_nothing_is_left_of(found)
+
+
+@pytest.fixture(scope="session")
+def two_machines():
+    """The same, with two machines, each with a network of its own; at the end it crashes before it is taken down."""
+    found = flink.up(NAMES[1], machines=2)
+    yield found
+    for pid in flink.Cluster.read(found.name).pids.values():
+        os.kill(pid, signal.SIGKILL)
+    flink.down(found.name)
+    _assert_nothing_is_left_of(found)
+    assert not namespaces.stands(found.namespace("tm1").rpartition("-")[0], 1)
+
+
+def _assert_nothing_is_left_of(cluster):
+    assert members(cluster.mark) == []
+    assert not Path(cluster.scratch).exists()
 
 
 @pytest.fixture
 def words():
-    """The arguments of the pipelines' command line."""
-    return argparse.Namespace(delay=0.02, linger=60)
+    """The arguments of the pipelines' command line; models stay longer than workers take to start on a busy machine."""
+    return argparse.Namespace(delay=0.02, linger=300)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
+import subprocess
+import sys
 from dataclasses import replace
-from pathlib import Path
 
 import digits_on_flink
 import flink
 import network_on_flink
 import pytest
 from job import look_after, run
-from members import members
+
+
+def test_a_task_manager_that_is_killed_costs_no_row_and_leaves_nothing(cluster, words, tmp_path):
+    """First in this file: after others their models would be waited for, too."""
+    words.linger = 30  # it is waited for; how often the model is loaded is asked elsewhere
+    report = run(cluster, digits_on_flink.make("killed", tmp_path, words), kill="tm2")
+    assert report.problems == []
+    look_after(cluster, report, words.linger + 300)
+    assert list(report.left.values())[-1] == 0
 
 
 @pytest.mark.parametrize("kind", ["timeout", "keyed"])
@@ -29,27 +38,34 @@ def test_a_network_comes_out_right_and_is_loaded_once(cluster, words, tmp_path):
     assert report.loads == 1, str(report)
 
 
-def test_a_task_manager_that_is_killed_costs_no_row_and_leaves_nothing(cluster, words, tmp_path):
-    report = run(cluster, digits_on_flink.make("killed", tmp_path, words), kill="tm2")
-    assert report.problems == []
-    assert report.loads == 1, str(report)
-    look_after(cluster, report, words.linger + 30)
-    assert list(report.left.values())[-1] == 0
-
-
 def test_starting_twice_changes_nothing(cluster):
     assert flink.up(cluster.name) == replace(cluster, pids=flink.Cluster.read(cluster.name).pids)
 
 
-def test_two_machines_have_a_copy_each(tmp_path, words):
-    cluster = flink.up("two", machines=2)
-    try:
-        report = run(cluster, digits_on_flink.make("plain", tmp_path, words))
-        assert report.problems == []
-        assert sorted(process.task_manager for process in report.processes if process.loads) == ["tm1", "tm2"]
-    finally:
-        for pid in cluster.pids.values():  # a cluster that has crashed is taken down, too
-            os.kill(pid, signal.SIGKILL)
-        flink.down(cluster.name)
-    assert members(cluster.mark) == []
-    assert not Path(cluster.scratch).exists()
+@pytest.mark.parametrize("kill", [None, "tm2"], ids=["undisturbed", "killed"])
+def test_two_machines_have_a_manager_and_a_copy_each(two_machines, words, tmp_path, kill):
+    report = run(two_machines, digits_on_flink.make("plain", tmp_path, words), kill=kill)
+    assert report.problems == []
+    assert sorted(process.task_manager for process in report.processes if process.loads) == ["tm1", "tm2"], str(report)
+    assert report.loads == 2, str(report)
+    for task_manager in flink.TASK_MANAGERS:
+        (manager,) = read_by_doctor(two_machines, task_manager)["managers"]
+        assert all(model["state"] == "ready" and model["mapped"] for model in manager["models"])
+        network = os.stat(f"/proc/{manager['process']['process']}/ns/net")
+        assert network.st_ino == os.stat(f"/run/netns/{two_machines.namespace(task_manager)}").st_ino
+
+
+def test_machines_without_networks_of_their_own_are_made_anew(two_machines):
+    subprocess.run(["ip", "netns", "delete", two_machines.namespace("tm2")], check=True)
+    again = flink.up(two_machines.name, machines=2)
+    assert again.pids.keys() == two_machines.pids.keys()
+    assert not again.pids.items() & two_machines.pids.items()
+    assert len(again.running()) == len(again.pids)
+
+
+def read_by_doctor(cluster, task_manager):
+    """What ``headrace doctor`` says on a task manager's machine."""
+    variables = {**os.environ, "HEADRACE_RUNTIME_DIR": cluster.runtime_directory(task_manager)}
+    command = [sys.executable, "-c", "from headrace.cli.main import main; main()", "doctor", "--json"]
+    done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)

@@ -30,7 +30,16 @@ def test_what_has_been_fetched_is_not_fetched_again(fetch, monkeypatch, tmp_path
 
 
 def test_a_download_that_fails_leaves_nothing_and_says_why(fetch, monkeypatch, tmp_path):
+    monkeypatch.setattr(fetch, "_PAUSES_SECS", ())
     monkeypatch.setattr(fetch, "_installer", lambda: ["sh", "-c", "echo no way to it; exit 3"])
     with pytest.raises(fetch.EngineError, match=r"exit code 3[^$]*no way to it"):
         fetch.flink_jars(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_that_fails_once_is_tried_again(fetch, monkeypatch, tmp_path):
+    monkeypatch.setattr(fetch, "_PAUSES_SECS", (0.0, 0.0))
+    tries = tmp_path / "tries"
+    monkeypatch.setattr(fetch, "_installer", lambda: ["sh", "-c", f"echo >> {tries}; test $(wc -l < {tries}) -gt 2"])
+    fetch.flink_jars(tmp_path / "engines")
+    assert tries.read_text().count("\n") == 3

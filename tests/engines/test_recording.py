@@ -48,3 +48,14 @@ def test_how_long_a_setup_takes_is_written_down(recording, tmp_path):
 def test_records_of_a_job_that_is_over_go_nowhere(recording, monkeypatch, tmp_path):
     monkeypatch.setenv(recording.RECORDS, str(tmp_path / "gone"))
     recording.write("batch", elements=1)
+
+
+def test_a_line_that_is_just_being_written_does_not_count_yet(recording, tmp_path):
+    (tmp_path / "1.jsonl").touch()
+    (tmp_path / "2.jsonl").write_text('{"what": "setu')
+    assert recording.read(tmp_path) == []
+    recording.write("batch", elements=1)
+    with (tmp_path / f"{os.getpid()}.jsonl").open("a") as file:
+        file.write('{"what": "ba')
+    (process,) = recording.read(tmp_path)
+    assert process.elements == 1
