@@ -86,6 +86,7 @@ for _framework, _listed in NOT_APPLICABLE.items():
             if _test in vars(_suite):
                 delattr(_suite, _test)
         globals()[_name] = _suite
+del _suite  # which would be collected once more
 
 
 @pytest.mark.parametrize("framework", NOT_APPLICABLE)
