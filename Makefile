@@ -6,12 +6,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python
 
+# The oldest Beam that pyproject.toml allows, in an environment of its own, without what its tests do not import.
+OLDEST_BEAM := $(shell sed -n 's/^ *"apache-beam>=\([0-9.]*\).*/\1/p' pyproject.toml)
+OLDEST := .venv-oldest
+OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,test]' skl2onnx pytest-timeout pytest-xdist
+
 # Whole files to a worker: two workers on two cores are as fast as more, and each framework is imported by one of them.
 PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark flink flink-up flink-down test test-engines lint types architecture check clean
+.PHONY: help demo embed benchmark flink flink-up flink-down test test-oldest test-engines lint types architecture check clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +46,11 @@ flink-down: $(VENV)/.dev ## end it, and everything that it has started
 test: $(VENV)/.dev ## the whole test suite, but for what needs an engine
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
 
+test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version of Beam that is supported
+	$(OLDEST)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/beam tests/architecture/test_same_as_beam.py \
+	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_recorders.py \
+	    tests/handlers/test_sklearn_inference.py tests/cli/test_run_mistakes.py
+
 test-engines: $(VENV)/.dev ## what needs an engine: Flink clusters (Java, Maven and Linux; root, for two machines)
 	$(BIN)/pytest engines/tests --timeout 1800 --verbose
 
@@ -58,7 +68,7 @@ architecture: $(VENV)/.dev ## who may import whom, what is public, how large fil
 check: lint types architecture test ## all that CI looks at, but for the demo
 
 clean: ## remove the environment, the demo's files and all caches
-	rm -rf $(VENV) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests examples benchmarks engines docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp says that an extra is installed; it is out of date when pyproject.toml has changed.
@@ -67,6 +77,11 @@ $(VENV)/.uv:
 	    + sys.executable + " is older; name another one, for example: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@touch $@
+
+$(OLDEST)/.installed: pyproject.toml | $(VENV)/.uv
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(OLDEST)
+	$(BIN)/uv pip install --python $(OLDEST)/bin/python 'apache-beam==$(OLDEST_BEAM).*' --editable $(OLDEST_NEEDS)
 	@touch $@
 
 $(VENV)/.%: pyproject.toml | $(VENV)/.uv

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,22 @@ _HELPERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuses names that differ from process to process, with which tests cannot be shared out among workers."""
+    """Refuses names that differ from process to process, with which tests cannot be shared out among workers.
+
+    And leaves out, on older versions of Beam, what is marked ``since_beam``.
+    """
+    beam = _numbers(version("apache-beam"))
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} has a memory address in its name; give that parameter an id.")
+        for mark in item.iter_markers("since_beam"):
+            (since,), reason = mark.args, mark.kwargs["reason"]
+            if beam < _numbers(since):
+                item.add_marker(pytest.mark.skip(reason=f"holds since Beam {since}: {reason}"))
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")[:2]))
 
 
 @pytest.fixture(scope="session", autouse=True)

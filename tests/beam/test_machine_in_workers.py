@@ -42,7 +42,12 @@ HANDLERS = {
 }
 
 def main():
-    options = PipelineOptions(direct_num_workers=3, direct_running_mode="multi_processing", save_main_session=True)
+    options = PipelineOptions(
+        direct_num_workers=3,
+        direct_running_mode="multi_processing",
+        save_main_session=True,
+        pickle_library="cloudpickle",  # dill, the default before Beam 2.65, loses what the main module has
+    )
     with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
         good = pipeline | beam.Create(range(60)) | beam.Reshuffle() | RunInference(HANDLERS[sys.argv[1]]())
         _ = good | beam.Map(lambda one: "%s %s %s %s" % (*one, os.getpid())) | beam.io.WriteToText(FOLDER + "/good")

@@ -120,6 +120,10 @@ def test_a_handler_written_for_beam_runs_unchanged_with_its_wrappers(run):
     assert run.metrics()["theirs", "calls"] >= 1
 
 
+REMOTE = pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
+
+
+@REMOTE
 def test_a_remote_handler_written_for_beam_runs_with_beams_retries(run):
     class Remote(incumbent.RemoteModelHandler):
         def create_client(self):
@@ -135,6 +139,7 @@ def test_a_remote_handler_written_for_beam_runs_with_beams_retries(run):
     assert sorted(run.values(out=run.create([1, 2]) | RunInference(remote))) == [2, 3]
 
 
+@REMOTE
 def test_billed_requests_are_not_tried_again_in_parts(run):
     class Remote(incumbent.RemoteModelHandler):
         def create_client(self):

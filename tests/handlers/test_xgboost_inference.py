@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from pathlib import Path
 
 import apache_beam as beam
-import datatable
 import numpy
 import pandas
 import pytest
 import scipy.sparse
 import xgboost
-from apache_beam.ml.inference import xgboost_inference as incumbent
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
@@ -37,8 +36,19 @@ SPLITS = [slice(0, 2), slice(2, 3), slice(3, 6), slice(6, 8), slice(8, 13)]
 ARRAYS = [FEATURES[split] for split in SPLITS]
 FRAMES = [FRAME[split] for split in SPLITS]
 SPARSE = [scipy.sparse.csr_matrix(array) for array in ARRAYS]
-TABLES = [datatable.Frame(frame) for frame in FRAMES]
 ROWS = list(FEATURES[:6])
+
+
+@pytest.fixture(scope="module")
+def datatable():
+    """The package; it has no wheels for the latest versions of Python."""
+    return pytest.importorskip("datatable")
+
+
+@pytest.fixture(scope="module")
+def incumbent(datatable):
+    """Beam's module, which imports datatable for whatever handler."""
+    return importlib.import_module("apache_beam.ml.inference.xgboost_inference")
 
 
 @pytest.fixture(scope="module")
@@ -114,13 +124,14 @@ class TestSciPyContract(HandlerContract):
 
 
 class TestDatatableContract(HandlerContract):
-    bad_example = datatable.Frame(a=["tall"], b=[1.0], c=[2.0])
-
-    def handler(self, booster_path):
+    def handler(self, datatable, booster_path):
         return XGBoostModelHandlerDatatable(xgboost.Booster, booster_path)
 
-    def examples(self):
-        return TABLES
+    def examples(self, datatable):
+        return [datatable.Frame(frame) for frame in FRAMES]
+
+    def bad_example(self, datatable):
+        return datatable.Frame(a=["tall"], b=[1.0], c=[2.0])
 
 
 def infer(handler, batch, inference_args=None):
@@ -137,7 +148,7 @@ KINDS = {"Numpy": ARRAYS, "Pandas": FRAMES, "SciPy": SPARSE}
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("model_class", [xgboost.XGBClassifier, xgboost.Booster])
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-def test_they_predict_as_beams(classifier_path, booster_path, kind, model_class):
+def test_they_predict_as_beams(incumbent, classifier_path, booster_path, kind, model_class):
     path = booster_path if model_class is xgboost.Booster else classifier_path
     ours, theirs = (
         infer(getattr(module, f"XGBoostModelHandler{kind}")(model_class, path), KINDS[kind])
@@ -149,7 +160,7 @@ def test_they_predict_as_beams(classifier_path, booster_path, kind, model_class)
     assert {result.model_id for result in ours} == {path}
 
 
-def test_datatables_predict_as_frames_and_zeros_are_zeros(classifier_path):
+def test_datatables_predict_as_frames_and_zeros_are_zeros(datatable, classifier_path):
     """Beam's handler has XGBoost 3 take the zeros for missing values."""
     frame = pandas.DataFrame({"a": [0.0, 1.0], "b": [0.0, 0.0], "c": [0.5, 0.0]})
     tables = infer(XGBoostModelHandlerDatatable(xgboost.XGBClassifier, classifier_path), [datatable.Frame(frame)])
@@ -158,13 +169,13 @@ def test_datatables_predict_as_frames_and_zeros_are_zeros(classifier_path):
 
 
 @pytest.mark.parametrize("name", ["", "Numpy", "Pandas", "SciPy", "Datatable"])
-def test_arguments_are_beams(name, accepts_all_of):
+def test_arguments_are_beams(incumbent, name, accepts_all_of):
     ours, theirs = (getattr(module, f"XGBoostModelHandler{name}") for module in (xgboost_inference, incumbent))
     accepts_all_of(ours, theirs, "model_class", "model_state")
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-def test_pipelines_agree_with_beams(classifier_path):
+def test_pipelines_agree_with_beams(incumbent, classifier_path):
     expected = infer(incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ARRAYS)
     pipeline = beam.Pipeline(runner=FnApiRunner())
     handler = XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)

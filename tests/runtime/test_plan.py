@@ -80,6 +80,7 @@ def test_what_a_subclass_of_beams_keyed_handler_says_of_itself_holds():
     assert not handler.override_metrics("ns")
 
 
+@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
 def test_requests_to_an_endpoint_are_known():
     class Theirs(incumbent.RemoteModelHandler):
         def create_client(self):

@@ -71,7 +71,16 @@ def test_the_process_is_where_models_live(placement):
         ({"model_copies": 2}, "machine", True, 2, False),
     ],
 )
-@pytest.mark.parametrize("base", [Handler, incumbent.ModelHandler])
+@pytest.mark.parametrize(
+    "base",
+    [
+        Handler,
+        pytest.param(
+            incumbent.ModelHandler,
+            marks=pytest.mark.since_beam("2.72", reason="Beam's ModelHandler takes none of these arguments before"),
+        ),
+    ],
+)
 def test_what_is_shared(base, asks, placement, shared, copies, automatic):
     spec = prepare(base(**asks), Request(placement=placement))
     assert (spec.shared, spec.copies, spec.automatic) == (frozenset([ONLY] if shared else []), copies, automatic)

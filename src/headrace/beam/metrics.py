@@ -43,13 +43,14 @@ class MetricReplay:
         if not isinstance(event, HandlerMetric):
             return
         name = MetricName(event.namespace, event.name, event.urn, dict(event.labels))
+        scope = {"process_wide": True} if event.process_wide else {}  # which not every version's metrics take
         match event.kind:
             case "counter":
-                Metrics.DelegatingCounter(name, event.process_wide).inc(event.value)
+                Metrics.DelegatingCounter(name, **scope).inc(event.value)
             case "distribution":
-                _each(Metrics.DelegatingDistribution(name, event.process_wide).update, values_with(*event.value))
+                _each(Metrics.DelegatingDistribution(name, **scope).update, values_with(*event.value))
             case "gauge":
-                Metrics.DelegatingGauge(name, event.process_wide).set(event.value)
+                Metrics.DelegatingGauge(name, **scope).set(event.value)
             case "string_set":
                 _each(Metrics.DelegatingStringSet(name).add, event.value)
             case "bounded_trie":

@@ -14,6 +14,9 @@ from apache_beam.utils.counters import CounterFactory
 
 from headrace.core.events import HandlerMetric
 
+_HISTOGRAMS: Any = getattr(cells, "HistogramCellFactory", ())
+"""What makes a histogram's cell; before Beam 2.70 no runner reports any."""
+
 
 class BeamRecorder:
     """Makes Beam's metrics count on a thread that runs no bundle; the runtime finds this by name."""
@@ -67,17 +70,18 @@ class _Paths(cells.BoundedTrieCell):
         self.paths[tuple(value)] = None
 
 
-class _Values(cells.HistogramCell):
-    """Keeps every value: Beam's cell has only how many were in each bucket."""
+class _Values(cells.MetricCell):
+    """Keeps every value: Beam's cell, which refuses what it cannot count, has only how many were in each bucket."""
 
-    def __init__(self, bucket_type: Any) -> None:
-        super().__init__(bucket_type)
-        self.bucket_type = bucket_type
+    def __init__(self, factory: Any) -> None:
+        super().__init__()
+        self.bucket_type = factory._bucket_type
         self.values: list[float] = []
+        self._cell = factory()
 
     def update(self, value: float) -> None:
         """Adds a value."""
-        super().update(value)
+        self._cell.update(value)
         self.values.append(value)
 
 
@@ -95,7 +99,7 @@ class _Container(MetricsContainer):
 def _new_cell(made_by: Any) -> Any:
     if made_by is cells.BoundedTrieCell:
         return _Paths()
-    return _Values(made_by._bucket_type) if isinstance(made_by, cells.HistogramCellFactory) else made_by()
+    return _Values(made_by) if isinstance(made_by, _HISTOGRAMS) else made_by()
 
 
 def _distribution(cell: Any) -> tuple[int, int, int, int] | None:

@@ -82,5 +82,6 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         """Refused: sending requests with back-off is not part of this version."""
         raise UnsupportedError(
             "Remote inference",
-            "derive the handler from apache_beam.ml.inference.base.RemoteModelHandler to run it with Beam's retries",
+            "derive the handler from apache_beam.ml.inference.base.RemoteModelHandler (Beam 2.65 or newer) to run it "
+            "with Beam's retries",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.core.result import Caught
 from headrace.failures.bisect import bisect
@@ -35,12 +35,13 @@ Choose = Callable[[int, int, BaseException, int], Rung]
 failed in a row; and does what the decision needs first, as waiting or freeing."""
 
 
-class Part(NamedTuple, Generic[ResultT]):
+class Part(NamedTuple):
     """What has become of neighbours in a batch; where it is an exception, each of them is to fail with it."""
 
     start: int
     stop: int
-    answer: ResultT | Caught
+    answer: Any
+    """The result; or a Caught."""
     tries: int
     """How many calls the first of them was in."""
 
@@ -91,7 +92,7 @@ class Judge:
 
 def climb(
     size: int, failure: Caught, attempt: Callable[[int, int], ResultT | Caught], choose: Choose
-) -> Iterator[Sequence[Part[ResultT]]]:
+) -> Iterator[Sequence[Part]]:
     """Does what the failure of a batch asks for, and those that follow, until each element has an answer.
 
     Args:

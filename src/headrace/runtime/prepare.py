@@ -156,7 +156,8 @@ def _refuse_remote(plan: Plan) -> None:
         if isinstance(handler, RemoteModelHandler):
             raise UnsupportedError(
                 f"Remote inference ({type(handler).__qualname__})",
-                "derive it from apache_beam.ml.inference.base.RemoteModelHandler to run it with Beam's retries",
+                "derive it from apache_beam.ml.inference.base.RemoteModelHandler (Beam 2.65 or newer) to run it with "
+                "Beam's retries",
             )
 
 

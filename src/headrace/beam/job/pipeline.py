@@ -108,7 +108,7 @@ class Run:
         )
         _refuse_overwriting(self.output, job.sources)
         runner = FnApiRunner() if job.runner == DEFAULT_RUNNER else job.runner
-        options = PipelineOptions([*job.options])
+        options = PipelineOptions(["--pickle_library=cloudpickle", *job.options])  # Beam's default since 2.65
         self._pipeline = beam.Pipeline(runner, options)
         workers = options.view_as(DirectOptions).direct_num_workers
         way = _in_columns(job, self.output)
