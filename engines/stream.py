@@ -17,7 +17,7 @@ from recording import write
 
 from headrace.beam import ModelMetadata
 
-PARTS = 2
+PARTS = 8
 PER_SECOND = 2
 """So many numbers have timestamps of one second; how fast they come is another matter."""
 WINDOW_SECS = 10
