@@ -120,13 +120,8 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
             play.wait("the first predictions", lambda: play.count() >= _SOME)
             act(play)
             play.allow(END)
-            if kind == "watched":  # whoever watches files goes on for ever
-                play.wait("the last predictions", lambda: _all_out(play.records))
-            else:
-                play.wait("the end", lambda: PipelineState.is_terminal(result.state))
-        problems = stream.problems(play.records, _FACTORS, whole=kind != "watched")
-        if kind != "watched" and result.state != PipelineState.DONE:
-            problems.append(f"the job is {result.state}")
+            wait_until(lambda: stream.all_grouped(play.records), _PATIENCE_SECS)  # if not, it is told of as a problem
+        problems = stream.problems(play.records, _FACTORS)
         processes = table(read(folder / "records"))
         return Report(kind, engine.title, problems, play.facts, processes, time.monotonic() - began)
 
@@ -143,13 +138,9 @@ def _infer(kind: str, pipeline: beam.Pipeline, folder: Path, placement: str) -> 
     return RunInference(handler, placement=placement, **newer).with_exception_handling()
 
 
-def _all_out(records: stream.Records) -> bool:
-    return records.numbers("sent") <= records.numbers("said") | records.numbers("letter")
-
-
 @contextlib.contextmanager
 def _cancelled(engine: Engine, result: Any) -> Iterator[None]:
-    """A pipeline that still runs when we are done with it is ended, whatever has happened."""
+    """Whatever has happened, it does not go on when we are done with it; some never end, as all on Flink."""
     try:
         yield
     finally:

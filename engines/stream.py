@@ -129,13 +129,18 @@ class Records:
         return any(pane["start"] == start and pane["timing"] == "ON_TIME" for pane in self.of("pane"))
 
 
-def problems(records: Records, factors: Mapping[str, int], *, whole: bool = True) -> list[str]:
+def all_grouped(records: Records) -> bool:
+    """Whether all that was sent has come out, and been grouped."""
+    grouped = {number for pane in records.of("pane") for number in pane["numbers"]}
+    return records.numbers("sent") - {TOO_LATE} <= grouped | records.numbers("letter")
+
+
+def problems(records: Records, factors: Mapping[str, int]) -> list[str]:
     """What is not as it must be; empty: all is.
 
     Args:
         records: of a stream that is over.
         factors: what each model multiplies by.
-        whole: whether it has come to its end; one that was cancelled has windows that nobody has seen.
     """
     sent, said, letters = records.numbers("sent"), records.of("said"), records.of("letter")
     here = [*said, *letters]
@@ -143,7 +148,6 @@ def problems(records: Records, factors: Mapping[str, int], *, whole: bool = True
     regular = {number for number in sent if number >= 0}
     panes = [(pane["start"], pane["timing"], number) for pane in records.of("pane") for number in pane["numbers"]]
     on_time = {number for start, timing, number in panes if timing == "ON_TIME" and start == _start(number)}
-    late = {number for _, timing, number in panes if timing == "LATE" and number >= 0}
     gone = regular - {line["number"] for line in here}
     facts = {
         "elements are lost": gone,
@@ -156,7 +160,7 @@ def problems(records: Records, factors: Mapping[str, int], *, whole: bool = True
         },
         "elements are in another window": {line["number"] for line in here if line["start"] != _start(line["number"])},
         "dead letters are not those that are spoilt": {line["number"] for line in letters} ^ spoilt,
-        "elements have become late": regular - spoilt - gone - on_time if whole else late,
+        "elements have become late": regular - spoilt - gone - on_time,
         "elements are grouped in another window": {number for start, _, number in panes if start != _start(number)},
         "elements came too late and were not dropped": {number for *_, number in panes if number == TOO_LATE},
     }
