@@ -27,6 +27,7 @@ def engine(cluster: Cluster) -> Engine:
         "--streaming",
         f"--checkpointing_interval={CHECKPOINT_MS}",
         "--finish_bundle_before_checkpointing",
+        *("--number_of_execution_retries=60", "--execution_retry_delay=1000"),  # until there are slots again
     )
     return Engine(
         "Flink", lambda **variables: [*cluster.pipeline_options(**variables), *streaming], lambda _: cancel(cluster), "machine"
