@@ -14,7 +14,7 @@ import apache_beam as beam
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.core import RestrictionProvider
-from apache_beam.transforms.window import Duration, TimestampedValue
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 END = "end"
@@ -84,6 +84,10 @@ class _Provider(RestrictionProvider):
         return 1
 
 
+_TRACKER = beam.DoFn.RestrictionParam(_Provider())
+_WATERMARK = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider())
+
+
 class Source(beam.DoFn):
     """Makes the elements of each part, each in a bundle of its own, until the file ``end`` is there.
 
@@ -99,8 +103,8 @@ class Source(beam.DoFn):
     def process(
         self,
         part: Any,
-        tracker: Any = beam.DoFn.RestrictionParam(_Provider()),
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+        tracker: Any = _TRACKER,
+        watermark: Any = _WATERMARK,
     ) -> Iterator[TimestampedValue]:
         """Takes a part."""
         position = tracker.current_restriction().start

@@ -98,7 +98,9 @@ def _letter(letter: Any, second: Any = beam.DoFn.TimestampParam, where: Any = be
         write("letter", number=number, second=float(second), start=float(where.start))
 
 
-def _pane(group: tuple[str, Iterable[int]], where: Any = beam.DoFn.WindowParam, pane: Any = beam.DoFn.PaneInfoParam) -> None:
+def _pane(
+    group: tuple[str, Iterable[int]], where: Any = beam.DoFn.WindowParam, pane: Any = beam.DoFn.PaneInfoParam
+) -> None:
     write("pane", start=float(where.start), numbers=list(group[1]), timing=PaneInfoTiming.to_string(pane.timing))
 
 

@@ -30,7 +30,10 @@ def engine(cluster: Cluster) -> Engine:
         *("--number_of_execution_retries=60", "--execution_retry_delay=1000"),  # until there are slots again
     )
     return Engine(
-        "Flink", lambda **variables: [*cluster.pipeline_options(**variables), *streaming], lambda _: cancel(cluster), "machine"
+        "Flink",
+        lambda **variables: [*cluster.pipeline_options(**variables), *streaming],
+        lambda _: cancel(cluster),
+        "machine",
     )
 
 
