@@ -41,6 +41,8 @@ class Engine:
     cancel: Callable[[Any], None]
     """``cancel(result)``: ends a pipeline that has no end."""
     placement: str = "process"
+    news: Callable[..., beam.PCollection] = stream.news
+    """Makes the side input that tells of a newer model."""
 
 
 @dataclass
@@ -112,7 +114,7 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
         (folder / "records").mkdir()
         options = PipelineOptions(engine.options(**{RECORDS: str(folder / "records")}))
         pipeline = beam.Pipeline(options=options)
-        stream.build(pipeline, _infer(kind, pipeline, folder, engine.placement), folder)
+        stream.build(pipeline, _infer(kind, pipeline, folder, engine), folder)
         began = time.monotonic()
         result = pipeline.run()
         play = Play(folder, result)
@@ -126,16 +128,16 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
         return Report(kind, engine.title, problems, play.facts, processes, time.monotonic() - began)
 
 
-def _infer(kind: str, pipeline: beam.Pipeline, folder: Path, placement: str) -> Any:
+def _infer(kind: str, pipeline: beam.Pipeline, folder: Path, engine: Engine) -> Any:
     sizes = {"min_batch_size": BATCH, "max_batch_size": BATCH, "max_batch_duration_secs": WAITS_SECS}
     handler = Factor(save(folder / "first.npy", _FACTORS["first.npy"]), **sizes)
     newer: dict[str, Any] = {}
     if kind == "refresh":
         path = save(folder / "slow.npy", _FACTORS["slow.npy"])
-        newer["model_metadata_pcoll"] = stream.news(pipeline, path, folder)
+        newer["model_metadata_pcoll"] = engine.news(pipeline, path, folder)
     if kind == "watched":
         newer.update(watch_model_pattern=str(folder / "*.npy"), interval=1)
-    return RunInference(handler, placement=placement, **newer).with_exception_handling()
+    return RunInference(handler, placement=engine.placement, **newer).with_exception_handling()
 
 
 @contextlib.contextmanager

@@ -67,6 +67,15 @@ def news(pipeline: beam.Pipeline, path: str, folder: Path) -> beam.PCollection:
     )
 
 
+def news_in_windows(pipeline: beam.Pipeline, path: str, folder: Path) -> beam.PCollection:
+    """Tells of a newer model in the fourth window, for runners whose side inputs are those of windows that are over."""
+    ends = [WINDOW_SECS * number for number in (1, 2, 3)]
+    steps = [Step(ModelMetadata("", ""), end - 1, end) for end in ends]
+    steps.append(Step(ModelMetadata(path, "newer"), ends[-1], FAR))
+    told = _source(pipeline, "News", [Steps(tuple(steps))], folder)
+    return told | "In windows" >> beam.WindowInto(window.FixedWindows(WINDOW_SECS))
+
+
 def _source(pipeline: beam.Pipeline, label: str, parts: list[Any], folder: Path) -> beam.PCollection:
     return (
         pipeline

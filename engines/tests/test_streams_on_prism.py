@@ -1,14 +1,17 @@
-"""Streams on Prism: each element in its window, however it waits, and what comes late. Needs Go, no Java."""
+"""Streams on Prism: each element in its window, whatever comes late, newer models without a pause. Needs Go, no Java."""
 
 from __future__ import annotations
 
 import play
 import prism
+import pytest
+import stream
 from play import Engine
 
-PRISM = Engine("Prism", prism.pipeline_options, lambda result: result.cancel())
+PRISM = Engine("Prism", prism.pipeline_options, lambda result: result.cancel(), news=stream.news_in_windows)
 
 
-def test_a_stream_comes_out_right():
-    report = play.run("windows", PRISM, play.windows)
+@pytest.mark.parametrize("kind", ["windows", "refresh"])
+def test_a_stream_comes_out_right(kind):
+    report = play.run(kind, PRISM, play.ACTS[kind])
     assert report.problems == [], str(report)
