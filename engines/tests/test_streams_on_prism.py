@@ -1,4 +1,4 @@
-"""Streams on Prism: each element in its window, whatever comes late, newer models without a pause. Needs Go, no Java."""
+"""Streams on Prism: each element in its window, what comes late, and newer models without a pause. Needs no Java."""
 
 from __future__ import annotations
 
