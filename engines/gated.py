@@ -43,18 +43,31 @@ class Numbers(NamedTuple):
     part: int
     parts: int
     per_second: int
+    gate: str
+    """The file without which it waits at a second."""
+    gate_second: float
+
+    @property
+    def idle_watermark(self) -> float:
+        """While it waits, in seconds: others wait for it."""
+        return 0.0
 
     def step(self, position: int) -> Step:
         """The number at a position."""
         number = position * self.parts + self.part
         second = number / self.per_second
-        return Step(number, second, second)
+        return Step(number, second, second, self.gate if second >= self.gate_second else None)
 
 
 class Steps(NamedTuple):
     """Steps one by one, for which nobody waits; then nothing more."""
 
     steps: tuple[Step, ...]
+
+    @property
+    def idle_watermark(self) -> float:
+        """While it waits, in seconds."""
+        return FAR
 
     def step(self, position: int) -> Step | None:
         """None: there are no more."""
@@ -113,7 +126,7 @@ class Source(beam.DoFn):
             tracker.try_claim(sys.maxsize)  # beyond the last one: all is done
             return
         if step is None or (step.gate and not (self._folder / step.gate).exists()):
-            _advance(watermark, FAR)
+            _advance(watermark, part.idle_watermark)
         elif tracker.try_claim(position):
             yield TimestampedValue(step.value, step.second)
             _advance(watermark, step.watermark)

@@ -155,6 +155,7 @@ def windows(play: Play) -> None:
     play.wait("the first window", lambda: play.records.on_time(0))
     play.allow("late")
     play.wait("the late one", lambda: any(stream.LATE in pane["numbers"] for pane in play.records.of("pane")))
+    play.allow(stream.ONWARD)
     last = stream.LATENESS_SECS + stream.WINDOW_SECS
     play.wait("the end of its lateness", lambda: play.records.on_time(last))
     play.allow("too late")
@@ -168,6 +169,7 @@ def refresh(play: Play, tell: Callable[[Play], None]) -> None:
         play: the stream.
         tell: tells of the newer model.
     """
+    play.allow(stream.ONWARD)
     tell(play)
     play.wait("the newer model's load", lambda: any(line["model"] == "slow.npy" for line in play.records.of("loading")))
     before = play.count()

@@ -24,6 +24,8 @@ WINDOW_SECS = 10
 LATENESS_SECS = 20
 LATE, TOO_LATE = -1, -2
 """Elements of the first window that come after its end, and after the lateness that is allowed; each has a file."""
+ONWARD = "onward"
+"""The file without which the first window goes on taking what is late."""
 NEWS = "news"
 """The file with which the newer model is told of."""
 
@@ -36,7 +38,7 @@ def build(pipeline: beam.Pipeline, infer: beam.PTransform, folder: Path) -> None
         infer: RunInference, with exception handling.
         folder: of the files that direct it.
     """
-    parts: list[Any] = [Numbers(part, PARTS, PER_SECOND) for part in range(PARTS)]
+    parts: list[Any] = [Numbers(part, PARTS, PER_SECOND, ONWARD, LATENESS_SECS) for part in range(PARTS)]
     parts.append(Steps((Step(LATE, 3.0, FAR, "late"), Step(TOO_LATE, 4.0, FAR, "too late"))))
     numbers = _source(pipeline, "Numbers", parts, folder)
     windows = beam.WindowInto(

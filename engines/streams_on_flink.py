@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from typing import Any
 
+import stream
 from fetch import EngineError
 from flink import Cluster, up
 from play import ACTS, Engine, Play, run
@@ -65,6 +66,7 @@ def restart(play: Play, cluster: Cluster) -> None:
         sent = {line["number"] for line in play.records.of("sent") if line["when"] < last["trigger_timestamp"] / 1000}
         return sent - play.records.numbers("said") - play.records.numbers("letter")
 
+    play.allow(stream.ONWARD)
     play.wait("elements that wait in a checkpoint", lambda: bool(saved()))
     waiting, before = saved(), play.count()
     os.kill(cluster.pids["tm2"], signal.SIGKILL)
