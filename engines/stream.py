@@ -21,7 +21,7 @@ PARTS = 8
 PER_SECOND = 2
 """So many numbers have timestamps of one second; how fast they come is another matter."""
 WINDOW_SECS = 10
-LATENESS_SECS = 20
+LATENESS_SECS = 60
 LATE, TOO_LATE = -1, -2
 """Elements of the first window that come after its end, and after the lateness that is allowed; each has a file."""
 ONWARD = "onward"
