@@ -49,7 +49,7 @@ def settings(cluster: Cluster) -> Iterator[tuple[str, Any]]:
     yield from (("taskmanager.memory.jvm-overhead.max", "192m"), ("io.tmp.dirs", f"{cluster.scratch}/tmp"))
     yield from (("restart-strategy.type", "fixed-delay"), ("restart-strategy.fixed-delay.attempts", 3))
     yield from (("restart-strategy.fixed-delay.delay", "1 s"), ("heartbeat.timeout", 60000))
-    yield ("heartbeat.interval", 3000)
+    yield from (("heartbeat.interval", 3000), ("state.checkpoints.dir", f"file://{cluster.scratch}/checkpoints"))
 
 
 def commands(cluster: Cluster, program: str, flink: str, job_server: str) -> dict[str, list[str]]:

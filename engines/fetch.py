@@ -1,4 +1,4 @@
-"""Fetches what a Flink cluster needs from PyPI and from Maven's central repository, once, into ``.engines``."""
+"""Fetches what engines need, once, into ``.engines``: a Flink cluster's from PyPI and Maven's central repository."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def flink_jars(folder: Path) -> str:
     """
     home = folder.resolve() / f"flink-{FLINK}"
     if not home.exists():
-        with _made_at_once(home) as new:
+        with made_at_once(home) as new:
             requirements = new.parent / "requirements.txt"
             requirements.write_text(f"apache-flink-libraries=={FLINK} --hash=sha256:{_FLINK_SHA256}\n")
-            _run([*_installer(), "--no-deps", "--require-hashes", "--target", str(new), "-r", str(requirements)])
+            run_command([*_installer(), "--no-deps", "--require-hashes", "--target", str(new), "-r", str(requirements)])
     return os.pathsep.join(map(str, sorted((home / "pyflink" / "lib").glob("*.jar"))))
 
 
@@ -91,18 +91,18 @@ def job_server_jar(folder: Path) -> str:
                 "Beam's job server for Flink comes from Maven's repository, and there is no `mvn` in PATH; "
                 "install it, for example: apt-get install maven"
             )
-        with _made_at_once(home) as new:
+        with made_at_once(home) as new:
             pom, class_path = new.parent / "pom.xml", new.parent / "class-path.txt"
             pom.write_text(_POM)
             build = [f"{_DEPENDENCY_PLUGIN}:build-classpath", f"-Dmdep.outputFile={class_path}"]
             always = ["--batch-mode", "--update-snapshots", "--strict-checksums"]  # what failed before is tried again
-            _run([maven, *always, "--quiet", "--file", str(pom), *build])
+            run_command([maven, *always, "--quiet", "--file", str(pom), *build])
             join(map(Path, class_path.read_text().strip().split(os.pathsep)), new / _JOB_SERVER_JAR)
     return str(home / _JOB_SERVER_JAR)
 
 
 @contextlib.contextmanager
-def _made_at_once(home: Path):
+def made_at_once(home: Path):
     """A folder to fill; it gets its name only when that is done, so that what was interrupted is begun anew."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=f"{home.name}-") as scratch:
@@ -119,10 +119,15 @@ def _installer() -> list[str]:
     return [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
 
 
-def _run(command: list[str]) -> None:
+def run_command(command: list[str], **variables: str) -> None:
+    """Runs it, with these variables in its environment.
+
+    Raises:
+        EngineError: it has failed.
+    """
     print("fetching:", " ".join(command[:4]), "...", file=sys.stderr)
     for pause in (*_PAUSES_SECS, None):
-        environment = {**os.environ, **_PATIENCE}
+        environment = {**os.environ, **_PATIENCE, **variables}
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
         )

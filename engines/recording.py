@@ -55,7 +55,7 @@ def timed_setup(setup: Callable[..., None]) -> Callable[..., None]:
     return timed
 
 
-def write(what: str, **facts: float) -> None:
+def write(what: str, **facts: Any) -> None:
     """Adds a line to this process's file; one that is killed has lost none."""
     line = json.dumps({"what": what, "when": time.time(), "task_manager": os.environ.get(_TASK_MANAGER), **facts})
     with suppress(FileNotFoundError), Path(os.environ[RECORDS], f"{os.getpid()}.jsonl").open("a") as file:

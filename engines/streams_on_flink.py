@@ -1,0 +1,108 @@
+"""Streams on a Flink cluster: ``python engines/streams_on_flink.py``; see README.md beside this file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import urllib.request
+from typing import Any
+
+import stream
+from fetch import EngineError
+from flink import Cluster, up
+from play import ACTS, Engine, Play, run
+
+CHECKPOINT_MS = 1000
+_RUNNING = ("CREATED", "RUNNING", "RESTARTING", "FAILING", "INITIALIZING")
+
+
+def engine(cluster: Cluster) -> Engine:
+    """The cluster, for streams.
+
+    The output of a bundle that a checkpoint has interrupted would wait for the next bundle, unless bundles are finished
+    first: of a source that has one element, for ever.
+    """
+    streaming = (
+        "--streaming",
+        f"--checkpointing_interval={CHECKPOINT_MS}",
+        "--finish_bundle_before_checkpointing",
+        *("--number_of_execution_retries=60", "--execution_retry_delay=1000"),  # until there are slots again
+    )
+    return Engine(
+        "Flink",
+        lambda **variables: [*cluster.pipeline_options(**variables), *streaming],
+        lambda _: cancel(cluster),
+        "machine",
+    )
+
+
+def cancel(cluster: Cluster) -> None:
+    """Ends all jobs of the cluster; what the job server is asked for does not reach a job for certain."""
+    for job in running(cluster):
+        url = f"http://127.0.0.1:{cluster.ports['rest']}/jobs/{job}?mode=cancel"
+        with urllib.request.urlopen(urllib.request.Request(url, method="PATCH"), timeout=5):
+            pass
+
+
+def running(cluster: Cluster) -> list[str]:
+    """The ids of its jobs that are not over."""
+    return [job["jid"] for job in cluster.ask("jobs/overview")["jobs"] if job["state"] in _RUNNING]
+
+
+def restart(play: Play, cluster: Cluster) -> None:
+    """A task manager is killed while elements wait in state that a checkpoint has; the job goes on from that one."""
+    (job,) = running(cluster)
+
+    def checkpoints() -> dict[str, Any]:
+        return dict(cluster.ask(f"jobs/{job}/checkpoints"))
+
+    def saved() -> set[int]:
+        """Numbers that were sent before the last checkpoint and have not come out."""
+        last = checkpoints()["latest"]["completed"]
+        if last is None:
+            return set()
+        sent = {line["number"] for line in play.records.of("sent") if line["when"] < last["trigger_timestamp"] / 1000}
+        return sent - play.records.numbers("said") - play.records.numbers("letter")
+
+    play.allow(stream.ONWARD)
+    play.wait("elements that wait in a checkpoint", lambda: bool(saved()))
+    waiting, before = saved(), play.count()
+    os.kill(cluster.pids["tm2"], signal.SIGKILL)
+    up(cluster.name, cluster.machines)
+    play.wait("a restart from a checkpoint", lambda: bool(checkpoints()["counts"]["restored"]))
+    play.wait("predictions after the restart", lambda: play.count() > before + len(waiting))
+    play.facts.append(f"{len(waiting)} elements waited in the last checkpoint when tm2 was killed")
+
+
+def act(kind: str, cluster: Cluster) -> Any:
+    """What directs a stream of that kind."""
+    return ACTS[kind] if kind in ACTS else lambda play: restart(play, cluster)
+
+
+KINDS = (*ACTS, "restart")
+
+
+def main() -> None:
+    """Runs one kind after the other; exits with 1 if something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="kind", default=["restart"], help=f"of {', '.join(KINDS)}")
+    parser.add_argument("--name", default="flink", help="of the cluster; it is started if it does not run")
+    words = parser.parse_args()
+    if unknown := set(words.kinds) - set(KINDS):
+        parser.error(f"there is no {unknown.pop()!r}, but {', '.join(KINDS)}")
+    bad = 0
+    try:
+        for kind in words.kinds:
+            cluster = up(words.name)
+            report = run(kind, engine(cluster), act(kind, cluster))
+            print(f"\n{report}\n", flush=True)
+            bad += bool(report.problems)
+    except EngineError as error:
+        sys.exit(f"{words.name}: {error}")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
