@@ -24,7 +24,6 @@ import pytest
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 PROXY = "its inference_fn asserts that the model is a proxy of apache_beam.utils.multi_process_shared"
-SIDE_INPUT = "inference_args as a side input are a clear error in this version"
 CLOUD = "it needs a cloud service"
 ALSO_WITH_BEAM = "its fake counts calls in an attribute that the saved model lacks: it fails with Beam's transform, too"
 
@@ -34,11 +33,8 @@ NOT_APPLICABLE = {
         "test_pipeline_pickled_large_model": PROXY,
     },
     "pytorch": {
-        "test_env_vars_set_correctly_keyed_tensor_handler": SIDE_INPUT,
         "test_pipeline_gcs_model": CLOUD,
         "test_pipeline_gcs_model_control_batching": CLOUD,
-        "test_pipeline_local_model_extra_inference_args": SIDE_INPUT,
-        "test_pipeline_local_model_extra_inference_args_batching_args": SIDE_INPUT,
         "test_pipeline_local_model_extra_inference_args_large": PROXY,
         "test_pipeline_local_model_large": PROXY,
     },
