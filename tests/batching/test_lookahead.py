@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batching.lookahead import Limits, Lookahead, Measured
+from headrace.batching.lookahead import Limits, Lookahead, Measured, lookahead_for
+from headrace.batching.size import size_controller
+from headrace.core.config import BatchingConfig
 
 LENGTHS = st.lists(st.integers(0, 300), max_size=60)
 NO_LIMITS = Limits(1, math.inf, math.inf)
@@ -143,3 +145,43 @@ def test_what_memory_has_room_for_counts_more_than_the_minimum(padded):
     for place in range(20):
         lookahead.add(Measured(place, place, 1, 1))
     assert [len(batch.elements) for batch in lookahead.cut()] == [8, 8, 4]
+
+
+@given(LENGTHS, st.integers(1, 5), st.one_of(st.just(0), st.integers(1, 900), st.just(math.inf)))
+def test_a_batch_ends_where_padding_costs_more_than_one_more_batch(lengths, smallest, overhead):
+    """But for little padding; and a quarter of it at most, however much a batch costs."""
+    lookahead = Lookahead(
+        lambda: math.inf, Limits(smallest, math.inf, math.inf), target_is_padded=True, overhead=lambda: overhead
+    )
+    for place, length in enumerate(lengths):
+        lookahead.add(Measured(place, place, length, length))
+    batches = list(lookahead.cut())
+    assert sorted(tag for batch in batches for tag in batch.tags) == list(range(len(lengths)))
+    for batch in batches:
+        if len(batch.elements) > smallest:
+            assert batch.weight - batch.useful <= batch.weight / 4
+            assert batch.weight - batch.useful <= max(overhead, batch.weight / 8)
+    for batch, following in itertools.pairwise(batches):  # none ends before
+        assert len(batch.elements) >= smallest
+        weight = (len(batch.elements) + 1) * batch.measured[0].size
+        padding = weight - batch.useful - following.measured[0].size
+        assert padding > weight / 8
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [
+        ({"length_fn": len}, True),
+        ({"max_batch_weight": 9999, "element_size_fn": len}, True),
+        ({"length_fn": len, "min_batch_size": 9, "max_batch_size": 9}, False),
+    ],
+)
+def test_padding_ends_a_batch_where_its_size_is_free(options, ends):
+    config = BatchingConfig(**options)
+    sizes = size_controller(config)
+    for size in (10, 20, 40, 80, 160, 320, 640):
+        sizes.observe(size, 0.1 + 0.001 * size)
+    lookahead = lookahead_for(config, sizes)
+    for size in (50, 50, 10, 10, 10, 10, 10):
+        lookahead.add(Measured(size, size, size, size))
+    assert [len(batch.elements) for batch in lookahead.cut()] == ([2, 5] if ends else [7])

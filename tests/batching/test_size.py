@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import BatchingConfig
-from headrace.batching.size import AdaptiveSize, fit_line, size_controller
+from headrace.batching.size import AdaptiveSize, FittingSize, FixedSize, fit_line, size_controller
 
 
 def sizes_for(config, fixed, each, batches=60):
@@ -296,3 +296,14 @@ def test_a_batch_whose_time_is_not_known_tells_only_that_memory_sufficed():
         other.observe(8, 0.1)
     assert controller.most() == other.most() > 8
     assert controller.target() == other.target()
+
+
+def test_one_more_batch_costs_what_the_line_says():
+    sizes = AdaptiveSize(BatchingConfig())
+    assert sizes.overhead() == 0
+    for size in (1, 2, 4, 8, 16, 32, 64):
+        sizes.observe(size, 0.1 + 0.01 * size)
+    sizes.target()
+    assert sizes.overhead() == pytest.approx(10)
+    assert FittingSize(sizes).overhead() == sizes.overhead()
+    assert FixedSize(3).overhead() == math.inf

@@ -13,6 +13,9 @@ from headrace.batching.batcher import Batch
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
 
+_LITTLE, _MUCH = 1 / 8, 1 / 4
+"""So large a share of a batch may be padding whatever one more batch costs, and no larger one."""
+
 
 class Measured(NamedTuple):
     """An element with its tag, and what there is to know of it."""
@@ -47,6 +50,8 @@ class Lookahead:
         limits: of a batch.
         target_is_padded: whether ``target`` counts padded sizes rather than elements.
         most: the size, counted likewise, that a batch must not exceed, whatever its minimum.
+        overhead: the padding that costs as much as one more batch; before there is more of it a batch ends. None:
+            padding does not end one.
     """
 
     def __init__(
@@ -56,9 +61,11 @@ class Lookahead:
         *,
         target_is_padded: bool,
         most: Callable[[], float] = lambda: math.inf,
+        overhead: Callable[[], float] | None = None,
     ) -> None:
         self._ask_target = target
         self._ask_most = most
+        self._ask_overhead = overhead
         self._limits = limits
         self._target_is_padded = target_is_padded
         self._elements: list[Measured] = []
@@ -100,7 +107,8 @@ class Lookahead:
     def _end(self, elements: Sequence[Measured], start: int) -> tuple[int, float]:
         """Where the batch ends that begins at ``start``, and its padded size."""
         target, most = self._ask_target(), self._ask_most()
-        largest = elements[start].size
+        overhead = None if self._ask_overhead is None else self._ask_overhead()
+        largest = useful = elements[start].size
         count = 1
         for element in elements[start + 1 :]:
             larger = max(largest, element.size)
@@ -108,10 +116,16 @@ class Lookahead:
             if count >= self._limits.max_count or padded > self._limits.max_padded:
                 break
             size = padded if self._target_is_padded else count + 1
-            if size > most or (size > target and count >= self._limits.min_count):
+            useful += element.size
+            is_enough = size > target or (overhead is not None and _is_wasteful(padded, useful, overhead))
+            if size > most or (is_enough and count >= self._limits.min_count):
                 break
             largest, count = larger, count + 1
         return start + count, largest * count
+
+
+def _is_wasteful(padded: float, useful: float, overhead: float) -> bool:
+    return padded - useful > min(max(overhead, padded * _LITTLE), padded * _MUCH)
 
 
 def _batch(elements: Sequence[Measured], padded: float) -> Batch:
@@ -129,9 +143,11 @@ def lookahead_for(config: BatchingConfig, sizes: SizeController) -> Lookahead:
     limits = Limits(config.min_batch_size, config.max_batch_size, config.max_batch_weight or math.inf)
     if config.sizes_are_weights:
         limits = Limits(1, math.inf, config.max_batch_size)
+    minds_padding = config.learns_from_weights and not config.sizes_are_weights
     return Lookahead(
         sizes.target,
         limits._replace(boundaries=config.bucket_boundaries or ()),
         target_is_padded=config.learns_from_weights,
         most=sizes.most,
+        overhead=sizes.overhead if minds_padding else None,
     )

@@ -24,6 +24,10 @@ class SizeController(Protocol):
         """Size that no batch of several elements should exceed, whatever its minimum: memory has no room for it."""
         ...
 
+    def overhead(self) -> float:
+        """Size that takes as long as one more batch would, whatever is in it."""
+        ...
+
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``.
 
@@ -44,6 +48,10 @@ class FixedSize:
 
     def most(self) -> float:
         """Knows no limit."""
+        return math.inf
+
+    def overhead(self) -> float:
+        """There are no more batches than need be."""
         return math.inf
 
     def observe(self, size: float, seconds: float | None) -> None:
@@ -91,6 +99,7 @@ class AdaptiveSize:
         """Of those, one of the faster of each power of two: what else the machine does only makes a batch slower."""
         self._largest_seen = 0.0
         self._last: float = self._smallest
+        self._overhead = 0.0
         self._asked = 0
 
     def target(self) -> int:
@@ -102,6 +111,7 @@ class AdaptiveSize:
             self._typical = {power: _ranked(batches, 1 / 2) for power, batches in self._seen.items()}
             self._fast = {power: _ranked(batches, 1 / 4) for power, batches in self._seen.items()}
             fixed, each = fit_line(list(self._typical.values()))
+            self._overhead = fixed / each if each else 0.0  # all times alike: nothing is known of it
             longest = self._longest(fixed, each)
             best = max(1.0, min(self._fastest(fixed, each), longest))
             if best < self._last and not self._is_known(_power(self._last)) and self._last <= longest:
@@ -117,6 +127,10 @@ class AdaptiveSize:
     def most(self) -> float:
         """Knows no limit."""
         return math.inf
+
+    def overhead(self) -> float:
+        """By the fitted line."""
+        return self._overhead
 
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``; batches without weight tell nothing."""
@@ -240,6 +254,10 @@ class FittingSize:
     def most(self) -> float:
         """What memory has room for, as far as is known."""
         return self._ceiling
+
+    def overhead(self) -> float:
+        """As the other one says."""
+        return self._wanted.overhead()
 
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note of how a batch of ``size`` has gone."""

@@ -207,6 +207,9 @@ class _Observations:
     def most(self) -> float:
         raise NotImplementedError("batches are formed by the owner")
 
+    def overhead(self) -> float:
+        raise NotImplementedError("batches are formed by the owner")
+
     def observe(self, size: float, seconds: float | None) -> None:
         self._observations.append((size, seconds))
 
