@@ -14,6 +14,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import stat
 import sys
@@ -168,6 +169,14 @@ def down(name: str = "flink") -> int:
     """
     with _alone(name):
         return _down(name)
+
+
+def lose(cluster: Cluster, task_manager: str) -> None:
+    """SIGKILL to a task manager, as the kernel does it when memory is short; another one takes its place."""
+    now = Cluster.read(cluster.name) or cluster  # it may be another one's successor
+    os.kill(now.pids[task_manager], signal.SIGKILL)
+    wait_until(lambda: task_manager not in now.running(), _START_SECS)  # a large process takes its time to end
+    up(cluster.name, cluster.machines, one_network=not cluster.network)
 
 
 def logs(name: str = "flink") -> Path:

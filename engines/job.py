@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import tempfile
 import threading
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import apache_beam as beam
 import stopwatch
 from apache_beam.options.pipeline_options import PipelineOptions
-from flink import Cluster, up
+from flink import Cluster, lose
 from members import members, wait_until
 from recording import RECORDS, Process, read, table
 
@@ -236,7 +235,4 @@ def _kill(cluster: Cluster, task_manager: str, records: Path, third: int) -> Non
         return its_own > 0 and sum(process.elements for process in processes) >= third
 
     wait_until(is_time, _PATIENCE_SECS)
-    now = Cluster.read(cluster.name) or cluster  # it may be another one's successor
-    os.kill(now.pids[task_manager], signal.SIGKILL)
-    wait_until(lambda: task_manager not in now.running(), _PATIENCE_SECS)  # a large process takes its time to end
-    up(cluster.name, cluster.machines, one_network=not cluster.network)
+    lose(cluster, task_manager)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 import urllib.request
 from typing import Any
 
 import stream
 from fetch import EngineError
-from flink import Cluster, up
+from flink import Cluster, lose, up
 from play import ACTS, Engine, Play, run
 
 CHECKPOINT_MS = 1000
@@ -69,8 +67,7 @@ def restart(play: Play, cluster: Cluster) -> None:
     play.allow(stream.ONWARD)
     play.wait("elements that wait in a checkpoint", lambda: bool(saved()))
     waiting, before = saved(), play.count()
-    os.kill(cluster.pids["tm2"], signal.SIGKILL)
-    up(cluster.name, cluster.machines)
+    lose(cluster, "tm2")
     play.wait("a restart from a checkpoint", lambda: bool(checkpoints()["counts"]["restored"]))
     play.wait("predictions after the restart", lambda: play.count() > before + len(waiting))
     play.facts.append(f"{len(waiting)} elements waited in the last checkpoint when tm2 was killed")
