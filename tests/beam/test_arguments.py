@@ -8,11 +8,16 @@ import tempfile
 
 import apache_beam as beam
 import cloudpickle
+import numpy
 import pytest
 from apache_beam.transforms import window
+from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInference
+from headrace.beam.arguments import ArgumentsDoFn
+from headrace.beam.dofn import InferenceDoFn
 from headrace.core.config import BatchingConfig
+from headrace.runtime.prepare import Request, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +49,7 @@ class Scaling(ModelHandler):
         return [PredictionResult(example, example * inference_args["by"], model) for example in batch]
 
     def validate_inference_args(self, inference_args):
-        if inference_args and inference_args["by"] == 0:
+        if inference_args and numpy.all(inference_args["by"] == 0):
             raise ValueError("nothing is to be multiplied by 0")
 
 
@@ -131,3 +136,16 @@ def test_elements_that_wait_for_others(run, tmp_path, windows):
     batching = BatchingConfig(min_batch_size=2, max_batch_size=2, max_batch_duration_secs=1)
     infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments), batching=batching)
     assert answers(run.values(good=elements | infer)) == [(1, 2), (2, 4), (3, 6), (11, 33), (12, 36)]
+
+
+def test_arguments_that_cannot_be_compared(tmp_path):
+    """Arrays, and another copy of them in each bundle."""
+    dofn = ArgumentsDoFn(prepare(Scaling(tmp_path, max_batch_size=4), Request()), InferenceDoFn)
+    outputs = []
+    for by in (2.0, 2.0, 3.0):
+        dofn.start_bundle()
+        windowed = WindowedValue(1, 0, (window.GlobalWindow(),))
+        outputs += [*dofn.process(1, {"by": numpy.array([by, by])}, windowed), *dofn.finish_bundle()]
+    dofn.teardown()
+    assert [output.value.inference.tolist() for output in outputs] == [[2, 2], [2, 2], [3, 3]]
+    assert len(os.listdir(tmp_path)) == 1

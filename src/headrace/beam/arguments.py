@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -34,6 +34,7 @@ class ArgumentsDoFn(beam.DoFn):
         self._spec = spec
         self._make = make
         self._arguments: Any = None
+        self._branch = ""
         self._dofn: InferenceDoFn | None = None
 
     def start_bundle(self) -> None:
@@ -57,9 +58,7 @@ class ArgumentsDoFn(beam.DoFn):
         self._leave()
 
     def _process(self, arguments: Any, windowed: WindowedValue, *given: Any) -> Iterable[Output]:
-        before: Iterable[Output] = ()
-        if self._dofn is None or (arguments is not self._arguments and arguments != self._arguments):
-            before = list(self._change(arguments))
+        before = [] if self._dofn is not None and arguments is self._arguments else self._see(arguments)
         dofn = self._dofn
         assert dofn is not None
         if not self._is_open:
@@ -68,18 +67,23 @@ class ArgumentsDoFn(beam.DoFn):
         outputs = dofn.process(*given)
         return chain(in_their_windows(before, windowed), outputs) if before else outputs
 
-    def _change(self, arguments: Any) -> Iterator[Output]:
-        """What was taken with other arguments comes out first."""
-        self._spec.plan.handler.validate_inference_args(arguments)
-        if self._dofn is not None and self._is_open:
-            yield from self._dofn.finish_bundle()
-        self._is_open = False
-        if self._spec.isolated:  # one host at a time; elsewhere the model stays, since the next one asks for it first
+    def _see(self, arguments: Any) -> list[Output]:
+        """Where the arguments are other ones, what was taken with the last ones comes out first."""
+        spec = _with(self._spec, arguments)  # whether they are is told by its name for them: arrays have no equality
+        if self._dofn is None or spec.branch != self._branch:
+            self._spec.plan.handler.validate_inference_args(arguments)
+            outputs = list(self.finish_bundle())
+            self._is_open = False
+            if spec.isolated:  # one host at a time; elsewhere the model stays, since the next one asks for it first
+                self._leave()
+            dofn = self._make(spec)
+            dofn.setup()
             self._leave()
-        dofn = self._make(_with(self._spec, arguments))
-        dofn.setup()
-        self._leave()
-        self._dofn, self._arguments = dofn, arguments
+            self._dofn, self._branch = dofn, spec.branch
+        else:
+            outputs = []
+        self._arguments = arguments
+        return outputs
 
     def _leave(self) -> None:
         dofn, self._dofn = self._dofn, None

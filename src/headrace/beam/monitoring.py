@@ -49,18 +49,14 @@ def without_predictions(
     predictions = [values | "Predictions" >> beam.Map(itemgetter(0))]
     apart = []
     for index, those in enumerate(letters):
-        prediction_of = _itself if index == 0 else itemgetter(0)
-        predictions.append(those | f"Predictions{index}" >> beam.Map(_prediction_in, prediction_of))
+        prediction = itemgetter(0) if index == 0 else _prediction_beside
+        predictions.append(those | f"Predictions{index}" >> beam.Map(prediction))
         apart.append(those if index == 0 else those | f"Letters{index}" >> beam.Map(_letter_alone))
     return values | "Values" >> beam.Map(itemgetter(1)), apart, predictions | beam.Flatten()
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _prediction_in(letter: tuple[Any, ErrorRecord], prediction_of: Callable[[Any], Any]) -> Any:
-    return prediction_of(letter[0])
+def _prediction_beside(letter: tuple[tuple[Any, Any], ErrorRecord]) -> Any:
+    return letter[0][0]
 
 
 def _letter_alone(letter: tuple[tuple[Any, Any], ErrorRecord]) -> tuple[Any, ErrorRecord]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from json.encoder import encode_basestring
 from typing import Any, BinaryIO
 
@@ -55,12 +56,14 @@ def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Ca
             pyarrow.Table.from_arrays([_as_type(table, *column) for column in columns.types.items()], schema=schema)
             for table in tables()
         )
-        for group in _ahead(_regrouped(alike, max(1, min(_ROWS, _BYTES * rows // max(1, size))))):
-            check()
-            writer.write_table(group)
+        size_of_group = max(1, min(_ROWS, _BYTES * rows // max(1, size)))
+        with closing(_ahead(_regrouped(alike, size_of_group))) as groups:  # and with it its thread, whatever happens
+            for group in groups:
+                check()
+                writer.write_table(group)
 
 
-def _ahead(items: Iterator[Any]) -> Iterator[Any]:
+def _ahead(items: Iterator[Any]) -> Generator[Any, None, None]:
     """The same; another thread makes the next one while the caller is busy with one."""
     with ThreadPoolExecutor(1, "headrace-reads-ahead") as thread:
         coming = thread.submit(next, items, None)
