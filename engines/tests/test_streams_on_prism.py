@@ -11,7 +11,7 @@ from play import Engine
 PRISM = Engine("Prism", prism.pipeline_options, lambda result: result.cancel(), news=stream.news_in_windows)
 
 
-@pytest.mark.parametrize("kind", ["windows", "refresh"])
+@pytest.mark.parametrize("kind", ["windows", "refresh", "watched"])
 def test_a_stream_comes_out_right(kind):
     report = play.run(kind, PRISM, play.ACTS[kind])
     assert report.problems == [], str(report)

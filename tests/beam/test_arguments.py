@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 
 import apache_beam as beam
 import cloudpickle
@@ -108,6 +109,19 @@ def test_beside_newer_models(run, tmp_path):
     assert sorted((value.example, value.inference, value.model_id) for value in found) == [
         (n, n * (2 + n // 10), "ab"[n // 10]) for n in range(20)
     ]
+
+
+def test_beside_newer_files(run, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "b.bin").touch()
+    os.utime(folder / "b.bin", (time.time() + 60,) * 2)
+    arguments = run.pipeline | "Arguments" >> beam.Create([("by", 3)])
+    pattern = str(folder / "*.bin")
+    infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments), watch_model_pattern=pattern)
+    found = run.values(good=run.create([1, 2]) | infer)
+    assert sorted(value.inference for value in found) == [3, 6]
+    assert {value.model_id for value in found} == {str(folder / "b.bin")}
 
 
 def test_dead_letters_as_without(run, tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 
 from headrace.beam import (
@@ -27,7 +28,9 @@ from headrace.beam import (
     RunInference,
     WatchFilePattern,
 )
+from headrace.beam.refresh import AsTold, RefreshingInferenceDoFn
 from headrace.core.errors import ConfigurationError
+from headrace.runtime.prepare import Request, prepare
 
 ALIVE = weakref.WeakSet()
 
@@ -219,9 +222,46 @@ def test_a_newer_file_is_the_model_unless_it_cannot_be_loaded(run, tmp_path, lat
     assert sum(counts) == failed
 
 
+@pytest.mark.parametrize("options", [{}, {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}])
+def test_a_stream_watches_files_without_a_side_input(run, tmp_path, options):
+    (tmp_path / "1.bin").touch()
+    os.utime(tmp_path / "1.bin", (time.time() + 60,) * 2)
+    began = Timestamp.now()
+    ticks = run.pipeline | PeriodicImpulse(began, began + 0.2, 0.05)
+    inference = RunInference(Counted("0.bin", **options), watch_model_pattern=str(tmp_path / "*.bin"), interval=1)
+    values = run.values(out=ticks | inference)
+    assert {value.model_id for value in values} == {str(tmp_path / "1.bin")}
+
+
+def test_where_nothing_matches_the_pattern_the_pipeline_fails(run, tmp_path):
+    watching = {"watch_model_pattern": str(tmp_path / "*.bin")}
+    with pytest.raises(Exception, match="no file matches watch_model_pattern"):
+        run.values(out=run.create([1]) | RunInference(Versioned("v0"), **watching))
+
+
+def test_a_worker_that_keeps_its_side_input_learns_what_it_says_later(wait_until):
+    pairs = []
+    told = AsTold._from_runtime_iterable(pairs, {})  # once, as Beam's workers do where it is in the global window
+    dofn = RefreshingInferenceDoFn(prepare(Versioned("v0"), Request()))
+
+    def ask():
+        dofn.start_bundle()
+        outputs = [*dofn.process(1, GlobalWindows.windowed_value(1), told), *dofn.finish_bundle()]
+        return [output.value.model_id for output in outputs]
+
+    dofn.setup()
+    try:
+        assert ask() == ["v0"]
+        pairs.append((1, metadata("v1")))
+        assert wait_until(lambda: ask() == ["v1"])
+    finally:
+        dofn.teardown()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"watch_model_pattern": "*", "interval": 0}, "interval must be a positive number"),
         ({"model_metadata_pcoll": "v1"}, "must be a PCollection of ModelMetadata"),
         ({"interval": 3}, "interval go with watch_model_pattern"),
     ],

@@ -18,8 +18,8 @@ from headrace import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, Mo
 from headrace.core.events import BatchCompleted, ModelRefreshed, RefreshFailed
 from headrace.core.result import PredictionResult
 from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.refresh import open_refreshing_worker
 from headrace.runtime.refresh_policy import News
+from headrace.runtime.refreshing_worker import open_refreshing_worker
 from headrace.runtime.session import SessionSpec
 
 PLACES = {

@@ -14,8 +14,7 @@ from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output, in_their_windows
-from headrace.beam.refresh import NOTHING
-from headrace.runtime.refresh_policy import News
+from headrace.beam.refresh import Told
 from headrace.runtime.session import SessionSpec
 
 
@@ -41,9 +40,22 @@ class ArgumentsDoFn(beam.DoFn):
         """Begins anew."""
         self._is_open = False
 
-    def process(self, element: Any, arguments: Any, windowed: WindowedValue = WINDOWED) -> Iterable[Output]:
-        """Takes one element, and the arguments that its window has; emits what it completes."""
-        return self._process(arguments, windowed, element, windowed)
+    def process(
+        self, element: Any, arguments: Any, windowed: WindowedValue = WINDOWED, told: Told | None = None
+    ) -> Iterable[Output]:
+        """Takes one element, the arguments that its window has, and what is told of newer models, if they are told of.
+
+        Emits what it completes.
+        """
+        before = [] if self._dofn is not None and arguments is self._arguments else self._see(arguments)
+        dofn = self._dofn
+        assert dofn is not None
+        if not self._is_open:
+            dofn.start_bundle()
+            self._is_open = True
+        given: tuple[Any, ...] = (element, windowed) if told is None else (element, windowed, told)
+        outputs = dofn.process(*given)
+        return chain(in_their_windows(before, windowed), outputs) if before else outputs
 
     def finish_bundle(self) -> Iterable[Output]:
         """Emits the rest."""
@@ -56,16 +68,6 @@ class ArgumentsDoFn(beam.DoFn):
     def teardown(self) -> None:
         """Lets go of the model."""
         self._leave()
-
-    def _process(self, arguments: Any, windowed: WindowedValue, *given: Any) -> Iterable[Output]:
-        before = [] if self._dofn is not None and arguments is self._arguments else self._see(arguments)
-        dofn = self._dofn
-        assert dofn is not None
-        if not self._is_open:
-            dofn.start_bundle()
-            self._is_open = True
-        outputs = dofn.process(*given)
-        return chain(in_their_windows(before, windowed), outputs) if before else outputs
 
     def _see(self, arguments: Any) -> list[Output]:
         """Where the arguments are other ones, what was taken with the last ones comes out first."""
@@ -89,16 +91,6 @@ class ArgumentsDoFn(beam.DoFn):
         dofn, self._dofn = self._dofn, None
         if dofn is not None:
             dofn.teardown()
-
-
-class RefreshingArgumentsDoFn(ArgumentsDoFn):
-    """The same over a DoFn whose models are refreshed."""
-
-    def process(  # type: ignore[override] # Beam tells parameters by their defaults, not by their places
-        self, element: Any, arguments: Any, latest: News = NOTHING, windowed: WindowedValue = WINDOWED
-    ) -> Iterable[Output]:
-        """As without, with what is told of newer models."""
-        return self._process(arguments, windowed, element, latest, windowed)
 
 
 def _with(spec: SessionSpec, arguments: Any) -> SessionSpec:

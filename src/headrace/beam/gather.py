@@ -25,10 +25,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.batcher import Batcher
 from headrace.batching.gather import Gathered, GatherPolicy
-from headrace.beam.arguments import ArgumentsDoFn, RefreshingArgumentsDoFn
+from headrace.beam.arguments import ArgumentsDoFn
 from headrace.beam.chunks import Chunk, ChunkCoder, Part
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output
-from headrace.beam.refresh import AsLatest, RefreshingDoFn, RefreshingInferenceDoFn
+from headrace.beam.refresh import AsTold, RefreshingDoFn, RefreshingInferenceDoFn
 from headrace.runtime.plan import Plan
 from headrace.runtime.session import SessionSpec, sizes_of
 
@@ -316,7 +316,7 @@ class GatheredInferenceDoFn(InferenceDoFn):
         return self._last[2]
 
 
-class RefreshingGatheredInferenceDoFn(RefreshingDoFn, GatheredInferenceDoFn):  # type: ignore[misc]
+class RefreshingGatheredInferenceDoFn(RefreshingDoFn, GatheredInferenceDoFn):
     """The same with models that are refreshed."""
 
     def __init__(self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None) -> None:
@@ -327,7 +327,7 @@ def waiting_for_others(
     pcoll: beam.PCollection,
     spec: SessionSpec,
     namespace: str | None,
-    refresh: AsLatest | None = None,
+    refresh: AsTold | None = None,
     arguments: AsSideInput | None = None,
 ) -> tuple[beam.PCollection, beam.ParDo]:
     """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered.
@@ -342,26 +342,21 @@ def waiting_for_others(
     side = [one for one in (arguments, refresh) if one is not None]
     windows = pcoll.windowing.windowfn
     of_its_window = arguments is not None and windows.is_merging()  # where windows merge, no buffer has one
+    refreshes = refresh is not None or spec.watch is not None
     make: Callable[[SessionSpec], InferenceDoFn]
     if pcoll.is_bounded or not spec.plan.may_wait or of_its_window:
         make = partial(InferenceDoFn, namespace=namespace)
-        if refresh is not None:
-            make = partial(RefreshingInferenceDoFn, namespace=namespace, waits=pcoll.is_bounded)
-        return pcoll, beam.ParDo(_dofn(make, spec, refresh, arguments), *side)
+        if refreshes:
+            waits = pcoll.is_bounded and refresh is not None
+            make = partial(RefreshingInferenceDoFn, namespace=namespace, waits=waits)
+        return pcoll, beam.ParDo(_dofn(make, spec, arguments), *side)
     spec = replace(spec, gathered=True)
     window_coder = windows.get_window_coder() if windows.is_merging() else None
     coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder)
-    kind = GatheredInferenceDoFn if refresh is None else RefreshingGatheredInferenceDoFn
-    dofn = _dofn(partial(kind, coder=coder, namespace=namespace), spec, refresh, arguments)
+    kind = RefreshingGatheredInferenceDoFn if refreshes else GatheredInferenceDoFn
+    dofn = _dofn(partial(kind, coder=coder, namespace=namespace), spec, arguments)
     return pcoll | "Gather" >> Gather(spec, coder), ParDoInto(dofn, pcoll.windowing, *side)
 
 
-def _dofn(
-    make: Callable[[SessionSpec], InferenceDoFn],
-    spec: SessionSpec,
-    refresh: AsLatest | None,
-    arguments: AsSideInput | None,
-) -> beam.DoFn:
-    if arguments is None:
-        return make(spec)
-    return (ArgumentsDoFn if refresh is None else RefreshingArgumentsDoFn)(spec, make)
+def _dofn(make: Callable[[SessionSpec], InferenceDoFn], spec: SessionSpec, arguments: AsSideInput | None) -> beam.DoFn:
+    return make(spec) if arguments is None else ArgumentsDoFn(spec, make)

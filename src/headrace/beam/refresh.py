@@ -13,32 +13,48 @@ from apache_beam.pvalue import AsSideInput
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output, observer_of
 from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.surroundings import lingers
-from headrace.runtime.refresh import RefreshedBundle, RefreshingWorker, open_refreshing_worker
 from headrace.runtime.refresh_policy import News
+from headrace.runtime.refreshing_worker import RefreshedBundle, RefreshingWorker, open_refreshing_worker
 from headrace.runtime.session import SessionSpec
 
-NOTHING = News(0, None)
-"""What is told before anything is."""
 
+class Told:
+    """What a side input says of newer models, whenever it is asked.
 
-class AsLatest(AsSideInput):
-    """A side input of ``News``: the latest of those that its window has, where Beam's ``AsSingleton`` wants only one.
+    Beam's workers make the view of a side input once, where it is in the global window: one that held what was said
+    then would never say anything else.
 
-    Where a window's panes follow one another, some runners show all of them, some only the last.
+    Args:
+        pairs: a moment and a value each; in each bundle they may be others.
     """
 
-    @staticmethod
-    def _from_runtime_iterable(it: Iterable[News], options: Any) -> News:  # noqa: ARG004 - Beam gives them
-        latest = NOTHING
-        for one in it:
-            if latest is NOTHING or one[0] >= latest.moment:
-                latest = News(*one)
+    def __init__(self, pairs: Iterable[tuple[int, Any]] = ()) -> None:
+        self._pairs = pairs
+
+    def latest(self) -> News:
+        """The latest now. Where panes follow one another, some runners show all of them, some only the last."""
+        latest = News(0, None)
+        for moment, value in self._pairs:
+            if latest.value is None or moment >= latest.moment:
+                latest = News(moment, value)
         return latest
 
 
-def as_news(pcoll: beam.PCollection) -> AsLatest:
+NOTHING = Told()
+"""Where nobody tells of anything."""
+
+
+class AsTold(AsSideInput):
+    """A side input as ``Told``: of any number of values, where Beam's ``AsSingleton`` wants one in each window."""
+
+    @staticmethod
+    def _from_runtime_iterable(it: Iterable[tuple[int, Any]], options: Any) -> Told:  # noqa: ARG004 - Beam gives them
+        return Told(it)
+
+
+def as_news(pcoll: beam.PCollection) -> AsTold:
     """A PCollection of what tells of newer models, as a side input."""
-    return AsLatest(pcoll | "ToldWhen" >> beam.Map(_with_moment))
+    return AsTold(pcoll | "ToldWhen" >> beam.Map(_with_moment))
 
 
 def _with_moment(value: Any, timestamp: Any = beam.DoFn.TimestampParam) -> tuple[int, Any]:
@@ -63,15 +79,13 @@ class RefreshingDoFn(InferenceDoFn):
     def start_bundle(self) -> None:
         """See ``InferenceDoFn``."""
         super().start_bundle()
-        self._latest: News | None = None
+        self._told: Told | None = None
 
-    def process(  # type: ignore[override] # Beam tells parameters by their defaults, not by their places
-        self, element: Any, latest: News = NOTHING, windowed: Any = WINDOWED
-    ) -> Iterable[Output]:
-        """Takes one element, and what its side input says of newer models; emits what it completes."""
-        if latest is not self._latest:
-            self._latest = latest
-            self._bundle.see(latest)
+    def process(self, element: Any, windowed: Any = WINDOWED, told: Told = NOTHING) -> Iterable[Output]:
+        """Takes one element, and what its side input says of newer models, if it has one; emits what it completes."""
+        if told is not self._told:
+            self._told = told
+            self._bundle.see(told.latest())
         return super().process(element, windowed)
 
     def teardown(self) -> None:

@@ -17,7 +17,7 @@ from headrace.beam.monitoring import with_predictions, without_predictions
 from headrace.beam.refresh import as_news
 from headrace.beam.surroundings import on_engine
 from headrace.beam.threshold import check_threshold
-from headrace.beam.watch import WatchFilePattern
+from headrace.beam.watch import watching
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError
@@ -66,9 +66,11 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         model_metadata_pcoll: tells of newer models: a ModelMetadata at a time, or for models by key a list of
             KeyModelPathMapping. A newer one is loaded beside the older, which goes on until it is there; where all
             elements are there already (bounded input), they wait for it.
-        watch_model_pattern: files that match it are newer models as they appear, see WatchFilePattern.
+        watch_model_pattern: a path or URI, with ``*``, ``?`` and ``[...]``: of the files that match it, the newest is
+            the newer model, once one is newer than this transform. Each worker process looks for itself.
         monitoring_transform: is applied to a copy of the predictions, before they are postprocessed.
-        kwargs: ``interval`` and ``stop_timestamp`` of ``watch_model_pattern``; see WatchFilePattern.
+        kwargs: of ``watch_model_pattern``: ``interval``, in seconds between two looks (360), and ``stop_timestamp``,
+            when to look no more.
 
     Raises:
         ConfigurationError: something is wrong or not available; the message says what and what to do.
@@ -100,10 +102,11 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         self._spec = prepare(
             model_handler, Request(known, model_identifier, placement, batching, retry, clock, isolate)
         )
+        if watch_model_pattern:
+            self._spec = replace(self._spec, watch=watching(watch_model_pattern, **kwargs))
         self._handler = model_handler
         self._metrics_namespace = metrics_namespace
         self._model_metadata_pcoll = model_metadata_pcoll
-        self._watch = WatchFilePattern(watch_model_pattern, **kwargs) if watch_model_pattern else None
         self._monitoring_transform = monitoring_transform
         self._threshold: float | None = None
         """Set once exceptions are handled."""
@@ -168,8 +171,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         spec = on_engine(replace(self._spec, transform=uuid.uuid4().hex), pcoll.pipeline)  # applied twice, it is two
         if self._monitoring_transform is not None:
             spec = replace(spec, plan=with_predictions(spec.plan))
-        told = pcoll.pipeline | self._watch if self._watch else self._model_metadata_pcoll
-        refresh = None if told is None else as_news(told)
+        refresh = None if self._model_metadata_pcoll is None else as_news(self._model_metadata_pcoll)
         waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace, refresh, self._arguments)
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None:

@@ -5,23 +5,31 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
 from apache_beam import coders
 from apache_beam.io.fileio import EmptyMatchTreatment, MatchContinuously
+from apache_beam.io.filesystem import BeamIOError
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms import trigger
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
+from headrace.core.errors import ConfigurationError
 from headrace.core.result import ModelMetadata
+from headrace.runtime.refresh_policy import News, Watch
 
 _NEWEST = beam.DoFn.StateParam(ReadModifyWriteStateSpec("newest", coders.FastPrimitivesCoder()))
 
 
 class WatchFilePattern(beam.PTransform):
     """Gives a ModelMetadata for each file that appears and is the newest of those that match a pattern.
+
+    ``RunInference`` needs no such side input, see ``watch_model_pattern``: this is for whoever wants to look at what is
+    told, or to add to it.
 
     For streaming pipelines: it never ends before ``stop_timestamp``. What was there when the pipeline started is not
     told of: that is the model that the handler was made with. A file is told of once: upload newer models under new
@@ -78,8 +86,36 @@ class _Newest(beam.DoFn):
         moment = max(timestamp.micros, told + 1)
         if file.last_updated_in_seconds > modified and file.path != path:
             newest.write((file.last_updated_in_seconds, file.path, moment))
-            name = os.path.splitext(os.path.basename(file.path))[0]
-            yield TimestampedValue(ModelMetadata(file.path, name), Timestamp(micros=moment))
+            yield TimestampedValue(_metadata(file.path), Timestamp(micros=moment))
         elif stored is None:  # runners hold elements back until a side input says something
             newest.write((modified, path, moment))
             yield TimestampedValue(ModelMetadata("", ""), Timestamp(micros=moment))
+
+
+def watching(file_pattern: str, interval: float = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> Watch:
+    """The same for workers that look themselves, each process for itself: no side input, and no source, is needed.
+
+    Raises:
+        ConfigurationError: the interval is none.
+    """
+    if not isinstance(interval, int | float) or not interval > 0:
+        raise ConfigurationError(f"interval must be a positive number of seconds, not {interval!r}.")
+    until = Timestamp.of(stop_timestamp).micros / 1e6
+    return Watch(file_pattern, partial(_newest, file_pattern, time.time()), interval, until)
+
+
+def _newest(file_pattern: str, started: float) -> News:
+    """The newest of the files that match, if it is newer than the pipeline.
+
+    Raises:
+        BeamIOError: none matches, or they cannot be listed.
+    """
+    (match,) = FileSystems.match([file_pattern])
+    if not match.metadata_list:
+        raise BeamIOError(f"no file matches watch_model_pattern={file_pattern!r}")
+    modified, path = max((file.last_updated_in_seconds, file.path) for file in match.metadata_list)
+    return News(round(modified * 1e6), _metadata(path)) if modified > started else News(0, None)
+
+
+def _metadata(path: str) -> ModelMetadata:
+    return ModelMetadata(path, os.path.splitext(os.path.basename(path))[0])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Protocol
 
-from headrace.core.events import Event, ModelRefreshed, Observer, RefreshFailed
-from headrace.core.result import Caught, Outcome
+from headrace.core.events import Event, ModelRefreshed, RefreshFailed
+from headrace.core.result import Caught
 from headrace.hosting.memory import give_back_memory
-from headrace.runtime.bundle import AnyBundle
-from headrace.runtime.refresh_policy import News, RefreshPolicy
+from headrace.runtime.refresh_policy import News, RefreshPolicy, Watch
 from headrace.runtime.session import SessionSpec
 from headrace.runtime.versions import Change, Version, change_in, names_to_load, with_models
 from headrace.runtime.worker import AnyWorker, open_worker
@@ -20,7 +19,12 @@ _LOGGER = logging.getLogger(__name__)
 _LONGEST_END_SECS = 30.0
 """How long the end of a transform waits for a model that is just being loaded, which is then let go of."""
 
-Observe = Callable[[AnyWorker], Observer]
+
+class Member(Protocol):
+    """A thread that runs one version."""
+
+    def gives_up_older(self) -> bool:
+        """Lets go of an older version if nothing runs; returns whether none is held."""
 
 
 class Models:
@@ -50,19 +54,26 @@ class Models:
         self.plan = self.spec.plan
         self.waits = waits
         self._clock = self.spec.clock
+        self._watch = self.spec.watch
         self.policy = policy or RefreshPolicy(waits=waits)
         self.serving: Version | None = None
         """The version that new batches go to; to be read by anybody."""
         self._keeper: AnyWorker | None = None
         self._changed = threading.Condition()
         self._starting = threading.Lock()
-        self._members: list[RefreshingWorker] = []
+        self._members: list[Member] = []
         self._threads: list[threading.Thread] = []
         self._untold: list[Event] = []
-        self._is_loading = self._is_closed = False
+        self._is_loading = self._is_looking = self._is_closed = False
 
     def see(self, news: News) -> None:
-        """Takes note of what a thread was told; has a newer model loaded, if that is what it says."""
+        """Takes note of what a thread was told; has a newer model loaded, if that is what it says.
+
+        Raises:
+            Exception: the very first model cannot be loaded, or files are to be watched and there is none.
+        """
+        if self._watch is not None and self.policy.looks_at is None:
+            news = self._look_for_files(self._watch)
         change = self._change(news)
         if self.serving is None:
             self._start(news, change)
@@ -74,21 +85,22 @@ class Models:
                 self._changed.wait()
 
     def look(self) -> None:
-        """For a new bundle: tries again what failed, if it is time."""
+        """For a new bundle: tries again what failed and looks for newer files, if it is time."""
         with self._changed:
             if self.serving is not None:
                 self._begin_loading()
+                self._begin_looking()
 
     def open(self, version: Version) -> AnyWorker:
         """A thread's own worker for a version that is kept."""
         return open_worker(with_models(version, self._fresh), self._namespace)
 
-    def join(self, member: RefreshingWorker) -> None:
+    def join(self, member: Member) -> None:
         """Another thread comes."""
         with self._changed:
             self._members.append(member)
 
-    def leave(self, member: RefreshingWorker) -> None:
+    def leave(self, member: Member) -> None:
         """It goes."""
         with self._changed:
             self._members.remove(member)
@@ -172,6 +184,31 @@ class Models:
             self._is_loading = True
             self._begin(self._load_all)
 
+    def _begin_looking(self) -> None:
+        """With the lock held."""
+        watch, at, now = self._watch, self.policy.looks_at, self._now()
+        if watch is None or self._is_looking or self._is_closed or at is None or not at <= now < watch.until:
+            return
+        self._is_looking = True
+        self._begin(lambda: self._look_again(watch))
+
+    def _look_again(self, watch: Watch) -> None:
+        try:
+            self.see(self._look_for_files(watch))
+        except Exception as error:  # the next look may find what this one did not
+            with self._changed:
+                self.policy.looks_at = self._now() + watch.interval_secs
+                self._tell_failed(f"what matches {watch.pattern}", error)
+        finally:
+            with self._changed:
+                self._is_looking = False
+
+    def _look_for_files(self, watch: Watch) -> News:
+        news = watch.look()
+        with self._changed:
+            self.policy.looks_at = self._now() + watch.interval_secs
+        return news
+
     def _begin(self, task: Callable[[], None]) -> None:
         thread = threading.Thread(target=task, name="headrace-refresh", daemon=True)
         self._threads = [one for one in self._threads if one.is_alive()]
@@ -229,160 +266,3 @@ class Models:
 
     def _now(self) -> float:
         return self._clock.time_ns() / 1e9
-
-
-class RefreshingWorker:
-    """One thread's worker for whichever models serve; to be closed by its thread.
-
-    Args:
-        models: of the process.
-    """
-
-    def __init__(self, models: Models) -> None:
-        self.models = models
-        self.version: Version | None = None
-        self._worker: AnyWorker | None = None
-        self._lock = threading.Lock()
-        self._is_busy = False
-        models.join(self)
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether newer models serve than this thread's."""
-        return self.version is not self.models.serving
-
-    def bundle(self, observe: Observe) -> RefreshedBundle:
-        """A new bundle.
-
-        Args:
-            observe: says who is told what happens to a worker's batches.
-        """
-        self.models.look()
-        return RefreshedBundle(self, observe)
-
-    def move(self) -> AnyWorker:
-        """A worker for the version that serves; the last one is let go of."""
-        with self._lock:
-            self._is_busy = True
-        version = self.models.serving
-        assert version is not None
-        if self._worker is None or self.version is not version:
-            worker = self.models.open(version)
-            self._drop()
-            self._worker, self.version = worker, version
-            self.models.left()
-        return self._worker
-
-    def rest(self) -> None:
-        """The bundle is done, or a part of it."""
-        with self._lock:
-            self._is_busy = False
-        if self.gives_up_older():
-            self.models.left()
-
-    def gives_up_older(self) -> bool:
-        """Lets go of an older version if nothing runs; returns whether none is held. For other threads."""
-        with self._lock:
-            if not self.is_behind:
-                return True
-            if self._is_busy:  # it may be about to open the older one
-                return False
-            self._drop()
-            return True
-
-    def close(self, *, linger: bool = False) -> None:
-        """Leaves."""
-        with self._lock:
-            self._drop(linger=linger and not self.is_behind)
-        self.models.leave(self)
-        _close_models(self.models, linger=linger)
-
-    def _drop(self, *, linger: bool = False) -> None:
-        worker, self._worker, self.version = self._worker, None, None
-        if worker is not None:
-            worker.close(linger=linger)
-
-
-class RefreshedBundle:
-    """A bundle's elements, each run by the models that serve when it comes; used by one thread.
-
-    What has come before newer models serve is run by the older ones, and comes out first.
-
-    Args:
-        worker: of the thread.
-        observe: says who is told what happens to a worker's batches.
-    """
-
-    def __init__(self, worker: RefreshingWorker, observe: Observe) -> None:
-        self._worker = worker
-        self._models = worker.models
-        self._observe = observe
-        self._bundle: AnyBundle | None = None
-
-    def see(self, news: News) -> None:
-        """What the engine tells of newer models; to be called before the first element.
-
-        Raises:
-            Exception: the very first model cannot be loaded.
-        """
-        self._models.see(news)
-
-    def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        """See ``AnyBundle``."""
-        bundle = self._bundle
-        if bundle is not None and self._worker.version is self._models.serving:
-            return bundle.add(element, tag)
-        outcomes = [] if bundle is None else list(bundle.finish())
-        worker = self._worker.move()
-        self._bundle = bundle = worker.bundle(self._observe(worker))
-        return [*outcomes, *bundle.add(element, tag)]
-
-    def finish(self) -> Iterator[Outcome]:
-        """See ``AnyBundle``."""
-        if self._bundle is not None:
-            yield from self._bundle.finish()
-        self._bundle = None
-        self._worker.rest()
-
-
-_lock = threading.Lock()
-_open: dict[str, tuple[Models, int]] = {}
-"""Those of the process, by transform, each with how often it is open."""
-_remembered: dict[str, RefreshPolicy] = {}
-"""What is known of the stream that was closed last: some engines close and reopen workers between bundles."""
-
-
-def open_refreshing_worker(
-    fresh: Callable[[], SessionSpec], namespace: str | None = None, *, waits: bool = False
-) -> RefreshingWorker:
-    """A worker for this thread, over models that are refreshed; see ``Models``. Its first bundle loads.
-
-    Those that wait for newer models have ``Models`` of their own, since other threads may be told of others at the same
-    time; where they are told of the same, they share the session and so the model.
-    """
-    if waits:
-        return RefreshingWorker(Models(fresh, namespace, waits=True))
-    identity = fresh().identity
-    with _lock:
-        models, users = _open.get(identity, (None, 0))
-        if models is None:
-            models = Models(fresh, namespace, policy=_remembered.pop(identity, None))
-        _open[identity] = (models, users + 1)
-    return RefreshingWorker(models)
-
-
-def _close_models(models: Models, *, linger: bool) -> None:
-    if models.waits:
-        models.close(linger=linger)
-        return
-    identity = models.spec.identity
-    with _lock:
-        _, users = _open.pop(identity)
-        if users > 1:
-            _open[identity] = (models, users - 1)
-            return
-    models.close(linger=linger)
-    with _lock:
-        _remembered.clear()
-        if identity not in _open:
-            _remembered[identity] = models.handed_on()

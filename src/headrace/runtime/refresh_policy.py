@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -23,6 +24,19 @@ class News(NamedTuple):
     """See ``change_in``; None: nothing was said yet."""
 
 
+class Watch(NamedTuple):
+    """Where nobody tells of newer models, but files are looked for."""
+
+    pattern: str
+    """Of the files."""
+    look: Callable[[], News]
+    """Says which file is the newest; raises where there is none at all."""
+    interval_secs: float
+    """Between two looks, the first of which is that of the first bundle."""
+    until: float
+    """When to look no more; seconds since 1970."""
+
+
 class RefreshPolicy:
     """Loads one version at a time; what was wanted meanwhile comes next, unless something newer replaces all of it.
 
@@ -34,6 +48,8 @@ class RefreshPolicy:
 
     def __init__(self, *, waits: bool = False) -> None:
         self.serving = Version()
+        self.looks_at: float | None = None
+        """When files are to be looked for; None: they never were."""
         self._waits = waits
         self._latest: News | None = None
         self._wanted: list[Change] = []

@@ -31,6 +31,7 @@ from headrace.runtime.sharing import Sharing
 
 if TYPE_CHECKING:
     from headrace.hosting.threads import ThreadBudget
+    from headrace.runtime.refresh_policy import Watch
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -75,6 +76,8 @@ class SessionSpec:
     """Tells sessions of one transform apart whose arguments for the model's call differ; they have the same models."""
     gathered: bool = False
     """Whether elements are gathered across bundles beforehand: what comes together then shares a batch, if it may."""
+    watch: Watch | None = None
+    """How newer models are looked for, if they are."""
 
     @property
     def lives_elsewhere(self) -> bool:
@@ -98,7 +101,7 @@ class SessionSpec:
 
     def within(self) -> SessionSpec:
         """The same for the process in which a model lives."""
-        return replace(self, isolated=False, shared=frozenset(), automatic=False)
+        return replace(self, isolated=False, shared=frozenset(), automatic=False, watch=None)
 
 
 class Loaded(NamedTuple):

@@ -1,0 +1,167 @@
+"""Newer files are looked for while bundles go on."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+import pytest
+
+from headrace import ModelHandler, ModelMetadata, PredictionResult
+from headrace.core.events import ModelRefreshed, RefreshFailed
+from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.refresh_policy import News, Watch
+from headrace.runtime.refreshing_worker import open_refreshing_worker
+from headrace.testing import FakeClock
+
+INTERVAL = 10
+
+
+class Named(ModelHandler):
+    """Predicts its path."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def load_model(self):
+        return self.path
+
+    def update_model_path(self, model_path=None):
+        self.path = model_path or self.path
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [PredictionResult(example, model, self.path) for example in batch]
+
+
+class Files:
+    """A folder in which the newest file is the latest that was put there; listing it may fail."""
+
+    def __init__(self):
+        self.clock = FakeClock()
+        self.newest = News(0, None)
+        self.looks = 0
+        self.error = None
+
+    def put(self, path):
+        self.newest = News(self.newest.moment + 1, ModelMetadata(path, path))
+
+    def look(self):
+        self.looks += 1
+        if self.error is not None:
+            raise self.error
+        return self.newest
+
+
+class Events(list):
+    def on_event(self, event):
+        self.append(event)
+
+    def count(self, kind):
+        return sum(isinstance(event, kind) for event in self)
+
+
+@pytest.fixture
+def files():
+    return Files()
+
+
+@pytest.fixture
+def open_worker(files):
+    """Opens a worker of the transform that watches the files."""
+    stack, transform = ExitStack(), uuid.uuid4().hex
+    end = files.clock.seconds() + 1000
+
+    def fresh():
+        spec = prepare(Named("v0"), Request(clock=files.clock))
+        return replace(spec, transform=transform, watch=Watch("*.bin", files.look, INTERVAL, end))
+
+    def make(until=stack):
+        return until.enter_context(closing(open_refreshing_worker(fresh)))
+
+    with stack:
+        yield make
+    assert [one for one in threading.enumerate() if one.name == "headrace-refresh"] == []
+
+
+def ask(worker, events=None):
+    """What a bundle of one element is told by whichever model serves."""
+    bundle = worker.bundle(lambda _: Events() if events is None else events)
+    bundle.see(News(0, None))
+    outcomes = [*bundle.add(1, None), *bundle.finish()]
+    return next(value.inference for outcome in outcomes for value in outcome.values)
+
+
+def test_the_newest_file_is_the_very_first_model(files, open_worker):
+    files.put("v1")
+    assert ask(open_worker()) == "v1"
+
+
+def test_without_one_that_is_newer_the_handlers_own_model_serves(files, open_worker):
+    assert ask(open_worker()) == "v0"
+    assert files.looks == 1
+
+
+def test_a_newer_one_serves_once_it_is_time_to_look(files, open_worker, wait_until):
+    worker, events = open_worker(), Events()
+    ask(worker, events)
+    files.put("v1")
+    files.clock.advance(INTERVAL - 1)
+    assert ask(worker, events) == "v0"
+    assert files.looks == 1
+    files.clock.advance(1)
+    assert wait_until(lambda: ask(worker, events) == "v1")
+    assert files.looks == 2
+    assert events.count(ModelRefreshed) == 1
+
+
+def test_threads_look_together(files, open_worker, wait_until):
+    workers = [open_worker(), open_worker()]
+    assert [ask(worker) for worker in workers] == ["v0", "v0"]
+    assert files.looks == 1
+    files.put("v1")
+    files.clock.advance(INTERVAL)
+    assert wait_until(lambda: [ask(worker) for worker in workers] == ["v1", "v1"])
+    assert files.looks == 2
+
+
+def test_who_opens_again_does_not_look_before_it_is_time(files, open_worker):
+    files.put("v1")
+    with ExitStack() as earlier:
+        assert ask(open_worker(earlier)) == "v1"
+    files.put("v2")
+    assert ask(open_worker()) == "v1"
+    assert files.looks == 1
+
+
+def test_where_the_first_look_fails_the_bundle_does_and_the_next_one_looks_again(files, open_worker):
+    worker = open_worker()
+    files.error = OSError("no such folder")
+    with pytest.raises(OSError, match="no such folder"):
+        ask(worker)
+    files.error = None
+    assert ask(worker) == "v0"
+
+
+def test_a_later_look_that_fails_is_said_and_the_next_one_comes_in_its_time(files, open_worker, wait_until):
+    worker, events = open_worker(), Events()
+    ask(worker, events)
+    files.error = OSError("the store is away")
+    files.clock.advance(INTERVAL)
+    assert wait_until(lambda: ask(worker, events) == "v0" and events.count(RefreshFailed))
+    assert (files.looks, events.count(RefreshFailed)) == (2, 1)
+    files.error = None
+    files.put("v1")
+    files.clock.advance(INTERVAL)
+    assert wait_until(lambda: ask(worker, events) == "v1")
+
+
+def test_after_the_end_nobody_looks(files, open_worker):
+    worker = open_worker()
+    ask(worker)
+    files.put("v1")
+    files.clock.advance(1000)
+    assert ask(worker) == "v0"
+    assert files.looks == 1
