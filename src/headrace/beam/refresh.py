@@ -80,12 +80,15 @@ class RefreshingDoFn(InferenceDoFn):
         """See ``InferenceDoFn``."""
         super().start_bundle()
         self._told: Told | None = None
+        self._heard: dict[Told, News] = {}
 
     def process(self, element: Any, windowed: Any = WINDOWED, told: Told = NOTHING) -> Iterable[Output]:
         """Takes one element, and what its side input says of newer models, if it has one; emits what it completes."""
         if told is not self._told:
             self._told = told
-            self._bundle.see(told.latest())
+            if told not in self._heard:  # reading it may be a call of the runner, and windows may alternate
+                self._heard[told] = told.latest()
+            self._bundle.see(self._heard[told])
         return super().process(element, windowed)
 
     def teardown(self) -> None:

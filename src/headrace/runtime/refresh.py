@@ -72,24 +72,18 @@ class Models:
         Raises:
             Exception: the very first model cannot be loaded, or files are to be watched and there is none.
         """
-        if self._watch is not None and self.policy.looks_at is None:
-            news = self._look_for_files(self._watch)
-        change = self._change(news)
         if self.serving is None:
-            self._start(news, change)
+            with self._starting:
+                if self.serving is None:
+                    self._start(news)
+        change = self._change(news)
         with self._changed:
             if change is not None:
                 self.policy.want(news, change)
             self._begin_loading()
+            self._begin_looking()
             while self.waits and self._is_loading:
                 self._changed.wait()
-
-    def look(self) -> None:
-        """For a new bundle: tries again what failed and looks for newer files, if it is time."""
-        with self._changed:
-            if self.serving is not None:
-                self._begin_loading()
-                self._begin_looking()
 
     def open(self, version: Version) -> AnyWorker:
         """A thread's own worker for a version that is kept."""
@@ -140,30 +134,31 @@ class Models:
                     self._tell_failed(str(news.value), error)
             return None
 
-    def _start(self, news: News, change: Change | None) -> None:
+    def _start(self, news: News) -> None:
         """Loads the very first model, for which everybody waits; where the newest one fails, an older one."""
-        with self._starting:
-            if self.serving is not None:
-                return
-            own = Version()
-            wanted = self.policy.first(change or {})
-            errors: list[tuple[Version, Exception]] = []
-            for version in dict.fromkeys((wanted, self.policy.serving, own)):
-                try:
-                    keeper = self._open_keeper(version)
-                except Exception as error:
-                    if version == own:
-                        raise
-                    errors.append((version, error))
-                    continue
-                break
-            with self._changed:
-                self.policy.started(version, news, change, self._now())
-                self._keeper, self.serving = keeper, version
-                keeper.session.tell(self._untold)
-                self._untold = []
-                for failed, reason in errors:
-                    self._tell_failed(str(failed), reason)
+        if self._watch is not None and self.policy.looks_at is None:
+            news = self._look_for_files(self._watch)
+        change = self._change(news)
+        own = Version()
+        wanted = self.policy.first(change or {})
+        errors: list[tuple[Version, Exception]] = []
+        for version in dict.fromkeys((wanted, self.policy.serving, own)):
+            try:
+                keeper = self._open_keeper(version)
+            except Exception as error:
+                if version == own:
+                    self.policy.looks_at = None  # the next bundle looks anew
+                    raise
+                errors.append((version, error))
+                continue
+            break
+        with self._changed:
+            self.policy.started(version, news, change, self._now())
+            self._keeper, self.serving = keeper, version
+            keeper.session.tell(self._untold)
+            self._untold = []
+            for failed, reason in errors:
+                self._tell_failed(str(failed), reason)
 
     def _open_keeper(self, version: Version) -> AnyWorker:
         keeper = self.open(version)

@@ -44,7 +44,6 @@ class RefreshingWorker:
         Args:
             observe: says who is told what happens to a worker's batches.
         """
-        self.models.look()
         return RefreshedBundle(self, observe)
 
     def move(self) -> AnyWorker:
