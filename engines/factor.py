@@ -46,7 +46,7 @@ class Factor(Recorded, _Factor):
 
 def save(path: Path, factor: int) -> str:
     """Makes a model's file, at once; returns its path."""
-    scratch = path.with_name(f".{path.name}")
+    scratch = path.with_name(f"{path.name}.part")  # which no pattern for models matches
     with scratch.open("wb") as file:
         np.save(file, np.full(1000, factor))
     scratch.rename(path)

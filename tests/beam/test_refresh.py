@@ -215,7 +215,7 @@ def test_a_newer_file_is_the_model_unless_it_cannot_be_loaded(run, tmp_path, lat
     for name, modified in (("0.bin", 1), (latest, time.time() + 60)):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (modified, modified))
-    watching = {"watch_model_pattern": str(tmp_path / "*.bin"), "stop_timestamp": Timestamp.now() + 1}
+    watching = {"watch_model_pattern": str(tmp_path / "*.bin")}
     values = run.values(out=run.create([1, 2]) | RunInference(FromFile(str(tmp_path / "0.bin")), **watching))
     assert [os.path.basename(value.model_id) for value in values] == [served] * 2
     counts = [count for (_, name), count in run.metrics().items() if name == "failed_model_refreshes"]
@@ -262,6 +262,8 @@ def test_a_worker_that_keeps_its_side_input_learns_what_it_says_later(wait_until
     ("arguments", "message"),
     [
         ({"watch_model_pattern": "*", "interval": 0}, "interval must be a positive number"),
+        ({"watch_model_pattern": "*", "stop_timestamp": "soon"}, "stop_timestamp must be a Timestamp"),
+        ({"watch_model_pattern": 3}, "watch_model_pattern must be a path"),
         ({"model_metadata_pcoll": "v1"}, "must be a PCollection of ModelMetadata"),
         ({"interval": 3}, "interval go with watch_model_pattern"),
     ],
@@ -269,6 +271,43 @@ def test_a_worker_that_keeps_its_side_input_learns_what_it_says_later(wait_until
 def test_what_makes_no_sense_is_said_at_once(arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         RunInference(Versioned("v0"), **arguments)
+
+
+def test_files_are_of_one_model():
+    keyed = KeyedModelHandler([KeyModelMapping(["a"], Versioned("a")), KeyModelMapping(["b"], Versioned("b"))])
+    with pytest.raises(ConfigurationError, match="model_metadata_pcoll"):
+        RunInference(keyed, watch_model_pattern="*")
+
+
+def test_files_that_come_after_the_end_do_not_count(run, tmp_path):
+    for name, ahead in (("1", 60), ("2", 600)):
+        (tmp_path / f"{name}.bin").touch()
+        os.utime(tmp_path / f"{name}.bin", (time.time() + ahead,) * 2)
+    watching = {"watch_model_pattern": tmp_path / "*.bin", "stop_timestamp": Timestamp.now() + 300}
+    values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), **watching))
+    assert [value.model_id for value in values] == [str(tmp_path / "1.bin")]
+
+
+def test_a_side_input_is_read_once_for_each_window_and_bundle():
+    reads = []
+
+    class Pairs:
+        def __iter__(self):
+            reads.append(self)
+            return iter([(1, metadata("v1"))])
+
+    first, second = (AsTold._from_runtime_iterable(Pairs(), {}) for _ in range(2))
+    dofn = RefreshingInferenceDoFn(prepare(Versioned("v0"), Request()))
+    dofn.setup()
+    try:
+        for _ in range(2):
+            dofn.start_bundle()
+            for number in range(4):
+                list(dofn.process(number, GlobalWindows.windowed_value(number), (first, second)[number % 2]))
+            list(dofn.finish_bundle())
+    finally:
+        dofn.teardown()
+    assert len(reads) == 4
 
 
 def test_only_one_source_tells_of_models():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -20,13 +21,16 @@ INTERVAL = 10
 
 
 class Named(ModelHandler):
-    """Predicts its path."""
+    """Predicts its path, unless that is one of the broken ones."""
 
-    def __init__(self, path):
+    def __init__(self, path, broken):
         super().__init__()
         self.path = path
+        self.broken = broken
 
     def load_model(self):
+        if self.path in self.broken:
+            raise ValueError(self.path)
         return self.path
 
     def update_model_path(self, model_path=None):
@@ -44,6 +48,7 @@ class Files:
         self.newest = News(0, None)
         self.looks = 0
         self.error = None
+        self.broken = set()
 
     def put(self, path):
         self.newest = News(self.newest.moment + 1, ModelMetadata(path, path))
@@ -72,11 +77,10 @@ def files():
 def open_worker(files):
     """Opens a worker of the transform that watches the files."""
     stack, transform = ExitStack(), uuid.uuid4().hex
-    end = files.clock.seconds() + 1000
 
     def fresh():
-        spec = prepare(Named("v0"), Request(clock=files.clock))
-        return replace(spec, transform=transform, watch=Watch("*.bin", files.look, INTERVAL, end))
+        spec = prepare(Named("v0", files.broken), Request(clock=files.clock))
+        return replace(spec, transform=transform, watch=Watch("*.bin", files.look, INTERVAL))
 
     def make(until=stack):
         return until.enter_context(closing(open_refreshing_worker(fresh)))
@@ -127,13 +131,53 @@ def test_threads_look_together(files, open_worker, wait_until):
     assert files.looks == 2
 
 
-def test_who_opens_again_does_not_look_before_it_is_time(files, open_worker):
+def test_who_opens_again_does_not_look_before_it_is_time(files, open_worker, wait_until):
     files.put("v1")
     with ExitStack() as earlier:
         assert ask(open_worker(earlier)) == "v1"
     files.put("v2")
-    assert ask(open_worker()) == "v1"
+    worker = open_worker()
+    assert ask(worker) == "v1"
     assert files.looks == 1
+    files.clock.advance(INTERVAL)
+    assert wait_until(lambda: ask(worker) == "v2")
+    assert files.looks == 2
+
+
+def test_who_opens_for_each_bundle_looks_when_it_is_time(files, open_worker, wait_until):
+    def ask_anew():
+        with ExitStack() as one:
+            return ask(open_worker(one))
+
+    assert ask_anew() == "v0"
+    files.put("v1")
+    files.clock.advance(INTERVAL)
+    assert wait_until(lambda: ask_anew() == "v1")
+    assert files.looks == 2
+
+
+def test_threads_that_begin_together_wait_for_one_look(files, open_worker):
+    files.put("v1")
+    workers = [open_worker() for _ in range(4)]
+    together = threading.Barrier(len(workers))
+
+    def begin(worker):
+        together.wait()
+        return ask(worker)
+
+    with ThreadPoolExecutor(len(workers)) as threads:
+        assert list(threads.map(begin, workers)) == ["v1"] * len(workers)
+    assert files.looks == 1
+
+
+def test_where_no_model_can_be_loaded_at_first_the_next_bundle_looks_again(files, open_worker):
+    files.put("bad")
+    files.broken |= {"bad", "v0"}
+    worker = open_worker()
+    with pytest.raises(ValueError, match="v0"):
+        ask(worker)
+    files.put("v2")
+    assert ask(worker) == "v2"
 
 
 def test_where_the_first_look_fails_the_bundle_does_and_the_next_one_looks_again(files, open_worker):
@@ -156,12 +200,3 @@ def test_a_later_look_that_fails_is_said_and_the_next_one_comes_in_its_time(file
     files.put("v1")
     files.clock.advance(INTERVAL)
     assert wait_until(lambda: ask(worker, events) == "v1")
-
-
-def test_after_the_end_nobody_looks(files, open_worker):
-    worker = open_worker()
-    ask(worker)
-    files.put("v1")
-    files.clock.advance(1000)
-    assert ask(worker) == "v0"
-    assert files.looks == 1

@@ -70,7 +70,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
             the newer model, once one is newer than this transform. Each worker process looks for itself.
         monitoring_transform: is applied to a copy of the predictions, before they are postprocessed.
         kwargs: of ``watch_model_pattern``: ``interval``, in seconds between two looks (360), and ``stop_timestamp``,
-            when to look no more.
+            after which files are too late to count.
 
     Raises:
         ConfigurationError: something is wrong or not available; the message says what and what to do.
@@ -103,6 +103,11 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
             model_handler, Request(known, model_identifier, placement, batching, retry, clock, isolate)
         )
         if watch_model_pattern:
+            if self._spec.plan.routed:
+                raise ConfigurationError(
+                    "watch_model_pattern does not say which of the models by key a file is of: tell of newer ones with "
+                    "model_metadata_pcoll, of lists of KeyModelPathMapping."
+                )
             self._spec = replace(self._spec, watch=watching(watch_model_pattern, **kwargs))
         self._handler = model_handler
         self._metrics_namespace = metrics_namespace

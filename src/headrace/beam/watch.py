@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import time
 from collections.abc import Iterable
@@ -92,20 +93,26 @@ class _Newest(beam.DoFn):
             yield TimestampedValue(ModelMetadata("", ""), Timestamp(micros=moment))
 
 
-def watching(file_pattern: str, interval: float = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> Watch:
+def watching(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> Watch:
     """The same for workers that look themselves, each process for itself: no side input, and no source, is needed.
 
     Raises:
-        ConfigurationError: the interval is none.
+        ConfigurationError: something is not what it must be.
     """
-    if not isinstance(interval, int | float) or not interval > 0:
+    if not isinstance(file_pattern, str | os.PathLike):
+        raise ConfigurationError(f"watch_model_pattern must be a path or URI, not {file_pattern!r}.")
+    if not isinstance(interval, numbers.Real) or not float(interval) > 0:
         raise ConfigurationError(f"interval must be a positive number of seconds, not {interval!r}.")
-    until = Timestamp.of(stop_timestamp).micros / 1e6
-    return Watch(file_pattern, partial(_newest, file_pattern, time.time()), interval, until)
+    try:
+        until = Timestamp.of(stop_timestamp).micros / 1e6
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"stop_timestamp must be a Timestamp or seconds, not {stop_timestamp!r}.") from error
+    pattern = os.fspath(file_pattern)
+    return Watch(pattern, partial(_newest, pattern, time.time(), until), float(interval))
 
 
-def _newest(file_pattern: str, started: float) -> News:
-    """The newest of the files that match, if it is newer than the pipeline.
+def _newest(file_pattern: str, started: float, until: float) -> News:
+    """The newest of the files that match, if one is newer than the pipeline, of those that came in time.
 
     Raises:
         BeamIOError: none matches, or they cannot be listed.
@@ -113,8 +120,9 @@ def _newest(file_pattern: str, started: float) -> News:
     (match,) = FileSystems.match([file_pattern])
     if not match.metadata_list:
         raise BeamIOError(f"no file matches watch_model_pattern={file_pattern!r}")
-    modified, path = max((file.last_updated_in_seconds, file.path) for file in match.metadata_list)
-    return News(round(modified * 1e6), _metadata(path)) if modified > started else News(0, None)
+    found = [(file.last_updated_in_seconds, file.path) for file in match.metadata_list]
+    modified, path = max(((at, path) for at, path in found if started < at < until), default=(0, ""))
+    return News(round(modified * 1e6), _metadata(path)) if path else News(0, None)
 
 
 def _metadata(path: str) -> ModelMetadata:

@@ -75,7 +75,11 @@ class Models:
         if self.serving is None:
             with self._starting:
                 if self.serving is None:
-                    self._start(news)
+                    try:
+                        self._start(news)
+                    except BaseException:
+                        self.policy.look_due = None  # the next bundle looks anew
+                        raise
         change = self._change(news)
         with self._changed:
             if change is not None:
@@ -136,8 +140,8 @@ class Models:
 
     def _start(self, news: News) -> None:
         """Loads the very first model, for which everybody waits; where the newest one fails, an older one."""
-        if self._watch is not None and self.policy.looks_at is None:
-            news = self._look_for_files(self._watch)
+        if self._watch is not None and self.policy.look_due is None:
+            news = self._look(self._watch)
         change = self._change(news)
         own = Version()
         wanted = self.policy.first(change or {})
@@ -147,7 +151,6 @@ class Models:
                 keeper = self._open_keeper(version)
             except Exception as error:
                 if version == own:
-                    self.policy.looks_at = None  # the next bundle looks anew
                     raise
                 errors.append((version, error))
                 continue
@@ -181,28 +184,28 @@ class Models:
 
     def _begin_looking(self) -> None:
         """With the lock held."""
-        watch, at, now = self._watch, self.policy.looks_at, self._now()
-        if watch is None or self._is_looking or self._is_closed or at is None or not at <= now < watch.until:
+        watch, due = self._watch, self.policy.look_due
+        if watch is None or due is None or self._now() < due or self._is_looking or self._is_closed:
             return
         self._is_looking = True
         self._begin(lambda: self._look_again(watch))
 
     def _look_again(self, watch: Watch) -> None:
         try:
-            self.see(self._look_for_files(watch))
-        except Exception as error:  # the next look may find what this one did not
+            self.see(self._look(watch))
+        except BaseException as error:  # a file system may raise what it likes; nobody else would see it
             with self._changed:
-                self.policy.looks_at = self._now() + watch.interval_secs
                 self._tell_failed(f"what matches {watch.pattern}", error)
         finally:
             with self._changed:
                 self._is_looking = False
 
-    def _look_for_files(self, watch: Watch) -> News:
-        news = watch.look()
-        with self._changed:
-            self.policy.looks_at = self._now() + watch.interval_secs
-        return news
+    def _look(self, watch: Watch) -> News:
+        try:
+            return watch.look()
+        finally:
+            with self._changed:
+                self.policy.look_due = self._now() + watch.interval_secs
 
     def _begin(self, task: Callable[[], None]) -> None:
         thread = threading.Thread(target=task, name="headrace-refresh", daemon=True)

@@ -16,7 +16,7 @@ _RARITY = 10
 
 
 class News(NamedTuple):
-    """What the engine tells of newer models."""
+    """What is told of newer models."""
 
     moment: int
     """When it was said; later news count, not those that come later from somewhere else."""
@@ -32,9 +32,7 @@ class Watch(NamedTuple):
     look: Callable[[], News]
     """Says which file is the newest; raises where there is none at all."""
     interval_secs: float
-    """Between two looks, the first of which is that of the first bundle."""
-    until: float
-    """When to look no more; seconds since 1970."""
+    """Between two looks; it is a bundle that begins one, and the first bundle waits for it."""
 
 
 class RefreshPolicy:
@@ -48,7 +46,7 @@ class RefreshPolicy:
 
     def __init__(self, *, waits: bool = False) -> None:
         self.serving = Version()
-        self.looks_at: float | None = None
+        self.look_due: float | None = None
         """When files are to be looked for; None: they never were."""
         self._waits = waits
         self._latest: News | None = None
