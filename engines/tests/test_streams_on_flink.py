@@ -1,4 +1,4 @@
-"""Streams on a Flink cluster: one goes on from its last checkpoint, and nothing is lost."""
+"""Streams on a Flink cluster: each element in its window, what comes late, and a restart from a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from play import run
 from streams_on_flink import act, engine
 
 
-@pytest.mark.parametrize("kind", ["restart"])
+@pytest.mark.parametrize("kind", ["windows", "restart"])
 def test_a_stream_comes_out_right(cluster, kind):
     report = run(kind, engine(cluster), act(kind, cluster))
     assert report.problems == [], str(report)
