@@ -87,7 +87,7 @@ KINDS = (*ACTS, "restart")
 def main() -> None:
     """Runs one kind after the other; exits with 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kinds", nargs="*", metavar="kind", default=["restart"], help=f"of {', '.join(KINDS)}")
+    parser.add_argument("kinds", nargs="*", metavar="kind", default=KINDS, help=f"of {', '.join(KINDS)}")
     parser.add_argument("--name", default="flink", help="of the cluster; it is started if it does not run")
     words = parser.parse_args()
     if unknown := set(words.kinds) - set(KINDS):

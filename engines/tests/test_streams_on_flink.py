@@ -1,13 +1,13 @@
-"""Streams on a Flink cluster: one goes on from its last checkpoint, and nothing is lost."""
+"""Streams on a Flink cluster: windows, what comes late, newer models without a pause, a restart from a checkpoint."""
 
 from __future__ import annotations
 
 import pytest
 from play import run
-from streams_on_flink import act, engine
+from streams_on_flink import KINDS, act, engine
 
 
-@pytest.mark.parametrize("kind", ["restart", "refresh", "watched"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_comes_out_right(cluster, kind):
     report = run(kind, engine(cluster, kind), act(kind, cluster))
     assert report.problems == [], str(report)

@@ -142,10 +142,11 @@ def test_arguments_that_the_handler_refuses(run, tmp_path):
 
 
 @pytest.mark.parametrize("windows", [window.FixedWindows(10), window.Sessions(3)])
-def test_elements_that_wait_for_others(run, tmp_path, windows):
+@pytest.mark.parametrize("lateness", [0, 60])
+def test_elements_that_wait_for_others(run, tmp_path, windows, lateness):
     arguments = by_second(run, "Arguments", [(("by", 2), 0), (("by", 3), 10)])
     stamped = run.create([1, 2, 11, 3, 12]) | beam.Map(lambda n: window.TimestampedValue(n, n))
-    elements = stamped | "Windows" >> beam.WindowInto(windows)
+    elements = stamped | "Windows" >> beam.WindowInto(windows, allowed_lateness=lateness)
     elements.is_bounded = False
     batching = BatchingConfig(min_batch_size=2, max_batch_size=2, max_batch_duration_secs=1)
     infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments), batching=batching)

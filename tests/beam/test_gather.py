@@ -76,14 +76,14 @@ class Stream:
         self._stream.advance_watermark_to(seconds)
         return self
 
-    def run(self, transform, into=None):
+    def run(self, transform, into=None, lateness=0):
         """What comes out, in order: (value, timestamp, start of its window)."""
         SEEN.clear()
         options = PipelineOptions()
         options.view_as(StandardOptions).streaming = True
         with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
             elements = pipeline | self._stream.advance_watermark_to_infinity() | "Tell" >> beam.Map(told)
-            out = (elements | beam.WindowInto(into) if into else elements) | transform
+            out = (elements | beam.WindowInto(into, allowed_lateness=lateness) if into else elements) | transform
             if isinstance(out, tuple):
                 good, dead = out
                 _ = dead.failed_inferences | "Letters" >> beam.Map(lambda record: record[0]) | "Dead" >> beam.Map(see)
@@ -175,6 +175,18 @@ def test_elements_of_sessions_share_batches_and_keep_their_windows():
         ((2, [1, 2]), 2.0, 2.0),
         ((3, [3, 50]), 3.0, 3.0),
         ((50, [3, 50]), 50.0, 50.0),
+    ]
+
+
+def test_elements_that_may_be_late_share_batches_and_keep_their_windows():
+    """State in their windows would hold the watermark on Flink until nothing can be late."""
+    stream = Stream().add(1, 11).watermark(25).add(2, 22)
+    seen = stream.run(waiting(2, seconds=1000), window.FixedWindows(10), lateness=60)
+    assert sorted(seen) == [
+        ((1, [1, 11]), 1.0, 0.0),
+        ((2, [2, 22]), 2.0, 0.0),
+        ((11, [1, 11]), 11.0, 10.0),
+        ((22, [2, 22]), 22.0, 20.0),
     ]
 
 

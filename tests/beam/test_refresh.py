@@ -32,6 +32,7 @@ from headrace.beam.refresh import AsTold, RefreshingInferenceDoFn
 from headrace.core.errors import ConfigurationError
 from headrace.runtime.prepare import Request, prepare
 
+WAITING = {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}
 ALIVE = weakref.WeakSet()
 
 
@@ -167,11 +168,19 @@ def test_keys_of_one_model_get_two(run):
     assert run.metrics()["BeamML_KeyedModels", "b-one-_num_inferences"] == 1
 
 
-@pytest.mark.parametrize("options", [{}, {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}])
-def test_on_a_stream_the_older_model_is_forgotten_and_no_element_is(run, wait_until, options):
+@pytest.mark.parametrize(
+    ("options", "windows", "lateness"),
+    [
+        ({}, window.FixedWindows(1), 0),
+        (WAITING, window.FixedWindows(1), 0),
+        (WAITING, window.FixedWindows(1), 60),
+        (WAITING, window.Sessions(0.01), 0),
+    ],
+)
+def test_on_a_stream_the_older_model_is_forgotten_and_no_element_is(run, wait_until, options, windows, lateness):
     began = int(time.time()) + 1
     ticks = run.pipeline | PeriodicImpulse(Timestamp(began), Timestamp(began + 2.9), 0.05)
-    elements = ticks | beam.Map(numbered, began) | beam.WindowInto(window.FixedWindows(1))
+    elements = ticks | beam.Map(numbered, began) | beam.WindowInto(windows, allowed_lateness=lateness)
     newer = run.pipeline | "Newer" >> beam.Create([1, 2], reshuffle=False)
     newer = newer | beam.Map(lambda second: window.TimestampedValue(metadata(f"v{second}"), began + second))
     newer = newer | "Seconds" >> beam.WindowInto(window.FixedWindows(1))

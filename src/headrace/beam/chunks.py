@@ -38,8 +38,8 @@ class ChunkCoder:
     Args:
         element_coder: of the PCollection. Where it is the one for any type, elements are pickled together, which takes
             a third of the time that it takes one by one.
-        window_coder: of its windows, if they merge: every element then has one of its own until they are grouped, and
-            what is kept for one window never meets others. So buffers are in the global window.
+        window_coder: of its windows, if buffers are in the global window: where windows merge, every element has one of
+            its own until they are grouped, and what is kept for one window never meets others. None: they are in these.
     """
 
     def __init__(self, element_coder: coders.Coder, window_coder: coders.Coder | None = None) -> None:
@@ -50,7 +50,7 @@ class ChunkCoder:
     def encode(
         self, arrived: Sequence[WindowedValue], sizes: Sequence[float] | None, model: int, waited_secs: float
     ) -> Chunk:
-        """A chunk of elements, which have one window each if windows merge."""
+        """A chunk of elements, which have one window each if buffers are in the global window."""
         panes = [one.pane_info for one in arrived]
         known = any(pane is not PANE_INFO_UNKNOWN and pane != PANE_INFO_UNKNOWN for pane in panes)
         coder = self.window_coder

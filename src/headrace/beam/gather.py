@@ -339,23 +339,36 @@ def waiting_for_others(
         refresh: tells of newer models; None: there will be none.
         arguments: for the model's call, in place of those of ``spec``.
     """
-    side = [one for one in (arguments, refresh) if one is not None]
-    windows = pcoll.windowing.windowfn
-    of_its_window = arguments is not None and windows.is_merging()  # where windows merge, no buffer has one
+    side: list[AsSideInput] = [one for one in (arguments, refresh) if one is not None]
+    merging = pcoll.windowing.windowfn.is_merging()
+    by_window = not all(_is_global(one.pvalue.windowing) for one in side)  # each element sees those of its own window
     refreshes = refresh is not None or spec.watch is not None
     make: Callable[[SessionSpec], InferenceDoFn]
-    if pcoll.is_bounded or not spec.plan.may_wait or of_its_window:
+    if pcoll.is_bounded or not spec.plan.may_wait or (merging and by_window):
         make = partial(InferenceDoFn, namespace=namespace)
         if refreshes:
             waits = pcoll.is_bounded and refresh is not None
             make = partial(RefreshingInferenceDoFn, namespace=namespace, waits=waits)
         return pcoll, beam.ParDo(_dofn(make, spec, arguments), *side)
     spec = replace(spec, gathered=True)
-    window_coder = windows.get_window_coder() if windows.is_merging() else None
+    mixed = merging or (_held_open(pcoll.windowing) and not by_window)
+    window_coder = pcoll.windowing.windowfn.get_window_coder() if mixed else None
     coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder)
     kind = RefreshingGatheredInferenceDoFn if refreshes else GatheredInferenceDoFn
     dofn = _dofn(partial(kind, coder=coder, namespace=namespace), spec, arguments)
     return pcoll | "Gather" >> Gather(spec, coder), ParDoInto(dofn, pcoll.windowing, *side)
+
+
+def _held_open(windowing: Windowing) -> bool:
+    """Whether state in these windows may hold the watermark at their end until nothing can come late.
+
+    Flink's cleanup of state does that, and no window behind it would close in time. The global window has no such end.
+    """
+    return bool(windowing.allowed_lateness.micros) and not _is_global(windowing)
+
+
+def _is_global(windowing: Windowing) -> bool:
+    return isinstance(windowing.windowfn, GlobalWindows)
 
 
 def _dofn(make: Callable[[SessionSpec], InferenceDoFn], spec: SessionSpec, arguments: AsSideInput | None) -> beam.DoFn:
