@@ -225,9 +225,7 @@ def _await(cluster: Cluster) -> None:
         return _takes_pipelines(cluster)
 
     if not wait_until(is_done, START_SECS):
-        raise EngineError(
-            told(logs(cluster.name) / "jobmanager.log", f"and the others are not ready after {START_SECS:g} s")
-        )
+        raise EngineError(told(folder / "jobmanager.log", f"and the others are not ready after {START_SECS:g} s"))
 
 
 def _takes_pipelines(cluster: Cluster) -> bool:

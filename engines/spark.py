@@ -1,6 +1,6 @@
 """Spark on this machine: a job server, which is the driver, and two executors for each job; see README.md beside it.
 
-Spark's ``local-cluster`` has no scripts to be started with: the driver starts the executors, processes of their own.
+It is Spark's ``local-cluster``: the driver starts the executors, as processes of their own, and no script is needed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from job_server import (
 from members import end_all, members, start, wait_until
 
 _ADDRESS = "127.0.0.1"
-_MASTER = "local-cluster[2,1,1024]"
-"""Two executors with one core and 1024 MB each."""
+_MASTER = "local-cluster[2,2,1024]"
+"""Two executors with two cores and 1024 MB each."""
+_SETTINGS = {"ui.enabled": "false", "default.parallelism": "4"}
+"""Of Spark. It would cut what a pipeline creates in as many parts as cores have come by then, which is fewer."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ def running(name: str = "spark") -> Iterator[Spark]:
     _end(engine)
     shutil.rmtree(log.parent, ignore_errors=True)
     try:
-        for folder in (log.parent, engine.scratch / "tmp"):
-            folder.mkdir(parents=True, mode=stat.S_IRWXU)
+        engine.scratch.mkdir(mode=stat.S_IRWXU)
+        (engine.scratch / "tmp").mkdir()
+        log.parent.mkdir(parents=True)
         write_boot(engine.scratch / "boot")
         reach_directly(_ADDRESS)
         job_server = start(_command(engine, program), mark, log, _variables(engine)).pid
@@ -90,7 +93,8 @@ def _end(engine: Spark) -> None:
 
 def _command(engine: Spark, program: str) -> list[str]:
     return [
-        *(program, "-Xmx512m", *JAVA_OPTIONS, f"-Djava.io.tmpdir={engine.scratch}/tmp", "-Dspark.ui.enabled=false"),
+        *(program, "-Xmx512m", *JAVA_OPTIONS, f"-Djava.io.tmpdir={engine.scratch}/tmp"),
+        *(f"-Dspark.{key}={value}" for key, value in _SETTINGS.items()),
         *("-cp", f"{engine.home}/jars/*", "org.apache.beam.runners.spark.SparkJobServerDriver"),
         *(f"--job-host={_ADDRESS}", *(f"--{use}-port={port}" for use, port in engine.ports.items())),
         *(f"--spark-master-url={_MASTER}", f"--artifacts-dir={engine.scratch}/artifacts"),
