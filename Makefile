@@ -51,7 +51,7 @@ test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version 
 	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_recorders.py \
 	    tests/handlers/test_sklearn_inference.py tests/cli/test_run_mistakes.py
 
-test-engines: $(VENV)/.dev ## what needs an engine: Flink clusters (Java, Maven and Linux; root, for two machines)
+test-engines: $(VENV)/.dev ## what needs an engine: Flink clusters, Spark, Prism (Java, Maven and Linux; root, for two machines)
 	$(BIN)/pytest engines/tests --timeout 1800 --verbose
 
 lint: $(VENV)/.dev ## ruff: rules and formatting

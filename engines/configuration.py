@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from job_server import PORTS
+
 if TYPE_CHECKING:
     from flink import Cluster
 
 TASK_MANAGERS = ("tm1", "tm2")
 SLOTS = 2
-_OPENED = "lang lang.reflect net io nio text time util util.concurrent util.concurrent.atomic util.concurrent.locks"
-_JAVA_OPTIONS = (
+_UTIL = "util util.concurrent util.concurrent.atomic util.concurrent.locks"
+_OPENED = f"lang lang.invoke lang.reflect net io nio text time {_UTIL}"
+JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",  # they live for minutes: what starts fast is better than what runs fast
     "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
@@ -22,7 +25,7 @@ _JAVA_OPTIONS = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED.split()),
 )
-"""With which Flink runs on Java 17, as in its default configuration."""
+"""With which Flink runs on Java 17, as in its default configuration, and Spark, too."""
 
 LOGGING = """rootLogger.level = INFO
 rootLogger.appenderRef.console.ref = Console
@@ -55,7 +58,7 @@ def settings(cluster: Cluster) -> Iterator[tuple[str, Any]]:
 def commands(cluster: Cluster, program: str, flink: str, job_server: str) -> dict[str, list[str]]:
     """What starts each process: ``program`` is Java's, ``flink`` a class path, ``job_server`` a jar."""
     configuration = f"{cluster.scratch}/conf"
-    options = [f"-Dlog4j.configurationFile=file:{configuration}/log4j.properties", *_JAVA_OPTIONS]
+    options = [f"-Dlog4j.configurationFile=file:{configuration}/log4j.properties", *JAVA_OPTIONS]
     options.append(f"-Djava.io.tmpdir={cluster.scratch}/tmp")
     of_flink = "org.apache.flink.runtime"
     start_job_manager = f"{of_flink}.entrypoint.StandaloneSessionClusterEntrypoint"
@@ -64,7 +67,7 @@ def commands(cluster: Cluster, program: str, flink: str, job_server: str) -> dic
     task_manager = [program, "-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:MaxMetaspaceSize=256m", *options]
     logging = [jar for jar in flink.split(os.pathsep) if Path(jar).name.startswith("log4j")]
     here = cluster.address("jobserver")
-    ports = [f"--{kind}-port={cluster.ports[kind]}" for kind in ("job", "artifact", "expansion")]
+    ports = [f"--{use}-port={cluster.ports[use]}" for use in PORTS]
     return {
         "jobmanager": [program, "-Xmx512m", *options, "-cp", flink, start_job_manager, *configured],
         **{

@@ -1,4 +1,4 @@
-"""Fetches what engines need, once, into ``.engines``: a Flink cluster's from PyPI and Maven's central repository."""
+"""Fetches what engines need, once, into ``.engines``: Flink's and Spark's from PyPI and Maven's central repository."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from fat_jar import join
@@ -17,6 +18,8 @@ FLINK = "1.19.0"
 _FLINK_SHA256 = "bb3115c1c63702f95c3f89d5d952e9d98e26fd35b980a265d139790a6ea2c2a2"
 JOB_SERVER = "2.62.0"
 """The latest job server for Flink 1.19 that the registry has; it runs pipelines of Python's Beam 2.77, too."""
+SPARK = "3.5.0"
+"""The one with which Beam's job server for Spark is built."""
 _DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
 _OLDEST_JAVA = 11
 _JOB_SERVER_JAR = "job-server.jar"
@@ -25,21 +28,28 @@ _PAUSES_SECS = (5.0, 20.0, 60.0)
 _PATIENCE = {"UV_HTTP_TIMEOUT": "300", "PIP_DEFAULT_TIMEOUT": "300"}
 """Seconds for which a server may be silent: jars of 100 MB and more make proxies think."""
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+_ON_FLINK = (f"org.apache.beam:beam-runners-flink-1.19:{JOB_SERVER}",)
+_ON_SPARK = (
+    "org.slf4j:slf4j-api:2.0.7",  # that of Spark, or it says nothing
+    f"org.apache.beam:beam-runners-spark-3:{JOB_SERVER}",
+    f"org.apache.spark:spark-streaming_2.12:{SPARK}",
+)
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>headrace</groupId>
   <artifactId>job-server</artifactId>
   <version>1</version>
   <packaging>pom</packaging>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.beam</groupId>
-      <artifactId>beam-runners-flink-1.19</artifactId>
-      <version>{JOB_SERVER}</version>
-    </dependency>
+{}
   </dependencies>
 </project>
 """
+_DEPENDENCY = """    <dependency>
+      <groupId>{}</groupId>
+      <artifactId>{}</artifactId>
+      <version>{}</version>
+    </dependency>"""
 
 
 class EngineError(Exception):
@@ -56,8 +66,8 @@ def java() -> str:
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
         raise EngineError(
-            f"Flink needs Java {_OLDEST_JAVA} or 17, and there is no `java` in JAVA_HOME or PATH; install one, "
-            "for example: apt-get install openjdk-17-jre-headless"
+            f"Flink and Spark need Java {_OLDEST_JAVA} or 17, and there is no `java` in JAVA_HOME or PATH; "
+            "install one, for example: apt-get install openjdk-17-jre-headless"
         )
     return found
 
@@ -85,20 +95,40 @@ def job_server_jar(folder: Path) -> str:
     """
     home = folder.resolve() / f"job-server-{JOB_SERVER}"
     if not home.exists():
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise EngineError(
-                "Beam's job server for Flink comes from Maven's repository, and there is no `mvn` in PATH; "
-                "install it, for example: apt-get install maven"
-            )
         with made_at_once(home) as new:
-            pom, class_path = new.parent / "pom.xml", new.parent / "class-path.txt"
-            pom.write_text(_POM)
-            build = [f"{_DEPENDENCY_PLUGIN}:build-classpath", f"-Dmdep.outputFile={class_path}"]
-            always = ["--batch-mode", "--update-snapshots", "--strict-checksums"]  # what failed before is tried again
-            run_command([maven, *always, "--quiet", "--file", str(pom), *build])
-            join(map(Path, class_path.read_text().strip().split(os.pathsep)), new / _JOB_SERVER_JAR)
+            join(_jars(_ON_FLINK, new.parent), new / _JOB_SERVER_JAR)
     return str(home / _JOB_SERVER_JAR)
+
+
+def spark_home(folder: Path) -> Path:
+    """A SPARK_HOME whose ``jars`` are Spark's and Beam's job server for it; fetched (270 MB) if it is not there yet.
+
+    Raises:
+        EngineError: it cannot be fetched.
+    """
+    home = folder.resolve() / f"spark-{SPARK}-{JOB_SERVER}"
+    if not home.exists():
+        with made_at_once(home) as new:
+            (new / "jars").mkdir()
+            for jar in _jars(_ON_SPARK, new.parent):
+                shutil.copy(jar, new / "jars")
+    return home
+
+
+def _jars(artifacts: Iterable[str], scratch: Path) -> list[Path]:
+    """Those artifacts and all that they need, in Maven's own folder."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise EngineError(
+            "Beam's job server comes from Maven's repository, and there is no `mvn` in PATH; "
+            "install it, for example: apt-get install maven"
+        )
+    pom, class_path = scratch / "pom.xml", scratch / "class-path.txt"
+    pom.write_text(_POM.format("\n".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)))
+    build = [f"{_DEPENDENCY_PLUGIN}:build-classpath", f"-Dmdep.outputFile={class_path}"]
+    always = ["--batch-mode", "--update-snapshots", "--strict-checksums"]  # what failed before is tried again
+    run_command([maven, *always, "--quiet", "--file", str(pom), *build])
+    return [Path(jar) for jar in class_path.read_text().strip().split(os.pathsep)]
 
 
 @contextlib.contextmanager

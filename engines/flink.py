@@ -9,16 +9,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
-import shlex
 import shutil
 import signal
-import socket
 import stat
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -29,12 +25,24 @@ from typing import Any
 import namespaces
 from configuration import LOGGING, SLOTS, TASK_MANAGERS, commands, settings
 from fetch import EngineError, flink_jars, java, job_server_jar
+from job_server import (
+    FOLDER,
+    PORTS,
+    START_SECS,
+    digest,
+    free_ports,
+    listens,
+    logs,
+    process_options,
+    reach_directly,
+    scratch_folder,
+    told,
+    write_boot,
+)
 from members import MARK, end_all, members, start, wait_until
 
-FOLDER = Path(__file__).resolve().parent.parent / ".engines"
 TASK_MANAGER_VARIABLE = "HEADRACE_TASK_MANAGER"
 """Tells a worker process whose it is."""
-_START_SECS = 300.0
 
 
 @dataclass
@@ -114,15 +122,8 @@ class Cluster:
 
     def pipeline_options(self, **environment: str) -> list[str]:
         """The arguments with which a pipeline runs on it, its worker processes with these variables."""
-        process = {"command": str(self.boot), "env": environment}
-        return [
-            "--runner=PortableRunner",
-            f"--job_endpoint={self.job_endpoint}",
-            "--environment_type=PROCESS",
-            f"--environment_config={json.dumps(process)}",
-            "--sdk_worker_parallelism=2",
-            f"--parallelism={SLOTS * len(TASK_MANAGERS)}",
-        ]
+        parallelism = f"--parallelism={SLOTS * len(TASK_MANAGERS)}"
+        return [*process_options(self.job_endpoint, self.boot, environment), parallelism]
 
 
 def up(name: str = "flink", machines: int = 1, *, one_network: bool = False) -> Cluster:
@@ -146,7 +147,7 @@ def up(name: str = "flink", machines: int = 1, *, one_network: bool = False) -> 
             _down(name)
             cluster = None
         cluster = cluster or _new(name, machines, own_networks=own_networks)
-        _reach_directly(cluster.address("jobmanager"))
+        reach_directly(cluster.address("jobmanager"))
         programs = commands(cluster, program, flink, job_server)
         running = cluster.running()
         for role in (role for role in programs if role not in running):
@@ -175,13 +176,8 @@ def lose(cluster: Cluster, task_manager: str) -> None:
     """SIGKILL to a task manager, as the kernel does it when memory is short; another one takes its place."""
     now = Cluster.read(cluster.name) or cluster  # it may be another one's successor
     os.kill(now.pids[task_manager], signal.SIGKILL)
-    wait_until(lambda: task_manager not in now.running(), _START_SECS)  # a large process takes its time to end
+    wait_until(lambda: task_manager not in now.running(), START_SECS)  # a large process takes its time to end
     up(cluster.name, cluster.machines, one_network=not cluster.network)
-
-
-def logs(name: str = "flink") -> Path:
-    """The folder with what each process has said."""
-    return FOLDER / f"{name}-logs"
 
 
 def _down(name: str) -> int:
@@ -199,16 +195,14 @@ def _new(name: str, machines: int, *, own_networks: bool) -> Cluster:
     network = namespaces.make(_label(name), 1 + machines) if own_networks else ""
     scratch = _scratch(name)
     scratch.mkdir(mode=stat.S_IRWXU)
-    ports = _free_ports("rpc", "rest", "job", "artifact", "expansion")
+    ports = free_ports("rpc", "rest", *PORTS)
     cluster = Cluster(name, str(scratch), machines, ports, network)
     cluster.write()
     for folder in ("conf", "tmp"):
         (scratch / folder).mkdir()
     (scratch / "conf" / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings(cluster)))
     (scratch / "conf" / "log4j.properties").write_text(LOGGING)
-    worker = shlex.join([sys.executable, str(Path(__file__).with_name("boot.py"))])
-    cluster.boot.write_text(f'#!/bin/sh\nexec {worker} "$@"\n')
-    cluster.boot.chmod(stat.S_IRWXU)
+    write_boot(cluster.boot)
     return cluster
 
 
@@ -222,45 +216,24 @@ def _variables(cluster: Cluster, role: str) -> dict[str, str]:
 
 
 def _await(cluster: Cluster) -> None:
+    folder = logs(cluster.name)
+
     def is_done() -> bool:
         dead = set(cluster.pids) - set(cluster.running())
         if dead:
-            raise EngineError(_told(cluster, dead.pop(), "has ended"))
+            raise EngineError(told(folder / f"{dead.pop()}.log", "has ended"))
         return _takes_pipelines(cluster)
 
-    if not wait_until(is_done, _START_SECS):
-        raise EngineError(_told(cluster, "jobmanager", f"and the others are not ready after {_START_SECS:g} s"))
+    if not wait_until(is_done, START_SECS):
+        raise EngineError(told(folder / "jobmanager.log", f"and the others are not ready after {START_SECS:g} s"))
 
 
 def _takes_pipelines(cluster: Cluster) -> bool:
     try:
-        slots = cluster.ask("overview")["slots-total"]
-        with socket.create_connection((cluster.address("jobserver"), cluster.ports["job"]), timeout=1):
-            return bool(slots >= SLOTS * len(TASK_MANAGERS))
+        slots = int(cluster.ask("overview")["slots-total"])
+        return slots >= SLOTS * len(TASK_MANAGERS) and listens(cluster.address("jobserver"), cluster.ports["job"])
     except (OSError, urllib.error.URLError, json.JSONDecodeError):
         return False
-
-
-def _told(cluster: Cluster, role: str, what: str) -> str:
-    log = logs(cluster.name) / f"{role}.log"
-    lines = log.read_text(errors="replace").splitlines()[-15:]
-    return "\n".join([f"{role} {what}; the end of {log}:", *lines])
-
-
-def _reach_directly(address: str) -> None:
-    """Proxies that the environment names are asked neither for it nor for this machine: here and in what is started."""
-    known = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",")
-    wanted = [one for one in (address, "localhost", "127.0.0.1") if one not in known]
-    os.environ["no_proxy"] = ",".join(filter(None, [*known, *wanted]))
-
-
-def _free_ports(*uses: str) -> dict[str, int]:
-    """A port for each use, all of them free now."""
-    with contextlib.ExitStack() as taken:
-        sockets = [taken.enter_context(socket.socket()) for _ in uses]
-        for one in sockets:
-            one.bind(("", 0))
-        return {use: one.getsockname()[1] for use, one in zip(uses, sockets, strict=True)}
 
 
 @contextlib.contextmanager
@@ -277,17 +250,12 @@ def _record(name: str) -> Path:
 
 
 def _scratch(name: str) -> Path:
-    """The same each time, so that it is found without a record; short, as addresses of sockets must be."""
-    return Path(tempfile.gettempdir()) / f"flink-{os.geteuid()}-{_digest(name)[:10]}"
+    return scratch_folder("flink", _mark(name))
 
 
 def _label(name: str) -> str:
     """Of its namespaces and links, whose names are at most 15 characters long; the same each time, too."""
-    return f"fl{_digest(name)[:8]}"
-
-
-def _digest(name: str) -> str:
-    return hashlib.sha256(_mark(name).encode()).hexdigest()
+    return f"fl{digest(_mark(name))[:8]}"
 
 
 def _mark(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs a pipeline with a RunInference on the cluster, looks at what came out, and at who did what."""
+"""Runs a pipeline with a RunInference on an engine, looks at what came out, and at who did what."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import apache_beam as beam
 import stopwatch
 from apache_beam.options.pipeline_options import PipelineOptions
 from flink import Cluster, lose
+from job_server import Engine
 from members import members, wait_until
 from recording import RECORDS, Process, read, table
 
@@ -104,25 +105,26 @@ class Report:
         return "\n\n".join(lines)
 
 
-def run(cluster: Cluster, job: Job, *, kill: str | None = None) -> Report:
+def run(engine: Engine, job: Job, *, kill: str | None = None) -> Report:
     """Submits a job and waits for it.
 
     Args:
-        cluster: up and running.
+        engine: up and running.
         job: what to run.
-        kill: the task manager to kill once a third of the elements is through; a new one takes its place.
+        kill: on a Flink cluster, the task manager to kill once a third of the elements is through; a new one takes
+            its place.
     """
     with tempfile.TemporaryDirectory(prefix="job-") as name:
         folder = Path(name)
         records = folder / "records"
         records.mkdir()
         variables = {RECORDS: str(records), stopwatch.VARIABLE: _DO_FNS[job.side]}
-        options = [*cluster.pipeline_options(**variables), "--beam_plugins=stopwatch"]
+        options = [*engine.pipeline_options(**variables), "--beam_plugins=stopwatch"]
         pipeline = beam.Pipeline(options=PipelineOptions(options))
         _build(pipeline, job, folder)
         began = time.monotonic()
         result = pipeline.run()
-        killer = threading.Thread(target=_kill, args=[cluster, kill, records, len(job.expected) // 3]) if kill else None
+        killer = threading.Thread(target=_kill, args=[engine, kill, records, len(job.expected) // 3]) if kill else None
         if killer is not None:
             killer.start()
         failed = ""

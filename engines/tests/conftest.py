@@ -14,9 +14,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts import each ot
 
 import flink
 import namespaces
+import spark
+from job_server import logs
 from members import members
 
-NAMES = ("test", "two")
+NAMES = ("test", "two", "spark")
 _TAIL = 150
 """Lines."""
 
@@ -26,7 +28,7 @@ def pytest_runtest_makereport():
     """What the clusters said last stands beside the failure: where CI runs, their logs are gone afterwards."""
     report = (yield).get_result()
     if report.failed:
-        for path in sorted(path for name in NAMES for path in flink.logs(name).glob("*.log")):
+        for path in sorted(path for name in NAMES for path in logs(name).glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()[-_TAIL:]
             report.sections.append((f"the end of {path.parent.name}/{path.name}", "\n".join(lines)))
 
@@ -50,6 +52,14 @@ def two_machines():
     flink.down(found.name)
     _assert_nothing_is_left_of(found)
     assert not namespaces.stands(found.namespace("tm1").rpartition("-")[0], 1)
+
+
+@pytest.fixture(scope="session")
+def on_spark():
+    """A job server that has Spark in it."""
+    with spark.running(NAMES[2]) as engine:
+        yield engine
+    _assert_nothing_is_left_of(engine)
 
 
 def _assert_nothing_is_left_of(cluster):

@@ -16,10 +16,12 @@ def test_without_java_it_says_what_to_install(fetch, monkeypatch, tmp_path):
         fetch.java()
 
 
-def test_without_maven_it_says_what_to_install(fetch, monkeypatch, tmp_path):
+@pytest.mark.parametrize("what", ["job_server_jar", "spark_home"])
+def test_without_maven_it_says_what_to_install(fetch, monkeypatch, tmp_path, what):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(fetch.EngineError, match="apt-get install maven"):
-        fetch.job_server_jar(tmp_path)
+        getattr(fetch, what)(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_has_been_fetched_is_not_fetched_again(fetch, monkeypatch, tmp_path):
