@@ -111,7 +111,6 @@ def _variables(engine: Spark) -> dict[str, str]:
     }
     return {
         **{variable: str(engine.scratch / folder) for variable, folder in folders.items()},
-        "HEADRACE_RUNTIME_DIR": str(engine.scratch / "machine"),
         "SPARK_HOME": str(engine.home),
         "SPARK_SCALA_VERSION": "2.12",  # else it looks for it in folders of a source tree
         "SPARK_LOCAL_IP": _ADDRESS,
