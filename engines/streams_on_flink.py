@@ -59,13 +59,16 @@ def restart(play: Play, cluster: Cluster) -> None:
     def checkpoints() -> dict[str, Any]:
         return dict(cluster.ask(f"jobs/{job}/checkpoints"))
 
+    def out() -> set[int]:
+        return play.records.numbers("said") | play.records.numbers("letter")
+
     def saved() -> set[int]:
         """Numbers that were sent before the last checkpoint and have not come out."""
         last = checkpoints()["latest"]["completed"]
         if last is None:
             return set()
         sent = {line["number"] for line in play.records.of("sent") if line["when"] < last["trigger_timestamp"] / 1000}
-        return sent - play.records.numbers("said") - play.records.numbers("letter")
+        return sent - out()
 
     play.allow(stream.ONWARD)
     play.wait("elements that wait in a checkpoint", lambda: bool(saved()))
@@ -73,6 +76,8 @@ def restart(play: Play, cluster: Cluster) -> None:
     lose(cluster, "tm2")
     play.wait("a restart from a checkpoint", lambda: bool(checkpoints()["counts"]["restored"]))
     play.wait("predictions after the restart", lambda: play.count() > before + len(waiting))
+    sent = play.records.numbers("sent")
+    play.wait("what was sent after the checkpoint, once more", lambda: sent <= out())
     play.facts.append(f"{len(waiting)} elements waited in the last checkpoint when tm2 was killed")
 
 
