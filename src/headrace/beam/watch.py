@@ -108,10 +108,10 @@ def watching(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MAX_T
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"stop_timestamp must be a Timestamp or seconds, not {stop_timestamp!r}.") from error
     pattern = os.fspath(file_pattern)
-    return Watch(pattern, partial(_newest, pattern, time.time(), until), float(interval))
+    return Watch(pattern, partial(_newest_file, pattern, time.time(), until), float(interval))
 
 
-def _newest(file_pattern: str, started: float, until: float) -> News:
+def _newest_file(file_pattern: str, started: float, until: float) -> News:
     """The newest of the files that match, if one is newer than the pipeline, of those that came in time.
 
     Raises:
