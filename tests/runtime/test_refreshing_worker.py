@@ -45,19 +45,19 @@ class Files:
 
     def __init__(self):
         self.clock = FakeClock()
-        self.newest = News(0, None)
+        self.found = []
         self.looks = 0
         self.error = None
         self.broken = set()
 
     def put(self, path):
-        self.newest = News(self.newest.moment + 1, ModelMetadata(path, path))
+        self.found.insert(0, News(len(self.found), ModelMetadata(path, path)))
 
     def look(self):
         self.looks += 1
         if self.error is not None:
             raise self.error
-        return self.newest
+        return list(self.found)
 
 
 class Events(list):
@@ -168,6 +168,17 @@ def test_threads_that_begin_together_wait_for_one_look(files, open_worker):
     with ThreadPoolExecutor(len(workers)) as threads:
         assert list(threads.map(begin, workers)) == ["v1"] * len(workers)
     assert files.looks == 1
+
+
+def test_where_the_newest_cannot_be_loaded_the_one_before_is_the_first_model(files, open_worker, wait_until):
+    for path in ("v1", "bad", "worse"):
+        files.put(path)
+    files.broken |= {"bad", "worse"}
+    worker = open_worker()
+    assert ask(worker) == "v1"
+    files.put("v2")
+    files.clock.advance(INTERVAL)
+    assert wait_until(lambda: ask(worker) == "v2")
 
 
 def test_where_no_model_can_be_loaded_at_first_the_next_bundle_looks_again(files, open_worker):

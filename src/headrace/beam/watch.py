@@ -108,11 +108,11 @@ def watching(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MAX_T
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"stop_timestamp must be a Timestamp or seconds, not {stop_timestamp!r}.") from error
     pattern = os.fspath(file_pattern)
-    return Watch(pattern, partial(_newest_file, pattern, time.time(), until), float(interval))
+    return Watch(pattern, partial(_newer_files, pattern, time.time(), until), float(interval))
 
 
-def _newest_file(file_pattern: str, started: float, until: float) -> News:
-    """The newest of the files that match, if one is newer than the pipeline, of those that came in time.
+def _newer_files(file_pattern: str, started: float, until: float) -> list[News]:
+    """Those that are newer than the pipeline, of the files that match and came in time; the newest first.
 
     Raises:
         BeamIOError: none matches, or they cannot be listed.
@@ -120,9 +120,8 @@ def _newest_file(file_pattern: str, started: float, until: float) -> News:
     (match,) = FileSystems.match([file_pattern])
     if not match.metadata_list:
         raise BeamIOError(f"no file matches watch_model_pattern={file_pattern!r}")
-    found = [(file.last_updated_in_seconds, file.path) for file in match.metadata_list]
-    modified, path = max(((at, path) for at, path in found if started < at < until), default=(0, ""))
-    return News(round(modified * 1e6), _metadata(path)) if path else News(0, None)
+    found = sorted(((file.last_updated_in_seconds, file.path) for file in match.metadata_list), reverse=True)
+    return [News(round(at * 1e6), _metadata(path)) for at, path in found if started < at < until]
 
 
 def _metadata(path: str) -> ModelMetadata:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from headrace.core.events import Event, ModelRefreshed, RefreshFailed
@@ -140,13 +140,14 @@ class Models:
 
     def _start(self, news: News) -> None:
         """Loads the very first model, for which everybody waits; where the newest one fails, an older one."""
+        older: Sequence[News] = ()
         if self._watch is not None and self.policy.look_due is None:
-            news = self._look(self._watch)
+            news, *older = self._look(self._watch) or [news]
         change = self._change(news)
         own = Version()
-        wanted = self.policy.first(change or {})
+        wanted, *others = (self.policy.first(one or {}) for one in (change, *map(self._change, older)))
         errors: list[tuple[Version, Exception]] = []
-        for version in dict.fromkeys((wanted, self.policy.serving, own)):
+        for version in dict.fromkeys((wanted, *others, self.policy.serving, own)):
             try:
                 keeper = self._open_keeper(version)
             except Exception as error:
@@ -192,7 +193,8 @@ class Models:
 
     def _look_again(self, watch: Watch) -> None:
         try:
-            self.see(self._look(watch))
+            for newest in self._look(watch)[:1]:
+                self.see(newest)
         except BaseException as error:  # a file system may raise what it likes; nobody else would see it
             with self._changed:
                 self._tell_failed(f"what matches {watch.pattern}", error)
@@ -200,7 +202,7 @@ class Models:
             with self._changed:
                 self._is_looking = False
 
-    def _look(self, watch: Watch) -> News:
+    def _look(self, watch: Watch) -> Sequence[News]:
         try:
             return watch.look()
         finally:

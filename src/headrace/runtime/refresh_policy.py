@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ class Watch(NamedTuple):
 
     pattern: str
     """Of the files."""
-    look: Callable[[], News]
-    """Says which file is the newest; raises where there is none at all."""
+    look: Callable[[], Sequence[News]]
+    """Tells of those that are newer than the transform, the newest first; raises where there is none at all."""
     interval_secs: float
     """Between two looks; it is a bundle that begins one, and the first bundle waits for it."""
 
