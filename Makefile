@@ -51,7 +51,7 @@ test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version 
 	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_recorders.py \
 	    tests/handlers/test_sklearn_inference.py tests/cli/test_run_mistakes.py
 
-test-engines: $(VENV)/.dev ## what needs an engine: Flink clusters, Spark, Prism (Java, Maven and Linux; root, for two machines)
+test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism (Java, Maven, Go and Linux; root, for two machines)
 	$(BIN)/pytest engines/tests --timeout 1800 --verbose
 
 lint: $(VENV)/.dev ## ruff: rules and formatting
@@ -65,7 +65,7 @@ architecture: $(VENV)/.dev ## who may import whom, what is public, how large fil
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest tests/architecture
 
-check: lint types architecture test ## all that CI looks at, but for the demo
+check: lint types architecture test ## what CI looks at, but for the demo, the engines and the oldest Beam
 
 clean: ## remove the environment, the demo's files and all caches
 	rm -rf $(VENV) $(OLDEST) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
