@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark flink flink-up flink-down test test-oldest test-engines lint types architecture check clean
+.PHONY: help demo embed benchmark flink flink-up flink-down test test-oldest test-engines fuzz lint types architecture check clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version 
 
 test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism (Java, Maven, Go and Linux; root, for two machines)
 	$(BIN)/pytest engines/tests --timeout 1800 --verbose
+
+fuzz: $(VENV)/.dev ## rows, files, streams and faults that nobody thought of, for an hour (make fuzz FUZZ='readers --seconds 60')
+	$(BIN)/python tests/fuzz $(FUZZ)
 
 lint: $(VENV)/.dev ## ruff: rules and formatting
 	$(BIN)/ruff check
