@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
     from headrace.core.errors import (
         ConfigurationError,
+        DeviceLostError,
         HeadraceError,
         HostDiedError,
         HostError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _HOME = {
     "BatchingConfig": "core.config",
     "ConfigurationError": "core.errors",
+    "DeviceLostError": "core.errors",
     "ErrorRecord": "core.result",
     "Failure": "core.result",
     "HandlerCard": "core.card",
@@ -72,6 +74,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BatchingConfig",
     "ConfigurationError",
+    "DeviceLostError",
     "ErrorRecord",
     "Failure",
     "HandlerCard",

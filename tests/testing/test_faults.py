@@ -16,7 +16,9 @@ from headrace import BatchingConfig, Failure, PredictionCountError, PredictionRe
 from headrace.testing import (
     BrokenGeneratorHandler,
     BrokenLoadHandler,
+    DeviceLosingHandler,
     DoublingHandler,
+    FakeDevice,
     FaultyFunction,
     FaultyHandler,
     FaultyLoadHandler,
@@ -109,6 +111,24 @@ def test_a_model_that_cannot_be_loaded(error):
 def test_faults_pickle_and_take_the_options_of_every_handler(handler):
     assert vars(pickle.loads(pickle.dumps(handler))) == vars(handler)
     assert handler.batch_elements_kwargs() == {"max_batch_size": 3}
+
+
+def test_a_lost_device_stays_lost_in_its_process_and_nowhere_else():
+    handler = DeviceLosingHandler(13)
+    model = handler.load_model()
+    again = pickle.loads(pickle.dumps(handler))
+    assert handler.run_inference([1, 2], model) == infer(DoublingHandler(), [1, 2])
+    for attempt in (lambda: handler.run_inference([13], model), lambda: infer(again, [1]), again.load_model):
+        with pytest.raises(RuntimeError, match=r"^CUDA error: device-side assert triggered$"):
+            attempt()
+    assert infer(DeviceLosingHandler(13), [1]) == infer(DoublingHandler(), [1])
+    code = "import pickle, sys; pickle.loads(sys.stdin.buffer.read()).load_model()"
+    subprocess.run([sys.executable, "-c", code], input=pickle.dumps(handler), check=True)
+
+
+def test_how_a_device_is_lost_can_be_chosen():
+    with pytest.raises(OSError, match="unplugged"):
+        FaultyFunction(FakeDevice(OSError, "unplugged").lose, 1)(1)
 
 
 def test_faults_are_committed_on_the_examples_that_cannot_be_borne():

@@ -9,6 +9,7 @@
     ├── PredictionCountError (ValueError)     a handler answered with too few or too many predictions
     ├── UnknownKeyError (KeyError)            a key that no KeyModelMapping names
     ├── ModelMemoryError (MemoryError)        the machine has no room for a model
+    ├── DeviceLostError (RuntimeError)        no call on a device can succeed any more in this process
     └── HostError (RuntimeError)              about the process in which an isolated model lives
         ├── HostStartError                    it cannot be started
         └── HostDiedError                     it died while it worked
@@ -85,6 +86,15 @@ class ModelMemoryError(HeadraceError, MemoryError):
     def __str__(self) -> str:
         model, reason = self.args
         return f"There is no room for {model}: {reason}"
+
+
+class DeviceLostError(HeadraceError, RuntimeError):
+    """Nothing that this process asks of a device, a GPU for example, can succeed any more: only a new process helps.
+
+    A handler may raise it, or raise something else from it, where Headrace would not recognise the error of its
+    framework. In a model host it ends the host, and the search for the element that caused it goes on in a new one. In
+    the worker process it is raised whatever exceptions are handled, since no element is to blame for those that follow.
+    """
 
 
 class HostError(HeadraceError, RuntimeError):

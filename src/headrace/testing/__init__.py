@@ -13,6 +13,8 @@ from headrace.testing.fakes import DoublingHandler, LoadCountingHandler, SlowHan
 from headrace.testing.faults import (
     BrokenGeneratorHandler,
     BrokenLoadHandler,
+    DeviceLosingHandler,
+    FakeDevice,
     FaultyFunction,
     FaultyHandler,
     FaultyLoadHandler,
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BrokenGeneratorHandler",
     "BrokenLoadHandler",
+    "DeviceLosingHandler",
     "DoublingHandler",
     "FakeClock",
+    "FakeDevice",
     "FaultyFunction",
     "FaultyHandler",
     "FaultyLoadHandler",

@@ -13,7 +13,9 @@ Faults are defined here, and the standard library has others::
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -135,6 +137,67 @@ class BrokenLoadHandler(DoublingHandler):
     def load_model(self) -> Doubler:
         """Raises ``error``."""
         raise self._error("the model cannot be loaded")
+
+
+class FakeDevice:
+    """A GPU that can be lost: once it is, whatever this process asks of it fails; other processes have it still.
+
+    ``FaultyFunction(device.lose, 13)`` and ``FaultyLoadHandler(device.lose)`` lose it elsewhere than in inference.
+
+    Args:
+        error: what to raise.
+        message: what it says; by default what PyTorch says of an assertion that failed in a kernel.
+    """
+
+    def __init__(
+        self, error: type[Exception] = RuntimeError, message: str = "CUDA error: device-side assert triggered"
+    ) -> None:
+        self._error = error
+        self._message = message
+        self._name = uuid.uuid4().hex  # known to the copies that other processes have
+
+    def lose(self) -> NoReturn:
+        """Loses it for this process, and raises what every later use raises."""
+        _lost_devices.add((os.getpid(), self._name))
+        raise self._error(self._message)
+
+    def use(self) -> None:
+        """Raises if this process has lost it."""
+        if (os.getpid(), self._name) in _lost_devices:
+            self.lose()
+
+
+_lost_devices: set[tuple[int, str]] = set()
+"""By process, since those that are forked have devices of their own."""
+
+
+class DeviceLosingHandler(DoublingHandler):
+    """Doubles on a device, and loses it on any batch that holds a poisonous example: from then on every call fails.
+
+    Args:
+        poison: the poisonous examples.
+        device: the device; by default one of its own.
+        options: those of ``headrace.ModelHandler``.
+    """
+
+    def __init__(self, *poison: Any, device: FakeDevice | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._poison = poison
+        self._device = device or FakeDevice()
+
+    def load_model(self) -> Doubler:
+        """Raises if this process has lost the device."""
+        self._device.use()
+        return super().load_model()
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Raises if the batch is poisoned, or any batch in this process was before."""
+        self._device.use()
+        if any(example in self._poison for example in batch):
+            self._device.lose()
+        return super().run_inference(batch, model, inference_args)
 
 
 Fault: TypeAlias = Callable[[], Any]

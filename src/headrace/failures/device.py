@@ -1,0 +1,84 @@
+"""Which errors say that a process has lost its device for good."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from headrace.core.errors import DeviceLostError, HostError
+
+_FRAMEWORKS = {"cupy", "cupy_backends", "jaxlib", "numba", "onnxruntime", "pycuda", "tensorflow", "torch", "xgboost"}
+"""Whose errors need not be RuntimeErrors."""
+
+_EVENTS = (
+    "device-side assert triggered",
+    "an illegal (memory access|instruction) was encountered",
+    "misaligned address",
+    "invalid program counter",
+    "hardware stack error",
+    "operation not supported on global/shared address space",
+    "unspecified launch failure",
+    "the launch timed out and was terminated",
+    "uncorrectable (ecc|nvlink) error",
+    "context is destroyed",
+)
+"""In CUDA's words, which are HIP's, too."""
+
+_NAMES = (
+    "assert",
+    "illegal_?(address|instruction)",
+    "misaligned_?address",
+    "invalid_?pc",
+    "hardware_?stack_?error",
+    "invalid_?address_?space",
+    "launch_?(failed|failure|time_?out)",
+    "(ecc|nvlink)_?(uncorrectable|not_?correctable)",
+    "context_?is_?destroyed",
+)
+"""What follows in names, as in CUDA_ERROR_ILLEGAL_ADDRESS and cudaErrorIllegalAddress."""
+
+_LOST = re.compile(
+    "|".join(
+        [
+            rf"(?i:\b(cuda|hip)|(?-i:\bcu[A-Z]))[^\n]*?(?i:{'|'.join(_EVENTS)})",
+            rf"(?i:\b(cuda|hip)_?error_?({'|'.join(_NAMES)})\b)",
+            r"\bGPU sync failed\b",  # TensorFlow
+            r"\bGetDeviceRemovedReason\b|\b(0x)?887[Aa]00(05|06|07|20)\b",  # DirectX: removed, hung, reset, driver
+            r"\b(UR|ZE|PI)(_RESULT)?_ERROR_DEVICE_LOST\b",  # Intel
+            r"\bkIOGPUCommandBufferCallbackErrorSubmissionsIgnored\b",  # Metal
+        ]
+    )
+)
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether nothing that this process asks of its device can succeed any more, by an error or what it came from.
+
+    Other errors of a device pass, as want of memory does, or are about the program, as "no kernel image" is. What a
+    host has died of is over.
+    """
+    return any(_says_so(one) for one in _chain(error))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was raised from, or while it was handled, unless a host died of it."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen and not isinstance(link, HostError):
+        yield link
+        seen.add(id(link))
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, DeviceLostError):
+        return True
+    is_frameworks = any(cls.__module__.partition(".")[0] in _FRAMEWORKS for cls in type(error).__mro__)
+    return (is_frameworks or isinstance(error, RuntimeError)) and _LOST.search(_text(error)) is not None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return ""

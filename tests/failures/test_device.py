@@ -1,0 +1,137 @@
+"""A device that is lost for good is told from errors that pass, in the words of every framework."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow
+import torch
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+from xgboost.core import XGBoostError
+
+from headrace import DeviceLostError, HostDiedError
+from headrace.failures.device import is_device_lost
+
+PYTORCH = """CUDA error: {}
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
+ASSERT = PYTORCH.format("device-side assert triggered")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DeviceLostError("the stick was pulled out"),
+        RuntimeError(ASSERT),
+        torch.AcceleratorError(ASSERT),
+        torch.AcceleratorError(PYTORCH.format("an illegal memory access was encountered")),
+        torch.AcceleratorError(PYTORCH.format("an illegal instruction was encountered")),
+        torch.AcceleratorError(PYTORCH.format("misaligned address")),
+        torch.AcceleratorError(PYTORCH.format("unspecified launch failure")),
+        torch.AcceleratorError(PYTORCH.format("the launch timed out and was terminated")),
+        torch.AcceleratorError(PYTORCH.format("uncorrectable ECC error encountered")),
+        torch.AcceleratorError(PYTORCH.format("uncorrectable NVLink error detected during the execution")),
+        torch.AcceleratorError(
+            "HIP error: an illegal memory access was encountered\nSearch for `hipErrorIllegalAddress'"
+        ),
+        RuntimeError("cuda runtime error (59) : device-side assert triggered at /torch/lib/THC/THCTensorCopy.c:18"),
+        RuntimeError("Native API failed. Native API returns: 20 (UR_RESULT_ERROR_DEVICE_LOST)"),
+        RuntimeError(
+            "The GPU device instance has been suspended. "
+            "Use GetDeviceRemovedReason to determine the appropriate action."
+        ),
+        RuntimeError(
+            "Command buffer execution failed: Ignored (for causing prior/excessive GPU errors) "
+            "(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)"
+        ),
+        RuntimeError("cuStreamSynchronize failed: an illegal memory access was encountered"),
+        RuntimeError("INTERNAL: Failed to synchronize: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"),
+        RuntimeError("CUDA_ERROR_ASSERT"),
+        RuntimeError("hipErrorECCNotCorrectable"),
+        tensorflow.errors.InternalError(None, None, "GPU sync failed"),
+        tensorflow.errors.InternalError(None, None, "Failed to query event: CUDA_ERROR_LAUNCH_FAILED"),
+        tensorflow.errors.UnknownError(None, None, "CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address"),
+        Fail(
+            "[ONNXRuntimeError] : 1 : FAIL : CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; "
+            "hostname=h ; expr=cudaStreamSynchronize(static_cast<cudaStream_t>(stream_));"
+        ),
+        Fail("[ONNXRuntimeError] : 1 : FAIL : CUDA failure 710: device-side assert triggered ; GPU=0"),
+        Fail("[ONNXRuntimeError] : 1 : FAIL : ExecutionProvider.cpp(962): 887A0005 The GPU device instance has been"),
+        Fail("[ONNXRuntimeError] : 1 : FAIL : 887A0006 The GPU will not respond to more commands"),
+        XGBoostError("parallel_for failed: cudaErrorIllegalAddress: an illegal memory access was encountered"),
+    ],
+    ids=repr,
+)
+def test_lost(error):
+    assert is_device_lost(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"),
+        RuntimeError("CUDA error: out of memory"),
+        torch.AcceleratorError(PYTORCH.format("no kernel image is available for execution on the device")),
+        torch.AcceleratorError(PYTORCH.format("invalid device ordinal")),
+        torch.AcceleratorError(PYTORCH.format("invalid configuration argument")),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("No CUDA GPUs are available"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9.00 GB)"),
+        RuntimeError("the current row: a misaligned address"),
+        tensorflow.errors.ResourceExhaustedError(None, None, "CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+        tensorflow.errors.InvalidArgumentError(None, None, "indices[0] = 7 is not in [0, 5)"),
+        Fail("[ONNXRuntimeError] : 1 : FAIL : CUDA failure 2: out of memory ; GPU=0"),
+        ValueError(f"no label can be read from the text {ASSERT!r}"),
+        HostDiedError(ASSERT),
+        MemoryError(),
+        KeyboardInterrupt(),
+    ],
+    ids=repr,
+)
+def test_not_lost(error):
+    assert not is_device_lost(error)
+
+
+def chained(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+def test_what_an_error_was_raised_from_counts():
+    assert is_device_lost(chained(ValueError("no prediction"), chained(OSError(), RuntimeError(ASSERT))))
+    assert not is_device_lost(chained(ValueError("no prediction"), KeyError()))
+
+
+def test_what_was_being_handled_counts_unless_it_was_put_aside():
+    def raised(*, aside):
+        try:
+            try:
+                raise RuntimeError(ASSERT)
+            except RuntimeError:
+                if aside:
+                    raise ValueError("the batch runs on the CPU, but this row does not") from None
+                raise ValueError("cleaning up failed, too")
+        except ValueError as error:
+            return error
+
+    assert is_device_lost(raised(aside=False))
+    assert not is_device_lost(raised(aside=True))
+
+
+def test_what_a_host_died_of_is_over():
+    assert not is_device_lost(chained(HostDiedError("the host lost its device"), RuntimeError(ASSERT)))
+
+
+def test_a_chain_that_bites_its_tail_ends():
+    one, other = ValueError(), ValueError()
+    one.__cause__, other.__cause__ = other, one
+    assert not is_device_lost(one)
+
+
+def test_an_error_that_cannot_say_what_it_is():
+    class Mute(RuntimeError):
+        def __str__(self):
+            raise TypeError("no words")
+
+    assert not is_device_lost(Mute())
