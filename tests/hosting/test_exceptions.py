@@ -276,6 +276,19 @@ def test_no_error_is_kept_longer_than_its_message():
         gc.enable()
 
 
+def test_a_trial_leaves_no_tensor_behind():
+    """torch's own unpickling keeps a sparse one."""
+    error = ValueError(torch.eye(3).to_sparse())
+    before = count_sparse()
+    stand_ins([error])
+    assert count_sparse() == before
+
+
+def count_sparse():
+    gc.collect()
+    return sum(type(one) is torch.Tensor and one.is_sparse for one in gc.get_objects())
+
+
 def test_the_traceback_in_the_other_process_is_shown_as_the_cause():
     lines = traceback.format_exception(raised(int, "x"))
     with pytest.raises(Frozen) as caught:

@@ -84,7 +84,7 @@ class TorchArrays:
         return {
             torch.UntypedStorage: _export_storage,
             torch.TypedStorage: _export_typed_storage,
-            torch.Tensor: _export_tensor,
+            torch.Tensor: _reduce_unusual,
             **dict.fromkeys(_scripted(), _refuse_script),
             **dict.fromkeys(filter(_is_parametrized, _subclasses(torch.nn.Module)), _export_parametrized),
         }
@@ -119,7 +119,7 @@ def _agree(values: Sequence[torch.Tensor]) -> bool:
 
 def _reduce(tensor: torch.Tensor) -> Any:
     if _is_unusual(tensor):
-        return tensor.__reduce_ex__(5)
+        return _reduce_unusual(tensor)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = plain.as_strided((plain.numel(),), (1,))  # a single element may have any stride
     data: Any = flat.view(torch.uint8).numpy()
@@ -171,17 +171,25 @@ def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStor
     return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
-def _export_tensor(tensor: torch.Tensor) -> Any:
-    reduced = tensor.__reduce_ex__(5)
-    return (_sparse, reduced[1]) if reduced[0] is torch._utils._rebuild_sparse_tensor else reduced
+def _reduce_unusual(tensor: torch.Tensor) -> Any:
+    """As torch does it, but for sparse tensors: torch keeps those that it rebuilds in a list until its next load."""
+    reduced: Any = tensor.__reduce_ex__(5)
+    if reduced[0] is torch._utils._rebuild_sparse_tensor:
+        return _sparse, (*reduced[1], tensor.requires_grad)
+    if reduced[0] is torch._tensor._rebuild_from_type_v2 and reduced[1][0] is torch._utils._rebuild_sparse_tensor:
+        _, cls, parts, state = reduced[1]
+        return reduced[0], (_sparse, cls, (*parts, tensor.requires_grad), state)
+    return reduced
 
 
-def _sparse(layout: torch.layout, parts: tuple[Any, ...]) -> torch.Tensor:
-    """As torch does it, but torch keeps what it makes in a list until ``torch.load`` ends."""
+def _sparse(layout: torch.layout, parts: tuple[Any, ...], requires_grad: bool) -> torch.Tensor:
+    """A sparse tensor of what torch takes one apart into, which was valid and so need not be validated again."""
     if layout is torch.sparse_coo:
         indices, values, size, is_coalesced = parts
-        return torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=is_coalesced)
-    return torch.sparse_compressed_tensor(*parts, layout=layout, check_invariants=False)
+        made = torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=is_coalesced)
+    else:
+        made = torch.sparse_compressed_tensor(*parts, layout=layout, check_invariants=False)
+    return made.detach().requires_grad_(requires_grad)
 
 
 def _scripted() -> Iterator[type]:

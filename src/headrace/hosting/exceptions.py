@@ -14,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from headrace.hosting.pickling import all_reducers
 from headrace.hosting.portable import MEMBERS, PLAIN, PROTOCOL, text_of
 
 _IS_MADE_AT_RUN_TIME = 1 << 9  # Py_TPFLAGS_HEAPTYPE
@@ -111,6 +112,7 @@ class _Trial(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles exceptions as they are to travel; only ``root`` as it would on its own."""
 
     def __init__(self, file: io.BytesIO, inspection: _Inspection, root: BaseException | None) -> None:
+        self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **all_reducers()}  # which super().__init__ reads
         super().__init__(file, PROTOCOL)
         self._inspection = inspection
         self._root = root
