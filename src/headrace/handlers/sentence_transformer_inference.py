@@ -9,6 +9,7 @@ from typing import Any
 from headrace.core.card import HandlerCard
 from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
 from headrace.handlers.torch_tensors import DEVICES, cuda_is_usable, device_named, load_onto, owned
@@ -18,17 +19,26 @@ try:
 except ImportError as error:
     raise MissingExtraError("numpy", "sentence-transformers") from error
 try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("torch", "sentence-transformers") from error
+try:
     import sentence_transformers
 except ImportError as error:
     raise MissingExtraError("sentence_transformers", "sentence-transformers") from error
 
 __all__ = ["SentenceTransformerModelHandler"]
 
+_CALIBRATED = ("int8", "uint8")
+"""Precisions whose values depend on the range of each dimension; those of binary ones only on its sign."""
+
 
 class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
     """Texts to vectors: an example's prediction is a 1-D numpy array of 32-bit floats.
 
-    ``inference_args`` go to the model's ``encode``, for example ``normalize_embeddings=True`` or ``prompt_name``.
+    ``inference_args`` go to the model's ``encode``, for example ``normalize_embeddings=True`` or ``prompt_name``. The
+    precisions ``"int8"`` and ``"uint8"`` need ``quantization_ranges``: ``encode`` would take the ranges of each batch,
+    and a text's vector would depend on its neighbours.
 
     Args:
         model_name: id of a model on the Hugging Face hub, or the folder of one that was saved.
@@ -37,10 +47,14 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         max_seq_length: longest text, in tokens, of which nothing is cut off; None: the model's own.
         load_model_args: keyword arguments for ``SentenceTransformer``; a ``device`` among them, or a ``device_map`` in
             its ``model_kwargs``, takes the place of the argument ``device``.
+        quantization_ranges: the smallest and the largest value of each dimension, as an array of shape (2, dimensions),
+            or the path or URI of a ``.npy`` file with it; of embeddings of texts like those to come, it is
+            ``numpy.stack([embeddings.min(axis=0), embeddings.max(axis=0)])``.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: there is no name, or the device is another one or given twice.
+        ConfigurationError: there is no name, the device is another one or given twice, or the ranges are none.
+        OSError: the file of the ranges cannot be opened.
     """
 
     card = HandlerCard(
@@ -58,6 +72,7 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         device: str | None = None,
         max_seq_length: int | None = None,
         load_model_args: dict[str, Any] | None = None,
+        quantization_ranges: Any = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -71,6 +86,7 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         self._is_placed = any(given.get(name) is not None for name in ("device", "device_map"))
         if device and self._is_placed:
             raise ConfigurationError("load_model_args say where the model goes; leave out these or device.")
+        self._ranges: Any = None if quantization_ranges is None else _as_ranges(quantization_ranges)
 
     def load_model(self) -> Any:
         """The model, in evaluation mode, on its device.
@@ -90,15 +106,35 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
 
         Raises:
             TypeError: an example is no string.
+            ValueError: ``quantization_ranges`` are missing, or are for vectors of another length.
         """
+        self.validate_inference_args(inference_args)
         for text in batch:
             if not isinstance(text, str):
                 raise TypeError(f"an example must be a text, not {type(text).__qualname__}.")
         options = {"batch_size": len(batch), "show_progress_bar": False, **(inference_args or {})}
+        precision = options.pop("precision", None) if options.get("precision") in _CALIBRATED else None
         vectors = model.encode(list(batch), **options)
+        if precision:
+            vectors = self._quantized(vectors, precision)
         if isinstance(vectors, numpy.ndarray):
             return to_results(batch, [vector.copy() for vector in vectors], self._model_name)
         return to_results(batch, list(map(owned, vectors)), self._model_name)
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Refuses a precision that needs ``quantization_ranges`` where there are none.
+
+        Raises:
+            ConfigurationError: it does.
+        """
+        precision = (inference_args or {}).get("precision")
+        if precision in _CALIBRATED and self._ranges is None:
+            raise ConfigurationError(
+                f"precision={precision!r} needs quantization_ranges, since those of each batch would make a text's "
+                "vector depend on its neighbours: give the handler "
+                "quantization_ranges=numpy.stack([embeddings.min(axis=0), embeddings.max(axis=0)]) of the embeddings "
+                "of some typical texts, or the path of a .npy file with it."
+            )
 
     def update_model_path(self, model_path: str | None = None) -> None:
         """Makes the next ``load_model`` load another model; ``None`` leaves it as it is."""
@@ -121,8 +157,44 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
             raise ValueError(f"column {column!r} holds {repr(value)[:80]}, which is no text.")
         return value
 
+    def _quantized(self, vectors: Any, precision: str) -> Any:
+        """What ``encode`` answered, with whole numbers, and as arrays or tensors, as it was."""
+        if len(vectors) and vectors[0].shape[-1] != self._ranges.shape[1]:
+            raise ValueError(
+                f"quantization_ranges are for vectors of length {self._ranges.shape[1]}, and these are of length "
+                f"{vectors[0].shape[-1]}."
+            )
+        quantize = sentence_transformers.util.quantize_embeddings
+        if isinstance(vectors, numpy.ndarray):
+            return quantize(vectors, precision, self._ranges)
+        return [torch.from_numpy(quantize(one[None], precision, self._ranges)[0]) for one in vectors]
+
     def _load(self, **where: Any) -> Any:
         model = sentence_transformers.SentenceTransformer(self._model_name, **where, **self._load_model_args)
         if self._max_seq_length is not None:
             model.max_seq_length = self._max_seq_length
         return model.eval().requires_grad_(False)
+
+
+def _as_ranges(given: Any) -> Any:
+    """An array of shape (2, dimensions), from a file if its path is given.
+
+    Raises:
+        ConfigurationError: it is of another shape, or not of finite numbers, the smaller ones first.
+    """
+    try:
+        ranges = numpy.asarray(_loaded(given) if isinstance(given, str | os.PathLike) else given)
+    except (ValueError, EOFError) as error:
+        raise ConfigurationError(f"quantization_ranges are no array: {error}") from error
+    is_table = ranges.dtype.kind in "iuf" and ranges.ndim == 2 and len(ranges) == 2
+    if not is_table or not numpy.isfinite(ranges).all() or (ranges[0] > ranges[1]).any():
+        raise ConfigurationError(
+            "quantization_ranges must be an array of shape (2, dimensions) with the smallest and the largest value of "
+            f"each dimension, not {ranges.dtype} of shape {ranges.shape}."
+        )
+    return ranges.astype(numpy.float32)
+
+
+def _loaded(path: str | os.PathLike[str]) -> Any:
+    with open_uri(os.fspath(path)) as file:
+        return numpy.load(file, allow_pickle=False)
