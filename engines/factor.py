@@ -16,6 +16,8 @@ RELEASED = "released"
 """The file that a slow model waits for."""
 SPOILT = 13
 """Of so many numbers one is more than the model can bear."""
+OFFSET = "offset"
+"""An argument of the model's call: is added to each product."""
 _PATIENCE_SECS = 240.0
 
 
@@ -34,7 +36,8 @@ class _Factor(ModelHandler[int, PredictionResult, Any]):
     def run_inference(self, batch: Sequence[int], model: Any, inference_args: Any = None) -> list[PredictionResult]:
         if any(number > 0 and number % SPOILT == 0 for number in batch):
             raise ValueError("a number is spoilt")
-        return [PredictionResult(number, int(number * model[0]), Path(self._path).name) for number in batch]
+        offset, name = (inference_args or {}).get(OFFSET, 0), Path(self._path).name
+        return [PredictionResult(number, int(number * model[0]) + offset, name) for number in batch]
 
     def update_model_path(self, model_path: str | None = None) -> None:
         self._path = model_path or self._path

@@ -105,7 +105,8 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
     """Runs a stream.
 
     Args:
-        kind: ``refresh`` and ``watched`` are told of a newer model, by a side input or by its file.
+        kind: ``refresh`` and ``watched`` are told of a newer model, by a side input or by its file; in ``late`` and
+            ``arguments`` windows allow no lateness; in ``arguments`` each has its own arguments of the model's call.
         engine: where.
         act: directs it, once it has begun; afterwards the source ends.
     """
@@ -114,7 +115,8 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
         (folder / "records").mkdir()
         options = PipelineOptions(engine.options(**{RECORDS: str(folder / "records")}))
         pipeline = beam.Pipeline(options=options)
-        stream.build(pipeline, _infer(kind, pipeline, folder, engine), folder)
+        lateness_secs = 0 if kind in {"late", "arguments"} else stream.LATENESS_SECS
+        stream.build(pipeline, _infer(kind, pipeline, folder, engine), folder, lateness_secs)
         began = time.monotonic()
         result = pipeline.run()
         play = Play(folder, result)
@@ -123,7 +125,7 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
             act(play)
             play.allow(END)
             wait_until(lambda: stream.all_grouped(play.records), _PATIENCE_SECS)  # if not, it is told of as a problem
-        problems = stream.problems(play.records, _FACTORS)
+        problems = stream.problems(play.records, _FACTORS, with_offsets=kind == "arguments")
         processes = table(read(folder / "records"))
         return Report(kind, engine.title, problems, play.facts, processes, time.monotonic() - began)
 
@@ -131,13 +133,15 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
 def _infer(kind: str, pipeline: beam.Pipeline, folder: Path, engine: Engine) -> Any:
     sizes = {"min_batch_size": BATCH, "max_batch_size": BATCH, "max_batch_duration_secs": WAITS_SECS}
     handler = Factor(save(folder / "first.npy", _FACTORS["first.npy"]), **sizes)
-    newer: dict[str, Any] = {}
+    more: dict[str, Any] = {}
     if kind == "refresh":
         path = save(folder / "slow.npy", _FACTORS["slow.npy"])
-        newer["model_metadata_pcoll"] = engine.news(pipeline, path, folder)
+        more["model_metadata_pcoll"] = engine.news(pipeline, path, folder)
     if kind == "watched":
-        newer.update(watch_model_pattern=str(folder / "*.npy"), interval=1)
-    return RunInference(handler, placement=engine.placement, **newer).with_exception_handling()
+        more.update(watch_model_pattern=str(folder / "*.npy"), interval=1)
+    if kind == "arguments":
+        more["inference_args"] = stream.offsets(pipeline)
+    return RunInference(handler, placement=engine.placement, **more).with_exception_handling()
 
 
 @contextlib.contextmanager
@@ -159,7 +163,14 @@ def windows(play: Play) -> None:
     last = stream.LATENESS_SECS + stream.WINDOW_SECS
     play.wait("the end of its lateness", lambda: play.records.on_time(last))
     play.allow("too late")
-    play.wait("the one that is too late", lambda: stream.TOO_LATE in play.records.numbers("sent"))
+    play.wait("the one that is too late", lambda: stream.TOO_LATE in play.records.numbers("said"))
+
+
+def late(play: Play) -> None:
+    """An element comes when its window is over."""
+    play.wait("the first window", lambda: play.records.on_time(0))
+    play.allow("too late")
+    play.wait("the one that is too late", lambda: stream.TOO_LATE in play.records.numbers("said"))
 
 
 def refresh(play: Play, tell: Callable[[Play], None]) -> None:
@@ -191,6 +202,8 @@ def put(play: Play) -> None:
 
 ACTS: dict[str, Callable[[Play], None]] = {
     "windows": windows,
+    "late": late,
+    "arguments": late,
     "refresh": lambda play: refresh(play, tell),
     "watched": lambda play: refresh(play, put),
 }

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.pvalue import AsDict
 from apache_beam.transforms import trigger, window
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.windowed_value import PaneInfoTiming
-from factor import SPOILT
+from factor import OFFSET, SPOILT
 from gated import FAR, Numbers, Source, Step, Steps
 from recording import write
 
@@ -24,28 +26,32 @@ WINDOW_SECS = 10
 LATENESS_SECS = 60
 LATE, TOO_LATE = -1, -2
 """Elements of the first window that come after its end, and after the lateness that is allowed; each has a file."""
+_WINDOWS = 100
+"""Far more than a stream here ever sees."""
 ONWARD = "onward"
 """The file without which the first window goes on taking what is late."""
 NEWS = "news"
 """The file with which the newer model is told of."""
 
 
-def build(pipeline: beam.Pipeline, infer: beam.PTransform, folder: Path) -> None:
+def build(pipeline: beam.Pipeline, infer: beam.PTransform, folder: Path, lateness_secs: int = LATENESS_SECS) -> None:
     """Numbers come, are predicted in windows, and are grouped by these; every step is written down.
 
     Args:
         pipeline: a streaming one.
         infer: RunInference, with exception handling.
         folder: of the files that direct it.
+        lateness_secs: that the windows allow; where none is, nothing comes that is only late.
     """
     parts: list[Any] = [Numbers(part, PARTS, PER_SECOND, ONWARD, LATENESS_SECS) for part in range(PARTS)]
-    parts.append(Steps((Step(LATE, 3.0, FAR, "late"), Step(TOO_LATE, 4.0, FAR, "too late"))))
+    late = (Step(LATE, 3.0, FAR, "late"),) if lateness_secs else ()
+    parts.append(Steps((*late, Step(TOO_LATE, 4.0, FAR, "too late"))))
     numbers = _source(pipeline, "Numbers", parts, folder)
     windows = beam.WindowInto(
         window.FixedWindows(WINDOW_SECS),
         trigger=trigger.AfterWatermark(late=trigger.AfterCount(1)),
         accumulation_mode=trigger.AccumulationMode.DISCARDING,
-        allowed_lateness=LATENESS_SECS,
+        allowed_lateness=lateness_secs,
     )
     said, letters = numbers | "Sent" >> beam.Map(_sent) | "Windows" >> windows | "Predict" >> infer
     _ = letters.failed_inferences | "Letters" >> beam.Map(_letter)
@@ -76,6 +82,14 @@ def news_in_windows(pipeline: beam.Pipeline, path: str, folder: Path) -> beam.PC
     steps.append(Step(ModelMetadata(path, "newer"), ends[-1], FAR))
     told = _source(pipeline, "News", [Steps(tuple(steps))], folder)
     return told | "In windows" >> beam.WindowInto(window.FixedWindows(WINDOW_SECS))
+
+
+def offsets(pipeline: beam.Pipeline) -> AsDict:
+    """Arguments of the model's call, those of each window other ones: what it is to add."""
+    starts = [WINDOW_SECS * number for number in range(_WINDOWS)]
+    pairs = [TimestampedValue((OFFSET, start), start) for start in starts]
+    stamped = pipeline | "Offsets" >> beam.Create(pairs) | "At their times" >> beam.Map(lambda pair: pair)
+    return AsDict(stamped | "Their windows" >> beam.WindowInto(window.FixedWindows(WINDOW_SECS)))
 
 
 def _source(pipeline: beam.Pipeline, label: str, parts: list[Any], folder: Path) -> beam.PCollection:
@@ -148,12 +162,13 @@ def all_grouped(records: Records) -> bool:
     return records.numbers("sent") - {TOO_LATE} <= grouped | records.numbers("letter")
 
 
-def problems(records: Records, factors: Mapping[str, int]) -> list[str]:
+def problems(records: Records, factors: Mapping[str, int], *, with_offsets: bool = False) -> list[str]:
     """What is not as it must be; empty: all is.
 
     Args:
         records: of a stream that is over.
         factors: what each model multiplies by.
+        with_offsets: whether it had ``offsets``.
     """
     sent, said, letters = records.numbers("sent"), records.of("said"), records.of("letter")
     here = [*said, *letters]
@@ -161,12 +176,14 @@ def problems(records: Records, factors: Mapping[str, int]) -> list[str]:
     regular = {number for number in sent if number >= 0}
     panes = [(pane["start"], pane["timing"], number) for pane in records.of("pane") for number in pane["numbers"]]
     on_time = {number for start, timing, number in panes if timing == "ON_TIME" and start == _start(number)}
-    gone = regular - {line["number"] for line in here}
+    gone = sent - {line["number"] for line in here}
     facts = {
         "elements are lost": gone,
         "numbers are missing in the source": _gaps(regular),
         "predictions are wrong": {
-            line["number"] for line in said if line["value"] != line["number"] * factors[line["model"]]
+            line["number"]
+            for line in said
+            if line["value"] != line["number"] * factors[line["model"]] + with_offsets * _start(line["number"])
         },
         "elements have lost their timestamps": {
             line["number"] for line in here if line["second"] != _second(line["number"])

@@ -28,7 +28,7 @@ def engine(cluster: Cluster, kind: str) -> Engine:
     saving = (f"--checkpointing_interval={CHECKPOINT_MS}", "--finish_bundle_before_checkpointing")
     options = (
         "--streaming",
-        *((_NEVER_IDLE,) if kind == "refresh" else saving),
+        *((_NEVER_IDLE,) if kind in {"arguments", "refresh"} else saving),
         *("--number_of_execution_retries=60", "--execution_retry_delay=1000"),  # until there are slots again
     )
     return Engine(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
@@ -16,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from headrace.beam.buffer import BufferDoFn
 from headrace.beam.chunks import Chunk, ChunkCoder
-from headrace.beam.gather import _Wait
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import Request, prepare
 from headrace.testing import FakeClock, SlowHandler
@@ -131,6 +133,47 @@ def test_the_end_of_a_window_ends_the_wait():
     stream = Stream().add(1, 2).watermark(10).add(11).wait(1).add(12, 3, at=14)
     seen = stream.run(waiting(3, seconds=1000), window.FixedWindows(10))
     assert batches(seen) == {(1, 2), (3, 11, 12)}
+
+
+INTO = [window.FixedWindows(10), window.SlidingWindows(10, 5), window.Sessions(10)]
+
+
+@pytest.mark.parametrize("into", INTO)
+@pytest.mark.parametrize("lateness", [0, 60])
+@pytest.mark.parametrize("arguments", [False, True])
+def test_what_waits_is_in_the_global_window(into, lateness, arguments):
+    """In any other a runner drops late elements (Flink does), the bundle-based direct runner does not."""
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    side = pipeline | "Side" >> beam.Create([("a", 1)]) | "Side's" >> beam.WindowInto(window.FixedWindows(10))
+    batching = BatchingConfig(max_batch_duration_secs=5)
+    transform = RunInference(Sizes(), batching=batching, inference_args=beam.pvalue.AsDict(side) if arguments else None)
+    elements = pipeline | beam.Create([1])
+    elements.is_bounded = False
+    _ = elements | beam.WindowInto(into, allowed_lateness=lateness) | transform
+    proto = pipeline.to_runner_api()
+    parts = proto.components
+    windows = []
+    for step in parts.transforms.values():
+        if step.spec.urn == common_urns.primitives.PAR_DO.urn:
+            payload = beam_runner_api_pb2.ParDoPayload.FromString(step.spec.payload)
+            if payload.state_specs:
+                (given_,) = step.inputs.values()
+                strategy = parts.pcollections[given_].windowing_strategy_id
+                windows.append(parts.windowing_strategies[strategy].window_fn.urn)
+    waits = not (arguments and into == INTO[2])  # each element sees the arguments of its own window
+    assert windows == [common_urns.global_windows.urn] * waits
+
+
+@pytest.mark.parametrize("into", INTO)
+@pytest.mark.parametrize("lateness", [0, 60])
+def test_elements_after_the_end_of_their_window_come_out(into, lateness):
+    """As without waiting, whatever lateness is allowed: what becomes of them is for the steps behind to say."""
+    stream = Stream().add(1).watermark(100).add(2, 103, 3).watermark(101).wait(5).add(4)
+    seen = stream.run(waiting(2, seconds=5), into, lateness=lateness)
+    windows = {n: {one.start for one in into.assign(into.AssignContext(Timestamp(n)))} for n in (1, 2, 3, 4, 103)}
+    assert sorted((example, stamp, start) for (example, _), stamp, start in seen) == sorted(
+        (n, float(n), float(start)) for n, starts in windows.items() for start in starts
+    )
 
 
 def test_an_element_in_two_windows_waits_in_both():
@@ -285,6 +328,8 @@ class Value(Cell):
 
 
 WHERE = window.IntervalWindow(0, 100)
+WINDOW_CODER = window.FixedWindows(100).get_window_coder()
+KEY = "buffer", WINDOW_CODER.encode(WHERE)
 
 
 def chunk(coder, stamps, waited=0.0):
@@ -298,7 +343,8 @@ def chunk(coder, stamps, waited=0.0):
 )
 def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arrivals, target):
     batching = BatchingConfig(min_batch_size=target, max_batch_size=target, max_batch_duration_secs=5, clock=now)
-    wait, coder = _Wait(prepare(Sizes(), Request(batching=batching))), ChunkCoder(beam.coders.VarIntCoder())
+    wait = BufferDoFn(prepare(Sizes(), Request(batching=batching)), WINDOW_CODER)
+    coder = ChunkCoder(beam.coders.VarIntCoder())
     wait.setup()
     bag, state, due, window_end = Cell(), Value(), Timer(), Timer()
     NOW[0] = 1000.0
@@ -306,21 +352,21 @@ def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arriv
     for stamps, pause in arrivals:
         NOW[0] += pause
         if due.fires is not None and due.fires <= NOW[0]:
-            left += wait.on_due(WHERE, bag, state, due)
+            left += wait.on_due(KEY, bag, state, due)
             kept = []
         due.at = window_end.at = min(stamps)
         together = [*kept, *stamps]
         rest = together[len(together) // target * target :]
         first = first if kept and len(rest) == len(together) else NOW[0]
         began_here, kept = len(rest) <= len(stamps), rest
-        left += wait.process(("key", tuple(chunk(coder, stamps))), WHERE, bag, state, due, window_end)
+        left += wait.process((KEY, tuple(chunk(coder, stamps))), bag, state, due, window_end)
         assert (due.fires, due.holds is None) == (pytest.approx(first + 5) if kept else None, not kept)
         if kept:
             first_of_all = min(stamps) if began_here else min(first_of_all, *stamps)
             assert first_of_all <= due.holds <= min(kept)  # a chunk that is parted holds it for all its elements
             assert window_end.fires == pytest.approx(100, abs=0.001)
-    left += wait.on_window_end(WHERE, bag, state, due)
-    assert (due.fires, wait.on_due(WHERE, bag, state, due)) == (None, [])
+    left += wait.on_window_end(KEY, bag, state, due)
+    assert (due.fires, wait.on_due(KEY, bag, state, due)) == (None, [])
     lists = [
         [one.value for fields, start, stop in several.value for one in coder.decode(Chunk(*fields), WHERE)[start:stop]]
         for several in left
@@ -332,10 +378,10 @@ def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arriv
 
 def test_what_an_element_waited_in_its_bundle_counts():
     batching = BatchingConfig(min_batch_size=2, max_batch_duration_secs=5, clock=now)
-    wait = _Wait(prepare(Sizes(), Request(batching=batching)))
+    wait = BufferDoFn(prepare(Sizes(), Request(batching=batching)), WINDOW_CODER)
     wait.setup()
     NOW[0], due = 1000.0, Timer()
     late = chunk(ChunkCoder(beam.coders.VarIntCoder()), [3], waited=4.0)
-    assert list(wait.process(("key", tuple(late)), WHERE, Cell(), Value(), due, Timer())) == []
+    assert list(wait.process((KEY, tuple(late)), Cell(), Value(), due, Timer())) == []
     assert due.fires == 1001.0
     wait.teardown()

@@ -23,6 +23,7 @@ from headrace.testing import DoublingHandler, FakeClock
 
 WINDOWS = [window.IntervalWindow(start, start + 10) for start in (0, 5, 10)]
 CODER = ChunkCoder(registry.get_coder(object))
+WINDOW_CODER = window.SlidingWindows(10, 5).get_window_coder()
 
 
 class Negative(ModelHandler):
@@ -34,19 +35,22 @@ class Negative(ModelHandler):
 
 
 def chooses(elements, *, handler=None, pauses=(), **options):
-    """What leaves for elements with their windows: (buffer's name, window, values, timestamp)."""
+    """What leaves for elements with their windows: (buffer's name, its window, values, timestamp)."""
     clock = FakeClock()
     batching = BatchingConfig(max_batch_duration_secs=5, clock=clock.seconds, **options)
-    choose = _Choose(make_plan(handler or DoublingHandler(), batching), CODER)
+    choose = _Choose(make_plan(handler or DoublingHandler(), batching), CODER, WINDOW_CODER)
     choose.start_bundle()
     left = []
     for place, (value, stamp, windows) in enumerate(elements):
         clock.advance(pauses[place] if place < len(pauses) else 0)
         left += choose.process(value, WindowedValue(value, Timestamp(stamp), windows))
     left += choose.finish_bundle()
+    assert {one.windows for one in left} <= {(window.GlobalWindow(),)}  # where nothing is late
+    parts = [(*one.value[0], Chunk(*one.value[1]), float(one.timestamp)) for one in left]
+    wheres = [WINDOW_CODER.decode(place) for _, place, *_ in parts]
     return [
-        (one.value[0], one.windows[0], CODER.decode(Chunk(*one.value[1]), one.windows[0]), float(one.timestamp))
-        for one in left
+        (name, where, CODER.decode(chunk, where), stamp)
+        for (name, _, chunk, stamp), where in zip(parts, wheres, strict=True)
     ]
 
 

@@ -16,21 +16,19 @@ import apache_beam as beam
 from apache_beam import coders, typehints
 from apache_beam.pvalue import AsSideInput
 from apache_beam.transforms.core import Windowing
-from apache_beam.transforms.timeutil import TimeDomain
-from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.batcher import Batcher
-from headrace.batching.gather import Gathered, GatherPolicy
 from headrace.beam.arguments import ArgumentsDoFn
+from headrace.beam.buffer import BufferDoFn, Key
 from headrace.beam.chunks import Chunk, ChunkCoder, Part
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output
 from headrace.beam.refresh import AsTold, RefreshingDoFn, RefreshingInferenceDoFn
 from headrace.runtime.plan import Plan
-from headrace.runtime.session import SessionSpec, sizes_of
+from headrace.runtime.session import SessionSpec
 
 _LONGEST_CHUNK = 1000
 """Elements; what is done once for a chunk then costs next to nothing for each."""
@@ -46,21 +44,26 @@ class Gather(beam.PTransform):
     Args:
         spec: of the session whose batches they will be.
         coder: how elements are kept.
+        window_coder: of the elements' windows, if only those of the same window are to wait together; what comes out is
+            then in that window. None: any wait together, and what comes out is in the global window.
     """
 
-    def __init__(self, spec: SessionSpec, coder: ChunkCoder) -> None:
+    def __init__(self, spec: SessionSpec, coder: ChunkCoder, window_coder: coders.Coder | None) -> None:
         super().__init__()
         self._spec = spec
         self._coder = coder
+        self._window_coder = window_coder
 
     def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
         """A ParDo that chooses the buffers, and one that has them."""
         hints = self._spec.plan.handler.get_resource_hints()  # other hints would be another environment, never fused
-        choose = _Choose(self._spec.plan, self._coder)
-        windowing = pcoll.windowing if self._coder.window_coder is None else Windowing(GlobalWindows())
-        chosen = ParDoInto(choose, windowing).with_resource_hints(**hints).with_output_types(typehints.Tuple[str, Any])
-        wait = beam.ParDo(_Wait(self._spec)).with_resource_hints(**hints)
-        return pcoll | "Choose" >> chosen | "Wait" >> wait.with_output_types(typehints.List[Any])
+        everywhere = Windowing(GlobalWindows())  # in their own windows a runner would drop what is late
+        choose = ParDoInto(_Choose(self._spec.plan, self._coder, self._window_coder), everywhere)
+        buffers = BufferDoFn(self._spec, self._window_coder)
+        wait = ParDoInto(buffers, everywhere if self._window_coder is None else pcoll.windowing)
+        keyed = typehints.Tuple[typehints.Tuple[str, bytes], Any]
+        chosen = pcoll | "Choose" >> choose.with_resource_hints(**hints).with_output_types(keyed)
+        return chosen | "Wait" >> wait.with_resource_hints(**hints).with_output_types(typehints.List[Any])
 
 
 class ParDoInto(beam.ParDo):
@@ -85,12 +88,18 @@ class _Choose(beam.DoFn):
     """Makes chunks of a bundle's elements, one after the other for each buffer, and says which buffer they go to.
 
     An element stays here until the bundle ends, and no longer than it may wait, if others come.
+
+    Args:
+        plan: of the handler.
+        coder: makes the chunks.
+        window_coder: of the elements' windows, where each has buffers of its own; None: they share them.
     """
 
-    def __init__(self, plan: Plan, coder: ChunkCoder) -> None:
+    def __init__(self, plan: Plan, coder: ChunkCoder, window_coder: coders.Coder | None = None) -> None:
         config = plan.batching
         self._plan = plan
         self._coder = coder
+        self._window_coder = window_coder
         self._bounds = config.bucket_boundaries or ()
         self._size_fn = None if plan.preprocess else config.element_size_fn or config.length_fn
         self._patience_secs = config.max_batch_duration_secs or 0.0
@@ -126,13 +135,13 @@ class _Choose(beam.DoFn):
             model, bucket = self._model(one.value), self._bucket(one.value)
             for own in one.windows:
                 alone = one if len(one.windows) == 1 else WindowedValue(one.value, one.timestamp, (own,), one.pane_info)
-                window = own if self._coder.window_coder is None else GlobalWindow()
-                buffers.setdefault((model, bucket, window), []).append(alone)
+                buffers.setdefault((model, bucket, self._window_coder and own), []).append(alone)
         for (model, bucket, window), those in buffers.items():
             sizes = None if self._size_fn is None else [_measured(self._size_fn, one.value) for one in those]
             chunk = self._coder.encode(those, sizes, max(0, model), self._clock() - (since or 0))
-            key = f"{_process_name(os.getpid())} {model} {bucket}"
-            yield WindowedValue((key, tuple(chunk)), Timestamp(micros=min(chunk.micros)), Once((window,)))
+            place = b"" if self._window_coder is None else self._window_coder.encode(window)
+            key: Key = f"{_process_name(os.getpid())} {model} {bucket}", place
+            yield WindowedValue((key, tuple(chunk)), Timestamp(micros=min(chunk.micros)), Once((GlobalWindow(),)))
 
     def _bucket(self, element: Any) -> int:
         if not self._bounds:
@@ -155,121 +164,6 @@ def _measured(function: Callable[[Any], float], element: Any) -> float:
         return max(0, function(element))
     except Exception:  # the element will fail, in its turn
         return 1
-
-
-_CHUNKS = beam.DoFn.StateParam(BagStateSpec("chunks", coders.FastPrimitivesCoder()))
-_GATHERED = beam.DoFn.StateParam(ReadModifyWriteStateSpec("gathered", coders.FastPrimitivesCoder()))
-_DUE = TimerSpec("due", TimeDomain.REAL_TIME)
-_WINDOW_END = TimerSpec("window_end", TimeDomain.WATERMARK)
-_DUE_TIMER = beam.DoFn.TimerParam(_DUE)
-_WINDOW_END_TIMER = beam.DoFn.TimerParam(_WINDOW_END)
-
-
-class _Wait(beam.DoFn):
-    """Keeps elements in a bag until they are enough for a batch, or the oldest has waited long enough.
-
-    The timer for the latter holds the watermark at the timestamp of the chunk at which it is set, which is that of its
-    earliest element, so it is set anew, to the same moment, whenever an earlier element comes: no element becomes late
-    by waiting. What leaves has the earliest timestamp, for the same reason: it holds the watermark until all its
-    elements have come out.
-    """
-
-    def __init__(self, spec: SessionSpec) -> None:
-        config = spec.plan.batching
-        self._spec = spec
-        self._policy = GatherPolicy(config, measured=not spec.plan.preprocess)
-        self._patience_secs = config.max_batch_duration_secs or 0.0
-        self._clock = config.clock or time.time
-
-    def setup(self) -> None:
-        """Has at hand what those who run the models, usually in this process, learn about sizes."""
-        sizes = self._sizes = sizes_of(self._spec)
-        self._controllers = [sizes[name] for name in self._spec.plan.models]
-
-    def process(  # noqa: PLR0917 - what it needs of Beam
-        self,
-        keyed: tuple[str, tuple[Any, ...]],
-        window: Any = beam.DoFn.WindowParam,
-        bag: Any = _CHUNKS,
-        state: Any = _GATHERED,
-        due: Any = _DUE_TIMER,
-        window_end: Any = _WINDOW_END_TIMER,
-    ) -> Iterable[WindowedValue]:
-        """Takes a chunk; gives what it completes. Only what is left then is touched in the state."""
-        fields = keyed[1]
-        chunk = Chunk(*fields)
-        stored = gathered = _read(state)
-        here: list[Part] = []
-        start, end = 0, len(chunk.micros)
-        while start < end:
-            gathered, count = self._take(gathered or self._begin(chunk, start), chunk, start)
-            if count:
-                here.append((fields, start, start + count))
-                start += count
-            if start < end or self._policy.is_full(gathered):
-                everybody = [*(bag.read() if stored else ()), *here]
-                yield WindowedValue(everybody, Timestamp(micros=gathered.earliest), (window,))
-                if stored:
-                    _forget(bag, state, due)
-                stored = gathered = None
-                here = []
-        if gathered is not None:
-            for part in here:
-                bag.add(part)
-            state.write(tuple(gathered))
-            if stored is None:
-                window_end.set(window.max_timestamp())
-            if stored is None or gathered.earliest < stored.earliest:
-                due.set(Timestamp.of(gathered.due))
-
-    @on_timer(_DUE)
-    def on_due(
-        self,
-        window: Any = beam.DoFn.WindowParam,
-        bag: Any = _CHUNKS,
-        state: Any = _GATHERED,
-        due: Any = _DUE_TIMER,
-    ) -> Iterable[WindowedValue]:
-        """The oldest element has waited long enough."""
-        return _all(window, bag, state, due)
-
-    @on_timer(_WINDOW_END)
-    def on_window_end(
-        self,
-        window: Any = beam.DoFn.WindowParam,
-        bag: Any = _CHUNKS,
-        state: Any = _GATHERED,
-        due: Any = _DUE_TIMER,
-    ) -> Iterable[WindowedValue]:
-        """Nobody else is to come in time."""
-        return _all(window, bag, state, due)
-
-    def _take(self, gathered: Gathered, chunk: Chunk, start: int) -> tuple[Gathered, int]:
-        sizes = None if chunk.sizes is None else chunk.sizes[start:]
-        return self._policy.take(gathered, chunk.micros[start:], sizes)
-
-    def _begin(self, chunk: Chunk, start: int) -> Gathered:
-        due = self._clock() - chunk.waited_secs + self._patience_secs
-        return Gathered(self._controllers[chunk.model].target(), due, chunk.micros[start])
-
-
-def _read(state: Any) -> Gathered | None:
-    fields = state.read()
-    return None if fields is None else Gathered(*fields)
-
-
-def _all(window: Any, bag: Any, state: Any, due: Any) -> list[WindowedValue]:
-    gathered = _read(state)
-    if gathered is None:
-        return []
-    leaving = WindowedValue(list(bag.read()), Timestamp(micros=gathered.earliest), (window,))
-    _forget(bag, state, due)
-    return [leaving]
-
-
-def _forget(*cells: Any) -> None:
-    for cell in cells:
-        cell.clear()
 
 
 @functools.cache
@@ -351,20 +245,14 @@ def waiting_for_others(
             make = partial(RefreshingInferenceDoFn, namespace=namespace, waits=waits)
         return pcoll, beam.ParDo(_dofn(make, spec, arguments), *side)
     spec = replace(spec, gathered=True)
-    mixed = merging or (_held_open(pcoll.windowing) and not by_window)
-    window_coder = pcoll.windowing.windowfn.get_window_coder() if mixed else None
-    coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder)
+    windowing = pcoll.windowing
+    window_coder = None if _is_global(windowing) else windowing.windowfn.get_window_coder()
+    mixed = merging or (bool(windowing.allowed_lateness.micros) and not by_window)  # late ones find company, too
+    coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder if mixed else None)
+    gather = Gather(spec, coder, None if mixed else window_coder)
     kind = RefreshingGatheredInferenceDoFn if refreshes else GatheredInferenceDoFn
     dofn = _dofn(partial(kind, coder=coder, namespace=namespace), spec, arguments)
-    return pcoll | "Gather" >> Gather(spec, coder), ParDoInto(dofn, pcoll.windowing, *side)
-
-
-def _held_open(windowing: Windowing) -> bool:
-    """Whether state in these windows may hold the watermark at their end until nothing can come late.
-
-    Flink's cleanup of state does that, and no window behind it would close in time. The global window has no such end.
-    """
-    return bool(windowing.allowed_lateness.micros) and not _is_global(windowing)
+    return pcoll | "Gather" >> gather, ParDoInto(dofn, windowing, *side)
 
 
 def _is_global(windowing: Windowing) -> bool:
