@@ -6,11 +6,12 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import PredictionResult
+from headrace import PredictionCountError, PredictionResult
 from headrace.core.conversion import FLOAT32_MAX, column_numbers, parsed, single_output, to_numbers, to_results
 
 
@@ -40,7 +41,7 @@ def test_a_mapping_becomes_one_dict_for_each_example():
 
 
 def test_outputs_of_different_lengths_are_refused():
-    with pytest.raises(ValueError, match=r"differ in length.*'label': 1"):
+    with pytest.raises(PredictionCountError, match=r"differ in length.*'label': 1"):
         to_results("ab", {"logit": [1, 2], "label": ["x"]})
 
 
@@ -49,8 +50,16 @@ def test_outputs_too_short_for_the_batch_are_seen_in_the_count():
 
 
 def test_no_predictions_at_all():
-    with pytest.raises(TypeError, match="returned None"):
+    with pytest.raises(PredictionCountError, match="the inference function returned None"):
         to_results("ab", None)
+
+
+@pytest.mark.parametrize("outputs", ["a", b"a", pandas.DataFrame({"a": [1]}), numpy.array(1.0)], ids=repr)
+def test_what_is_no_list_of_predictions_is_none_under_a_name_either(outputs):
+    with pytest.raises(PredictionCountError, match=r"^the inference function returned a"):
+        to_results(["x"], outputs)
+    with pytest.raises(PredictionCountError, match=r"^output 'label' of the model returned a"):
+        to_results(["x"], {"logit": [1], "label": outputs})
 
 
 @pytest.mark.parametrize("answer", [[1, 2], {"a": [1]}, None, numpy.zeros(2)], ids=repr)
@@ -59,7 +68,7 @@ def test_a_single_output_is_left_as_it_is(answer):
 
 
 def test_a_pair_of_outputs_is_not_taken_for_two_predictions():
-    with pytest.raises(ValueError, match=r"tuple of 2 outputs; give the handler an inference_fn"):
+    with pytest.raises(PredictionCountError, match=r"tuple of 2 outputs; give the handler an inference_fn"):
         single_output((numpy.zeros(2), numpy.ones(2)))
 
 

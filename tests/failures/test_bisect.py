@@ -51,6 +51,16 @@ def test_a_single_element_is_not_tried_again():
     assert model.calls == 0
 
 
+def test_what_is_of_all_ends_the_search_of_a_part():
+    def wrong(start, stop):
+        return Caught.of(KeyError(start) if start == 0 else ValueError(start))
+
+    parts = list(bisect(0, 8, wrong, Caught.of(ValueError()), lambda error: isinstance(error, KeyError)))
+    assert [(start, stop) for start, stop, _ in parts] == [(0, 4), *((n, n + 1) for n in range(4, 8))]
+    error = Caught.of(KeyError())
+    assert list(bisect(0, 8, wrong, error, lambda error: isinstance(error, KeyError))) == [(0, 8, error)]
+
+
 def test_a_part_that_fails_only_together_loses_nothing():
     def fussy(start, stop):
         return Caught.of(ValueError("too many")) if stop - start > 2 else list(range(start, stop))

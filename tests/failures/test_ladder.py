@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import RetryConfig
+from headrace import PredictionCountError, RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.ladder import Judge, Part, Rung, climb
@@ -64,6 +64,37 @@ def test_no_good_element_is_lost(case):
     good, failed, parts = answers(size, Model(bad, ceiling))
     assert (good, failed) == (sorted(set(range(size)) - bad), sorted(bad))
     assert [place for part in parts for place in range(part.start, part.stop)] == list(range(size))
+
+
+@given(BATCHES, st.integers(0, 60), st.booleans())
+def test_a_wrong_count_is_of_its_whole_call_and_never_tried_again(case, passes_below, retryable):
+    size, bad, ceiling = case
+
+    class Wrong(Model):
+        def __call__(self, start, stop):
+            answer = super().__call__(start, stop)
+            is_wrong = not isinstance(answer, Caught) and stop - start > passes_below
+            return Caught.of(PredictionCountError("wrong")) if is_wrong else answer
+
+    model = Wrong(bad, ceiling)
+    clock = FakeClock()
+    patience = Patience(RetryConfig(3, retryable=lambda error: retryable), clock.time_ns, clock.sleep, lambda: 0.5)
+    a_judge = Judge(Exception, patience, CircuitBreaker(), free=lambda: None)
+    _, _, parts = answers(size, model, a_judge)
+    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(size))
+    wrong = [
+        (one.start, one.stop) for one in parts if isinstance(getattr(one.answer, "error", None), PredictionCountError)
+    ]
+    assert all(model.calls.count(call) == 1 for call in wrong)
+    inner = [
+        (a, b) for a, b in model.calls for start, stop in wrong if start <= a < b <= stop and (a, b) != (start, stop)
+    ]
+    assert inner == []
+
+
+def test_a_wrong_count_that_is_not_caught_is_raised():
+    with pytest.raises(PredictionCountError):
+        answers(2, lambda start, stop: Caught.of(PredictionCountError("wrong")), judge(caught=KeyError))
 
 
 @given(BATCHES, st.sets(st.integers(0, 200)))

@@ -48,7 +48,7 @@ class Code:
         (error_with(retryable=False, status_code=429), False),
         (error_with(code="429"), False),
         (HostDiedError("it died"), True),
-        (PredictionCountError(object(), 1, 0), False),
+        (PredictionCountError("one for each"), False),
         (ValueError("out of cheese"), False),
         (FileNotFoundError("model.pkl"), False),
         (MemoryError(), False),

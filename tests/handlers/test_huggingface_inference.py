@@ -12,7 +12,7 @@ import transformers
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from headrace import ConfigurationError, PredictionResult, predict
+from headrace import ConfigurationError, PredictionCountError, PredictionResult, predict
 from headrace.beam import RunInference
 from headrace.core.errors import UnsupportedError
 from headrace.handlers import torch_tensors
@@ -198,8 +198,19 @@ def test_a_cache_of_the_whole_batch_is_no_prediction(tmp_path):
     assert [list(result.inference) for result in results] == [["logits"]] * 6
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_models_own_answer_is_no_list_of_predictions(classifier, size):
+    def raw(batch, model, device, inference_args=None, model_id=None):
+        return model(torch.stack(list(batch)))
+
+    handler = HuggingFaceModelHandlerTensor(classifier, CLASSIFIER, inference_fn=raw, max_batch_size=size)
+    failures = list(predict(handler, TENSORS[:3], on_failure="yield"))
+    assert [type(failure.error) for failure in failures] == [PredictionCountError] * 3
+    assert "SequenceClassifierOutput with the keys 'logits'" in str(failures[0].error)
+
+
 def test_a_tuple_of_outputs_is_refused(classifier):
-    with pytest.raises(ValueError, match="tuple of 1 outputs"):
+    with pytest.raises(PredictionCountError, match="tuple of 1 outputs"):
         infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS[:1], {"return_dict": False})
 
 

@@ -6,7 +6,7 @@ import numpy
 import pytest
 from apache_beam.ml.inference import tensorrt_inference as incumbent
 
-from headrace import ConfigurationError, MissingExtraError, PredictionResult
+from headrace import ConfigurationError, MissingExtraError, PredictionCountError, PredictionResult
 from headrace.handlers.tensorrt_inference import Tensor, TensorRTEngine, TensorRTEngineHandlerNumPy, to_feed, to_rows
 from headrace.testing import nearly_equal
 
@@ -49,7 +49,7 @@ def test_predictions_are_rows_in_memory_of_their_own():
 
 
 def test_an_output_without_rows_is_an_error():
-    with pytest.raises(ValueError, match=r"shape \(1,\) has no row for each of 2 examples"):
+    with pytest.raises(PredictionCountError, match=r"shape \(1,\) has no row for each of 2 examples"):
         to_rows([numpy.ones(1)], 2)
 
 

@@ -15,7 +15,7 @@ import xgboost
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from headrace import ConfigurationError, predict
+from headrace import ConfigurationError, PredictionCountError, predict
 from headrace.beam import RunInference
 from headrace.handlers import xgboost_inference
 from headrace.handlers.xgboost_inference import (
@@ -293,6 +293,12 @@ def test_an_inference_fn_answers_alone(booster_path):
         (0.5, "mine"),
     ]
     assert not handler.columns_equal_rows()
+
+
+def test_an_inference_fn_that_answers_with_a_dict_is_refused(booster_path):
+    handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, lambda batch, *_: {"margins": batch})
+    with pytest.raises(PredictionCountError, match="inference_fn returned a dict with the keys 'margins'"):
+        infer(handler, ARRAYS[:1])
 
 
 def test_a_model_may_be_made_by_a_function(classifier_path):

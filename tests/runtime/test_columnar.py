@@ -173,10 +173,29 @@ def test_an_answer_may_name_the_model_and_hold_several_columns():
     assert (first.model_id, second.example.tolist()) == ("model 7", [0, 1, 2])
 
 
-@pytest.mark.parametrize("answer", [lambda rows: rows[1:], lambda rows: None, lambda rows: [*rows, 1]])
+WRONG = {
+    "too few": lambda rows: rows[1:],
+    "too many": lambda rows: [*rows, 1],
+    "none": lambda rows: None,
+    "text": lambda rows: "abc"[: len(rows)],
+    "one for all": lambda rows: rows[None],
+    "without dimension": lambda rows: rows.sum(),
+    "of different lengths": lambda rows: {"a": rows, "b": rows[1:]},
+    "tuple of outputs": lambda rows: (rows, rows, rows),
+}
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
 def test_as_many_predictions_as_rows(answer):
-    with pytest.raises(PredictionCountError, match="was given 3 examples"):
-        list(predict(Doubling(answer=answer), [numpy.arange(3)], batching=fixed(5)))
+    handler = Doubling(answer=answer)
+    with pytest.raises(PredictionCountError, match=r"Doubling\.run_columns was given 3 examples and returned"):
+        list(predict(handler, [numpy.arange(3)], batching=fixed(5)))
+    elements = [numpy.arange(2), numpy.arange(1)]
+    outcomes = list(predict(handler, elements, on_failure="yield", batching=fixed(3)))
+    assert [(type(one.error), len(one.element), one.attempts) for one in outcomes] == [
+        (PredictionCountError, 2, 1),
+        (PredictionCountError, 1, 1),
+    ]
 
 
 def test_what_is_no_columnar_element_fails_for_itself():

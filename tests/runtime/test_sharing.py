@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.batching.batcher import Batch
 from headrace.batching.size import FixedSize
 from headrace.core.config import BatchingConfig
+from headrace.core.errors import PredictionCountError
 from headrace.core.result import Caught, Failure, Predictions, Stage
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Request, prepare
@@ -33,6 +34,8 @@ class Shared:
 
     def run(self, name, batch):
         self.ran.append((name, list(batch.elements)))
+        if "wrong" in batch.elements and len(batch.elements) > 1:
+            raise PredictionCountError("wrong")
         if "bad" in batch.elements:
             raise ValueError("bad")
         good = [(tag, value) for tag, value in zip(batch.tags, batch.elements, strict=True) if value != "failing"]
@@ -149,6 +152,13 @@ def test_no_bundle_fails_for_another_ones_element(first, second):
     good, bad = (mine, theirs) if first == ["bad"] else (theirs, mine)
     assert good == {"tag of 1": 1}
     assert isinstance(bad, ValueError)
+
+
+@pytest.mark.parametrize(("first", "second"), [(["wrong"], [1]), ([1], ["wrong"])])
+def test_a_wrong_count_fails_all_bundles_of_its_batch_since_alone_each_might_pass(first, second):
+    shared = Shared()
+    assert [type(one) for one in in_two_threads(shared, first, second)] == [PredictionCountError] * 2
+    assert len(shared.ran) == 1
 
 
 def test_nobody_waits_for_a_bundle_that_was_given_up():

@@ -10,6 +10,8 @@ from contextlib import suppress
 from itertools import chain, repeat
 from typing import Any
 
+from headrace.core.answer import predictions_of
+from headrace.core.errors import PredictionCountError
 from headrace.core.result import PredictionResult
 
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
@@ -34,12 +36,10 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
         many: those come with ``None`` as their example.
 
     Raises:
-        TypeError: there are no predictions to iterate over.
-        ValueError: a mapping's iterables differ in length.
+        PredictionCountError: there is no list of predictions, or a mapping's differ in length.
     """
-    if predictions is None:
-        raise TypeError("the inference function returned None; it must return one prediction for each example.")
-    rows = _transposed(predictions) if isinstance(predictions, Mapping) else predictions
+    is_by_name = isinstance(predictions, Mapping)
+    rows = _transposed(predictions) if is_by_name else predictions_of(predictions, "the inference function")
     examples = chain(batch, repeat(None))
     return [PredictionResult(example, row, model_id) for example, row in zip(examples, rows, strict=False)]
 
@@ -51,10 +51,10 @@ def single_output(answer: Any) -> Any:
     the predictions of any batch of two.
 
     Raises:
-        ValueError: the answer is a tuple; says what to do.
+        PredictionCountError: the answer is a tuple; says what to do.
     """
     if isinstance(answer, tuple):
-        raise ValueError(
+        raise PredictionCountError(
             f"the model returned a tuple of {len(answer)} outputs; give the handler an inference_fn that says which of "
             "them are the predictions, or returns them in a dict."
         )
@@ -142,8 +142,10 @@ def _to_number(column: str, value: Any, largest: float) -> float:
 
 
 def _transposed(columns: Mapping[Any, Iterable[Any]]) -> list[dict[Any, Any]]:
-    lists = {name: list(column) for name, column in columns.items()}
+    lists = {name: predictions_of(column, f"output {name!r} of the model") for name, column in columns.items()}
     lengths = {name: len(column) for name, column in lists.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"the model's outputs differ in length, so they cannot belong to the same examples: {lengths}")
+        raise PredictionCountError(
+            f"the model's outputs differ in length, so they cannot belong to the same examples: {lengths}"
+        )
     return [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]

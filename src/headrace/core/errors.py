@@ -6,7 +6,7 @@
     ├── ConfigurationError (ValueError)       a bad argument, found at construction
     │   ├── UnsupportedError                  asked for something that this version cannot do
     │   └── MissingExtraError (ImportError)   a framework is not installed; names the extra
-    ├── PredictionCountError (ValueError)     a handler answered with too few or too many predictions
+    ├── PredictionCountError (ValueError)     a handler answered with anything but a prediction for each example
     ├── UnknownKeyError (KeyError)            a key that no KeyModelMapping names
     ├── ModelMemoryError (MemoryError)        the machine has no room for a model
     ├── DeviceLostError (RuntimeError)        no call on a device can succeed any more in this process
@@ -52,15 +52,11 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 
 class PredictionCountError(HeadraceError, ValueError):
-    """``run_inference`` did not return one prediction for each example of its batch."""
+    """A handler did not answer with a list of predictions, one for each example of its batch.
 
-    def __init__(self, handler: object, expected: int, got: int | None) -> None:
-        """``expected`` examples went in, ``got`` predictions came out (``None``: no iterable at all)."""
-        answer = "None" if got is None else f"{got} predictions"
-        super().__init__(
-            f"{type(handler).__qualname__}.run_inference was given {expected} examples and returned {answer}; "
-            "it must return one prediction for each example, in their order."
-        )
+    The handler is wrong, not the examples: its batch is neither tried again nor searched, since a part of it may happen
+    to have the right count.
+    """
 
 
 class UnknownKeyError(HeadraceError, KeyError):

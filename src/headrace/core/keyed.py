@@ -9,8 +9,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.config import OF_THE_TRANSFORM
-from headrace.core.errors import ConfigurationError, PredictionCountError, UnknownKeyError
+from headrace.core.errors import ConfigurationError, UnknownKeyError
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
 from headrace.core.on_demand import ModelsOnDemand
 
@@ -277,9 +278,9 @@ def _pair(
     args: dict[str, Any] | None,
 ) -> list[tuple[Any, Any]]:
     """Predictions with their keys; as many as examples, or an error: zipping must not lose any."""
-    predictions = list(handler.run_inference(examples, model, args))
+    predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(keys))
     if len(predictions) != len(keys):
-        raise PredictionCountError(handler, len(keys), len(predictions))
+        raise wrong_count(handler, len(keys), len(predictions))
     return list(zip(keys, predictions, strict=True))
 
 

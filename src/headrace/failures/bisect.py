@@ -11,7 +11,11 @@ ResultT = TypeVar("ResultT")
 
 
 def bisect(
-    start: int, stop: int, attempt: Callable[[int, int], ResultT | Caught], caught: Caught
+    start: int,
+    stop: int,
+    attempt: Callable[[int, int], ResultT | Caught],
+    caught: Caught,
+    is_of_all: Callable[[BaseException], bool] = lambda _: False,
 ) -> Iterator[tuple[int, int, ResultT | Caught]]:
     """Halves a batch that failed until every bad element stands alone.
 
@@ -20,18 +24,20 @@ def bisect(
         stop: where it ends; it has at least one element.
         attempt: runs the elements from one place up to another; returns their result, or the exception they raised.
         caught: what the whole batch raised.
+        is_of_all: whether an exception is no single element's fault; a part that raised such a one is not halved.
 
     Yields:
         (start, stop, result) of consecutive parts, which together are the batch; a part with an exception for its
-        result is a single element. One bad element in n costs at most 2 log2 n attempts, b bad ones O(b log n).
+        result is a single element, or ``is_of_all``. One bad element in n costs at most 2 log2 n attempts, b bad ones
+        O(b log n).
     """
-    if stop - start == 1:
+    if stop - start == 1 or is_of_all(caught.error):
         yield start, stop, caught
         return
     middle = (start + stop) // 2
     for begin, end in ((start, middle), (middle, stop)):
         result = attempt(begin, end)
         if isinstance(result, Caught):
-            yield from bisect(begin, end, attempt, result)
+            yield from bisect(begin, end, attempt, result, is_of_all)
         else:
             yield begin, end, result

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
 
+from headrace.core.errors import PredictionCountError
 from headrace.core.result import Caught
 from headrace.failures.bisect import bisect
 from headrace.failures.breaker import CircuitBreaker
@@ -49,8 +50,9 @@ class Part(NamedTuple):
 class Judge:
     """Chooses the rung for the failures of one batch.
 
-    Memory first: a smaller part may do at once. Then time: what passes by itself is tried again, after a pause. What is
-    caught is searched, unless everything has been failing lately, or tries are billed; what is not caught is raised.
+    A wrong number of predictions is the handler's mistake, of which nothing is tried. Memory first: a smaller part may
+    do at once. Then time: what passes by itself is tried again, after a pause. What is caught is searched, unless
+    everything has been failing lately, or tries are billed; what is not caught is raised.
 
     Args:
         caught: which exceptions are to become failures of elements.
@@ -78,6 +80,8 @@ class Judge:
     def choose(self, start: int, stop: int, error: BaseException, failed: int) -> Rung:
         """See ``Choose``."""
         is_caught = isinstance(error, self._caught)
+        if _is_handlers(error):
+            return Rung.GIVE_UP if is_caught else Rung.RAISE
         is_hopeless = self._breaker.is_open and is_caught
         if not self._billed and not is_hopeless:
             if stop - start > 1 and is_out_of_memory(error):
@@ -88,6 +92,11 @@ class Judge:
         if not is_caught:
             return Rung.RAISE
         return Rung.GIVE_UP if self._billed or is_hopeless else Rung.SEARCH
+
+
+def _is_handlers(error: BaseException) -> bool:
+    """Whether it is the handler that is wrong, whatever its elements: in a smaller batch that might not show."""
+    return isinstance(error, PredictionCountError)
 
 
 def climb(
@@ -132,6 +141,6 @@ def climb(
             continue
         parts: list[tuple[int, int, ResultT | Caught]] = [(start, stop, answer)]
         if rung is Rung.SEARCH and isinstance(answer, Caught):
-            parts = list(bisect(start, stop, lambda begin, end: persist(begin, end)[0], answer))
+            parts = list(bisect(start, stop, lambda begin, end: persist(begin, end)[0], answer, _is_handlers))
         yield [Part(*part, sum(begin <= part[0] < end for begin, end in calls)) for part in parts]
         start = stop

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, to_numbers, to_results
-from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
@@ -77,11 +77,11 @@ def to_rows(outputs: Sequence[Any], count: int) -> list[list[Any]]:
     """For each of the first ``count`` examples its row of each output, in memory of its own.
 
     Raises:
-        ValueError: an output has no row for each example.
+        PredictionCountError: an output has no row for each example.
     """
     for output in outputs:
         if output.ndim == 0 or len(output) < count:
-            raise ValueError(f"an output of shape {output.shape} has no row for each of {count} examples.")
+            raise PredictionCountError(f"an output of shape {output.shape} has no row for each of {count} examples.")
     return [[output[index].copy() for output in outputs] for index in range(count)]
 
 

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from headrace.core.conversion import FLOAT32_MAX, column_numbers, single_output
-from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError
 
 try:
     import torch
@@ -122,7 +122,7 @@ def call_model(
     """What the model, or its method ``model_fn``, answers to a batch: a tensor, or tensors by the arguments' names.
 
     Raises:
-        ValueError: it answers with a tuple.
+        PredictionCountError: it answers with a tuple.
     """
     positional, named = ([inputs], {}) if isinstance(inputs, torch.Tensor) else ([], inputs)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def on_cpu(answer: Any) -> Any:
     """A tensor, or each of a mapping or list, in the CPU's memory.
 
     Raises:
-        ValueError: one of a mapping is a tuple.
+        PredictionCountError: one of a mapping is a tuple.
     """
     if isinstance(answer, Mapping):
         return {name: on_cpu(single_output(output)) for name, output in answer.items()}
@@ -146,7 +146,7 @@ def rows(answer: Any) -> Any:
     A list is taken for one prediction for each example, which detectors make.
 
     Raises:
-        ValueError: one of a mapping's outputs is a tuple.
+        PredictionCountError: one of a mapping's outputs is a tuple.
     """
     if isinstance(answer, torch.Tensor):
         return [row.clone() for row in answer.cpu()]
@@ -199,11 +199,11 @@ def by_example(answer: Any, count: int) -> list[Any]:
     Outputs that have no row for each example, such as a loss or a cache of the whole batch, are left out of a mapping.
 
     Raises:
-        ValueError: no output has a row for each example.
+        PredictionCountError: no output has a row for each example.
     """
     predictions = _parts(answer, count)
     if predictions is None:
-        raise ValueError(
+        raise PredictionCountError(
             f"the model's answer, of type {type(answer).__qualname__}, has no row for each of {count} examples; give "
             "the handler an inference_fn that makes one prediction for each."
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from headrace.core.answer import predictions_of
 from headrace.core.card import HandlerCard
 from headrace.core.conversion import column_numbers, to_matrix
 from headrace.core.errors import ConfigurationError, MissingExtraError
@@ -124,7 +125,7 @@ class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
         self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """Predicts for examples with the same columns."""
-        for result in self._inference_fn(batch, model, inference_args):
+        for result in predictions_of(self._inference_fn(batch, model, inference_args), "inference_fn"):
             is_anonymous = isinstance(result, PredictionResult) and result.model_id is None
             yield result._replace(model_id=self._model_state) if is_anonymous else result
 

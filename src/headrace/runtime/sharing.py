@@ -12,6 +12,7 @@ from headrace.batching.pool import Leftover, pool_for
 from headrace.batching.size import SizeController
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig
+from headrace.core.errors import PredictionCountError
 from headrace.core.result import Failure, Outcome, Predictions
 
 Run = Callable[[Any, Batch], Sequence[Outcome]]
@@ -86,9 +87,15 @@ class Sharing:
             return True
 
     def next(self, member: Member) -> _Work | None:
-        """Work for the bundle's thread, waited for; None: the bundle has all its outcomes."""
+        """Work for the bundle's thread, waited for; None: the bundle has all its outcomes.
+
+        Raises:
+            PredictionCountError: a batch with its elements in it was answered wrongly.
+        """
         with self._changed:
             while True:
+                if member.error is not None:
+                    raise member.error
                 if member.alone:
                     return member.alone.pop()
                 if not member.outstanding:
@@ -116,6 +123,13 @@ class Sharing:
                 part.owner.alone.append(_Work(work.name, [part]))
             self._changed.notify_all()
 
+    def refuse(self, work: _Work, error: PredictionCountError) -> None:
+        """The handler has answered a shared batch wrongly: each bundle fails, since alone its part might pass."""
+        with self._changed:
+            for part in work.parts:
+                part.owner.error = PredictionCountError(*error.args)  # which several threads raise
+            self._changed.notify_all()
+
     def _end(self, member: Member) -> None:
         self._open.discard(member)
         if not self._open:
@@ -132,6 +146,8 @@ class Member:
         self.outcomes: list[Outcome] = []
         self.alone: list[_Work] = []
         """What its own thread is to run."""
+        self.error: PredictionCountError | None = None
+        """What its own thread is to raise."""
 
     def finish(self, leftovers: Iterable[tuple[Any, Any]], run: Run) -> list[Outcome]:
         """Gives what is left over to be run, with what other bundles leave over; returns when all has come out.
@@ -163,6 +179,9 @@ class Member:
         tags = [(part.owner, tag) for part in work.parts for tag in part.batch.tags]
         try:
             outcomes = run(work.name, _joined(work, tags))
+        except PredictionCountError as error:
+            self._sharing.refuse(work, error)
+            raise
         except BaseException as error:
             self._sharing.part(work)
             if not isinstance(error, Exception):

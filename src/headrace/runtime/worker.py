@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.batching.columnar import joined, owned, rows_in, split
 from headrace.batching.footprint import footprint
-from headrace.core.errors import PredictionCountError
+from headrace.core.answer import no_columns, predictions_of, wrong_count
 from headrace.core.events import BatchCompleted, Observer
 from headrace.core.keyed import not_pairs
 from headrace.core.result import PredictionResult
@@ -158,7 +158,8 @@ class Worker(AnyWorker):
             the batch size should reckon with.
 
         Raises:
-            PredictionCountError: too few or too many predictions (never where elements are batches themselves).
+            PredictionCountError: the answer is no list of predictions; or there are too few or too many (which nobody
+                can tell where elements are batches themselves).
             Exception: whatever the handler raises, in its call or in its lazy result.
         """
         self.session.keep_thread_budget()
@@ -167,12 +168,12 @@ class Worker(AnyWorker):
         began = learning_clock() if learning_clock else 0.0
         started = clock.time_ns()
         answer = self._call(handler, model, examples)
-        predictions = None if answer is None else list(answer)
+        predictions = predictions_of(answer, handler, None if self.plan.prebatched else len(elements))
         seconds = (clock.time_ns() - started) / 1e9
         self.computed += seconds
         learnt = learning_clock() - began if learning_clock else seconds
-        if predictions is None or (len(predictions) != len(elements) and not self.plan.prebatched):
-            raise PredictionCountError(handler, len(elements), None if predictions is None else len(predictions))
+        if len(predictions) != len(elements) and not self.plan.prebatched:
+            raise wrong_count(handler, len(elements), len(predictions))
         if keys is not None:
             predictions = list(zip(keys, predictions, strict=True))
         batch = elements[0] if self.plan.prebatched else elements
@@ -221,9 +222,15 @@ def _columns_answered(
     rows = [rows_in(piece) for piece in pieces]
     answer = handler.run_columns(joined(pieces), model, inference_args)
     predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
-    found = None if predictions is None else rows_in(predictions)
+    who = f"{type(handler).__qualname__}.run_columns"
+    try:
+        found = None if isinstance(predictions, tuple) else rows_in(predictions)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise no_columns(who, sum(rows), predictions)
     if found != sum(rows):
-        raise PredictionCountError(handler, sum(rows), found)
+        raise wrong_count(who, sum(rows), found)
     pairs = zip(map(owned, pieces), map(owned, split(predictions, rows)), strict=True)
     return [PredictionResult(*pair, model_id) for pair in pairs]
 

@@ -1,0 +1,97 @@
+"""What a handler may answer to a batch: a list of predictions, one for each example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.core.errors import PredictionCountError
+
+_RULE = "it must return one prediction for each example, in their order"
+_IN_A_LIST = "; a single prediction goes into a list"
+_SHOWN = 5
+"""How many keys of a mapping an error names."""
+
+
+def predictions_of(answer: Any, who: object, examples: int | None = None) -> list[Any]:
+    """The predictions in an answer; one that is given lazily is consumed.
+
+    What an answer is counts before its length: a dict of one array would pass for the predictions of a batch of one.
+
+    Args:
+        answer: what a handler, or a function, returned.
+        who: the handler; or a text that names the function.
+        examples: how many there were in the batch.
+
+    Raises:
+        PredictionCountError: it is no list of predictions; says what to do.
+        Exception: whatever a lazy answer raises.
+    """
+    if type(answer) is not list:
+        for is_it, describe, cure in _NO_LISTS:
+            if is_it(answer):
+                raise PredictionCountError(f"{_told(who, examples)} returned {describe(answer)}; {_RULE}{cure}.")
+    return list(answer)
+
+
+def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:
+    """What to raise where an answer has too few or too many predictions; the arguments are as above."""
+    return PredictionCountError(f"{_told(who, examples)} returned {_counted(found, 'prediction')}; {_RULE}.")
+
+
+def no_columns(who: object, rows: int, answer: Any) -> PredictionCountError:
+    """What to raise where an answer to columnar elements has no rows, or columns of different lengths."""
+    return PredictionCountError(
+        f"{_told(who, rows)} returned {answer!r:.200}; it must return an array, or a dict of arrays of one length, "
+        "with one prediction for each row."
+    )
+
+
+def _told(who: object, examples: int | None) -> str:
+    name = who if isinstance(who, str) else f"{type(who).__qualname__}.run_inference"
+    return name if examples is None else f"{name} was given {_counted(examples, 'example')} and"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _is_of_columns(answer: Any) -> bool:
+    """Whether it is a data frame or a table, which gives its columns when it is iterated."""
+    return hasattr(type(answer), "columns")
+
+
+def _is_of_fields(answer: Any) -> bool:
+    """Whether it is a named tuple (Python's or C's) or pydantic's, which gives its fields when it is iterated."""
+    return any(hasattr(type(answer), attribute) for attribute in ("_fields", "n_fields", "model_fields"))
+
+
+def _has_no_rows(answer: Any) -> bool:
+    cls = type(answer)
+    return getattr(answer, "ndim", None) == 0 or not (hasattr(cls, "__iter__") or hasattr(cls, "__getitem__"))
+
+
+def _name(answer: Any) -> str:
+    cls = type(answer)
+    return f"a {cls.__qualname__}" if cls.__module__ == "builtins" else f"a {cls.__module__}.{cls.__qualname__}"
+
+
+def _keys(answer: Mapping[Any, Any]) -> str:
+    keys = [*map(repr, list(answer)[:_SHOWN]), *(["..."] if len(answer) > _SHOWN else [])]
+    return f"{_name(answer)} with the keys {', '.join(keys) or '(none)'}"
+
+
+_NO_LISTS: tuple[tuple[Callable[[Any], bool], Callable[[Any], str], str], ...] = (
+    (lambda answer: answer is None, repr, ""),
+    (
+        lambda answer: isinstance(answer, Mapping),
+        _keys,
+        "; of a dict of arrays, headrace.core.conversion.to_results(batch, outputs) makes such a list",
+    ),
+    (lambda answer: isinstance(answer, str | bytes | bytearray), _name, _IN_A_LIST),
+    (lambda answer: isinstance(answer, set | frozenset), lambda answer: f"{_name(answer)}, which has no order", ""),
+    (_is_of_columns, _name, "; of a data frame, frame.to_dict('records') makes such a list"),
+    (_is_of_fields, _name, _IN_A_LIST),
+    (_has_no_rows, lambda answer: f"{_name(answer)} without a dimension for the examples", _IN_A_LIST),
+)
+"""What is no list of predictions, though most of it can be iterated; what to call it, and the cure."""

@@ -1,0 +1,147 @@
+"""What is no list of predictions is refused, whatever its length, and the error tells the cure."""
+
+from __future__ import annotations
+
+import array
+import collections
+import pickle
+from typing import Any, NamedTuple
+
+import numpy
+import pandas
+import pyarrow
+import pydantic
+import pytest
+import scipy.sparse
+import torch
+
+from headrace import PredictionCountError, PredictionResult
+from headrace.core.answer import no_columns, predictions_of, wrong_count
+
+
+class Handler:
+    pass
+
+
+class Completion(pydantic.BaseModel):
+    text: str
+
+
+class Lazy:
+    """Of the old protocol of iteration."""
+
+    def __getitem__(self, place):
+        if place > 2:
+            raise IndexError
+        return place
+
+
+class Pair(NamedTuple):
+    values: Any
+    indices: Any
+
+
+OF_ONE = {
+    "dict": {"logits": [1.0]},
+    "empty dict": {},
+    "dict of another class": collections.UserDict(a=1),
+    "str": "x",
+    "numpy str": numpy.str_("x"),
+    "bytes": b"x",
+    "bytearray": bytearray(b"x"),
+    "set": {1},
+    "frozenset": frozenset([1]),
+    "data frame": pandas.DataFrame({"a": [1]}),
+    "table": pyarrow.table({"a": [1]}),
+    "record batch": pyarrow.record_batch({"a": [1]}),
+    "result": PredictionResult(1, 2),
+    "named tuple": Pair(1, 2),
+    "values and indices": torch.zeros(1, 2).max(1),
+    "pydantic": Completion(text="x"),
+    "array": numpy.array(1.0),
+    "number of numpy": numpy.float32(1),
+    "torch": torch.tensor(1.0),
+    "float": 1.0,
+    "object": object(),
+}
+
+
+@pytest.mark.parametrize("answer", OF_ONE.values(), ids=OF_ONE)
+def test_what_is_no_list_of_predictions(answer):
+    told = r"^Handler.run_inference was given 1 example and returned an? .+; it must return one prediction for each"
+    with pytest.raises(PredictionCountError, match=told):
+        predictions_of(answer, Handler(), 1)
+
+
+LISTS = {
+    "list": [1, 2],
+    "tuple": (1, 2),
+    "generator": (n for n in (1, 2)),
+    "map": map(int, "12"),
+    "values of a dict": {"a": 1, "b": 2}.values(),
+    "deque": collections.deque([1, 2]),
+    "typed": array.array("i", [1, 2]),
+    "array": numpy.array([1, 2]),
+    "objects": numpy.array([1, 2], dtype=object),
+    "series": pandas.Series([1, 2], index=["columns", "_fields"]),
+    "torch": torch.tensor([1, 2]),
+    "arrow": pyarrow.array([1, 2]),
+}
+
+
+@pytest.mark.parametrize("answer", LISTS.values(), ids=LISTS)
+def test_what_is_one(answer):
+    assert [int(getattr(one, "as_py", lambda one=one: one)()) for one in predictions_of(answer, Handler(), 2)] == [1, 2]
+
+
+def test_rows_of_matrices_are_predictions():
+    assert len(predictions_of(numpy.zeros((3, 2)), Handler())) == 3
+    assert len(predictions_of(scipy.sparse.csr_matrix(numpy.eye(3)), Handler())) == 3
+    assert predictions_of(Lazy(), Handler()) == [0, 1, 2]
+
+
+def test_the_list_is_not_the_handlers_own():
+    own = [1, 2]
+    assert predictions_of(own, Handler()) is not own
+
+
+def test_what_a_lazy_answer_raises_goes_up():
+    with pytest.raises(ZeroDivisionError):
+        predictions_of((1 / n for n in (1, 0)), Handler())
+
+
+@pytest.mark.parametrize(
+    ("answer", "cure"),
+    [
+        (None, "returned None; it must return"),
+        ({"logits": 1}, r"a dict with the keys 'logits'; .*conversion.to_results\(batch, outputs\)"),
+        (dict.fromkeys("abcdefg"), r"the keys 'a', 'b', 'c', 'd', 'e', \.\.\.;"),
+        ("text", "a str; .* a single prediction goes into a list"),
+        ({1}, "a set, which has no order"),
+        (pandas.DataFrame({"a": [1]}), r"DataFrame; .*frame.to_dict\('records'\)"),
+        (numpy.array(1.0), "numpy.ndarray without a dimension for the examples"),
+    ],
+    ids=repr,
+)
+def test_the_error_tells_the_cure(answer, cure):
+    with pytest.raises(PredictionCountError, match=cure):
+        predictions_of(answer, Handler(), 7)
+
+
+def test_who_answered_may_be_told():
+    with pytest.raises(PredictionCountError, match=r"^my function returned None;"):
+        predictions_of(None, "my function")
+
+
+def test_wrong_counts_and_columns():
+    assert str(wrong_count(Handler(), 3, 1)).startswith(
+        "Handler.run_inference was given 3 examples and returned 1 pred"
+    )
+    assert str(wrong_count(Handler(), 1, 0)).startswith("Handler.run_inference was given 1 example and returned 0 pred")
+    assert "was given 2 examples and returned 'x'; it must return an array" in str(no_columns("run_columns", 2, "x"))
+
+
+def test_the_error_pickles():
+    error = wrong_count(Handler(), 3, 1)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (PredictionCountError, str(error))
