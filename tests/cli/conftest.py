@@ -214,11 +214,12 @@ def headrace(capsys):
 def command(folder):
     """A command line as the leader of a group of processes, in the folder; ``environment`` adds to this one's."""
 
-    def start(*arguments, **environment):
+    def start(*arguments, stdin=None, **environment):
         return subprocess.Popen(
             [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *arguments],
             cwd=folder.path,
             env={**os.environ, **environment},
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

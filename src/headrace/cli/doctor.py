@@ -137,19 +137,19 @@ def _batching(handler: Any, words: DoctorWords) -> Any:
 
 def _over_rows(handler: Any, words: DoctorWords) -> tuple[Any, Any, Iterator[Any]]:
     """A handler of rows, its batching, and the rows, as ``headrace run`` has them."""
-    from headrace.beam.job import files  # noqa: PLC0415 - importing Beam takes seconds
+    from headrace.beam.job import files, reading  # noqa: PLC0415 - importing Beam takes seconds
     from headrace.beam.job.rows import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above
     from headrace.cli.columns import choose  # noqa: PLC0415 - only where there are rows
 
     assert words.rows is not None
     sources = files.match([words.rows], words.file_format, words.delimiter)
-    head = files.peek(sources)
+    head = reading.peek(sources)
     text = choose("--text-columns", words.text_columns, head.columns) or ()
     key = choose("--key", [words.key] if words.key else None, head.columns)
     examples = Examples(choose("--columns", words.columns, head.columns), head.columns, key[0] if key else None)
     numbers = {name: kind for name, kind in head.numbers.items() if name not in text}
     sizes = {} if words.max_batch_size is None else {"max_batch_size": words.max_batch_size}
-    rows = (row for source in sources for row in files.read_rows(source, numbers))
+    rows = (row for source in sources for row in reading.read_rows(source, numbers))
     return over_rows(handler, examples), batching_over_rows(handler, sizes), rows
 
 

@@ -82,7 +82,7 @@ def execute(words: Words) -> int:
 
 
 def _prepare(words: Words) -> Any:
-    from headrace.beam.job import files, pipeline  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
+    from headrace.beam.job import files, pipeline, reading  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
     from headrace.beam.job.retry import match_letters, peek_letters  # noqa: PLC0415 - as above
     from headrace.beam.job.rows import Examples  # noqa: PLC0415 - as above
 
@@ -93,10 +93,10 @@ def _prepare(words: Words) -> Any:
     handler = make_handler(words.handler, parse_arguments("--handler-arg", words.handler_args), words.model)
     if words.retry:
         sources = match_letters(inputs)
-        head = files.Head(peek_letters(sources), {})
+        head = reading.Head(peek_letters(sources), {})
     else:
         sources = files.match(inputs, words.file_format, words.delimiter)
-        head = files.peek(sources)
+        head = reading.peek(sources)
     text = choose("--text-columns", words.text_columns, head.columns) or ()
     key = choose("--key", [words.key] if words.key else None, head.columns)
     keep = choose("--keep", words.keep, head.columns)
@@ -151,6 +151,8 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
 
         message = f"the pipeline failed: {describe(worker.error)}{_kept(run)}"
         return _fail(errors, FAILED, message, worker.error, verbose=words.verbose)
+    if not worker.report.rows:
+        report_error(errors, "there are no rows in the input.", "warning")
     if worker.report.rows and not worker.report.predictions:
         report_error(errors, "every row failed; the dead letters say why.", "warning")
     figures = totals if totals.batches else worker.report.totals

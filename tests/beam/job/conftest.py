@@ -11,8 +11,9 @@ from sklearn.base import BaseEstimator
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from headrace.beam.job.files import match, peek
+from headrace.beam.job.files import match
 from headrace.beam.job.pipeline import Job, Run
+from headrace.beam.job.reading import peek
 from headrace.beam.job.rows import Examples
 from headrace.cli.columns import choose
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy

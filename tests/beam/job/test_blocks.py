@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.beam.job.block_reading import read_blocks
-from headrace.beam.job.files import Source, read_rows
+from headrace.beam.job.files import Source
 from headrace.beam.job.positions import Places, place_at
+from headrace.beam.job.reading import read_rows
 from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 

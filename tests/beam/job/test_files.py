@@ -1,6 +1,7 @@
 """Files are found, their beginnings looked at, and their rows read one by one, whatever is wrong with some of them."""
 
 import bz2
+import csv
 import gzip
 import json
 import lzma
@@ -10,17 +11,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from headrace.beam.job.files import (
-    BrokenLine,
-    Head,
-    Source,
-    absolute,
-    dead_letters_path,
-    match,
-    output_format,
-    peek,
-    read_rows,
-)
+from headrace.beam.job.files import Source, absolute, dead_letters_path, match, output_format
+from headrace.beam.job.reading import Head, peek, read_rows
+from headrace.beam.job.rows import BrokenLine
 from headrace.core.errors import ConfigurationError
 
 
@@ -150,16 +143,89 @@ def test_csv_lines_with_too_few_or_too_many_fields(write):
     ]
 
 
-def test_a_csv_field_beyond_pythons_limit_spoils_its_record_only(write):
-    write("a.csv", "a,b\n1,2\n" + "x" * 200_000 + ",3\n4,5\n")
-    rows = rows_of("a.csv")
-    assert [row for row in rows if isinstance(row, dict)] == [{"a": 1, "b": 2}, {"a": 4, "b": 5}]
-    assert "field larger than field limit" in broken(rows)[0][2]
+def test_csv_fields_of_any_length(write):
+    texts = ["x" * 200_000, "y\n" * 200_000, 'z"' * 200_000]
+    quoted = [text.replace('"', '""') for text in texts]
+    write("a.csv", "a,b\n" + "".join(f'"{text}",{n}\n' for n, text in enumerate(quoted)))
+    assert rows_of("a.csv") == [{"a": text, "b": n} for n, text in enumerate(texts)]
 
 
-def test_bytes_that_are_not_utf8_spoil_their_field_only(write):
-    write("a.csv", b"a,b\nM\xfcller,1\n")
-    assert rows_of("a.csv") == [{"a": "M\\xfcller", "b": 1}]
+UNREADABLE = {
+    "too few": "lone",
+    "too many, in several lines": '"one\ntwo",2,"three\nfour"',
+    "text behind a quote": '"a"b,2',
+    "text behind a quote in several lines": '"one\ntwo" three,"4\n5",6',
+    "a stray end of a line": "a\rb,2",
+    "a stray end of a line in several lines": 'a\rb,"2\n3",4',
+    "not UTF-8": "M\udcfcller,2",
+    "not UTF-8 in several lines": '"one\nM\udcfcller",2',
+}
+
+
+@pytest.mark.parametrize("record", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("after", ["x,1\n", ""])
+def test_csv_records_that_cannot_be_read_are_one_each(write, record, after):
+    content = f'a,b\n"in two\nlines",7\n{record}\n{after}'.encode("utf-8", "surrogateescape")
+    path = write("a.csv", content)
+    good, wrong, *rest = read_rows(Source(path, "csv"), {"b": int})
+    assert good == {"a": "in two\nlines", "b": 7}
+    assert (wrong.line, wrong.number) == (record.replace("\udcfc", "\\xfc"), 4)
+    assert rest == ([{"a": "x", "b": 1}] if after else [])
+
+
+def test_records_of_one_column_that_cannot_be_read_are_no_rows(write):
+    path = write("a.csv", 'text\n"a"b\ngood\n\n""\n')
+    wrong, *rows = read_rows(Source(path, "csv"), {})
+    assert (wrong.line, wrong.number, type(wrong.error)) == ('"a"b', 2, csv.Error)
+    assert rows == [{"text": "good"}, {"text": ""}]
+
+
+def test_a_quote_that_is_never_closed_takes_the_rest_of_the_file(write):
+    path = write("a.csv", 'a,b\n1,2\n3,"4\n5,6\n')
+    row, wrong = read_rows(Source(path, "csv"), {"a": int, "b": int})
+    assert row == {"a": 1, "b": 2}
+    assert (wrong.line, wrong.number) == ('3,"4\n5,6', 3)
+    assert "a quote is never closed" in str(wrong.error)
+
+
+def test_a_quote_that_goes_on_for_ever_ends_the_file(write, monkeypatch):
+    monkeypatch.setattr("headrace.beam.job.csv_rows._MOST_OF_A_QUOTE", 1 << 20)
+    path = write("a.csv", 'a,b\n1,2\n3,"4\n' + "5,6\n" * (1 << 19))
+    rows = read_rows(Source(path, "csv"), {})
+    assert next(rows) == {"a": "1", "b": "2"}
+    with pytest.raises(ValueError, match="the record that begins in line 3 goes on for more than 1 MiB"):
+        list(rows)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r", "\r\r\n"])
+def test_ends_of_csv_lines(write, ends):
+    lines = ["a,b", *(f'{n},"x{ends}y"' for n in range(40_000)), "", "40,z"]
+    path = write("a.csv", ends.join(lines))
+    rows = list(read_rows(Source(path, "csv"), {"a": int}))
+    assert rows == [*({"a": n, "b": f"x{ends}y"} for n in range(40_000)), {"a": 40, "b": "z"}]
+
+
+def test_a_byte_order_mark_is_one_only_at_the_start(write):
+    mark = "\ufeff"
+    path = write("a.csv", f"{mark}a\n{mark}\n{mark}b\n")
+    assert list(read_rows(Source(path, "csv"), {})) == [{"a": mark}, {"a": f"{mark}b"}]
+    path = write("b.jsonl", f'{mark}{{"a": "{mark}"}}\n{mark}{{"a": 1}}\n')
+    row, wrong = read_rows(Source(path, "jsonl"), {})
+    assert row == {"a": mark}
+    assert (wrong.line, wrong.number) == (f'{mark}{{"a": 1}}', 2)
+
+
+def test_numbers_beside_fields_of_several_lines(write):
+    """An underscore makes a field no number, in whichever line of the record it is."""
+    path = write("a.csv", 'a,b\n1_0,"x\ny"\n')
+    assert list(read_rows(Source(path, "csv"), {"a": int})) == [{"a": "1_0", "b": "x\ny"}]
+
+
+def test_objects_with_two_values_of_one_name(write):
+    path = write("a.jsonl", '{"a": 1, "a": 2}\n{"a": {"b": 1, "c": 2, "c": 3}}\n{"a": 3}\n')
+    first, second, row = read_rows(Source(path, "jsonl"), {})
+    assert [str(wrong.error) for wrong in (first, second)] == ["the object has 'a' twice", "the object has 'c' twice"]
+    assert row == {"a": 3}
 
 
 def test_columns_of_numbers(write):
@@ -204,8 +270,16 @@ def test_the_first_file_with_rows_tells_the_columns(write):
     ("name", "content", "message"),
     [
         ("a.jsonl", '\n{"a"\n{"a": 1}\n', "line 2: Expecting ':' delimiter"),
-        ("a.jsonl", '["a"]\n', "line 1: a row must be a JSON object, not list"),
+        ("a.jsonl", '"a"\n', "line 1: a row must be a JSON object, not str"),
         ("a.csv", "a,b,a\n", "the header has 'a' twice"),
+        ("a.csv", b"a,M\xfcller\n1,2\n", "the header cannot be read: 'utf-8' codec"),
+        ("a.csv", 'a,"b\n1,2\n', "the header cannot be read: a quote is never closed"),
+        ("a.csv", gzip.compress(b"a\n1\n"), "it is compressed (gzip); give it the extension .gz"),
+        ("a.csv", "a,b\n1,2\n".encode("utf-16"), "it is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8 < "),
+        ("a.jsonl", '{"a": 1}'.encode("utf-16-be"), "it is UTF-16, not UTF-8"),
+        ("a.jsonl", b"PAR1\x15\x04", "it is a Parquet file; add --format parquet"),
+        ("a.json", '\n [{"a": 1}]', "it is one JSON array, not an object on each line; convert it: "),
+        ("a.json", '{\n  "a": 1\n}\n', "its JSON objects take several lines each, not one; convert it: jq -c . < "),
         ("a.parquet", "a,b\n", "as parquet"),
         ("a.csv.gz", "a,b\n", "as csv"),
     ],

@@ -8,8 +8,9 @@ import posixpath
 import pytest
 from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTypes, FileMetadata, FileSystem
 
-from headrace.beam.job.files import match, peek
+from headrace.beam.job.files import match
 from headrace.beam.job.pipeline import Job, Run
+from headrace.beam.job.reading import peek
 from headrace.beam.job.rows import Examples
 from headrace.core.handler import ModelHandler
 

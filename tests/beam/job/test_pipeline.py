@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.beam.job.files import match, peek
+from headrace.beam.job.files import match
 from headrace.beam.job.pipeline import Job, Run, describe, take_options
+from headrace.beam.job.reading import peek
 from headrace.beam.job.row_steps import CancelledError
 from headrace.beam.job.rows import Examples
 from headrace.core.errors import ConfigurationError

@@ -3,8 +3,7 @@
 import pytest
 from apache_beam.ml.inference import base
 
-from headrace.beam.job.files import BrokenLine
-from headrace.beam.job.rows import Examples, batching_over_rows, over_rows, row_of
+from headrace.beam.job.rows import BrokenLine, Examples, batching_over_rows, over_rows, row_of
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler

@@ -6,17 +6,18 @@ and Python's numbers, it is halved until few lines are left, and those are read 
 
 from __future__ import annotations
 
-import csv
+import codecs
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import pyarrow
-import pyarrow.compute
 import pyarrow.csv
 
-from headrace.beam.job.files import Source, csv_header, csv_rows, open_source
+from headrace.beam.job.csv_rows import CsvRecords, read_csv
+from headrace.beam.job.files import Source
 from headrace.beam.job.rows import BrokenLine, Row
+from headrace.beam.job.text import TextFile, ends_with_returns, open_text
 
 _CHUNK_BYTES = 1 << 22
 _ARROW_BYTES = 1 << 18
@@ -41,9 +42,12 @@ class Line(NamedTuple):
 
 def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[Parsed | Line]:
     """The rows of a CSV file, equal to those of ``read_rows``."""
-    with open_source(source) as file:
+    with open_text(source) as file:
+        if ends_with_returns(file.beginning):
+            yield from map(Line, read_csv(source, numbers))
+            return
         text = _Text(file)
-        header = csv_header(csv.reader(text.lines(), delimiter=source.delimiter))
+        header = CsvRecords(text.lines(), source.delimiter, source.path).header()
         fast = _Fast(source.delimiter, header, numbers)
         while piece := text.take():
             lines = piece.count(b"\n")
@@ -61,11 +65,10 @@ def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[Parsed | Line
 
 def _slowly(source: Source, text: _Text, lines: int, header: list[str], numbers: Mapping[str, type]) -> Iterator[Line]:
     """The rows of so many lines, and of those after them that belong to the last row."""
-    before, stop = text.line, text.line + lines
-    reader = csv.reader(text.lines(), delimiter=source.delimiter)
-    rows = csv_rows(source, reader, header, numbers, text.last_line)
+    stop = text.line + lines
+    rows = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, numbers)
     while text.line < stop and (row := next(rows, None)) is not None:
-        yield Line(row._replace(number=before + row.number) if isinstance(row, BrokenLine) else row)
+        yield Line(row)
 
 
 class _Text:
@@ -75,15 +78,13 @@ class _Text:
         file: open.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: TextFile) -> None:
         self._file = file
         self._rest = b""
         self._pieces: list[bytes] = []
         self._piece, self._place = b"", 0
         self.line = 0
         """How many lines have been read; who takes pieces counts them himself."""
-        self.last_line = [""]
-        """The last of those that were read one by one."""
 
     def take(self) -> bytes:
         """The next piece; empty at the end."""
@@ -96,19 +97,18 @@ class _Text:
         """Has pieces be the next ones again."""
         self._pieces += reversed(pieces)
 
-    def lines(self) -> Iterator[str]:
-        """Lines as text, as ``read_rows`` has them."""
+    def lines(self) -> Iterator[bytes]:
+        """Lines with their ends."""
         while True:
             if self._place == len(self._piece):
                 self._piece = self.take()
                 if not self._piece:
                     return
             end = self._piece.index(b"\n", self._place) + 1
-            encoding = "utf-8" if self.line else "utf-8-sig"
-            self.last_line[0] = self._piece[self._place : end].decode(encoding, "backslashreplace")
+            line = self._piece[self._place : end]
             self._place = end
             self.line += 1
-            yield self.last_line[0]
+            yield line
 
     def _read(self) -> bytes:
         parts = [self._rest]
@@ -136,7 +136,6 @@ class _Fast:
         self._delimiter = delimiter
         self._kinds = {name: _TYPES[numbers[name]] if name in numbers else pyarrow.string() for name in header}
         self._as_floats = {name: pyarrow.float64() for name, kind in self._kinds.items() if kind == pyarrow.int64()}
-        self._texts = [name for name, kind in self._kinds.items() if kind == pyarrow.string()]
 
     def read(self, text: bytes) -> Any:
         """A record batch of the text; None where Python might read something else."""
@@ -145,10 +144,9 @@ class _Fast:
         try:
             if self._as_floats and (b"x" in text or b"X" in text):  # Arrow's integers may be hexadecimal
                 self._parsed(text, self._as_floats)
-            batch = self._parsed(text, self._kinds)
+            return self._parsed(text, self._kinds)
         except pyarrow.ArrowInvalid:
             return None
-        return None if self._has_long_text(batch) else batch
 
     def _parsed(self, text: bytes, kinds: Mapping[str, Any]) -> Any:
         table = pyarrow.csv.read_csv(
@@ -162,15 +160,11 @@ class _Fast:
         batches = table.combine_chunks().to_batches()
         return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
 
-    def _has_long_text(self, batch: Any) -> bool:
-        """Whether the csv module would take it for a mistake."""
-        longest = csv.field_size_limit()
-        lengths = (pyarrow.compute.max(pyarrow.compute.binary_length(batch.column(name))) for name in self._texts)
-        return any((length.as_py() or 0) > longest for length in lengths)
-
 
 def _is_odd(text: bytes, delimiter: str) -> bool:
-    """Whether there is something that is not read alike everywhere: stray ends of lines, nulls, some quotes."""
+    """Whether something is not read alike everywhere: byte-order marks, stray ends of lines, nulls, some quotes."""
+    if text.startswith(codecs.BOM_UTF8):  # which Arrow drops
+        return True
     if b"\0" in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")):
         return True
     return b'"' in text and not _is_well_quoted(text, delimiter)

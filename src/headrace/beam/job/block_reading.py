@@ -11,8 +11,10 @@ import pyarrow
 
 from headrace.beam.job.block_csv import Line, Parsed, parse
 from headrace.beam.job.blocks import Block
-from headrace.beam.job.files import Source, open_source, parquet_file
+from headrace.beam.job.files import Source, open_source
+from headrace.beam.job.pipes import is_pipe
 from headrace.beam.job.positions import Places
+from headrace.beam.job.reading import parquet_file
 from headrace.core.conversion import FLOAT32_MAX
 
 _ROWS = 1 << 14
@@ -26,6 +28,8 @@ def has_blocks(sources: Sequence[Source], numbers: Mapping[str, type], names: Se
     if not names or not sources or any(source.letters for source in sources) or formats.keys() - {"csv", "parquet"}:
         return False
     if any(source.format == "csv" and source.delimiter not in _DELIMITERS for source in sources):
+        return False
+    if any(is_pipe(source.path) for source in sources):  # whose rows do not wait for others
         return False
     fits_csv = "csv" not in formats or all(name in numbers for name in names)
     return fits_csv and ("parquet" not in formats or _has_numbers(_schema_of(formats["parquet"]), names))

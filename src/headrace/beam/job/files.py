@@ -1,29 +1,22 @@
-"""Rows from files and back: matching, reading, and parts that become the output only when all of them are there."""
+"""Files of rows: matched, opened whatever compresses them, and where the output goes."""
 
 from __future__ import annotations
 
 import bz2
-import csv
 import gzip
-import json
 import lzma
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from headrace.beam.job.rows import BrokenLine, Row
+from headrace.beam.job import pipes
 from headrace.core.errors import ConfigurationError
 
-_CHUNK_BYTES = 1 << 20
-SAMPLED_ROWS = 1000
-"""Of so many first rows all are looked at, to tell what the others are like."""
-_PARQUET_ROWS = 1024
 _FORMATS = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -33,9 +26,6 @@ _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_DECOMPRESS = {CompressionTypes.GZIP: gzip.open, CompressionTypes.BZIP2: bz2.open, CompressionTypes.LZMA: lzma.open}
-_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
-_LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
 
 
 class Source(NamedTuple):
@@ -50,20 +40,12 @@ class Source(NamedTuple):
     """Whether its rows are dead letters, and the rows in those are meant."""
 
 
-class Head(NamedTuple):
-    """What the beginning of the input says about all of it."""
-
-    columns: tuple[str, ...]
-    """Of the header, the schema or the first row; empty where there are no rows."""
-    numbers: dict[str, type]
-    """Which columns of CSV files hold numbers: int or float."""
-
-
 def match(patterns: Sequence[str], file_format: str | None = None, delimiter: str | None = None) -> tuple[Source, ...]:
     """The files that paths and globs name, each once; those of one glob sorted.
 
     Args:
-        patterns: local, or of any filesystem that Beam knows; ``*`` stays within a folder, ``**`` does not.
+        patterns: local, or of any filesystem that Beam knows; ``*`` stays within a folder, ``**`` does not. Local ones
+            may be pipes; ``-`` is standard input. A pipe can be read once after each call of this function.
         file_format: of all files; by default each one's extension tells.
         delimiter: of CSV files; by default a comma, or a tab where the extension is ``.tsv``.
 
@@ -71,10 +53,16 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
         ConfigurationError: a pattern matches nothing, or the format of a file is not known.
     """
     paths = dict.fromkeys(path for pattern in patterns for path in _matching(pattern))
-    return tuple(
+    sources = tuple(
         Source(path, file_format or _format_of(path), delimiter or ("\t" if ".tsv" in _extensions(path) else ","))
         for path in paths
     )
+    for source in sources:
+        if source.format == "parquet" and pipes.is_pipe(source.path):
+            raise ConfigurationError(
+                f"{source.path} is a pipe, and Parquet has to be read from its end: write it to a file first."
+            )
+    return sources
 
 
 def absolute(path: str) -> str:
@@ -118,56 +106,12 @@ def dead_letters_path(output: str) -> str:
     return str(FileSystems.join(folder, f"{stem}.dead-letters.jsonl"))
 
 
-def peek(sources: Iterable[Source]) -> Head:
-    """Looks at the beginning of the input.
-
-    Raises:
-        ConfigurationError: it cannot be read; the message says which file and why.
-    """
-    columns: tuple[str, ...] = ()
-    numbers: dict[str, type] | None = None
-    for source in sources:
-        try:
-            columns = columns or _columns_of(source)
-            if source.format == "csv" and numbers is None:
-                numbers = _number_columns(source)
-        except Exception as error:
-            raise ConfigurationError(f"cannot read {source.path} as {source.format}: {error}") from error
-        if columns and numbers is not None:
-            break
-    return Head(columns, numbers or {})
-
-
-def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-    """The rows of a file, one by one; memory holds about a megabyte of a text file, one row group of a Parquet file.
-
-    Args:
-        source: the file.
-        numbers: which columns of a CSV file are numbers. An empty field of theirs is None, and one that is no number
-            stays the text that it is.
-    """
-    if source.format == "csv":
-        return _read_csv(source, numbers)
-    return _read_jsonl(source) if source.format == "jsonl" else _read_parquet(source)
-
-
-def lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines without their ends; not the file's own iteration, which not every filesystem's files have."""
-    rest = b""
-    while chunk := file.read(_CHUNK_BYTES):
-        lines = (rest + chunk).split(b"\n")
-        rest = lines.pop()
-        yield from lines
-    if rest:
-        yield rest
-
-
 def _matching(pattern: str) -> list[str]:
-    path = absolute(pattern)
+    path = absolute(pipes.as_path(pattern))
     if os.path.isdir(path):
         raise ConfigurationError(f"{pattern} is a folder; name its files, for example '{pattern.rstrip('/')}/*.jsonl'.")
     if os.path.exists(path):  # also a file whose name looks like a glob
-        return [path]
+        return _expected([path])
     try:
         found = sorted(metadata.path for metadata in FileSystems.match([path])[0].metadata_list)
     except (BeamIOError, ValueError) as error:
@@ -175,7 +119,14 @@ def _matching(pattern: str) -> list[str]:
     if not found:
         is_glob = any(character in pattern for character in "*?[")
         raise ConfigurationError(f"no file matches {pattern!r}." if is_glob else f"there is no file {pattern!r}.")
-    return found
+    return _expected(found)
+
+
+def _expected(paths: list[str]) -> list[str]:
+    for path in paths:
+        if "://" not in path:
+            pipes.expect(path)
+    return paths
 
 
 def _extensions(path: str) -> list[str]:
@@ -193,156 +144,71 @@ def _format_of(path: str) -> str:
     raise ConfigurationError(f"the extension of {path!r} tells no format; add --format jsonl, csv or parquet.")
 
 
-def _columns_of(source: Source) -> tuple[str, ...]:
-    if source.format == "parquet":
-        with open_source(source) as file:
-            return tuple(parquet_file(file).schema_arrow.names)
-    if source.format == "csv":
-        with open_source(source) as file:
-            return tuple(csv_reader(source, file, [""])[1] or ())
-    for row in _read_jsonl(source):
-        if isinstance(row, BrokenLine):
-            raise ValueError(f"line {row.number}: {row.error}")
-        return tuple(row)
-    return ()
-
-
-def _number_columns(source: Source) -> dict[str, type] | None:
-    """The columns of whose first fields most are numbers; but a leading zero (a postcode) makes a column text.
-
-    None where there are no rows to tell.
-    """
-    sample = [row for row in islice(_read_csv(source, {}), SAMPLED_ROWS) if isinstance(row, dict)]
-    kinds: dict[str, type] = {}
-    for name in sample[0] if sample else ():
-        fields = [row[name] for row in sample if row[name].strip()]
-        numbers = [field for field in fields if isinstance(_number(int, field), int | float)]
-        if len(numbers) * 2 > len(fields) and not any(map(_LEADING_ZERO.match, numbers)):
-            kinds[name] = int if all(map(_INTEGER.fullmatch, numbers)) else float
-    return kinds if sample else None
-
-
-def _number(kind: type, field: str) -> int | float | str | None:
-    """A field of a column of numbers."""
-    if "_" not in field:  # which Python takes for part of a number
-        for attempt in (kind, float):
-            try:
-                number: int | float = attempt(field)
-            except ValueError:
-                continue
-            return number
-    return field if field.strip() else None
-
-
 @contextmanager
 def open_source(source: Source) -> Iterator[BinaryIO]:
-    """The file, uncompressed. Beam takes a compressed file that breaks off for one that ends there; Python does not."""
-    compression = CompressionTypes.detect_compression_type(source.path)
-    decompress: Any = _DECOMPRESS.get(compression)
-    if decompress is None:
-        with FileSystems.open(source.path) as file:
-            yield file
-        return
-    raw = FileSystems.open(source.path, compression_type=CompressionTypes.UNCOMPRESSED)
-    with raw, decompress(raw) as uncompressed:
-        yield uncompressed
-
-
-def _read_jsonl(source: Source) -> Iterator[Row | BrokenLine]:
-    with open_source(source) as file:
-        for number, line in enumerate(lines(file), 1):
-            if line.isspace() or not line:
-                continue
-            try:
-                row = json.loads(line)
-                if type(row) is not dict:
-                    raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
-            except (ValueError, TypeError, RecursionError) as error:
-                yield BrokenLine(line.decode("utf-8", "backslashreplace"), source.path, number, error)
-            else:
-                yield row
-
-
-def _read_csv(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-    last_line = [""]
-    with open_source(source) as file:
-        reader, header = csv_reader(source, file, last_line)
-        yield from csv_rows(source, reader, header, numbers, last_line)
-
-
-def csv_rows(
-    source: Source, reader: Any, header: list[str], numbers: Mapping[str, type], last_line: list[str]
-) -> Iterator[Row | BrokenLine]:
-    """The rows of what a reader reads; ``last_line`` has the last line that it has read."""
-    kinds = [numbers.get(name, str) for name in header]
-    for fields in _records(reader):
-        if len(fields) == len(header):
-            yield dict(zip(header, _values(kinds, fields, last_line[0]), strict=True))
-        elif fields:
-            yield _broken(fields, len(header), last_line[0], source.path, reader.line_num)
-
-
-def _values(kinds: list[type], fields: list[str], line: str) -> list[Any]:
-    if "_" not in line:
-        try:
-            return [kind(field) for kind, field in zip(kinds, fields, strict=True)]
-        except ValueError:
-            pass
-    return [field if kind is str else _number(kind, field) for kind, field in zip(kinds, fields, strict=True)]
-
-
-def _broken(fields: list[Any], expected: int, line: str, path: str, number: int) -> BrokenLine:
-    error = fields[0]
-    if not isinstance(error, csv.Error):
-        error = ValueError(f"the line has {len(fields)} fields, the header {expected}")
-    return BrokenLine(line.rstrip("\r\n"), path, number, error)
-
-
-def csv_reader(source: Source, file: BinaryIO, last_line: list[str]) -> tuple[Any, list[str]]:
-    """A reader that stands behind the header, and the header (none: an empty file)."""
-    reader = csv.reader(_csv_lines(file, last_line), delimiter=source.delimiter)
-    return reader, csv_header(reader)
-
-
-def csv_header(reader: Any) -> list[str]:
-    """The names of the columns, that come first; none of an empty file.
+    """The file, uncompressed; one that breaks off is an error, not a shorter file, as it is to Beam.
 
     Raises:
-        ValueError: a name is there twice.
+        OSError: it cannot be opened.
     """
-    header: list[str] = next(reader, [])
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise ValueError(f"the header has {', '.join(map(repr, twice))} twice")
-    return header
+    compression = CompressionTypes.detect_compression_type(source.path)
+    if pipes.is_pipe(source.path):
+        with pipes.opened(source.path) as pipe:
+            yield _decompressed(pipe, compression)
+        return
+    with FileSystems.open(source.path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+        yield _decompressed(file, compression)
 
 
-def _csv_lines(file: BinaryIO, last_line: list[str]) -> Iterator[str]:
-    """Lines as text; bytes that are not UTF-8 stay visible, so that one of them spoils its field, not the file."""
-    for number, line in enumerate(lines(file)):
-        text = line.decode("utf-8" if number else "utf-8-sig", "backslashreplace") + "\n"
-        last_line[0] = text
-        yield text
+def _decompressed(file: Any, compression: str) -> BinaryIO:
+    openers: dict[str, Callable[[Any], Any]] = {
+        CompressionTypes.GZIP: gzip.open,
+        CompressionTypes.BZIP2: bz2.open,
+        CompressionTypes.LZMA: lzma.open,
+        CompressionTypes.DEFLATE: lambda file: _Decompressed(file, zlib.decompressobj),
+        CompressionTypes.ZSTD: lambda file: _Decompressed(file, _zstd),
+    }
+    opened: BinaryIO = openers.get(compression, lambda file: file)(file)
+    return opened
 
 
-def _records(reader: Any) -> Iterator[list[Any]]:
-    """The reader's records; an exception alone in place of each that it cannot read."""
-    while True:
-        try:
-            yield from reader
-            return
-        except csv.Error as error:
-            yield [error]
+def _zstd() -> Any:
+    import zstandard  # noqa: PLC0415 - only where there is such a file
+
+    return zstandard.ZstdDecompressor().decompressobj()
 
 
-def _read_parquet(source: Source) -> Iterator[Row | BrokenLine]:
-    with open_source(source) as file:
-        for batch in parquet_file(file).iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
-            yield from batch.to_pylist()
+class _Decompressed:
+    """A file, decompressed piece by piece, for what Python's library has no files of.
 
+    Args:
+        file: open for reading.
+        make: makes an object that decompresses one stream; several may follow each other.
+    """
 
-def parquet_file(file: BinaryIO) -> Any:
-    """An open file as Parquet, of which a row group is read bit by bit: buffered before, they stay until the end."""
-    import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
+    def __init__(self, file: Any, make: Callable[[], Any]) -> None:
+        self._file = file
+        self._make = make
+        self._stream = make()
+        self._is_within = False
 
-    return pyarrow.parquet.ParquetFile(file, buffer_size=_CHUNK_BYTES, pre_buffer=False)
+    def read(self, size: int) -> bytes:
+        """Some bytes; none at the end.
+
+        Raises:
+            EOFError: the file ends within a stream.
+        """
+        while True:
+            if self._stream.eof:
+                rest, self._stream = self._stream.unused_data, self._make()
+                self._is_within = False
+            else:
+                rest = b""
+            chunk = rest or self._file.read(size)
+            if not chunk and self._is_within:
+                raise EOFError("the compressed file ends before its end marker")
+            if not chunk:
+                return b""
+            self._is_within = True
+            if text := self._stream.decompress(chunk):
+                return bytes(text)

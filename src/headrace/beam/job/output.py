@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from headrace.beam.job.files import absolute, dead_letters_path, lines, output_format
+from headrace.beam.job.files import absolute, dead_letters_path, output_format
+from headrace.beam.job.text import lines
 from headrace.core.errors import ConfigurationError
 
 BLOCKS = ".arrows"

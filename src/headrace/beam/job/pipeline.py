@@ -20,6 +20,7 @@ from apache_beam.transforms.combiners import ToListCombineFn
 
 from headrace.beam.job.files import Source
 from headrace.beam.job.output import Output, write_manifest
+from headrace.beam.job.pipes import is_pipe
 from headrace.beam.job.resume import ResumableOutput
 from headrace.beam.job.row_steps import Read, Way, WriteLetters, WritePredictions, cancelled, refuse_if_cancelled
 from headrace.beam.job.rows import (
@@ -110,13 +111,15 @@ class Run:
         runner = FnApiRunner() if job.runner == DEFAULT_RUNNER else job.runner
         options = PipelineOptions(["--pickle_library=cloudpickle", *job.options])  # Beam's default since 2.65
         self._pipeline = beam.Pipeline(runner, options)
-        workers = options.view_as(DirectOptions).direct_num_workers
+        direct = options.view_as(DirectOptions)
+        spread = job.runner != DEFAULT_RUNNER or direct.direct_num_workers != 1
+        _refuse_pipes(job, elsewhere=spread or direct.direct_running_mode == "multi_processing")
         way = _in_columns(job, self.output)
         self.is_columnar = way is not None
         """Whether rows go through in columns."""
         self.output.columnar = self.is_columnar
         way = way or _row_by_row(job, self.output)
-        _build(self._pipeline, job, self.output, way, spread=job.runner != DEFAULT_RUNNER or workers != 1)
+        _build(self._pipeline, job, self.output, way, spread=spread)
         self._result: Any = None
 
     def execute(self) -> Report:
@@ -193,6 +196,16 @@ def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
     for path, option in ((output.path, "--output"), (output.dead_letters, "--output or --dead-letters")):
         if path in inputs:
             raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
+
+
+def _refuse_pipes(job: Job, *, elsewhere: bool) -> None:
+    for source in job.sources:
+        if is_pipe(source.path) and (elsewhere or job.resume is not None):
+            option = "--resume" if job.resume is not None else "--runner and the options of workers"
+            raise ConfigurationError(
+                f"{source.path} is a pipe, which can be read only once, and by this process only; leave {option} out, "
+                "or write what comes through it to a file first."
+            )
 
 
 def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: Way, *, spread: bool) -> None:

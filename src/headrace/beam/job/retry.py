@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from headrace.beam.job.files import SAMPLED_ROWS, Source, match, read_rows
+from headrace.beam.job.files import Source, match
+from headrace.beam.job.pipes import is_pipe
+from headrace.beam.job.reading import SAMPLED_ROWS, read_rows
 from headrace.beam.job.rows import BrokenLine, Row, TriedRow
 from headrace.core.errors import ConfigurationError
 
@@ -22,6 +24,8 @@ def match_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
     for source in sources:
         if source.format == "csv":
             raise ConfigurationError(f"{source.path} can hold no dead letters; they are in .jsonl or .parquet files.")
+        if is_pipe(source.path):
+            raise ConfigurationError(f"{source.path} is a pipe; write the dead letters that come through it to a file.")
     return tuple(source._replace(letters=True) for source in sources)
 
 

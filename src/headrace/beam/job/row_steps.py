@@ -12,9 +12,10 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.job.durable import DurablePartWriter
-from headrace.beam.job.files import Source, read_rows
+from headrace.beam.job.files import Source
 from headrace.beam.job.output import PartWriter
 from headrace.beam.job.positions import Places, place_at
+from headrace.beam.job.reading import read_rows
 from headrace.beam.job.resume import load_done
 from headrace.beam.job.retry import read_letters
 from headrace.beam.job.rows import BrokenLine, Placed, Row, fields_of, place_of, row_of

@@ -1,0 +1,129 @@
+"""Pipes as inputs: read once, as their rows come, by the process that was given them."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headrace.core.errors import ConfigurationError
+
+STDIN = "/dev/stdin"
+_ALSO_STDIN = ("-", "/dev/fd/0", "/proc/self/fd/0")
+_DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
+
+
+class Pipe:
+    """What comes through a pipe; its beginning can be read again and again, until it is taken.
+
+    Args:
+        path: of a FIFO or of a descriptor of this process; opened at the first read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._seen = io.BytesIO()
+        self.is_taken = False
+        """Whether the next reading is the last one."""
+
+    def read(self, size: int) -> bytes:
+        """At most ``size`` bytes, as soon as there are any; none at the end."""
+        if seen := self._seen.read(size):
+            return seen
+        if self._descriptor is None:
+            self._descriptor = _number_of(self._path)
+        try:
+            chunk = os.read(self._descriptor, size)
+        except BlockingIOError:  # whoever shares it wants it so
+            select.select([self._descriptor], [], [])
+            return self.read(size)
+        if self.is_taken:
+            self._seen = io.BytesIO()
+        else:
+            self._seen.write(chunk)
+        return chunk
+
+    def rewind(self) -> None:
+        """Goes back to the beginning."""
+        self._seen.seek(0)
+
+    def close(self) -> None:
+        """Lets go of what this opened itself."""
+        if self._descriptor is not None and _own_number(self._path) is None:
+            os.close(self._descriptor)
+
+
+_pipes: dict[str, Pipe] = {}
+"""Those that this process was given, by their paths."""
+
+
+def as_path(name: str) -> str:
+    """The path of what the user names; standard input has several names."""
+    return STDIN if name in _ALSO_STDIN else name
+
+
+def is_pipe(path: str) -> bool:
+    """Whether a path stands for something that cannot be read twice."""
+    return _own_number(path) is not None or _is(path, stat.S_ISFIFO) or path == os.devnull
+
+
+def expect(path: str) -> None:
+    """Has this process read a path, if it is one of a pipe.
+
+    Raises:
+        ConfigurationError: it is neither a file nor a pipe.
+    """
+    if is_pipe(path):
+        _pipes[path] = Pipe(path)
+    elif _is(path, stat.S_ISCHR, stat.S_ISBLK, stat.S_ISSOCK):
+        raise ConfigurationError(f"{path} is a device or a socket, neither a file nor a pipe.")
+
+
+def take(path: str) -> None:
+    """Has the next reading of a path be the last one, if it is one of a pipe; what is read is not kept then."""
+    if path in _pipes:
+        _pipes[path].is_taken = True
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Pipe]:
+    """A pipe, from its beginning.
+
+    Raises:
+        OSError: it has been read, or by right of another process can be.
+    """
+    if path not in _pipes:
+        raise OSError("it is a pipe, which can be read only once, and by the process only that was given it")
+    pipe = _pipes[path]
+    pipe.rewind()
+    try:
+        yield pipe
+    finally:
+        if pipe.is_taken:
+            _pipes.pop(path, None)
+            pipe.close()
+
+
+def _is(path: str, *kinds: Callable[[int], bool]) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return any(kind(mode) for kind in kinds)
+
+
+def _number_of(path: str) -> int:
+    """A descriptor to read; what is behind one that there is, as a socket, has not always a path to open."""
+    number = _own_number(path)
+    return os.open(path, os.O_RDONLY) if number is None else number
+
+
+def _own_number(path: str) -> int | None:
+    if path == STDIN:
+        return 0
+    folder, _, name = path.rpartition("/")
+    return int(name) if f"{folder}/" in _DESCRIPTORS and name.isdecimal() else None

@@ -1,0 +1,136 @@
+"""Rows from files: what the beginning of the input says of all of it, and the rows of each file, one by one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, BinaryIO, NamedTuple
+
+from headrace.beam.job import pipes
+from headrace.beam.job.csv_rows import CsvRecords, csv_lines, number, read_csv
+from headrace.beam.job.files import Source, open_source
+from headrace.beam.job.rows import BrokenLine, Row
+from headrace.beam.job.text import lines, open_text
+from headrace.core.errors import ConfigurationError
+
+_CHUNK_BYTES = 1 << 20
+SAMPLED_ROWS = 1000
+"""Of so many first rows all are looked at, to tell what the others are like."""
+_PARQUET_ROWS = 1024
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
+_LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
+
+
+class Head(NamedTuple):
+    """What the beginning of the input says about all of it."""
+
+    columns: tuple[str, ...]
+    """Of the header, the schema or the first row; empty where there are no rows."""
+    numbers: dict[str, type]
+    """Which columns of CSV files hold numbers: int or float."""
+
+
+def peek(sources: Iterable[Source]) -> Head:
+    """Looks at the beginning of the input.
+
+    Raises:
+        ConfigurationError: it cannot be read; the message says which file and why.
+    """
+    columns: tuple[str, ...] = ()
+    numbers: dict[str, type] | None = None
+    for source in sources:
+        try:
+            columns = columns or _columns_of(source)
+            if source.format == "csv" and numbers is None:
+                numbers = _number_columns(source)
+            if source.format != "parquet" and "://" not in source.path and not pipes.is_pipe(source.path):
+                with open_text(source):  # which refuses other kinds of file
+                    pass
+        except Exception as error:
+            raise ConfigurationError(f"cannot read {source.path} as {source.format}: {error}") from error
+    return Head(columns, numbers or {})
+
+
+def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
+    """The rows of a file, one by one; memory holds about a megabyte of a text file, one row group of a Parquet file.
+
+    Args:
+        source: the file.
+        numbers: which columns of a CSV file are numbers. An empty field of theirs is None, and one that is no number
+            stays the text that it is.
+    """
+    pipes.take(source.path)
+    if source.format == "csv":
+        return read_csv(source, numbers)
+    return _read_jsonl(source) if source.format == "jsonl" else _read_parquet(source)
+
+
+def _columns_of(source: Source) -> tuple[str, ...]:
+    if source.format == "parquet":
+        with open_source(source) as file:
+            return tuple(parquet_file(file).schema_arrow.names)
+    if source.format == "csv":
+        with open_text(source) as file:
+            return tuple(CsvRecords(csv_lines(file), source.delimiter, source.path).header())
+    for row in _read_jsonl(source):
+        if isinstance(row, BrokenLine):
+            raise ValueError(f"line {row.number}: {row.error}")
+        return tuple(row)
+    return ()
+
+
+def _number_columns(source: Source) -> dict[str, type] | None:
+    """The columns of whose first fields most are numbers; but a leading zero (a postcode) makes a column text.
+
+    None where there are no rows to tell.
+    """
+    sample = [row for row in islice(read_csv(source, {}), SAMPLED_ROWS) if isinstance(row, dict)]
+    kinds: dict[str, type] = {}
+    for name in sample[0] if sample else ():
+        fields = [row[name] for row in sample if row[name].strip()]
+        numbers = [field for field in fields if isinstance(number(int, field), int | float)]
+        if len(numbers) * 2 > len(fields) and not any(map(_LEADING_ZERO.match, numbers)):
+            kinds[name] = int if all(map(_INTEGER.fullmatch, numbers)) else float
+    return kinds if sample else None
+
+
+def _read_jsonl(source: Source) -> Iterator[Row | BrokenLine]:
+    with open_text(source) as file:
+        for number, line in enumerate(lines(file), 1):
+            if line.isspace() or not line:
+                continue
+            try:
+                row = _parsed(line.decode())
+                if type(row) is not dict:
+                    raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
+            except (ValueError, TypeError, RecursionError) as error:
+                yield BrokenLine(line.decode("utf-8", "backslashreplace"), source.path, number, error)
+            else:
+                yield row
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of two values of one name JSON's own reader would drop the first."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the object has {next(name for name in names if names.count(name) > 1)!r} twice")
+    return fields
+
+
+_parsed = json.JSONDecoder(object_pairs_hook=_without_doubles).decode
+
+
+def _read_parquet(source: Source) -> Iterator[Row | BrokenLine]:
+    with open_source(source) as file:
+        for batch in parquet_file(file).iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
+            yield from batch.to_pylist()
+
+
+def parquet_file(file: BinaryIO) -> Any:
+    """An open file as Parquet, of which a row group is read bit by bit: buffered before, they stay until the end."""
+    import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
+
+    return pyarrow.parquet.ParquetFile(file, buffer_size=_CHUNK_BYTES, pre_buffer=False)

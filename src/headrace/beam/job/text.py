@@ -1,0 +1,135 @@
+"""Files of text: their lines, each in time that grows with its length, and beginnings that tell of other files."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from headrace.beam.job import pipes
+from headrace.beam.job.files import Source, open_source
+
+_CHUNK_BYTES = 1 << 20
+_FIRST_BYTES = 1 << 16
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", ".gz", "gzip -dc"),
+    b"BZh": ("bzip2", ".bz2", "bzip2 -dc"),
+    b"\xfd7zXZ\0": ("xz", ".xz", "xz -dc"),
+    b"\x28\xb5\x2f\xfd": ("zstd", None, "zstd -dc"),
+    b"PK\x03\x04": ("ZIP", None, "unzip -p"),
+}
+"""How such files begin; what they are, the extension that Headrace knows them by, and what decompresses them."""
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ROWS_OF_ARRAY = "import json, sys; [print(json.dumps(row)) for row in json.load(sys.stdin)]"
+
+
+class TextFile:
+    """A file without its byte-order mark, whose beginning has been looked at.
+
+    Args:
+        file: open for reading.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.beginning = _first_bytes(file).removeprefix(codecs.BOM_UTF8)
+        """The first line at least, unless that is longer than a megabyte."""
+        self._rest = self.beginning
+
+    def read(self, size: int) -> bytes:
+        """Some bytes, not always ``size`` of them; none at the end."""
+        chunk, self._rest = self._rest[:size], self._rest[size:]
+        return chunk or self._file.read(size)
+
+
+@contextmanager
+def open_text(source: Source) -> Iterator[TextFile]:
+    """A file of text, uncompressed.
+
+    Raises:
+        ValueError: it begins as another kind of file does; the message has the cure.
+    """
+    with open_source(source) as file:
+        text = TextFile(file)
+        _refuse_other_kinds(source, text.beginning)
+        yield text
+
+
+def lines(file: TextFile | BinaryIO) -> Iterator[bytes]:
+    """Lines without their ends; not the file's own iteration, which not every filesystem's files have."""
+    parts: list[bytes] = []  # of a line that goes on; joined once, since each joining copies all of it
+    while chunk := file.read(_CHUNK_BYTES):
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        if others:
+            yield b"".join(parts)
+            yield from others[:-1]
+            parts = [others[-1]]
+    if rest := b"".join(parts):
+        yield rest
+
+
+def lines_of_any_end(file: TextFile) -> Iterator[bytes]:
+    r"""Lines with their ends, be those ``\n``, ``\r\n`` or ``\r``."""
+    parts: list[bytes] = []
+    held = b""  # a \r at the end of a chunk, which may be half of an end
+    while chunk := file.read(_CHUNK_BYTES):
+        chunk = held + chunk
+        held = b"\r" if chunk.endswith(b"\r") else b""
+        for piece in chunk[: len(chunk) - len(held)].splitlines(keepends=True):
+            parts.append(piece)
+            if piece.endswith((b"\n", b"\r")):
+                yield b"".join(parts)
+                parts = []
+    if rest := b"".join([*parts, held]):
+        yield rest
+
+
+def ends_with_returns(beginning: bytes) -> bool:
+    r"""Whether the lines of a CSV file end with ``\r`` alone, as its first line that is not within quotes tells."""
+    unquoted = re.sub(rb'"[^"]*"?', b"", beginning)
+    return re.match(rb"[^\r\n]*\r[^\n]", unquoted) is not None
+
+
+def _first_bytes(file: BinaryIO) -> bytes:
+    parts, size = [], 0
+    while size < _CHUNK_BYTES and (chunk := file.read(_FIRST_BYTES)):
+        parts.append(chunk)
+        size += len(chunk)
+        if b"\n" in chunk:
+            break
+    return b"".join(parts)
+
+
+def _refuse_other_kinds(source: Source, beginning: bytes) -> None:
+    for magic, (kind, extension, command) in _COMPRESSED.items():
+        if beginning.startswith(magic):
+            can_be_named = extension is not None and not pipes.is_pipe(source.path)
+            cure = f"give it the extension {extension}, or decompress" if can_be_named else "decompress"
+            raise ValueError(f"it is compressed ({kind}); {cure} it: {_converted(source, command)}")
+    if beginning.startswith(b"PAR1\x15"):
+        raise ValueError("it is a Parquet file; add --format parquet")
+    if beginning.startswith(_UTF_16) or (beginning[:2].count(0) == 1 and len(beginning) > 1):
+        raise ValueError(f"it is UTF-16, not UTF-8; convert it: {_converted(source, 'iconv -f UTF-16 -t UTF-8')}")
+    if source.format == "jsonl":
+        _refuse_json(source, beginning)
+
+
+def _refuse_json(source: Source, beginning: bytes) -> None:
+    text = beginning.lstrip()
+    if text.startswith(b"["):
+        command = f'python -c "{_ROWS_OF_ARRAY}"'
+        raise ValueError(f"it is one JSON array, not an object on each line; convert it: {_converted(source, command)}")
+    if re.match(rb"\{[ \t\r]*\n", text):
+        cure = _converted(source, "jq -c .")
+        raise ValueError(f"its JSON objects take several lines each, not one; convert it: {cure}")
+
+
+def _converted(source: Source, command: str) -> str:
+    """A command line that has a file, or what comes through a pipe, converted by a command."""
+    if pipes.is_pipe(source.path):
+        return f"... | {command} | headrace run - --format {source.format} ..."
+    return f"{command} < {shlex.quote(source.path)} > converted.{source.format}"

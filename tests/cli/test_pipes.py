@@ -1,0 +1,130 @@
+"""Pipes as inputs: each row comes out once, or the run says why not."""
+
+import gzip
+import json
+import os
+import socket
+import subprocess
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+ROWS = 3000
+CSV = "a,b\n" + "".join(f"{n},{n}\n" for n in range(ROWS))
+JSONL = "".join(json.dumps({"a": n, "b": n}) + "\n" for n in range(ROWS))
+PREDICTIONS = [2 * n for n in range(ROWS)]
+DEADLINE = 120
+
+
+@pytest.fixture
+def run(headrace, handlers):
+    return lambda *arguments: headrace("run", "--handler", f"{handlers}:Add", "--output", "p.jsonl", *arguments)
+
+
+@contextmanager
+def writing(content, open_end):
+    """Another thread opens a pipe and writes into it, some bytes at a time."""
+
+    def write():
+        with open(open_end, "wb", buffering=0) as end:
+            for start in range(0, len(content), 1000):
+                end.write(content[start : start + 1000])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    yield
+    writer.join(DEADLINE)
+    assert not writer.is_alive()
+
+
+@contextmanager
+def pipe(content):
+    """The path of a pipe that somebody writes to, as a shell names it in place of <(...)."""
+    out, into = os.pipe()
+    with writing(content, into):
+        try:
+            yield f"/dev/fd/{out}"
+        finally:
+            os.close(out)
+
+
+@pytest.mark.parametrize(("name", "content"), [("csv", CSV), ("jsonl", JSONL)])
+def test_each_row_of_a_pipe_comes_out_once(folder, run, name, content):
+    with pipe(content.encode()) as path:
+        result = run(path, "--format", name)
+    assert (result.code, result.err) == (0, "")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == PREDICTIONS
+
+
+def test_each_row_of_a_named_pipe_comes_out_once(folder, run):
+    os.mkfifo(folder.path / "in.csv.gz")
+    with writing(gzip.compress(CSV.encode()), folder.path / "in.csv.gz"):
+        assert run("in.csv.gz").code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == PREDICTIONS
+
+
+def test_pipes_beside_files(folder, run):
+    folder.write("in.csv", "a,b\n-1,-1\n")
+    with pipe(CSV.encode()) as first, pipe(b"b,a\n1,2\n") as second:
+        assert run("in.csv", first, second, first, "--format", "csv").code == 0
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [-2, *PREDICTIONS, 3]
+
+
+def test_standard_input(folder, command, handlers):
+    arguments = ("run", "--handler", f"{handlers}:Add", "--format", "csv", "--output")
+    names = {"p.jsonl": "-", "q.jsonl": "/dev/stdin"}
+    running = [command(*arguments, output, name, stdin=subprocess.PIPE) for output, name in names.items()]
+    assert [(process.communicate(CSV, DEADLINE)[1], process.returncode) for process in running] == [("", 0)] * 2
+    assert [[row["prediction"] for row in folder.rows(name)] for name in names] == [PREDICTIONS] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "error"),
+    [
+        (
+            ["--format", "csv", "--resume"],
+            CSV,
+            "is a pipe, which can be read only once, and by this process only",
+        ),
+        (["--format", "csv", "--direct_num_workers=2"], CSV, "leave --runner and the options of workers out"),
+        (
+            ["--format", "csv", "--direct_running_mode=multi_processing"],
+            CSV,
+            "or write what comes through it",
+        ),
+        (["--format", "csv", "--runner", "PrismRunner"], CSV, "is a pipe, which can be read only once"),
+        (["--format", "parquet"], "", "is a pipe, and Parquet has to be read from its end: write it to a file first."),
+        ([], CSV, "tells no format; add --format jsonl, csv or parquet."),
+        (
+            ["--format", "csv"],
+            gzip.compress(b"a\n1\n"),
+            "it is compressed (gzip); decompress it: ... | gzip -dc | headrace",
+        ),
+        (["--format", "jsonl"], "[\n", "it is one JSON array, not an object on each line; convert it: ... | python -c"),
+    ],
+)
+def test_pipes_that_cannot_be_read(folder, run, arguments, content, error):
+    with pipe(content if isinstance(content, bytes) else content[:4000].encode()) as path:
+        result = run(path, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert error in result.error
+    assert folder.names() == []
+
+
+def test_neither_files_nor_pipes(folder, run, headrace, handlers):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("socket.csv")
+        for name in ("socket.csv", "/dev/zero"):
+            assert "is a device or a socket, neither a file nor a pipe." in run(name, "--format", "csv").error
+    os.mkfifo("letters.jsonl")
+    retried = headrace("retry", "letters.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl")
+    assert retried.error.endswith("is a pipe; write the dead letters that come through it to a file.")
+
+
+def test_nothing_to_read_is_said(folder, run):
+    with pipe(b"") as path:
+        for name in (path, "/dev/null"):
+            result = run(name, "--format", "jsonl")
+            assert (result.code, result.err) == (0, "warning: there are no rows in the input.\n")
+    assert folder.rows("p.jsonl") == []
