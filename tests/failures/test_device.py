@@ -9,7 +9,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from xgboost.core import XGBoostError
 
 from headrace import DeviceLostError, HostDiedError
-from headrace.failures.device import is_device_lost
+from headrace.failures.device import device_loss, in_a_line
 
 PYTORCH = """CUDA error: {}
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
@@ -64,7 +64,7 @@ ASSERT = PYTORCH.format("device-side assert triggered")
     ids=repr,
 )
 def test_lost(error):
-    assert is_device_lost(error)
+    assert device_loss(error) is error
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_lost(error):
     ids=repr,
 )
 def test_not_lost(error):
-    assert not is_device_lost(error)
+    assert device_loss(error) is None
 
 
 def chained(error, cause):
@@ -99,8 +99,9 @@ def chained(error, cause):
 
 
 def test_what_an_error_was_raised_from_counts():
-    assert is_device_lost(chained(ValueError("no prediction"), chained(OSError(), RuntimeError(ASSERT))))
-    assert not is_device_lost(chained(ValueError("no prediction"), KeyError()))
+    lost = RuntimeError(ASSERT)
+    assert device_loss(chained(ValueError("no prediction"), chained(OSError(), lost))) is lost
+    assert device_loss(chained(ValueError("no prediction"), KeyError())) is None
 
 
 def test_what_was_being_handled_counts_unless_it_was_put_aside():
@@ -115,18 +116,18 @@ def test_what_was_being_handled_counts_unless_it_was_put_aside():
         except ValueError as error:
             return error
 
-    assert is_device_lost(raised(aside=False))
-    assert not is_device_lost(raised(aside=True))
+    assert device_loss(raised(aside=False)) is not None
+    assert device_loss(raised(aside=True)) is None
 
 
 def test_what_a_host_died_of_is_over():
-    assert not is_device_lost(chained(HostDiedError("the host lost its device"), RuntimeError(ASSERT)))
+    assert None is device_loss(chained(HostDiedError("the host lost its device"), RuntimeError(ASSERT)))
 
 
 def test_a_chain_that_bites_its_tail_ends():
     one, other = ValueError(), ValueError()
     one.__cause__, other.__cause__ = other, one
-    assert not is_device_lost(one)
+    assert device_loss(one) is None
 
 
 def test_an_error_that_cannot_say_what_it_is():
@@ -134,4 +135,5 @@ def test_an_error_that_cannot_say_what_it_is():
         def __str__(self):
             raise TypeError("no words")
 
-    assert not is_device_lost(Mute())
+    assert device_loss(Mute()) is None
+    assert in_a_line(DeviceLostError()) == "headrace.core.errors.DeviceLostError: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from headrace.core.errors import DeviceLostError, HostError
+from headrace.core.errors import DeviceLostError, HostError, as_type_name
 
 _FRAMEWORKS = {"cupy", "cupy_backends", "jaxlib", "numba", "onnxruntime", "pycuda", "tensorflow", "torch", "xgboost"}
 """Whose errors need not be RuntimeErrors."""
@@ -51,13 +51,21 @@ _LOST = re.compile(
 )
 
 
-def is_device_lost(error: BaseException) -> bool:
-    """Whether nothing that this process asks of its device can succeed any more, by an error or what it came from.
+def device_loss(error: BaseException) -> BaseException | None:
+    """The error that says that nothing can succeed any more that this process asks of its device.
 
     Other errors of a device pass, as want of memory does, or are about the program, as "no kernel image" is. What a
     host has died of is over.
+
+    Args:
+        error: this, or what it was raised from.
     """
-    return any(_says_so(one) for one in _chain(error))
+    return next(filter(_says_so, _chain(error)), None)
+
+
+def in_a_line(error: BaseException) -> str:
+    """Its class, and the first line of what it says."""
+    return f"{as_type_name(error)}: {next(iter(_text(error).splitlines()), '')}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

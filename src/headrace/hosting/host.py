@@ -84,6 +84,8 @@ class Answer(NamedTuple):
     """Whether what the request held, and the rows hold, is as it was sent."""
     files: Sequence[int] = ()
     """Descriptors that go along, and are closed here."""
+    is_last: bool = False
+    """Whether the host ends once this is said, whatever else it was asked for."""
 
 
 class Servant(Protocol):
@@ -115,7 +117,7 @@ class Servant(Protocol):
 
 
 def serve(servant: Servant, channel: Channel, progress_file: int) -> None:
-    """Answers requests, the owner's and those of its guests, until the owner ends the connection.
+    """Answers requests, the owner's and those of its guests, until the owner ends the connection, or a last answer.
 
     What has been exported is not closed: it lives on elsewhere, and its memory here is not what it was.
     """
@@ -130,6 +132,8 @@ def serve(servant: Servant, channel: Channel, progress_file: int) -> None:
     while is_wanted:
         for file, _ in poll.poll():
             guests = clients[file].serve()
+            if clients[file].is_last:
+                return  # what the servant has cannot be let go of in order
             if guests is None and file == owner:
                 is_wanted = False
             elif guests is None:
@@ -153,6 +157,8 @@ class _Client:
         self._answers = SegmentPool()
         self._unread: dict[int, tuple[Segment, int]] = {}
         self.has_exported = False
+        self.is_last = False
+        """Whether it has got the host's last answer."""
 
     def serve(self) -> list[int] | None:
         """Answers one request; returns the files of new guests, None if this one has left."""
@@ -210,9 +216,12 @@ class _Client:
             del rows
         self._progress.mark(Doing.ANSWERING)
         try:
-            return _encode(answer, known), answer.files
+            message = _encode(answer, known)
         except Exception as error:
-            return _encode(self._servant.unsendable(answer, error), known), answer.files
+            answer = self._servant.unsendable(answer, error)._replace(files=answer.files)
+            message = _encode(answer, known)
+        self.is_last = answer.is_last
+        return message, answer.files
 
     def _export(self, request: Export) -> Answer:
         work = pickle.loads(request.work)
@@ -223,7 +232,7 @@ class _Client:
         message.write(memoryview(told))
         value = self._servant.exports(work)
         if value is None:
-            return Answer(Exported(bytes(told)))
+            return Answer(Exported(bytes(told)), is_last=answer.is_last)
         try:
             if request.refusal:
                 raise NotMappableError(request.refusal)
@@ -237,5 +246,5 @@ class _Client:
 
 
 def _encode(answer: Answer, known: Columns | None) -> Message:
-    head, rows, positions, reducers, echoes, _ = answer
+    head, rows, positions, reducers, echoes, *_ = answer
     return encode(head, rows, known=known if echoes else None, positions=positions, reducers=reducers)

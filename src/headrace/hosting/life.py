@@ -41,6 +41,8 @@ class Loss(NamedTuple):
     """How it ended, in words that follow "the host"."""
     out_of_memory: bool = False
     """Whether the kernel killed it, or something else at that time, since the machine had run out of memory."""
+    device_lost: bool = False
+    """Whether it ended itself, since no call on its device could succeed any more."""
 
 
 class _Reply:

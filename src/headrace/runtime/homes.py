@@ -27,11 +27,12 @@ from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import allowed_cores
 from headrace.hosting.threads import ComputingPage, ThreadBudget
 from headrace.runtime.artefacts import bytes_of_artefacts
+from headrace.runtime.devices import DeviceLostInHostError
 from headrace.runtime.elsewhere import HostedModel
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.placement import choose
 from headrace.runtime.plan import ONLY
-from headrace.runtime.servant import Done, InferenceServant, Source, Work
+from headrace.runtime.servant import DeviceLost, Done, InferenceServant, Source, Work
 from headrace.runtime.session import Loaded, ModelSource, SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -221,6 +222,9 @@ def take(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None) -
     if not isinstance(answer, Done):
         if given is None:
             lease.close()
+        if isinstance(answer, DeviceLost):
+            loss = Loss(answer.moment, timed_out=False, ending=answer.ending, device_lost=True)
+            raise load_error(spec, loss)
         raise with_traceback_of(*answer.caught)
     if share.is_first:
         tell(answer.events)
@@ -298,4 +302,5 @@ def load_error(spec: SessionSpec, loss: Loss) -> Exception:
     """What to raise where the process was lost that was to load a model."""
     if loss.timed_out:
         return TimeoutError(f"loading the model of {spec.plan.name} took longer than {spec.timeout_secs:g} s.")
-    return HostDiedError(f"the host {loss.ending} while it was loading the model of {spec.plan.name}.")
+    died = DeviceLostInHostError if loss.device_lost else HostDiedError
+    return died(f"the host {loss.ending} while it was loading the model of {spec.plan.name}.")

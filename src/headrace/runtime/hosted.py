@@ -8,6 +8,7 @@ from headrace.core.events import Observer
 from headrace.failures.retry import may_pass
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
+from headrace.runtime.devices import check_device
 from headrace.runtime.homes import find_home, load_error
 from headrace.runtime.hosted_bundle import HostedBundle
 from headrace.runtime.hosted_models import HostedModels
@@ -22,6 +23,7 @@ class HostedWorker(AnyWorker):
 
     def bundle(self, observer: Observer) -> HostedBundle:
         """A new bundle, whose batches run in the host; it tells ``observer`` what happens there."""
+        check_device(self.spec)  # on which this process may do what comes before inference, and after
         return HostedBundle(self.spec, self.session, self._models, observer, self._join())
 
     def _begin(self) -> None:

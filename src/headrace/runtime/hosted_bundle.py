@@ -18,6 +18,7 @@ from headrace.failures.outlast import Lost, Sentence, outlast
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Call, Loss
 from headrace.hosting.progress import Doing
+from headrace.runtime.devices import catches
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, Queues
@@ -79,6 +80,7 @@ class HostedBundle:
         observer: Observer,
         member: Member | None = None,
     ) -> None:
+        self._spec = spec
         self._plan = spec.plan
         self._caught = spec.caught
         self._timeout_secs = spec.timeout_secs
@@ -308,7 +310,7 @@ class HostedBundle:
 
     def _give_up(self, task: _Task, stage: Stage, caught: Caught, index: int = 0) -> Iterator[Outcome]:
         """Failures for elements of which nothing more is known than what was sent; raises what is not caught."""
-        if not isinstance(caught.error, self._caught):
+        if not catches(self._spec, caught.error):
             raise with_traceback_of(*caught)
         stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
         for position, element in enumerate(task.batch.elements):

@@ -15,7 +15,8 @@ from headrace.failures.loads import LoadRecord
 from headrace.hosting.client import ModelHosts
 from headrace.hosting.life import Call, Loss
 from headrace.hosting.progress import Doing
-from headrace.runtime.servant import Done, Raised, Unreadable, Work
+from headrace.runtime.devices import DeviceLostInHostError
+from headrace.runtime.servant import DeviceLost, Done, Raised, Unreadable, Work
 from headrace.runtime.session import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ class HostedModels:
                 raise
             except Exception as problem:  # the answer cannot be unpickled
                 return Unreadable(Caught.of(problem)), []
+            if not isinstance(result, Loss) and isinstance(result.head, DeviceLost):
+                result = Loss(result.head.moment, timed_out=False, ending=result.head.ending, device_lost=True)
             if isinstance(result, Loss) and result.moment.doing is Doing.LOADING:
                 error = self._load_error(work, result)
                 again = record.failed(error, result.moment.seconds, timed_out=result.timed_out)
@@ -113,4 +116,5 @@ class HostedModels:
         _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, loss.ending)
         if loss.timed_out:
             return TimeoutError(f"loading the model of {self._name} took longer than {self._timeout_secs:g} s.")
-        return HostDiedError(f"the host {loss.ending} while it was loading the model of {self._name}.")
+        died = DeviceLostInHostError if loss.device_lost else HostDiedError
+        return died(f"the host {loss.ending} while it was loading the model of {self._name}.")

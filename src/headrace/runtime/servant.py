@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.batching.batcher import Batch
 from headrace.batching.columnar import as_columns
+from headrace.core.errors import DeviceLostError
 from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.failures.device import device_loss, in_a_line
 from headrace.failures.outlast import Sentence
 from headrace.hosting.encoding import encode
 from headrace.hosting.exceptions import stand_ins
 from headrace.hosting.host import Answer
-from headrace.hosting.progress import Doing, Progress
+from headrace.hosting.progress import Doing, Moment, Progress
 from headrace.hosting.threads import inherited_budget
 from headrace.runtime.recorders import Recorders
 from headrace.runtime.session import Loaded, ModelSource, SessionSpec, close_session, open_session
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
+
+_LOGGER = logging.getLogger(__name__)
 
 _DOING = {
     Stage.PREPROCESSING: Doing.PREPROCESSING,
@@ -66,6 +71,15 @@ class Raised(NamedTuple):
     loading: bool = False
 
 
+class DeviceLost(NamedTuple):
+    """No call on the host's device can succeed any more, so that it ends with this answer."""
+
+    ending: str
+    """In words that follow "the host"."""
+    moment: Moment
+    """What it was doing."""
+
+
 class Unreadable(NamedTuple):
     """The request, or the answer to it, could not be pickled or unpickled."""
 
@@ -85,6 +99,7 @@ class InferenceServant:
         self._source = source
         self._worker: Worker | None = None
         self._inherited: dict[Any, Loaded] = {}
+        self._progress: Progress | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In the zygote: what takes time is done once for all hosts."""
@@ -95,6 +110,7 @@ class InferenceServant:
     def answer(self, head: Work, rows: list[Any], progress: Progress) -> Answer:
         """See ``headrace.hosting.host.Servant``."""
         events = _Events()
+        self._progress = progress
         with self._recorders.recording() as records:
             answer = self._answer(head, rows, progress, events)
         events.extend(records)
@@ -104,6 +120,8 @@ class InferenceServant:
         try:
             progress.mark(Doing.LOADING)
             worker = self._opened()
+        except DeviceLostError as error:
+            return _device_lost(error, progress)
         except Exception as error:
             return _raised(Caught.of(error), events, loading=True)
         observations: list[tuple[float, float | None]] = []
@@ -111,6 +129,8 @@ class InferenceServant:
         steps = Steps(worker, events, _Watch(progress, head.sentences))
         try:
             outcomes = _run(steps, head, rows)
+        except DeviceLostError as error:
+            return _device_lost(error, progress)
         except Exception as error:
             return _raised(Caught.of(error), events)
         finally:
@@ -125,6 +145,8 @@ class InferenceServant:
 
     def unsendable(self, answer: Answer, error: Exception) -> Answer:
         """The same with a failure in place of each row that cannot be pickled, and a text in place of an element."""
+        if self._progress is not None and device_loss(error):
+            return _device_lost(error, self._progress)
         if not isinstance(answer.head, Done):
             return self.unreadable(error)
         failures, events = [_sendable(failure) for failure in answer.head.failures], answer.head.events
@@ -280,6 +302,13 @@ def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[t
 
 def _raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Answer:
     return Answer(Raised(caught, events, loading), reducers=_stand_ins(events, [caught.error]))
+
+
+def _device_lost(error: Exception, progress: Progress) -> Answer:
+    error = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    _LOGGER.error("The device is lost, and this host ends.", exc_info=error)
+    culprit = device_loss(error) or error
+    return Answer(DeviceLost(f"lost its device ({in_a_line(culprit)})", progress.read()), is_last=True)
 
 
 def _stand_ins(events: list[Event], errors: list[BaseException]) -> dict[type, Any]:

@@ -20,6 +20,7 @@ from headrace.core.config import RetryConfig
 from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.device import device_loss
 from headrace.failures.loads import LoadRecord
 from headrace.failures.retry import Patience
 from headrace.hosting.memory import resident_bytes
@@ -291,7 +292,7 @@ class InferenceSession:
                 return handler.load_model()
             except Exception as error:
                 failed += 1
-                if not patience.again(error, failed):
+                if device_loss(error) or not patience.again(error, failed):
                     raise
                 _LOGGER.warning("%s: loading failed and is tried again.", self.spec.plan.name, exc_info=True)
 

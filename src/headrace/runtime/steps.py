@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace.core.clock import sleep_of
+from headrace.core.errors import DeviceLostError
 from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried, ElementFailed, Event, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.ladder import Judge, Rung, climb
 from headrace.failures.memory import is_out_of_memory
 from headrace.failures.retry import Patience
+from headrace.runtime.devices import catches, check_device, on_device
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch
 from headrace.runtime.session import InferenceSession, SessionSpec
@@ -66,7 +68,8 @@ class Watch(Protocol):
 class Operations:
     """Calls what needs no model, preprocessing and postprocessing, for one thread.
 
-    Wherever an operation fails with an exception that the session does not catch, that is raised.
+    Wherever an operation fails with an exception that the session does not catch, that is raised; and a
+    DeviceLostError, whatever the session catches, where nothing can succeed any more.
 
     Args:
         spec: of the session.
@@ -75,8 +78,8 @@ class Operations:
     """
 
     def __init__(self, spec: SessionSpec, observer: Observer, watch: Watch | None = None) -> None:
+        self._spec = spec
         self._plan = spec.plan
-        self._caught = spec.caught
         self._observer = observer
         self._watch = watch
 
@@ -88,7 +91,9 @@ class Operations:
                 if watch is not None:
                     watch.operation(Stage.PREPROCESSING, tag, index)
                 element = operation(element)
-            except self._caught as error:
+            except BaseException as error:
+                if not catches(self._spec, error):
+                    raise
                 failure = self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error), source=source)
                 return None, failure
         return element, None
@@ -107,7 +112,9 @@ class Operations:
                     if watch is not None:
                         watch.operation(Stage.POSTPROCESSING, tag, index)
                     value = operation(value)
-                except self._caught as error:
+                except BaseException as error:
+                    if not catches(self._spec, error):
+                        raise
                     caught = Caught.of(error)
                     outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, caught, model=model))
                     break
@@ -147,17 +154,20 @@ class Steps(Operations):
         Raises:
             Exception: it cannot be loaded.
         """
-        with self._worker.model(name):
+        with on_device(self._spec), self._worker.model(name):
             pass
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Takes a batch of preprocessed elements through the model of that name and through postprocessing."""
+        check_device(self._spec)
         with ExitStack() as stack:
             try:
                 if self._watch is not None:
                     self._watch.loading(name)
                 model = stack.enter_context(self._worker.model(name))
-            except self._caught as error:
+            except BaseException as error:
+                if not catches(self._spec, error):
+                    raise
                 caught = Caught.of(error)
                 self._tell_failed(name, batch.total, error)
                 self._session.breakers[name].record(succeeded=False)
@@ -189,7 +199,7 @@ class Steps(Operations):
     def _recover(self, name: Any, batch: AnyBatch, model: Any, failure: Caught) -> list[Outcome]:
         spec, breaker = self._worker.spec, self._session.breakers[name]
         patience = Patience(spec.retry, spec.clock.time_ns, self._wait)
-        judge = Judge(self._caught, patience, breaker, billed=self._plan.remote)
+        judge = Judge(spec.caught, patience, breaker, billed=self._plan.remote)
         searched = 0
 
         def attempt(start: int, stop: int) -> list[Any] | Caught:
@@ -220,9 +230,11 @@ class Steps(Operations):
             if self._watch is not None:
                 self._watch.operation(Stage.INFERENCE, None, 0)
             predictions, event, seconds = self._worker.run(name, model, batch.elements)
-        except self._caught as error:
-            return Caught.of(error)
-        except Exception as error:
+        except BaseException as error:
+            if catches(self._spec, error):
+                return Caught.of(error)
+            if not isinstance(error, Exception) or isinstance(error, DeviceLostError):
+                raise
             return Caught.of(error) if batch.total > 1 and is_out_of_memory(error) else Caught(error, [])
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)

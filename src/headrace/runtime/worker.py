@@ -16,6 +16,7 @@ from headrace.core.keyed import not_pairs
 from headrace.core.result import PredictionResult
 from headrace.failures.retry import may_pass
 from headrace.runtime.bundle import AnyBundle, Bundle
+from headrace.runtime.devices import check_device, on_device
 from headrace.runtime.lane import Lane
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import (
@@ -74,7 +75,11 @@ class AnyWorker(ABC):
 
     @abstractmethod
     def bundle(self, observer: Observer) -> AnyBundle:
-        """A new bundle; it tells ``observer`` what happens."""
+        """A new bundle; it tells ``observer`` what happens.
+
+        Raises:
+            DeviceLostError: this process has lost the device of its models.
+        """
 
     def _join(self) -> Member | None:
         """For a new bundle: what it has to do with those of other threads, if anything. The last one is given up."""
@@ -101,12 +106,13 @@ class Worker(AnyWorker):
 
     def bundle(self, observer: Observer) -> Bundle:
         """A new bundle, which runs here and tells ``observer`` what happens."""
+        check_device(self.spec)
         self._lane.clear()
         return Bundle(self, observer, self._join(), self._lane if self.plan.batching.overlap else None)
 
     def load(self, name: Any) -> None:
         """See ``AnyWorker``."""
-        with self.model(name):
+        with on_device(self.spec), self.model(name):
             pass
 
     def names_in_use(self) -> set[Any]:

@@ -1,0 +1,61 @@
+"""What becomes of models whose process has lost its device: no element is to blame for what fails from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headrace.core.errors import DeviceLostError, HostDiedError
+from headrace.failures.device import device_loss, in_a_line
+from headrace.runtime.session import SessionSpec
+
+_lost: dict[str, str] = {}
+"""What is said about the models of this process that have lost their device, by their store."""
+
+
+class DeviceLostInHostError(HostDiedError, DeviceLostError):
+    """A model cannot be loaded: its host has lost its device over it. This process has lost nothing."""
+
+    retryable = False
+
+
+def catches(spec: SessionSpec, error: BaseException) -> bool:
+    """Whether an exception is to become a failure of elements; otherwise the caller raises it.
+
+    Raises:
+        DeviceLostError: the exception says that this process has lost its device.
+    """
+    culprit = device_loss(error) if isinstance(error, Exception) else None
+    if culprit is not None and str(error) != _lost.get(spec.store):
+        _lost[spec.store] = (
+            f"{spec.plan.name} is of no use in this process any more, which has lost its device "
+            f"({in_a_line(culprit)}). Only a new process can go on. With isolate=True (headrace run: --isolate) the "
+            "model has a process of its own, which is replaced, and only the element that caused the loss fails."
+        )
+        raise DeviceLostError(_lost[spec.store]) from error
+    return isinstance(error, spec.caught) and not isinstance(error, DeviceLostError)
+
+
+def check_device(spec: SessionSpec) -> None:
+    """To be called before the models are.
+
+    Raises:
+        DeviceLostError: this process has lost their device.
+    """
+    if _lost and spec.store in _lost:
+        raise DeviceLostError(_lost[spec.store])
+
+
+@contextmanager
+def on_device(spec: SessionSpec) -> Iterator[None]:
+    """For what calls a handler and catches nothing itself.
+
+    Raises:
+        DeviceLostError: this process has lost its device, now or before.
+    """
+    check_device(spec)
+    try:
+        yield
+    except Exception as error:
+        catches(spec, error)
+        raise

@@ -1,0 +1,221 @@
+"""An element among many loses the device of its host: it is the only dead letter, wherever the host is."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from contextlib import nullcontext
+
+import numpy
+import pytest
+
+from headrace import (
+    BatchingConfig,
+    DeviceLostError,
+    Failure,
+    HostDiedError,
+    KeyedModelHandler,
+    KeyModelMapping,
+    Stage,
+    predict,
+)
+from headrace.core.events import HostLost
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import open_worker
+from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
+
+SAID = "RuntimeError: CUDA error: device-side assert triggered"
+BATCHING = BatchingConfig(16, 16)
+PLACES = {
+    "isolated": ({}, {"isolate": True}),
+    "timed": ({}, {"timeout": 60}),
+    "mapped and isolated": ({}, {"isolate": True, "placement": "machine"}),
+    "copies": ({"model_copies": 2}, {}),
+}
+
+
+def at(place, **handler_options):
+    options, asked = PLACES[place]
+    return {**options, **handler_options}, asked
+
+
+@pytest.fixture(params=PLACES)
+def place(request, own_runtime):
+    with own_runtime() if request.param in ("mapped and isolated", "copies") else nullcontext():
+        yield request.param
+
+
+def sorted_out(outcomes):
+    outcomes = list(outcomes)
+    failures = [one for one in outcomes if isinstance(one, Failure)]
+    return [one for one in outcomes if not isinstance(one, Failure)], failures
+
+
+def test_in_inference(place):
+    """Two batches later another one does it, and in between all is well."""
+    options, asked = at(place)
+    handler = DeviceLosingHandler(5, 40, **options)
+    good, bad = sorted_out(predict(handler, range(64), on_failure="yield", batching=BATCHING, **asked))
+    assert [one.inference for one in good] == [2 * n for n in range(64) if n not in (5, 40)]
+    assert [(one.element, one.stage, one.index) for one in bad] == [(5, Stage.INFERENCE, 0), (40, Stage.INFERENCE, 0)]
+    for failure, position in zip(bad, (5, 8), strict=True):
+        where = f"element {position} (counted from 0) of a batch of 16."
+        assert type(failure.error) is HostDiedError
+        assert str(failure.error) == f"the host lost its device ({SAID}) while it was running inference on {where}"
+
+
+@pytest.mark.parametrize("place", ["isolated"])
+def test_as_often_as_a_crash(place):
+    """The batch is repeated once, then halved, until the culprit stands alone, which is repeated once."""
+    events = []
+
+    class Seen:
+        on_event = events.append
+
+    request = Request(batching=BATCHING, isolate=True)
+    worker = open_worker(catching(prepare(DeviceLosingHandler(5), request), Exception))
+    try:
+        bundle = worker.bundle(Seen())
+        outcomes = [one for n in range(16) for one in bundle.add(n, n)] + list(bundle.finish())
+    finally:
+        worker.close()
+    assert sum(isinstance(one, Failure) for one in outcomes) == 1
+    lost = [event for event in events if isinstance(event, HostLost)]
+    assert len(lost) == 2 + 4 + 1
+    assert {(event.timed_out, event.ending) for event in lost} == {(False, f"lost its device ({SAID})")}
+
+
+@pytest.mark.parametrize("stage", [Stage.PREPROCESSING, Stage.POSTPROCESSING])
+def test_before_and_after_inference(stage):
+    function = FaultyFunction(FakeDevice().lose, 13 if stage is Stage.PREPROCESSING else (13, 26))
+    handler = DoublingHandler()
+    if stage is Stage.PREPROCESSING:
+        handler = handler.with_preprocess_fn(function)
+    else:
+        handler = handler.with_postprocess_fn(tuple).with_postprocess_fn(lambda pair: function(pair[:2]))
+    good, bad = sorted_out(predict(handler, range(32), isolate=True, on_failure="yield", batching=BATCHING))
+    assert len(good) == 31
+    [failure] = bad
+    assert (failure.stage, failure.index) == (stage, int(stage is Stage.POSTPROCESSING))
+    assert SAID in str(failure.error)
+
+
+@pytest.mark.parametrize("stage", ["before", "after"])
+def test_the_workers_own_device_beside_the_machines_hosts(own_runtime, stage):
+    """Of models in the machine's hosts the worker itself does what comes before and after."""
+    lose = FaultyFunction(FakeDevice().lose, 13)
+    handler = DoublingHandler(model_copies=2)
+    handler = (
+        handler.with_preprocess_fn(lose)
+        if stage == "before"
+        else handler.with_postprocess_fn(lambda one: lose(one.example))
+    )
+    with own_runtime(), pytest.raises(DeviceLostError, match="isolate=True"):
+        list(predict(handler, range(32), on_failure="yield", batching=BATCHING))
+
+
+def keyed(*poison, **options):
+    return KeyedModelHandler(
+        [
+            KeyModelMapping(["a"], DeviceLosingHandler(*poison, **options)),
+            KeyModelMapping(["b"], DoublingHandler(**options)),
+        ]
+    )
+
+
+def test_of_a_model_by_key(place):
+    options, asked = at(place)
+    rows = [("ab"[n % 2], n) for n in range(64)]
+    outcomes = predict(keyed(6, 40, **options), rows, on_failure="yield", batching=BATCHING, **asked)
+    good, bad = sorted_out(outcomes)
+    assert sorted((key, one.example) for key, one in good) == sorted(row for row in rows if row[1] not in (6, 40))
+    assert [(one.element, type(one.error)) for one in bad] == [(("a", 6), HostDiedError), (("a", 40), HostDiedError)]
+    assert all(f"lost its device ({SAID})" in str(one.error) for one in bad)
+
+
+class Columns(DeviceLosingHandler):
+    def run_columns(self, columns, model, inference_args=None):
+        self._device.use()
+        if 21 in columns:
+            self._device.lose()
+        return columns * 2
+
+
+def test_of_columns():
+    batching = BatchingConfig(16, 16, columnar=True)
+    elements = [numpy.arange(start, start + 10) for start in range(0, 50, 10)]
+    good, [failure] = sorted_out(predict(Columns(), elements, on_failure="yield", isolate=True, batching=batching))
+    assert sorted(row for one in good for row in one.inference.tolist()) == [2 * n for n in range(50) if n != 21]
+    assert failure.element.tolist() == [21]
+    assert SAID in str(failure.error)
+
+
+class LostOnTheWay(DoublingHandler):
+    """Its predictions are on a device, and are fetched as they are sent: only then it shows that the device is lost."""
+
+    def __init__(self, *poison):
+        super().__init__()
+        self._poison, self._device = poison, FakeDevice()
+
+    def run_inference(self, batch, model, inference_args=None):
+        self._device.use()
+        fetch = self._device.lose if any(one in self._poison for one in batch) else None
+        return [OnDevice(2 * one, fetch) for one in batch]
+
+
+class OnDevice:
+    def __init__(self, value, fetch):
+        self._value, self._fetch = value, fetch
+
+    def __reduce__(self):
+        if self._fetch is not None:
+            self._fetch()
+        return int, (self._value,)
+
+
+def test_predictions_that_cannot_be_fetched():
+    good, [failure] = sorted_out(
+        predict(LostOnTheWay(13), range(32), isolate=True, on_failure="yield", batching=BATCHING)
+    )
+    assert good == [2 * n for n in range(32) if n != 13]
+    assert failure.element == 13
+    assert SAID in str(failure.error)
+
+
+def test_a_model_that_cannot_be_loaded_makes_no_dead_letters(place):
+    """It is loaded once more, where it is the session's own: the first device may just have been a bad one."""
+    options, asked = at(place)
+    with pytest.raises(DeviceLostError, match=rf"the host lost its device \({SAID}\) while it was loading"):
+        list(predict(FaultyLoadHandler(FakeDevice().lose, **options), range(8), on_failure="yield", **asked))
+
+
+def test_a_model_by_key_that_cannot_be_loaded_makes_no_dead_letters(place):
+    options, asked = at(place)
+    handler = KeyedModelHandler([KeyModelMapping(["a"], FaultyLoadHandler(FakeDevice().lose, **options))])
+    with pytest.raises(DeviceLostError, match=r"lost its device .* while it was loading"):
+        list(predict(handler, [("a", 1)], on_failure="yield", **asked))
+
+
+def test_without_exception_handling_the_culprits_error_is_raised():
+    with pytest.raises(
+        HostDiedError, match=re.escape(f"lost its device ({SAID}) while it was running inference on el")
+    ):
+        list(predict(DeviceLosingHandler(5), range(16), isolate=True, batching=BATCHING))
+
+
+def test_what_a_handler_says_itself():
+    class Saying(DoublingHandler):
+        def run_inference(self, batch, model, inference_args=None):
+            if 3 in batch:
+                raise ValueError("no answer") from DeviceLostError("the stick does not answer")
+            return super().run_inference(batch, model)
+
+    good, [failure] = sorted_out(predict(Saying(), range(8), isolate=True, on_failure="yield"))
+    assert len(good) == 7
+    assert "lost its device (headrace.core.errors.DeviceLostError: the stick does not answer)" in str(failure.error)
+
+
+def test_the_host_says_where(caplog):
+    list(predict(DeviceLosingHandler(5), range(8), isolate=True, on_failure="yield"))
+    said = Counter(record.levelname for record in caplog.records if "in lose" in record.getMessage())
+    assert set(said) == {"ERROR"}

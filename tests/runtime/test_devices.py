@@ -1,0 +1,244 @@
+"""A process that has lost its device makes no dead letters of what it can no longer do, and does not try."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+
+from headrace import (
+    BatchingConfig,
+    DeviceLostError,
+    Failure,
+    KeyedModelHandler,
+    KeyModelMapping,
+    RetryConfig,
+    predict,
+)
+from headrace.runtime.lane import Lane
+from headrace.runtime.observers import Everybody
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import Worker, open_worker
+from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
+
+SAID = "CUDA error: device-side assert triggered"
+CURE = r"lost its device \(RuntimeError: CUDA error: device-side assert triggered\).* isolate=True"
+BATCHING = BatchingConfig(8, 8)
+
+
+class Counting(DeviceLosingHandler):
+    """Counts its calls, in this process."""
+
+    def __init__(self, *poison, **options):
+        super().__init__(*poison, **options)
+        self.loads = self.calls = 0
+
+    def load_model(self):
+        self.loads += 1
+        return super().load_model()
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.calls += 1
+        return super().run_inference(batch, model, inference_args)
+
+
+def worker_of(handler, caught=Exception, **asked):
+    spec = prepare(handler, Request(**{"batching": BATCHING, **asked}))
+    return open_worker(catching(spec, caught) if caught else spec)
+
+
+def add_all(bundle, elements, outcomes):
+    for element in elements:
+        outcomes += bundle.add(element, element)
+    outcomes += bundle.finish()
+
+
+@pytest.mark.parametrize("caught", [Exception, BaseException, ()])
+@pytest.mark.parametrize("retry", [RetryConfig(), RetryConfig(retryable=lambda error: True)])
+def test_in_inference(caught, retry):
+    """Neither repeated nor halved; the predictions of earlier batches have come out."""
+    worker, outcomes = worker_of(Counting(13), caught, retry=retry), []
+    try:
+        with pytest.raises(DeviceLostError, match=CURE) as raised:
+            add_all(worker.bundle(Everybody()), range(64), outcomes)
+        assert worker.plan.handler.calls == 2
+        assert [outcome.tags for outcome in outcomes] == [list(range(8))]
+        assert isinstance(raised.value.__cause__, RuntimeError)
+        assert str(raised.value.__cause__) == SAID
+    finally:
+        worker.close()
+
+
+def test_in_a_search():
+    """Of an element that raises its own error others are looked for; one of them loses the device."""
+
+    class Both(Counting):
+        def run_inference(self, batch, model, inference_args=None):
+            if 1 in batch:
+                self.calls += 1
+                raise ValueError(1)
+            return super().run_inference(batch, model, inference_args)
+
+    worker, outcomes = worker_of(Both(7)), []
+    try:
+        with pytest.raises(DeviceLostError, match=CURE):
+            add_all(worker.bundle(Everybody()), range(64), outcomes)
+        assert worker.plan.handler.calls == 7  # 8, 4, 2, 1, 1, 2, 4
+        assert outcomes == []
+    finally:
+        worker.close()
+
+
+def test_later_bundles_and_workers_of_the_process_do_not_call_the_model():
+    worker = worker_of(Counting(3))
+    try:
+        handler, early = worker.plan.handler, worker.bundle(Everybody())
+        bundle = worker.bundle(Everybody())
+        with pytest.raises(DeviceLostError, match=CURE):
+            [bundle.add(n, n) for n in range(8)]
+        with pytest.raises(DeviceLostError, match=CURE):
+            [early.add(n, n) for n in range(100, 108)]
+        with pytest.raises(DeviceLostError, match=CURE):
+            worker.bundle(Everybody())
+        assert handler.calls == 1
+        spec = worker.spec
+    finally:
+        worker.close()
+    with pytest.raises(DeviceLostError, match=CURE):
+        Worker(spec)
+    assert handler.loads == 1
+    assert len(list(predict(DoublingHandler(), range(8)))) == 8  # other models may well have a device
+
+
+@pytest.mark.parametrize("caught", [Exception, (), BaseException])
+@pytest.mark.parametrize("stage", ["before", "after"])
+def test_before_and_after_inference(stage, caught):
+    lose = FaultyFunction(FakeDevice().lose, 13)
+    handler = DoublingHandler()
+    if stage == "before":
+        handler = handler.with_preprocess_fn(lose)
+    else:
+        handler = handler.with_postprocess_fn(lambda one: lose(one.example))
+    worker = worker_of(handler, caught)
+    try:
+        bundle = worker.bundle(Everybody())
+        with pytest.raises(DeviceLostError, match=CURE):
+            [bundle.add(n, n) for n in range(16)]
+        with pytest.raises(DeviceLostError, match=CURE):
+            worker.bundle(Everybody())
+    finally:
+        worker.close()
+
+
+def open_bundle(spec):
+    worker = Worker(spec)
+    try:
+        worker.bundle(Everybody())
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize("caught", [Exception, ()])
+def test_in_loading(caught):
+    device = FakeDevice()
+    loads = []
+
+    class Loading(FaultyLoadHandler):
+        def load_model(self):
+            loads.append(1)
+            return super().load_model()
+
+    spec = prepare(Loading(device.lose), Request(retry=RetryConfig(retryable=lambda error: True)))
+    spec = catching(spec, caught) if caught else spec
+    for _ in range(2):
+        with pytest.raises(DeviceLostError, match=CURE):
+            open_bundle(spec)
+    assert loads == [1]
+
+
+def test_of_a_model_by_key():
+    handler = KeyedModelHandler(
+        [KeyModelMapping(["a"], DeviceLosingHandler(4)), KeyModelMapping(["b"], DoublingHandler())]
+    )
+    rows = [("ab"[n % 2], n) for n in range(64)]
+    with pytest.raises(DeviceLostError, match=CURE):
+        list(predict(handler, rows, on_failure="yield", batching=BATCHING))
+
+
+def test_of_a_model_by_key_that_does_not_load():
+    handler = KeyedModelHandler([KeyModelMapping(["a"], FaultyLoadHandler(FakeDevice().lose))])
+    with pytest.raises(DeviceLostError, match=CURE):
+        list(predict(handler, [("a", 1)], on_failure="yield"))
+
+
+def test_of_columns():
+    class Columns(DeviceLosingHandler):
+        def run_columns(self, columns, model, inference_args=None):
+            self._device.use()
+            if 21 in columns:
+                self._device.lose()
+            return columns * 2
+
+    elements = [numpy.arange(start, start + 10) for start in range(0, 50, 10)]
+    with pytest.raises(DeviceLostError, match=CURE):
+        list(predict(Columns(), elements, on_failure="yield", batching=BatchingConfig(8, 8, columnar=True)))
+
+
+def test_on_the_second_thread():
+    class Always:
+        def next_is_beside(self):
+            return True
+
+        def was_beside(self, size, seconds):
+            pass
+
+    worker = worker_of(Counting(13), batching=BatchingConfig(8, 8, overlap=True))
+    try:
+        worker._lane = Lane(worker, Always())
+        bundle = worker.bundle(Everybody())
+        with pytest.raises(DeviceLostError, match=CURE):
+            [bundle.add(n, n) for n in range(64)] and list(bundle.finish())
+        assert worker.plan.handler.calls == 2
+    finally:
+        worker.close()
+
+
+def test_where_bundles_share_batches():
+    """Each is told, of which none has lost an element."""
+    worker = worker_of(Counting(3), batching=BatchingConfig(8, 8, max_batch_duration_secs=1))
+    try:
+        bundle = worker.bundle(Everybody())
+        outcomes = [one for n in range(5) for one in bundle.add(n, n)]
+        with pytest.raises(DeviceLostError, match=CURE):
+            list(bundle.finish())
+        assert outcomes == []
+        assert worker.plan.handler.calls == 1
+    finally:
+        worker.close()
+
+
+def test_of_weights_that_are_the_machines(own_runtime):
+    with own_runtime(), pytest.raises(DeviceLostError, match=CURE):
+        list(predict(DeviceLosingHandler(3, large_model=True), range(8), on_failure="yield"))
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_dead_letters_of_other_errors_stay(isolate):
+    """Other errors of a device pass, and those of a host have passed."""
+    device = FakeDevice(message="CUDA error: invalid configuration argument")
+    handler = DoublingHandler().with_preprocess_fn(FaultyFunction(device.lose, 3))
+    outcomes = list(predict(handler, range(8), isolate=isolate, on_failure="yield"))
+    assert [isinstance(one, Failure) for one in outcomes] == [n == 3 for n in range(8)]
+
+
+def test_ctrl_c_stays_ctrl_c():
+    """Even where it comes as the handler sees to the loss of its device."""
+
+    class Interrupted(DeviceLosingHandler):
+        def run_inference(self, batch, model, inference_args=None):
+            try:
+                return super().run_inference(batch, model, inference_args)
+            except RuntimeError:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(predict(Interrupted(3), range(8), on_failure="yield"))
