@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import BatchingConfig
-from headrace.batching.size import AdaptiveSize, FittingSize, FixedSize, fit_line, size_controller
+from headrace.batching.size import AdaptiveSize, FittingSize, FixedSize, size_controller
+from headrace.batching.times import fit_line
 
 
 def sizes_for(config, fixed, each, batches=60):

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from headrace.core.result import Stage
-from headrace.failures.outlast import LETHAL_IN_A_ROW, TIMEOUTS_BORNE, Lost, Sentence, outlast
+from headrace.failures.outlast import (
+    LETHAL_IN_A_ROW,
+    TIMEOUTS_BORNE,
+    Lost,
+    Sentence,
+    outlast,
+    parts_after_timeout,
+)
 
 PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 
@@ -154,6 +163,59 @@ def test_the_fourth_more_fails_what_is_unanswered():
     pairs = script.play(range(9), overran())
     assert pairs[:-1] == [([0], "zero"), ([1], "1 failed"), ([2], "2 failed"), ([3], "3 failed")]
     assert pairs[-1] == ([4, 5, 6, 7, 8], last)
+
+
+@pytest.mark.parametrize(
+    ("count", "call_secs", "parts"),
+    [(2, 1.0, 2), (32, 1.0, 32), (33, 1.0, 6), (1000, 1.0, 32), (1000, 0.001, 1000), (1000, math.inf, 32)],
+)
+def test_one_by_one_if_there_are_few_or_calls_are_quick(count, call_secs, parts):
+    assert parts_after_timeout(count, call_secs, timeout_secs=2.0) == parts
+
+
+def in_threes(answers, count, **options):
+    """What was tried, what came out, and what was too large."""
+    script, told = Script(*answers), []
+    pairs = script.play(
+        range(count), overran(), settles_alone=True, parts=lambda _: 3, too_large=told.append, **options
+    )
+    return script.tried, pairs, [list(positions) for positions in told]
+
+
+def test_an_element_that_hangs_is_found_in_parts_and_the_others_stay_together():
+    last = overran()
+    tried, pairs, too_large = in_threes(["012", overran(), "3", last, "5", "678"], 9)
+    assert tried == [[0, 1, 2], [3, 4, 5], [3], [4], [5], [6, 7, 8]]
+    assert pairs[2] == ([4], last)
+    assert too_large == []
+
+
+def test_a_group_of_which_nobody_hangs_was_too_large_and_others_are_cut_as_small():
+    tried, pairs, too_large = in_threes([overran(), *"012345678"], 9)
+    assert tried == [[0, 1, 2], *([n] for n in range(9))]
+    assert [answer for _, answer in pairs] == list("012345678")
+    assert too_large == [[0, 1, 2], list(range(9))]
+
+
+def test_what_was_too_large_among_others_that_hang_is_told_alone():
+    last = overran()
+    tried, pairs, too_large = in_threes([overran(), "0", "1", "2", "3", last, "5", "6", "7", "8"], 9)
+    assert pairs[4] == ([4], last)
+    assert too_large == [[0, 1, 2]]
+    assert tried[1:] == [[n] for n in range(9)]
+
+
+def test_an_element_that_dies_is_no_reason_why_its_group_timed_out():
+    tried, _, too_large = in_threes([died(), died(), "1", "2"], 3)
+    assert tried == [[0], [0], [1], [2]]
+    assert too_large == [[0, 1, 2]]
+
+
+def test_three_that_hang_are_borne_in_parts_too():
+    script = Script(*[overran()] * 6)
+    pairs = script.play(range(9), overran(), settles_alone=True, parts=lambda _: 3)
+    assert script.tried == [[0, 1, 2], [0], [1], [2], [3, 4, 5], [3]]
+    assert [part for part, _ in pairs] == [[0], [1], [2], [3, 4, 5, 6, 7, 8]]
 
 
 # The condemned, and when it ends.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib.util
 import json
@@ -12,9 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-import uuid
 from pathlib import Path
 
 import cloudpickle
@@ -23,93 +19,18 @@ import pytest
 from headrace import BatchingConfig
 from headrace.runtime.prepare import Request, catching, prepare
 
-_TOKEN = "HEADRACE_CENSUS"
-"""A variable in the environment of everything that a test starts, and of whatever that starts."""
+
+def _module(name):
+    """A module of this folder, which is no package."""
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def wait_until(condition, seconds=20.0):
-    """Waits for ``condition()`` to be true; returns its last value, true or not."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return value
-
-
-class Census:
-    """The processes that descend from this test, by the token that they inherit, whatever has become of their parents.
-
-    And the descriptors, mappings, threads and files of this process that model hosts account for.
-    """
-
-    def __init__(self, temporary):
-        self.token = uuid.uuid4().hex
-        self._temporary = temporary
-        self._before = self._belongings()
-
-    def processes(self):
-        """Process id: command line."""
-        return {process: _read(process, "cmdline").replace("\0", " ") for process in _all() if self._counts(process)}
-
-    def managers(self):
-        return [process for process, command in self.processes().items() if "headrace.hosting.manager" in command]
-
-    def zygotes(self, owner=None):
-        return [one for one in _children(owner or os.getpid()) if "headrace.hosting\0" in _read(one, "cmdline")]
-
-    def hosts(self, owner=None):
-        return [host for zygote in self.zygotes(owner) for host in _children(zygote)]
-
-    def servers(self):
-        """What hosts have started."""
-        return [process for process, command in self.processes().items() if command.startswith("sleep ")]
-
-    def leftovers(self):
-        """Whatever is there now and was not at the beginning."""
-        left = [f"process {process}: {command}" for process, command in self.processes().items()]
-        return left + sorted(self._belongings() - self._before)
-
-    def kill_all(self):
-        for process in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-
-    def _counts(self, process):
-        return f"{_TOKEN}={self.token}\0" in _read(process, "environ")
-
-    def _belongings(self):
-        files = {f"descriptor of {target}" for target in _descriptors() if _is_of_hosts(target)}
-        maps = {line.split(maxsplit=1)[0] for line in _read("self", "maps").splitlines() if "memfd:headrace" in line}
-        threads = {one.name for one in threading.enumerate() if one.name.startswith("headrace output")}
-        shared = {str(path) for path in Path("/dev/shm").glob("*")}
-        return files | maps | threads | shared | {str(path) for path in self._temporary.iterdir()}
-
-
-def _all():
-    return (int(name) for name in os.listdir("/proc") if name.isdigit())
-
-
-def _read(process, name):
-    try:
-        return Path(f"/proc/{process}/{name}").read_bytes().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _children(parent):
-    return [process for process in _all() if _read(process, "stat").rpartition(")")[2].split()[1:2] == [str(parent)]]
-
-
-def _descriptors():
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            yield os.readlink(f"/proc/self/fd/{name}")
-
-
-def _is_of_hosts(target):
-    kind, _, inode = target.partition(":[")
-    if kind == "socket":
-        return inode.rstrip("]") in _read("self", "net/unix").split()
-    return (kind in ("pipe", "anon_inode") and "event" not in target) or "headrace" in target
+_census = _module("census")
+wait_until = _census.wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -118,8 +39,8 @@ def census(monkeypatch, tmp_path_factory):
     temporary = tmp_path_factory.mktemp("tmp")
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    census = Census(temporary)
-    monkeypatch.setenv(_TOKEN, census.token)
+    census = _census.Census(temporary)
+    monkeypatch.setenv(_census.TOKEN, census.token)
     yield census
     try:
         if census.leftovers():
@@ -197,7 +118,7 @@ class Machine:
 
     def __init__(self, folder, census):
         self.folder = folder
-        self.program = _program()
+        self.program = _module("machine")
         self.runtime = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))  # a socket's address is short
         self._census = census
         self.workers = []
@@ -280,14 +201,6 @@ class Machine:
         self.start(spec, workers=1, bundles=1)
         self.end()
         self.assert_vacated()
-
-
-def _program():
-    path = Path(__file__).with_name("machine.py")
-    spec = importlib.util.spec_from_file_location("machine", path)
-    module = sys.modules["machine"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

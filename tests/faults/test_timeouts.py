@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import textwrap
@@ -18,9 +19,13 @@ from apache_beam.testing.util import assert_that, equal_to
 from headrace import BatchingConfig, Failure, predict
 from headrace.beam import RunInference
 from headrace.core.errors import HostDiedError
+from headrace.core.events import BatchCompleted
 from headrace.core.result import Stage
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import open_worker
 from headrace.testing import (
     DoublingHandler,
+    FakeClock,
     FaultyFunction,
     FaultyHandler,
     FaultyLoadHandler,
@@ -66,11 +71,91 @@ def test_two_among_64():
 
 
 def test_all_of_64(counted):
-    """The batch, then one by one: what is unanswered after the fifth timeout fails."""
+    """The batch, a part of it, then one by one: what is unanswered after the fourth of these fails."""
     outcomes = run(FaultyHandler(counted.then(hang_holding_gil), *range(64)))
     assert [type(one.error) for one in outcomes] == [TimeoutError] * 64
     assert [one.element for one in outcomes] == list(range(64))
-    assert counted.count() == 5
+    assert counted.count() == 6
+
+
+class Crowded(DoublingHandler):
+    """Answers each example with the size of its batch, but hangs on batches that are too large."""
+
+    def __init__(self, fault, **options):
+        super().__init__(**options)
+        self._fault = fault
+
+    def run_inference(self, batch, model, inference_args=None):
+        if len(batch) > 8:
+            self._fault()
+        return [len(batch)] * len(batch)
+
+    def run_columns(self, columns, model, inference_args=None):
+        return self.run_inference(columns, model)
+
+
+@pytest.mark.parametrize("options", [{}, {"length_fn": abs}, {"element_size_fn": bool}, {"min_batch_size": 16}])
+def test_batches_that_take_too_long_become_smaller(counted, options):
+    """Of 64 batches one after the other would have been killed."""
+    handler = Crowded(counted.then(hang_holding_gil))
+    batching = BatchingConfig(**{"min_batch_size": 32, "max_batch_size": 32, **options})
+    sizes = list(predict(handler, range(1, 2049), timeout=TIMEOUT, on_failure="yield", batching=batching))
+    assert max(sizes) <= 8
+    assert counted.count() <= 12
+
+
+def test_rows_of_columns_that_take_too_long_become_fewer(counted):
+    handler = Crowded(counted.then(hang_holding_gil))
+    batching = BatchingConfig(32, 32, columnar=True)
+    tables = [list(range(n, n + 100)) for n in range(0, 2000, 100)]
+    results = list(predict(handler, tables, timeout=TIMEOUT, on_failure="yield", batching=batching))
+    assert sum(len(result.example) for result in results) == 2000
+    assert max(max(result.inference) for result in results) <= 8
+    assert counted.count() <= 12
+
+
+class Dilatory(DoublingHandler):
+    """Answers each example with the size of its batch, which by a clock takes 50 seconds and two for each example."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self._clock = clock
+
+    def run_inference(self, batch, model, inference_args=None):
+        self._clock.advance(50 + 2 * len(batch))
+        return [len(batch)] * len(batch)
+
+
+def test_sizes_that_adapt_stay_below_the_limit():
+    clock = FakeClock()
+    batching = BatchingConfig(target_batch_duration_secs=None, clock=clock.seconds)
+    sizes = list(predict(Dilatory(clock), range(4000), timeout=600, batching=batching))
+    assert sizes[0] == 1
+    assert 100 <= statistics.median(sizes) <= 160
+    assert max(sizes) < 0.75 * 275
+
+
+def test_an_element_that_hangs_makes_no_later_batch_smaller(counted):
+    handler = FaultyHandler(counted.then(hang_holding_gil), 100)
+    events = Sizes()
+    spec = catching(prepare(handler, Request(batching=BatchingConfig(64, 64), timeout_secs=TIMEOUT)), Exception)
+    worker = open_worker(spec)
+    try:
+        bundle = worker.bundle(events)
+        outcomes = [outcome for n in range(640) for outcome in bundle.add(n, n)] + list(bundle.finish())
+    finally:
+        worker.close()
+    assert [one.tag for one in outcomes if isinstance(one, Failure)] == [100]
+    assert events[-8:] == [64] * 8
+    assert counted.count() == 2  # in its batch, and alone
+
+
+class Sizes(list):
+    """An observer: of batches that went well."""
+
+    def on_event(self, event):
+        if isinstance(event, BatchCompleted):
+            self.append(event.examples)
 
 
 def test_in_pre_and_postprocessing():

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
-from collections.abc import Sequence
-from itertools import combinations
-from statistics import median, median_low
 from typing import Protocol
 
+from headrace.batching.times import Times, fit_line, power_of
 from headrace.core.config import BatchingConfig
 
 
@@ -21,7 +18,7 @@ class SizeController(Protocol):
         ...
 
     def most(self) -> float:
-        """Size that no batch of several elements should exceed, whatever its minimum: memory has no room for it."""
+        """Size that no batch of several elements should exceed, whatever its minimum: memory, or time, is too short."""
         ...
 
     def overhead(self) -> float:
@@ -31,7 +28,8 @@ class SizeController(Protocol):
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``.
 
-        None: more memory than there was. Not a number: all went well, but it was not alone on the processor.
+        None: more memory than there was. Infinite: longer than it may. Not a number: all went well, but it was not
+        alone on the processor.
         """
         ...
 
@@ -72,10 +70,13 @@ class AdaptiveSize:
     are tried now and then until it is known how fast they are, now that the model is warm; that costs little time.
 
     Source: the documentation of ``apache_beam.BatchElements``.
+
+    Args:
+        config: limits and targets.
+        timeout_secs: after so long a batch is killed, so that b n is at most half of what a leaves of it: twice as many
+            elements would still be in time. Infinite: a batch may take any time.
     """
 
-    _REMEMBERED = 15
-    """Longer than most spells in which others keep the machine busy."""
     _STEP = 2
     _ENOUGH = 3
     """So many batches of a size tell how fast it is."""
@@ -88,11 +89,12 @@ class AdaptiveSize:
     _DOUBLE = 30
     """One batch in so many tries twice the size, known or not: what is known may be old."""
 
-    def __init__(self, config: BatchingConfig) -> None:
+    def __init__(self, config: BatchingConfig, timeout_secs: float = math.inf) -> None:
         self._config = config
+        self._timeout_secs = timeout_secs
         self._smallest, self._largest = config.adaptive_bounds
         self._lock = threading.Lock()
-        self._seen: dict[int, deque[tuple[float, float]]] = {}
+        self._seen = Times()
         self._typical: dict[int, tuple[float, float]] = {}
         """Of those, one of each power of two."""
         self._fast: dict[int, tuple[float, float]] = {}
@@ -108,13 +110,12 @@ class AdaptiveSize:
             if not self._seen:
                 return self._smallest
             self._asked += 1
-            self._typical = {power: _ranked(batches, 1 / 2) for power, batches in self._seen.items()}
-            self._fast = {power: _ranked(batches, 1 / 4) for power, batches in self._seen.items()}
+            self._typical, self._fast = self._seen.ranked(1 / 2), self._seen.ranked(1 / 4)
             fixed, each = fit_line(list(self._typical.values()))
             self._overhead = fixed / each if each else 0.0  # all times alike: nothing is known of it
             longest = self._longest(fixed, each)
             best = max(1.0, min(self._fastest(fixed, each), longest))
-            if best < self._last and not self._is_known(_power(self._last)) and self._last <= longest:
+            if best < self._last and not self._is_known(power_of(self._last)) and self._last <= longest:
                 best = self._last
             ceiling = min(self._STEP * self._largest_seen, self._largest)
             trial = self._trial(best, longest)
@@ -134,10 +135,10 @@ class AdaptiveSize:
 
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note that the model took ``seconds`` for a batch of ``size``; batches without weight tell nothing."""
-        if size < 1 or seconds is None or math.isnan(seconds):
+        if size < 1 or seconds is None or not math.isfinite(seconds):
             return
         with self._lock:
-            self._seen.setdefault(_power(size), deque(maxlen=self._REMEMBERED)).append((size, max(seconds, 1e-12)))
+            self._seen.add(size, seconds)
             self._largest_seen = max(self._largest_seen, size)
 
     def _longest(self, fixed: float, each: float) -> float:
@@ -148,12 +149,13 @@ class AdaptiveSize:
         """
         config = self._config
         sizes = [self._largest]
-        last = self._typical.get(_power(self._last)) if self._is_known(_power(self._last)) else None
+        last = self._typical.get(power_of(self._last)) if self._is_known(power_of(self._last)) else None
         for limit, spent in (
             (config.target_batch_duration_secs, 0.0),
             (config.target_batch_duration_secs_including_fixed_cost, fixed),
+            (fixed + max(0.0, self._timeout_secs - fixed) / 2, fixed),
         ):
-            if limit:
+            if limit and limit < math.inf:
                 size = (limit - spent) / max(each, 1e-12)
                 if last is not None:
                     bound = max if last[1] + spent - fixed <= limit else min
@@ -166,7 +168,7 @@ class AdaptiveSize:
         if not self._config.target_batch_overhead:
             return self._largest
         size = fixed / max(each, 1e-12) * (1 / self._config.target_batch_overhead - 1)
-        power = _power(size)
+        power = power_of(size)
         known = filter(self._is_known, self._seen)
         rates = {one: self._rate(one) * (1 if one <= power else self._NEARLY) for one in known}
         fastest = max(rates, key=rates.__getitem__, default=power)
@@ -178,13 +180,13 @@ class AdaptiveSize:
         """Another size than the best, to learn how fast it is, if it is time for that."""
         if self._asked % self._TRIAL:
             return None
-        now = self._rate(_power(best))
-        for power in range(_power(best) - 1, 0, -1):
+        now = self._rate(power_of(best))
+        for power in range(power_of(best) - 1, 0, -1):
             if not self._is_known(power):
                 return self._fast[power][0] if power in self._fast else best / 2
             if self._rate(power) < self._FAR * now:
                 break
-        is_due = self._asked % self._DOUBLE == 0 or not self._is_known(_power(2 * best))
+        is_due = self._asked % self._DOUBLE == 0 or not self._is_known(power_of(2 * best))
         return 2 * best if is_due and 2 * best <= min(longest, self._largest_seen) else None
 
     def _rate(self, power: int) -> float:
@@ -200,50 +202,39 @@ class AdaptiveSize:
         return max(size * (1 + change), size + 1) if change > 0 else size * (1 + change)
 
 
-def _power(size: float) -> int:
-    return int(min(size, 2**62)).bit_length()
-
-
-def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Fits seconds = fixed + each * size, neither below zero, undisturbed by a few points that are far too high.
-
-    The slope is the median of the slopes between any two points (Theil, 1950; Sen, 1968): a batch that met a garbage
-    collection, or a model's slow first call, does not move it. A single point cannot tell the costs apart; then all is
-    fixed, so that another size comes next.
-    """
-    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2]
-    each = max(0.0, median_low(slopes)) if slopes else 0.0
-    return max(0.0, median(seconds - each * size for size, seconds in points)), each
-
-
-def _ranked(batches: Sequence[tuple[float, float]], share: float) -> tuple[float, float]:
-    """Of batches of similar size, the one than which so large a share took less time for an element."""
-    return sorted(batches, key=lambda batch: batch[1] / batch[0])[int((len(batches) - 1) * share)]
-
-
 class FittingSize:
-    """Another controller's size, as far as memory allows.
+    """Another controller's size, as far as memory and the time limit allow.
 
-    A batch that ran out of memory is the measure: no further one is larger than half of it, or than the largest that
-    has gone well, if that is more. After some batches of about that size a larger one is tried, and after twice as many
-    the next time, should that fail. Once a size fails that used to fit, all is learnt anew. Thread-safe.
+    A batch that ran out of memory, or was killed because it took too long, is the measure: no further one is larger
+    than half of it, or than the largest that has gone well, if that is more. After some batches of about that size a
+    larger one is tried, and after twice as many the next time, should that fail. Once a size fails that used to fit,
+    all is learnt anew. None is tried of which, by what others took, twice as much would take too long, be it half as
+    large as one that did. Thread-safe.
 
     Args:
         wanted: says how large a batch should be.
+        timeout_secs: after so long a batch is killed; infinite: it may take any time.
     """
 
     _PATIENCE = 8
+    _PATIENCE_IN_TIME = 32
+    """A batch that takes too long costs the time limit and a model's loading."""
     _MOST_PATIENCE = 1024
     _GROWTH = 1.25
     _ABOUT = 0.75
 
-    def __init__(self, wanted: SizeController) -> None:
+    def __init__(self, wanted: SizeController, timeout_secs: float = math.inf) -> None:
         self._wanted = wanted
+        self._timeout_secs = timeout_secs
+        self._times = Times()
         self._lock = threading.Lock()
         self._ceiling = math.inf
+        """A whole number, or batches that are as large as may be would not be about as large as this."""
         self._largest_good = 0.0
-        """Since memory was first wanting."""
-        self._patience = self._PATIENCE
+        """Since a batch first failed."""
+        self._half = math.inf
+        """Half of the last size that failed."""
+        self._first_patience = self._patience = self._PATIENCE
         self._good_in_a_row = 0
 
     def target(self) -> int:
@@ -252,7 +243,7 @@ class FittingSize:
         return wanted if wanted <= self._ceiling else int(self._ceiling)
 
     def most(self) -> float:
-        """What memory has room for, as far as is known."""
+        """What memory and time suffice for, as far as is known."""
         return self._ceiling
 
     def overhead(self) -> float:
@@ -262,30 +253,54 @@ class FittingSize:
     def observe(self, size: float, seconds: float | None) -> None:
         """Takes note of how a batch of ``size`` has gone."""
         self._wanted.observe(size, seconds)
-        if size >= 1 and (seconds is None or self._ceiling < math.inf):
-            with self._lock:
-                if seconds is None:
-                    self._shrink(size)
-                else:
-                    self._grow(size)
+        if size < 1:
+            return
+        with self._lock:
+            if seconds is None or seconds == math.inf:
+                self._first_patience = self._PATIENCE if seconds is None else self._PATIENCE_IN_TIME
+                self._shrink(size)
+                return
+            if self._timeout_secs < math.inf and not math.isnan(seconds):
+                self._times.add(size, seconds)
+            if self._ceiling < math.inf:
+                self._grow(size)
 
     def _shrink(self, size: float) -> None:
-        if size <= self._largest_good:  # there is less memory than there was
-            self._patience, self._largest_good = self._PATIENCE, 0.0
+        if size > self._ceiling:  # it was formed before a smaller one failed
+            return
+        if size <= self._largest_good:  # there is less memory than there was, or it takes longer
+            self._patience, self._largest_good = self._first_patience, 0.0
         elif self._largest_good:
             self._patience = min(2 * self._patience, self._MOST_PATIENCE)
-        self._ceiling = max(1.0, size / 2, self._largest_good)
+        self._half = max(1.0, size // 2)
+        self._ceiling = max(1.0, math.floor(min(max(self._half, self._largest_good), self._in_time())))
         self._good_in_a_row = 0
 
     def _grow(self, size: float) -> None:
         if size > self._largest_good:
-            self._largest_good, self._patience = size, self._PATIENCE
-        self._good_in_a_row += size >= self._ABOUT * self._ceiling
+            self._largest_good, self._patience = size, self._first_patience
+        if size < self._ABOUT * self._ceiling:
+            return
+        self._good_in_a_row += 1
+        larger = self._half
         if self._good_in_a_row >= self._patience:
-            self._ceiling = max(self._ceiling + 1, self._ceiling * self._GROWTH)
             self._good_in_a_row = 0
+            self._times.forget_above(size)  # else nothing larger would be tried because of what one took long ago
+            larger = max(self._ceiling + 1, self._ceiling * self._GROWTH)
+        self._ceiling = max(self._ceiling, math.floor(min(larger, self._in_time())))
+
+    def _in_time(self) -> float:
+        """The size at which twice as much would take as long as the time limit is; infinite: not known."""
+        fixed, each = fit_line(list(self._times.ranked(1 / 2).values()) or [(1.0, 0.0)])
+        return (self._timeout_secs - fixed) / 2 / each if each else math.inf
 
 
-def size_controller(config: BatchingConfig) -> SizeController:
-    """The controller that a configuration calls for."""
-    return FittingSize(FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config))
+def size_controller(config: BatchingConfig, timeout_secs: float | None = None) -> SizeController:
+    """The controller that a configuration calls for.
+
+    Args:
+        config: limits and targets.
+        timeout_secs: after so long a batch is killed; None: it may take any time.
+    """
+    limit = math.inf if timeout_secs is None else timeout_secs
+    return FittingSize(FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config, limit), limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,10 +13,13 @@ from headrace.core.result import Stage
 ResultT = TypeVar("ResultT")
 
 TIMEOUTS_BORNE = 3
-"""How many more timeouts a batch may have after its first; the next one fails what is unanswered.
+"""How many elements of a batch may time out after its first timeout; the next one fails what is unanswered.
 
 Each costs the whole time limit, so a model that hangs on everything must not cost one for each element.
 """
+
+_FEW = 32
+"""So many elements are tried one by one after a timeout, whatever that takes."""
 
 LETHAL_IN_A_ROW = 16
 """After how many lethal elements, with no answer to another in between, what is unanswered fails.
@@ -57,8 +61,29 @@ Attempt = Callable[[Sequence[int], Mapping[int, Sentence]], ResultT | Lost]
 """Runs the elements at these positions together; the condemned among them fail as their sentences say."""
 
 
+def parts_after_timeout(count: int, call_secs: float, timeout_secs: float) -> int:
+    """Into how many parts a group is cut whose inference timed out.
+
+    One by one costs a call for each element, parts cost one more timeout if an element hangs. So all go one by one if
+    that takes no longer than a timeout; else there are as many parts as elements in each.
+
+    Args:
+        count: of the group's elements, at least 2.
+        call_secs: what a call of the model takes at least; infinite: not known.
+        timeout_secs: the time limit.
+    """
+    is_quick = count <= _FEW or count * call_secs <= timeout_secs
+    return count if is_quick else math.ceil(math.sqrt(count))
+
+
 def outlast(
-    positions: Sequence[int], first: Lost, attempt: Attempt[ResultT], *, settles_alone: bool = False
+    positions: Sequence[int],
+    first: Lost,
+    attempt: Attempt[ResultT],
+    *,
+    settles_alone: bool = False,
+    parts: Callable[[int], int] = lambda count: count,
+    too_large: Callable[[Sequence[int]], None] = lambda _: None,
 ) -> Iterator[tuple[Sequence[int], ResultT | Lost]]:
     """Tries a batch whose host was lost again, until what is lethal or endless is condemned and the rest answered.
 
@@ -66,8 +91,9 @@ def outlast(
     dies again in inference it is halved, and a half that dies is halved at once, until an element stands alone; that
     one is repeated once, since the deaths of its group prove nothing about it, and then condemned. If it dies twice in
     one element's pre- or postprocessing, that element is condemned for that operation and the others stay together. A
-    *timeout* is nobody else's doing, and dear: after one in inference the elements go one by one; one that overruns
-    alone, or in an operation of its own, is condemned at once.
+    *timeout* is dear: a group that overruns in inference is cut into ``parts``; an element that overruns alone, or in
+    an operation of its own, is condemned at once. If no element of a group is condemned for a timeout, there were too
+    many of them: whatever else is as large is cut into parts of the size that went well.
 
     Condemned elements are tried once more, so that the host can make their failures of the right value; an element
     that is lost although condemned is given up. ``TIMEOUTS_BORNE`` and ``LETHAL_IN_A_ROW`` end it all early.
@@ -78,28 +104,37 @@ def outlast(
         attempt: runs some of them, in another host where the last was lost; its answer is about all of them.
         settles_alone: whether an element that stands alone and is condemned for inference is given up at once. Right
             where there is no preprocessing: the caller has what its inference was given.
+        parts: into how many parts a group of so many elements is cut whose inference timed out.
+        too_large: is told of elements that timed out together, though each had an answer afterwards.
 
     Yields:
         (part, answer) as they come; the parts together are ``positions``, each once. Every element of a part whose
         answer is a Lost is to fail with its error. n elements cost at most 5n attempts, whatever attempts return;
         one that is lethal in inference costs at most 2 ceil(log2 n) + 3.
     """
-    trial = _Trial(settles_alone)
+    trial = _Trial(settles_alone, parts)
     waiting: list[_Part] = []
+    groups: list[_Group] = []
     part = _Part(positions, repeatable=True)
     answer: ResultT | Lost = first
     while True:
+        settled = part.positions
         if isinstance(answer, Lost):
-            given_up, again = trial.judge(part, answer)
+            settled, again = trial.judge(part, answer)
             if trial.is_hopeless:
                 yield [position for left in (part, *reversed(waiting)) for position in left.positions], answer
                 return
-            if given_up:
-                yield given_up, answer
+            if answer.timed_out and len(again) > 1:
+                groups.append(_Group(part.positions, len(again[0].positions), len(part.positions), trial.overran))
             waiting.extend(reversed(again))
         else:
             trial.acquit(part.positions)
-            yield part.positions, answer
+        if settled:
+            yield settled, answer
+            for group in _finished(groups, len(settled)):
+                if group.overran == trial.overran:
+                    too_large(group.positions)
+                    waiting = [piece for one in waiting for piece in reversed(_recut(one, group))]
         if not waiting:
             return
         part = waiting.pop()
@@ -114,13 +149,37 @@ class _Part(NamedTuple):
     """Whether its next death is taken for an outsider's doing."""
 
 
+@dataclass
+class _Group:
+    """Elements that timed out together."""
+
+    positions: Sequence[int]
+    part_size: int
+    """How many of them are tried together since then."""
+    unsettled: int
+    """How many of them have no answer yet."""
+    overran: int
+    """How many elements had been condemned for a timeout when this one did."""
+
+
+def _finished(groups: list[_Group], settled: int) -> Iterator[_Group]:
+    """Takes note that so many elements, which are in all groups, are settled; gives groups of which none is left."""
+    for group in groups:
+        group.unsettled -= settled
+    while groups and not groups[-1].unsettled:
+        yield groups.pop()
+
+
 class _Trial:
     """What the attempts have shown so far about the elements of a batch."""
 
-    def __init__(self, settles_alone: bool) -> None:
+    def __init__(self, settles_alone: bool, parts: Callable[[int], int]) -> None:
         self._settles_alone = settles_alone
+        self._parts = parts
         self._sentences: dict[int, Sentence] = {}
-        self._timeouts = 0
+        self.overran = 0
+        """How many elements have been found to."""
+        self._together_they_overran = False
         self._suspected: set[int] = set()
         """In whose own operation a host died once."""
         self._lethal_in_a_row: set[int] = set()
@@ -128,7 +187,8 @@ class _Trial:
     @property
     def is_hopeless(self) -> bool:
         """Whether what is still unanswered should fail without another attempt."""
-        return self._timeouts > 1 + TIMEOUTS_BORNE or len(self._lethal_in_a_row) >= LETHAL_IN_A_ROW
+        timeouts = self.overran + self._together_they_overran
+        return timeouts > 1 + TIMEOUTS_BORNE or len(self._lethal_in_a_row) >= LETHAL_IN_A_ROW
 
     def sentences_among(self, positions: Sequence[int]) -> dict[int, Sentence]:
         """The sentences of those that are condemned."""
@@ -141,7 +201,6 @@ class _Trial:
 
     def judge(self, part: _Part, lost: Lost) -> tuple[Sequence[int], list[_Part]]:
         """Takes note of a loss: which elements are given up, and what is tried next."""
-        self._timeouts += lost.timed_out
         suspect = _suspect(part.positions, lost)
         if suspect is not None and suspect in self._sentences:
             return self._give_up(suspect, part, lost)
@@ -152,7 +211,8 @@ class _Trial:
         if not lost.timed_out and (part.repeatable or is_first_suspicion) and would_help:
             return (), [part._replace(repeatable=False)]
         if suspect is None:
-            return (), _split(part.positions, len(part.positions) if lost.timed_out else 2)
+            self._together_they_overran |= lost.timed_out
+            return (), _split(part.positions, self._parts(len(part.positions)) if lost.timed_out else 2)
         sentence = _sentence(suspect, lost)
         if self._settles_alone and sentence.stage is Stage.INFERENCE:  # then it stands alone
             return self._give_up(suspect, part, lost)
@@ -167,6 +227,7 @@ class _Trial:
         return (suspect,), [_Part(others, part.repeatable or len(others) == 1)] if others else []
 
     def _count(self, suspect: int, lost: Lost) -> None:
+        self.overran += lost.timed_out
         if not lost.timed_out:
             self._lethal_in_a_row.add(suspect)
 
@@ -195,3 +256,9 @@ def _split(positions: Sequence[int], count: int) -> list[_Part]:
     bounds = [len(positions) * n // count for n in range(count + 1)]
     parts = [positions[start:stop] for start, stop in pairwise(bounds)]
     return [_Part(part, repeatable=len(part) == 1) for part in parts]
+
+
+def _recut(part: _Part, group: _Group) -> list[_Part]:
+    """Parts of the size that went well, of one that is as large as a group that was too large."""
+    size = len(part.positions)
+    return [part] if size < len(group.positions) else _split(part.positions, math.ceil(size / group.part_size))

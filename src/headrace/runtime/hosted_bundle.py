@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batcher
@@ -14,7 +15,7 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.outlast import Lost, Sentence, outlast
+from headrace.failures.outlast import Lost, Sentence, outlast, parts_after_timeout
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Call, Loss
 from headrace.hosting.progress import Doing
@@ -151,18 +152,33 @@ class HostedBundle:
         return [outcome for name, batch in batches for outcome in self._infer(name, batch)] if batches else ()
 
     def _infer(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        work = Work(name, preprocess=self._together, infer=True, weight=batch.weight, useful=batch.useful)
-        return self._send(work, batch)
+        outcomes = self._make_room()
+        for part in self._fitting(name, batch):
+            work = Work(name, preprocess=self._together, infer=True, weight=part.weight, useful=part.useful)
+            outcomes += self._send(work, part)
+        return outcomes
+
+    def _fitting(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
+        """Parts of a batch that was formed before it became known that so large a one does not fit."""
+        size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
+        count = min(batch.total, max(1, math.ceil(size / self._session.sizes[name].most())))
+        bounds = [batch.total * n // count for n in range(count + 1)]
+        return (batch.part(*bound) for bound in pairwise(bounds))
 
     def _infer_now(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         return [*self._infer(name, batch), *self._collect_all()]
 
     def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        while len(self._tasks) >= self._models.in_flight:
-            outcomes += self._collect()
+        outcomes = self._make_room()
         self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
         while self._tasks and self._models.is_ready(self._tasks[0].call):
+            outcomes += self._collect()
+        return outcomes
+
+    def _make_room(self) -> list[Outcome]:
+        """For one more batch on its way."""
+        outcomes: list[Outcome] = []
+        while len(self._tasks) >= self._models.in_flight:
             outcomes += self._collect()
         return outcomes
 
@@ -196,6 +212,7 @@ class HostedBundle:
         self._tell(done.events)
         for size, seconds in done.observations:
             self._session.sizes[task.work.model].observe(size, seconds)
+            self._models.note_call(task.work.model, seconds)
         if rows:
             self._breaker(task.work).record(succeeded=True)
         yield from (self._at_home(task, failure.tag, failure) for failure in done.failures)
@@ -258,15 +275,19 @@ class HostedBundle:
 
         first = lost(everything, task.pick(everything)[1], loss)
         if first.too_large:
-            size = task.batch.size(as_weight=self._plan.batching_of(task.work.model).learns_from_weights)
-            self._session.sizes[task.work.model].observe(size, None)
+            self._observe(task, everything, None)
         self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
         if breaker.is_open or self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
             breaker.record(succeeded=False)
             yield from self._give_up_lost(settled(everything), first)
             return
         succeeded = False
-        for positions, answer in outlast(everything, first, attempt, settles_alone=not task.work.preprocess):
+        options: dict[str, Any] = {
+            "settles_alone": not task.work.preprocess,
+            "parts": lambda count: self._parts(task, count),
+            "too_large": lambda positions: self._observe(task, positions, math.inf),
+        }
+        for positions, answer in outlast(everything, first, attempt, **options):
             if isinstance(answer, Lost):
                 for _, alike in groupby(positions, losses.__getitem__):
                     yield from self._give_up_lost(settled(list(alike)), answer)
@@ -275,6 +296,18 @@ class HostedBundle:
                 yield from self._outcomes(settled(positions), answer)
         if not succeeded:
             breaker.record(succeeded=False)
+
+    def _parts(self, task: _Task, count: int) -> int:
+        """See ``parts_after_timeout``."""
+        call_secs = self._models.quickest_call_secs.get(task.work.model, math.inf)
+        return parts_after_timeout(count, call_secs, self._timeout_secs or math.inf)
+
+    def _observe(self, task: _Task, positions: Sequence[int], seconds: float | None) -> None:
+        """Tells the choice of sizes of a batch that failed, though its elements did not."""
+        name, batch = task.work.model, task.batch.pick(positions)[0]
+        if task.work.infer:
+            size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
+            self._session.sizes[name].observe(size, seconds)
 
     def _label(self, work: Work) -> str:
         return self._plan.label(work.model) if work.infer else ""

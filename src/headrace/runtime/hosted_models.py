@@ -54,6 +54,8 @@ class HostedModels:
         self._opening = LoadRecord(spec.clock.time_ns)
         self.asked_for: set[Any] = set()
         """The names of models that have been loaded."""
+        self.quickest_call_secs: dict[Any, float] = {}
+        """What the quickest batch of each model took."""
         self.breaker = CircuitBreaker()
         """Of preprocessing that comes before batching."""
 
@@ -101,6 +103,11 @@ class HostedModels:
     def ask(self, work: Work, rows: list[Any]) -> Answer:
         """Sends work and waits for what becomes of it."""
         return self.answer(work, rows, self.submit(work, rows))
+
+    def note_call(self, name: Any, seconds: float | None) -> None:
+        """Takes note of what a call of the model of that name took."""
+        if seconds is not None:
+            self.quickest_call_secs[name] = min(seconds, self.quickest_call_secs.get(name, seconds))
 
     def close(self) -> None:
         """Ends the hosts, or leaves them."""

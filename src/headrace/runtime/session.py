@@ -170,7 +170,7 @@ def sizes_of(spec: SessionSpec) -> Sizes:
         sizes = _sizes.setdefault(spec.transform, Sizes())
         for name in spec.plan.models:
             if name not in sizes:
-                sizes[name] = size_controller(spec.plan.batching_of(name))
+                sizes[name] = size_controller(spec.plan.batching_of(name), spec.timeout_secs)
         return sizes
 
 

@@ -1,0 +1,199 @@
+"""Sizes stay well below a time limit, and one that exceeds it is learnt from; with the real search for what hangs."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+
+from headrace import BatchingConfig
+from headrace.batching.size import FittingSize, FixedSize, size_controller
+from headrace.core.result import Stage
+from headrace.failures.outlast import Lost, outlast, parts_after_timeout
+
+RELOAD_SECS = 0.5
+
+
+def quiet(seconds, randomness):
+    return seconds * randomness.lognormvariate(0, 0.02)
+
+
+def noisy(seconds, randomness):
+    return seconds * randomness.lognormvariate(0, 0.1)
+
+
+def stalling(seconds, randomness):
+    """One batch in fifty takes fifty times as long."""
+    return noisy(seconds, randomness) * (50 if randomness.random() < 0.02 else 1)
+
+
+class Machine:
+    """Runs rows in batches through a host that is killed when a batch takes longer than it may.
+
+    Args:
+        config: of the batches.
+        timeout: how long a batch may take, in seconds.
+        time_of: seconds for a batch of a size.
+        noise: what the machine makes of that.
+        seed: of the noise.
+        hanging: rows that never end.
+    """
+
+    def __init__(self, config, timeout, time_of, noise=quiet, seed=0, hanging=()):
+        self.sizes = size_controller(config, timeout)
+        self.timeout = timeout
+        self.time_of = time_of
+        self.noise = noise
+        self.random = random.Random(seed)
+        self.hanging = set(hanging)
+        self.spent = 0.0
+        self.timeouts = 0
+        self.formed = []
+        self.failed = []
+        self.quickest = math.inf
+
+    def run(self, rows):
+        start = 0
+        while start < rows:
+            positions = range(start, min(rows, start + self.sizes.target()))
+            self.formed.append(len(positions))
+            first = self.call(positions)
+            if isinstance(first, Lost):
+                self.outlast(positions, first)
+            start = positions.stop
+        return self
+
+    def call(self, positions, _sentences=None):
+        seconds = self.noise(self.time_of(len(positions)), self.random)
+        if seconds > self.timeout or self.hanging.intersection(positions):
+            self.spent += self.timeout + RELOAD_SECS
+            self.timeouts += 1
+            return Lost(TimeoutError(), timed_out=True, stage=Stage.INFERENCE)
+        self.spent += seconds
+        self.quickest = min(self.quickest, seconds)
+        self.sizes.observe(len(positions), seconds)
+        return "answer"
+
+    def outlast(self, positions, first):
+        parts = outlast(
+            positions,
+            first,
+            self.call,
+            settles_alone=True,
+            parts=lambda count: parts_after_timeout(count, self.quickest, self.timeout),
+            too_large=lambda group: self.sizes.observe(len(group), math.inf),
+        )
+        self.failed += [position for part, answer in parts if isinstance(answer, Lost) for position in part]
+
+
+def line(fixed, each):
+    return lambda size: fixed + each * size
+
+
+def cliff(size):
+    """A cache, or a GPU's memory, is full."""
+    return 0.05 + 0.002 * size * (1 if size <= 64 else 10)
+
+
+def quadratic(size):
+    return 0.02 + 0.0002 * size**2
+
+
+MODELS = {
+    "the limit is in the way": (line(0.05, 0.002), 0.6, 1.2, 0),
+    "the limit is hardly in the way": (line(0.05, 0.002), 1.0, 1.2, 0),
+    "the limit is far away": (line(0.05, 0.002), 10.0, 1.2, 0),
+    "few rows fit": (line(0.01, 0.05), 0.6, 1.2, 0),
+    "the fixed cost takes most of it": (line(0.4, 0.001), 0.6, 3.5, 6),
+    "a cliff": (cliff, 0.6, 1.5, 6),
+    "quadratic": (quadratic, 0.6, 1.3, 3),
+}
+"""Seconds by size; the limit; what all takes at most, as a multiple of what it takes in the best batches that fit; and
+the number of timeouts."""
+
+
+@pytest.mark.parametrize("noise", [quiet, noisy])
+@pytest.mark.parametrize("model", MODELS)
+def test_little_time_is_lost_and_nothing_else(model, noise):
+    time_of, timeout, most, timeouts = MODELS[model]
+    best = max(size / time_of(size) for size in range(1, 10_000) if time_of(size) <= timeout)
+    machines = [Machine(BatchingConfig(), timeout, time_of, noise, seed).run(4000) for seed in range(10)]
+    assert statistics.median(machine.spent for machine in machines) < most * 4000 / best
+    assert max(machine.timeouts for machine in machines) <= timeouts
+    assert [machine.failed for machine in machines] == [[]] * 10
+
+
+def test_the_first_batches_are_small_and_twice_as_large_ones_would_be_in_time():
+    machine = Machine(BatchingConfig(), 0.6, line(0.05, 0.002)).run(4000)
+    assert machine.formed[:4] == [1, 2, 4, 8]
+    assert 100 < statistics.median(machine.formed[-20:]) <= 140
+    assert max(machine.formed) < 275 * 0.75
+
+
+@pytest.mark.parametrize(("size", "fitting"), [(64, 16), (512, 16)])
+def test_a_fixed_size_that_takes_too_long_becomes_one_that_does_not(size, fitting):
+    """25 rows take as long as they may."""
+    machine = Machine(BatchingConfig(size, size), 0.1, line(0.05, 0.002), noisy).run(8000)
+    assert 8 <= statistics.median(machine.formed) <= fitting
+    assert machine.timeouts <= 8
+    assert machine.failed == []
+
+
+def test_a_fixed_size_that_is_in_time_stays_however_near_the_limit_it_is():
+    machine = Machine(BatchingConfig(64, 64), 0.2, line(0.05, 0.002)).run(6400)
+    assert set(machine.formed) == {64}
+
+
+@pytest.mark.parametrize("config", [BatchingConfig(), BatchingConfig(128, 128)])
+def test_rows_that_hang_fail_alone_and_batches_stay_as_large(config):
+    hanging = [1000, 3000, 3001, 5000]
+    machine = Machine(config, 0.6, line(0.05, 0.002), hanging=hanging).run(8000)
+    assert machine.failed == hanging
+    assert machine.timeouts <= 4 * 3
+    assert statistics.median(machine.formed[20:]) > 100
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stalls_make_batches_small_for_a_while_only(seed):
+    """Of a row that stalls alone nobody could say that it does not hang."""
+    machine = Machine(BatchingConfig(), 0.6, line(0.05, 0.002), stalling, seed).run(2000)
+    assert machine.timeouts < 0.1 * len(machine.formed) + 10
+    machine.noise = quiet
+    machine.formed.clear()
+    machine.run(20_000)
+    assert statistics.median(machine.formed[-20:]) > 100
+
+
+def test_a_model_that_becomes_slower_gets_smaller_batches():
+    machine = Machine(BatchingConfig(), 0.6, line(0.05, 0.002)).run(4000)
+    machine.time_of = line(0.05, 0.02)
+    machine.formed.clear()
+    machine.run(1000)
+    assert machine.timeouts <= 3
+    assert statistics.median(machine.formed[-10:]) <= 20  # 27 take as long as they may
+    assert machine.failed == []
+
+
+def test_after_a_size_that_failed_the_smallest_grows_again():
+    """Of a size of three halves no batch could have been about as large."""
+    sizes = FittingSize(FixedSize(64))
+    sizes.observe(3, None)
+    assert sizes.target() == 1
+    for _ in range(8):
+        sizes.observe(1, 0.1)
+    assert sizes.target() == 2
+
+
+def test_what_was_formed_before_a_smaller_batch_failed_changes_nothing():
+    sizes = FittingSize(FixedSize(64))
+    for size in (64, 32, 64):
+        sizes.observe(size, None)
+    assert sizes.target() == 16
+
+
+def test_a_limit_that_is_not_there_changes_nothing():
+    for seed in range(3):
+        free, limited = (Machine(BatchingConfig(), limit, line(0.01, 0.001), noisy, seed) for limit in (math.inf, 1e6))
+        assert free.run(4000).formed == limited.run(4000).formed

@@ -1,0 +1,306 @@
+"""Schedules of faults, from elements and from outside: each element has one outcome, its own, and nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import importlib.util
+import logging
+import os
+import pickle
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import _minefield as minefield
+import _schedule as schedules
+import cloudpickle
+
+from headrace import Failure, KeyedModelHandler, KeyModelMapping
+from headrace.core.errors import PredictionCountError
+from headrace.core.result import Stage
+from headrace.hosting.census import clean, take_census
+from headrace.runtime.observers import Everybody
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.worker import open_worker
+
+ROUND = 8
+_LONGEST_SECS = 120
+"""Many times what any schedule takes: then something waits that nobody wakes."""
+_TO_THE_END_SECS = 15
+
+
+def run(seed: int, cases: int) -> None:
+    """Plays so many schedules; the first that goes wrong is shown.
+
+    Raises:
+        AssertionError: an element has another outcome than it deserves, or none, or two; or something is left.
+    """
+    for number in range(cases):
+        schedule = schedules.draw(random.Random(f"{seed} {number}"))
+        with _surroundings() as (census, log):
+            try:
+                play(schedule, census, random.Random(seed + number))
+            except BaseException as error:
+                print(f"Schedule {number} of seed {seed}: {schedule}", *log, sep="\n", file=sys.stderr)
+                raise AssertionError(f"schedule {number} of seed {seed} went wrong") from error
+
+
+def play(schedule, census, randomness) -> None:
+    """Runs it and checks what has come out."""
+    spec = specification(schedule)
+    outsider = Outsider(census, schedule.deeds, randomness)
+    threads = [Thread(spec, schedule, number, outsider) for number in range(len(schedule.threads))]
+    for thread in threads:
+        thread.start()
+    outsider.run(threads)
+    deadline = time.monotonic() + _LONGEST_SECS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() for thread in threads):
+        faulthandler.dump_traceback(all_threads=True)
+        raise AssertionError(f"after {_LONGEST_SECS} s it goes on")
+    errors = [thread.error for thread in threads if thread.error is not None]
+    if errors:
+        raise errors[0]
+    for thread in threads:
+        check(schedule, thread.elements, thread.outcomes)
+
+
+def specification(schedule):
+    """What the workers need."""
+    faults = schedule.faults_of(Stage.INFERENCE)
+    options = {"large_model": True} if schedule.placement.startswith("mapped") else {}
+    if schedule.placement.startswith("copies"):
+        options = {"model_copies": 2}
+    handlers = [
+        minefield.Minefield(faults, schedule.crowd, schedule.room, **options) for _ in range(max(1, schedule.keys))
+    ]
+    handler = handlers[0]
+    if schedule.keys == 1:
+        handler = KeyedModelHandler(handler)
+    elif schedule.keys:
+        handler = KeyedModelHandler([KeyModelMapping([f"key {n}"], one) for n, one in enumerate(handlers)])
+    for index in reversed(range(schedule.preprocessing)):  # the one that is added last runs first
+        handler = handler.with_preprocess_fn(minefield.Mine(schedule.faults_of(Stage.PREPROCESSING, index)))
+    for index in range(schedule.postprocessing):
+        handler = handler.with_postprocess_fn(minefield.Mine(schedule.faults_of(Stage.POSTPROCESSING, index)))
+    request = Request(batching=schedule.batching, timeout_secs=schedule.timeout, isolate=schedule.is_isolated)
+    return catching(prepare(handler, request), Exception)
+
+
+class Thread(threading.Thread):
+    """Takes its elements through a worker of its own, and then others, until the outsider has done what it will."""
+
+    def __init__(self, spec, schedule, number, outsider):
+        super().__init__(daemon=True, name=f"fuzz {number}")
+        self._spec = pickle.loads(pickle.dumps(spec))
+        self._schedule = schedule
+        self._sizes = deque(schedule.threads[number])
+        self._outsider = outsider
+        first = number * schedules.APART
+        self.elements = range(first, first)
+        self.outcomes = []
+        self.bundles = 0
+        """How many are finished."""
+        self.error = None
+
+    def run(self):
+        try:
+            worker = open_worker(self._spec)
+            try:
+                while self._sizes or not self._outsider.is_done.is_set():
+                    self._run_bundle(worker.bundle(Everybody()), self._sizes.popleft() if self._sizes else 3)
+            finally:
+                worker.close()
+        except BaseException as error:
+            self.error = error
+
+    def _run_bundle(self, bundle, size):
+        numbers = range(self.elements.stop, self.elements.stop + size)
+        for element, tag in self._elements(numbers):
+            self.outcomes += bundle.add(element, tag)
+        self.outcomes += bundle.finish()
+        self.elements = range(self.elements.start, numbers.stop)
+        self.bundles += 1
+
+    def _elements(self, numbers):
+        """Each with its tag, its first number."""
+        if self._schedule.batching.columnar:
+            step = 1 + len(numbers) % 4
+            return [(list(numbers[at : at + step]), numbers[at]) for at in range(0, len(numbers), step)]
+        if self._schedule.keys:
+            return [((self._schedule.key(n), n), n) for n in numbers]
+        return [(n, n) for n in numbers]
+
+
+class Outsider:
+    """Kills those that it is to kill, each at some moment.
+
+    A batch, or a load, may be its victim only once: of what dies twice nobody could say that it is innocent. So between
+    two deeds every thread finishes a bundle that was begun after the first.
+    """
+
+    def __init__(self, census, deeds, randomness):
+        self._census = census
+        self._deeds = deque(deeds)
+        self._random = randomness
+        self.is_done = threading.Event()
+        if not deeds:
+            self.is_done.set()
+
+    def run(self, threads):
+        """Until all is done, or a thread has failed, or it takes too long."""
+        deadline = time.monotonic() + _LONGEST_SECS
+        finished = [-1] * len(threads)
+        while self._deeds and all(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+            if all(one.bundles > before + 1 for one, before in zip(threads, finished, strict=True)):
+                time.sleep(self._random.uniform(0, 0.05))
+                self._kill(self._deeds.popleft())
+                finished = [thread.bundles for thread in threads]
+            time.sleep(0.001)
+        self.is_done.set()
+
+    def _kill(self, whom):
+        managers = self._census.managers()
+        owners = [os.getpid(), *managers]
+        victims = (
+            managers if whom == "managers" else [one for pid in owners for one in getattr(self._census, whom)(pid)]
+        )
+        for victim in victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+
+
+def check(schedule, elements, outcomes) -> None:
+    """Each element, or row, has one outcome: its prediction, or the failure that it deserves."""
+    good, bad = {}, {}
+    for outcome in outcomes:
+        pairs = [(outcome, None)] if isinstance(outcome, Failure) else zip(outcome.values, outcome.tags, strict=True)
+        for value, tag in pairs:
+            for row, result in _rows(value):
+                assert row not in good, f"{row} has two outcomes: {good[row]} and {result}"
+                assert row not in bad, f"{row} has two outcomes: {bad[row]} and {result}"
+                if isinstance(result, Failure):
+                    bad[row] = result
+                else:
+                    good[row] = result
+                    assert schedule.batching.columnar or tag == row, f"{row} came out as {tag}"
+    assert not (lost := set(elements) - good.keys() - bad.keys()), f"without any outcome: {sorted(lost)}"
+    assert not (invented := (good.keys() | bad.keys()) - set(elements)), f"invented: {sorted(invented)}"
+    assert not (wrong := {row: value for row, value in good.items() if value != 2 * row}), f"wrong: {wrong}"
+    for row in elements:
+        _check_one(schedule, row, bad.get(row))
+
+
+def _check_one(schedule, row, failure) -> None:
+    fault = schedule.faults.get(row)
+    desert = minefield.DESERTS.get(fault.name) if fault else None
+    if failure is None:
+        assert desert is None, f"{row} has a prediction, though {fault}"
+        return
+    found = (type(failure.error), failure.stage, failure.index)
+    deserved = desert and (desert, fault.stage, fault.index)
+    shared = _is_of_a_miscount(schedule, row) and found == (PredictionCountError, Stage.INFERENCE, 0)
+    assert found == deserved or shared, f"{row} deserves {fault}, and has {failure!r}"
+
+
+def _is_of_a_miscount(schedule, row) -> bool:
+    """Whether the model may have given a wrong number of predictions for a batch that it was in."""
+    if row % schedules.APART >= sum(schedule.threads[row // schedules.APART]):
+        return False
+    near = schedule.neighbours(row) if not schedule.batching.max_batch_duration_secs else schedule.faults
+    return any(n in schedule.faults and schedule.faults[n].name == minefield.MISCOUNT for n in near)
+
+
+def _rows(value):
+    """Pairs of a number and what has become of it: its prediction, or a Failure."""
+    if isinstance(value, Failure):
+        of = minefield.number(value.element)
+        return [(row, value) for row in (of if isinstance(of, list) else [of])]
+    result = value[1] if isinstance(value, tuple) and not hasattr(value, "inference") else value
+    if isinstance(result.example, list):
+        return zip(result.example, result.inference, strict=True)
+    return [(result.example, result.inference)]
+
+
+@contextlib.contextmanager
+def _surroundings():
+    """A census of what a schedule starts and leaves, and what it logs, in places of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))  # a socket's address is short
+    (temporary := folder / "tmp").mkdir()
+    census = _CENSUS.Census(temporary)
+    log, modules = _Log(), [minefield, schedules]
+    settings = {
+        "TMPDIR": str(temporary),
+        "HEADRACE_RUNTIME_DIR": str(folder / "run"),
+        _CENSUS.TOKEN: census.token,
+    }
+    before, earlier = {name: os.environ.get(name) for name in settings}, tempfile.tempdir
+    os.environ.update(settings)
+    tempfile.tempdir = str(temporary)
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        with log.listening():
+            yield census, log.lines
+            _check_that_nothing_is_left(census, folder / "run")
+    finally:
+        census.kill_all()
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+        tempfile.tempdir = earlier
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_that_nothing_is_left(census, runtime: Path) -> None:
+    gc.collect()
+    assert _CENSUS.wait_until(lambda: not census.leftovers(), _TO_THE_END_SECS), census.leftovers()
+    if runtime.exists():  # of a manager that was killed, and that nobody had to replace
+        clean(take_census())
+        assert not runtime.exists(), list(runtime.iterdir())
+
+
+class _Log(logging.Handler):
+    """Keeps the last lines, for the case that something goes wrong."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = deque(maxlen=200)
+
+    def emit(self, record):
+        self.lines.append(f"{record.relativeCreated:9.0f} {record.levelname} {record.name}: {record.getMessage()}")
+
+    @contextlib.contextmanager
+    def listening(self):
+        """What Headrace logs comes here only."""
+        logger = logging.getLogger("headrace")
+        level, propagate = logger.level, logger.propagate
+        logger.addHandler(self)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+def _module(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_CENSUS = _module(Path(__file__).parents[2] / "faults" / "census.py")
