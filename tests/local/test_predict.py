@@ -12,6 +12,8 @@ from pathlib import Path
 
 import apache_beam.ml.inference.base as incumbent
 import cloudpickle
+import pandas
+import pyarrow
 import pytest
 
 from headrace import (
@@ -47,6 +49,24 @@ def fixed(size):
 
 def test_predictions_in_order():
     assert list(predict(Doubler(), range(10))) == [2 * n for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ("text", "into a list"),
+        (b"text", "into a list"),
+        ({"a": [1, 2]}, "into a list"),
+        (pandas.DataFrame({"a": [1, 2]}), r"frame.to_dict\('records'\)"),
+        (pyarrow.table({"a": [1, 2]}), r"table.to_pylist\(\)"),
+        (pyarrow.record_batch({"a": [1, 2]}), "columnar"),
+        (None, "None"),
+        (5, "5"),
+    ],
+)
+def test_what_would_give_columns_keys_or_letters_is_refused(given, cure):
+    with pytest.raises(ConfigurationError, match=f"needs an iterable of elements, not .*{cure}"):
+        predict(Doubler(), given)
 
 
 def test_arguments_reach_the_model():

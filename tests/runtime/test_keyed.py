@@ -206,10 +206,11 @@ def test_each_model_has_the_batches_that_its_own_handler_asks_for(tmp_path, way)
 def test_what_is_no_pair_fails_alone_and_is_named(by_key):
     one = DoublingHandler()
     handler = KeyedModelHandler([KeyModelMapping(["a"], one)] if by_key else one)
-    elements = [("a", 1), ("a", 1, 2), ["a", 2], ("a",), 5]
+    elements = [("a", 1), ("a", 1, 2), ["a", 2], ("a",), 5, "ab", {"a": 1, "b": 2}, {"a", "b"}]
     outcomes = list(predict(handler, elements, on_failure="yield"))
-    assert [place for place, outcome in enumerate(outcomes) if isinstance(outcome, Failure)] == [1, 3, 4]
-    assert all(f"pairs, not {outcomes[place].element!r}" in str(outcomes[place].error) for place in (1, 3, 4))
+    assert [place for place, outcome in enumerate(outcomes) if isinstance(outcome, Failure)] == [1, 3, 4, 5, 6, 7]
+    bad = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    assert all(f"pairs, not {outcome.element!r}" in str(outcome.error) for outcome in bad)
 
 
 def test_options_of_one_model_that_contradict_are_refused_at_once(tmp_path):

@@ -261,6 +261,10 @@ def _examples(batch: Sequence[Any]) -> list[Any]:
     return [element[1] if isinstance(element, tuple) else element for element in batch]
 
 
+NO_PAIRS = frozenset((str, bytes, dict, set, frozenset))
+"""Types of values that can be taken apart in two, and are no (key, example) pairs."""
+
+
 def not_pairs(elements: Iterable[Any]) -> TypeError:
     """What to raise where these were to be (key, example) pairs, and are not all."""
     stranger = next((one for one in elements if not isinstance(one, list | tuple) or len(one) != 2), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from headrace.core.config import BatchingConfig, RetryConfig
@@ -55,6 +55,7 @@ def predict(
     Raises:
         ConfigurationError: at once, if something is wrong with the arguments.
     """
+    _refuse_what_is_no_iterable_of_elements(iterable)
     if on_failure not in ("raise", "yield"):
         raise ConfigurationError(f"on_failure must be 'raise' or 'yield', not {on_failure!r}.")
     request = Request(
@@ -69,6 +70,24 @@ def predict(
     if on_failure == "yield":
         spec = catching(spec, Exception)
     return _ordered(spec, iterable) if ordered and not spec.plan.has_rows_in_elements else _as_finished(spec, iterable)
+
+
+def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
+    """What gives its columns, keys or letters when it is iterated would have predictions for those."""
+    if isinstance(given, str | bytes | bytearray):
+        problem = f"a {type(given).__name__}, which would be taken for its letters: put a single element into a list"
+    elif isinstance(given, Mapping):
+        problem = "a mapping, which would be taken for its keys: put a single element into a list"
+    elif hasattr(type(given), "columns"):
+        problem = (
+            f"a {type(given).__name__}, which would be taken for its columns: give its rows, as "
+            "frame.to_dict('records') or table.to_pylist(), or a list of it where elements are columnar"
+        )
+    elif not hasattr(type(given), "__iter__") and not hasattr(type(given), "__getitem__"):
+        problem = f"{given!r:.80}"
+    else:
+        return
+    raise ConfigurationError(f"predict needs an iterable of elements, not {problem}.")
 
 
 def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:

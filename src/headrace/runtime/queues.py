@@ -15,7 +15,7 @@ from headrace.batching.lookahead import Measured, lookahead_for
 from headrace.batching.seats import Seats, Waiting, next_to_leave, order_of_flush
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
-from headrace.core.keyed import not_pairs
+from headrace.core.keyed import NO_PAIRS, not_pairs
 from headrace.runtime.plan import ONLY, Plan
 
 AnyBatch: TypeAlias = Batch | ColumnarBatch
@@ -206,6 +206,8 @@ class Queues:
             yield ONLY, self._rows.flush()
 
     def _name(self, pair: Any) -> Any:
+        if type(pair) in NO_PAIRS:
+            raise not_pairs([pair])
         try:
             key = pair[0]
         except (TypeError, LookupError):

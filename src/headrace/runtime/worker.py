@@ -12,7 +12,7 @@ from headrace.batching.columnar import joined, owned, rows_in, split
 from headrace.batching.footprint import footprint
 from headrace.core.answer import no_columns, predictions_of, wrong_count
 from headrace.core.events import BatchCompleted, Observer
-from headrace.core.keyed import not_pairs
+from headrace.core.keyed import NO_PAIRS, not_pairs
 from headrace.core.result import PredictionResult
 from headrace.failures.retry import may_pass
 from headrace.runtime.bundle import AnyBundle, Bundle
@@ -205,6 +205,8 @@ class Worker(AnyWorker):
             keys, examples = zip(*elements, strict=True)
         except (TypeError, ValueError):
             raise not_pairs(elements) from None
+        if not NO_PAIRS.isdisjoint(map(type, elements)):
+            raise not_pairs(elements)
         return keys, list(examples)
 
     def _bytes(self, batch: Any) -> int:

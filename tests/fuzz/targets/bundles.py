@@ -31,7 +31,7 @@ class Row(NamedTuple):
     number: int
     size: int = 1
     fault: str = ""
-    """What fails: an operation (``preprocessing 0``), the size, or the first call of the model with it (``PASSING``)."""
+    """What fails: an operation (``preprocessing 0``), its size, or the first call with it (``PASSING``)."""
 
 
 class Refused(Exception):
