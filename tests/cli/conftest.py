@@ -22,6 +22,7 @@ from headrace.cli.main import main
 HANDLERS = '''
 """Handlers of a user's own."""
 
+import os
 import threading
 import warnings
 
@@ -67,6 +68,32 @@ class Broken(Add):
 class NeverLoads(Add):
     def load_model(self):
         threading.Event().wait()
+
+
+class InColumns(Add):
+    """Twice a number; the same for rows in columns."""
+
+    def columns_equal_rows(self):
+        return True
+
+    def example_from_row(self, row):
+        return float(row["a"])
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [2 * number for number in batch]
+
+    def run_columns(self, columns, model, inference_args=None):
+        return 2 * columns["a"]
+
+
+class InTheWay(Add):
+    """Puts a folder in the place of the output."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        if os.path.isfile("p.jsonl"):
+            os.remove("p.jsonl")
+        os.makedirs("p.jsonl", exist_ok=True)
+        return super().run_inference(batch, model, inference_args)
 
 
 class Locks(Add):

@@ -35,10 +35,10 @@ def test_what_failed_is_tried_again_and_tries_add_up(folder, call, first_run, na
     assert {stage: letter["attempts"] for stage, letter in letters.items()} == {"preprocessing": 1, "inference": 3}
     assert all(letter["model_id"] is None for letter in letters.values())
     result = call("retry", "Add", name, "--output", "q.jsonl", "--dead-letters", "r/q.parquet", "--columns", "a,b")
-    assert (result.code, folder.rows("q.jsonl")) == (0, [])
-    again = {json.loads(letter["row"])["b"]: letter for letter in folder.rows("r/q.parquet")}
+    assert result.code == 3
+    again = {json.loads(letter["row"])["b"]: letter for letter in folder.rows("r/q.failed.parquet")}
     assert {b: letter["attempts"] for b, letter in again.items()} == {3: 4, 6: 2}
-    assert folder.names() == sorted(["in.jsonl", "p.jsonl", name, "q.jsonl", "r/q.parquet"])
+    assert folder.names() == sorted(["in.jsonl", "p.jsonl", name, "r/q.failed.parquet"])
 
 
 def test_a_handler_that_can_do_it_has_the_rows_as_they_were(folder, call, first_run):
@@ -55,14 +55,14 @@ def test_columns_are_those_of_all_letters(folder, call, first_run, backwards):
     first_run()
     folder.write("letters.jsonl", sorted(folder.rows("p.dead-letters.jsonl"), key=str, reverse=backwards))
     result = call("retry", "Add", "letters.jsonl", "--output", "q.jsonl", "--columns", "a,b")
-    assert (result.code, len(folder.rows("q.dead-letters.jsonl"))) == (0, 2)
+    assert (result.code, len(folder.rows("q.dead-letters.failed.jsonl"))) == (3, 2)
 
 
 def test_an_isolated_model_counts_on(folder, call, first_run):
     first_run()
     result = call("retry", "Add", "p.dead-letters.jsonl", "--output", "q.jsonl", "--columns", "a,b", "--isolate")
-    assert (result.code, folder.rows("q.jsonl")) == (0, [])
-    attempts = {letter["row"]["b"]: letter["attempts"] for letter in folder.rows("q.dead-letters.jsonl")}
+    assert result.code == 3
+    attempts = {letter["row"]["b"]: letter["attempts"] for letter in folder.rows("q.dead-letters.failed.jsonl")}
     assert attempts == {3: 4, 6: 2}
 
 
@@ -71,8 +71,8 @@ def test_lines_that_could_not_be_read_stay_dead(folder, call):
     assert call("run", "Add", "in.jsonl", "--output", "p.jsonl").code == 0
     (before,) = folder.rows("p.dead-letters.jsonl")
     result = call("retry", "Add", "p.dead-letters.jsonl", "--output", "q.jsonl")
-    assert result.err == "warning: every row failed; the dead letters say why.\n"
-    (after,) = folder.rows("q.dead-letters.jsonl")
+    assert result.error.startswith("every row failed (1 of 1); ")
+    (after,) = folder.rows("q.dead-letters.failed.jsonl")
     assert {name: after[name] for name in ("row", "stage", "message")} == {
         name: before[name] for name in ("row", "stage", "message")
     }
@@ -85,6 +85,7 @@ def test_no_dead_letters_no_rows(folder, call):
         assert call("run", "Add", "in.jsonl", "--output", "p.jsonl", "--dead-letters", name).code == 0
         result = call("retry", "Add", name, "--output", "q.jsonl")
         assert (result.code, result.summary["rows"]) == (0, "0")
+        assert result.err == "warning: there are no rows in the input.\n"
 
 
 @pytest.mark.parametrize(

@@ -56,3 +56,10 @@ def test_on_a_terminal_it_is_a_table():
     text = shown(force_terminal=True)
     assert "│ mean batch size" in text
     assert text.endswith("/a/[bold]" + "long" * 30 + ".jsonl\n")
+
+
+def test_the_most_frequent_messages_are_quoted():
+    screen = io.StringIO()
+    messages = {"inference ValueError: [red]": 1200, "b: y": 3, "c: z": 2, "d: w": 1}
+    show(Console(file=screen, width=60), LINES, {"written": "p.jsonl"}, messages)
+    assert screen.getvalue().endswith("p.jsonl\n  1,200 x inference ValueError: [red]\n  3 x b: y\n  2 x c: z\n")

@@ -14,6 +14,11 @@ from headrace.cli.doctor import DoctorWords, consult
 from headrace.cli.errors import report_error
 from headrace.cli.run import INTERRUPTED, MISUSED, Words, execute
 
+_EXIT_CODES = (
+    "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 3 too many rows failed, 130 "
+    "interrupted."
+)
+
 _RUN = "\n\n".join(
     (
         "Predict for every row of JSONL, CSV or Parquet files.",
@@ -21,7 +26,7 @@ _RUN = "\n\n".join(
         "letters beside OUT (predictions.jsonl: predictions.dead-letters.jsonl). Both files appear at the end, when "
         "everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT stays as it was.",
         "Every other option is taken for one of Apache Beam's, for example --direct_num_workers=4.",
-        "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 130 interrupted.",
+        _EXIT_CODES,
     )
 )
 
@@ -31,7 +36,7 @@ _RETRY = "\n\n".join(
         "Each row goes through the model as it was when it was read, and comes out once: in OUT, or in new dead "
         "letters, whose attempts go on from the old ones. DEAD_LETTERS stays as it is.",
         "Every other option is taken for one of Apache Beam's, for example --direct_num_workers=4.",
-        "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 130 interrupted.",
+        _EXIT_CODES,
     )
 )
 
@@ -95,6 +100,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
     placement: options.Placement = None,
     isolate: options.Isolate = False,
     timeout: options.Timeout = None,
+    threshold: options.Threshold = None,
     resume: options.Resume = False,
     runner: options.Runner = None,
     no_progress: options.NoProgress = False,
@@ -121,6 +127,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
             placement=placement.value if placement else None,
             isolate=isolate,
             timeout=timeout,
+            threshold=threshold,
             resume=resume,
             runner=runner,
             progress=not no_progress,
@@ -146,6 +153,7 @@ def retry(  # noqa: PLR0917 - typer passes them by name
     placement: options.Placement = None,
     isolate: options.Isolate = False,
     timeout: options.Timeout = None,
+    threshold: options.Threshold = None,
     resume: options.Resume = False,
     runner: options.Runner = None,
     no_progress: options.NoProgress = False,
@@ -170,6 +178,7 @@ def retry(  # noqa: PLR0917 - typer passes them by name
             placement=placement.value if placement else None,
             isolate=isolate,
             timeout=timeout,
+            threshold=threshold,
             resume=resume,
             runner=runner,
             progress=not no_progress,

@@ -147,6 +147,15 @@ Keep = Annotated[
         help="The columns that stand beside the prediction: names or globs. All by default; '' for none.",
     ),
 ]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        metavar="SHARE",
+        rich_help_panel=_RUN,
+        help="The share of rows, 0 to 1, that may fail. If more do, or by default all, OUT is not written.",
+    ),
+]
 Resume = Annotated[
     bool,
     typer.Option(

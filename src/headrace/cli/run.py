@@ -26,7 +26,7 @@ from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FAILED, MISUSED, REFUSED, INTERRUPTED = 1, 2, 3, 130
 
 _RESERVED = ("prediction", "model_id")
 _GRACE_SECONDS = 1.5
@@ -57,6 +57,7 @@ class Words:
     placement: Scope | None = None
     isolate: bool = False
     timeout: float | None = None
+    threshold: float | None = None
     resume: bool = False
     runner: str | None = None
     progress: bool = True
@@ -117,6 +118,7 @@ def _prepare(words: Words) -> Any:
             placement=words.placement,
             isolate=words.isolate,
             timeout=words.timeout,
+            threshold=words.threshold,
             resume=decisive(words, sources, columns=examples.columns, keep=keep, text=text) if words.resume else None,
             runner=words.runner or pipeline.DEFAULT_RUNNER,
             options=tuple(words.arguments) if len(inputs) < len(words.arguments) else (),
@@ -142,23 +144,40 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
     except KeyboardInterrupt:
         signals.heeded = False
         _stop(run, worker)
-        what = "everything was written." if worker.report is not None else f"nothing was written.{_kept(run)}"
-        return _interrupted(errors, signals, what, stuck=not worker.done.is_set())
+        return _interrupted(errors, signals, _left(run, worker), stuck=not worker.done.is_set())
     if isinstance(worker.error, ConfigurationError):
         raise worker.error
     if worker.error is not None:
-        from headrace.beam.job.pipeline import describe  # noqa: PLC0415 - as above
-
-        message = f"the pipeline failed: {describe(worker.error)}{_kept(run)}"
-        return _fail(errors, FAILED, message, worker.error, verbose=words.verbose)
-    if not worker.report.rows:
+        return _fail(errors, FAILED, _why(run, worker.error), worker.error, verbose=words.verbose)
+    report = worker.report
+    figures = totals if totals.batches else report.totals
+    written = {} if report.refusal else {"written": run.output.path}
+    letters = run.output.failed_letters if report.refusal else run.output.dead_letters
+    lines = summary(report, figures, time.monotonic() - started)
+    show(out, lines, {**written, "dead letters in": letters}, report.messages)
+    if report.refusal:
+        report_error(errors, f"{report.refusal}; {run.output.path} was not written.{_kept(run, refused=True)}")
+        return REFUSED
+    if not report.rows:
         report_error(errors, "there are no rows in the input.", "warning")
-    if worker.report.rows and not worker.report.predictions:
-        report_error(errors, "every row failed; the dead letters say why.", "warning")
-    figures = totals if totals.batches else worker.report.totals
-    lines = summary(worker.report, figures, time.monotonic() - started)
-    show(out, lines, {"written": run.output.path, "dead letters in": run.output.dead_letters})
     return 0
+
+
+def _why(run: Any, error: BaseException) -> str:
+    from headrace.beam.job.pipeline import describe  # noqa: PLC0415 - as above
+    from headrace.beam.job.publishing import PublishError  # noqa: PLC0415 - as above
+
+    said = str(error) if isinstance(error, PublishError) else f"the pipeline failed: {describe(error)}"
+    return f"{said}{_kept(run)}"
+
+
+def _left(run: Any, worker: _Worker) -> str:
+    """What an interrupt has left; one that comes while files are being moved changes nothing."""
+    if worker.report is not None:
+        return "everything was written."
+    if run.output.keeps_parts and worker.error is not None:
+        return _why(run, worker.error)
+    return f"nothing was written.{_kept(run)}"
 
 
 class _Worker(threading.Thread):
@@ -188,12 +207,21 @@ def _stop(run: Any, worker: _Worker) -> None:
     """Ends the run; one that is stuck in a model is left behind, after its parts are removed."""
     run.cancel()
     worker.done.wait(_GRACE_SECONDS)
-    run.output.clean()
+    run.output.clean()  # waits for files that are being moved
+    if run.output.published or run.output.keeps_parts:
+        worker.done.wait()
 
 
-def _kept(run: Any) -> str:
+def _kept(run: Any, *, refused: bool = False) -> str:
     rows = run.output.kept_rows
-    return f" ({rows:,} rows are done and kept; the same command goes on from there.)" if rows else ""
+    if not rows:
+        return ""
+    if refused:
+        return (
+            f" ({rows:,} rows are done and kept; the same command with a higher --threshold writes them, and without "
+            f"{run.output.folder} it begins anew.)"
+        )
+    return f" ({rows:,} rows are done and kept; the same command goes on from there.)"
 
 
 def _interrupted(console: Console, signals: Signals, what: str = "nothing was written.", *, stuck: bool = False) -> int:

@@ -12,6 +12,8 @@ from headrace.metrics.totals import Totals
 
 Line = tuple[str, str]
 
+_QUOTED = 3
+
 
 class Counted(Protocol):
     """What a run counted."""
@@ -54,8 +56,17 @@ def summary(counted: Counted, totals: Totals, seconds: float) -> list[Line]:
     ]
 
 
-def show(console: Console, lines: Sequence[Line], files: Mapping[str, str]) -> None:
-    """Prints the summary: a table on a terminal, plain lines elsewhere; and where the files are."""
+def show(
+    console: Console, lines: Sequence[Line], files: Mapping[str, str], messages: Mapping[str, int] | None = None
+) -> None:
+    """Prints the summary: a table on a terminal, plain lines elsewhere; where the files are, and why rows failed.
+
+    Args:
+        console: to print on.
+        lines: of the summary.
+        files: where they are.
+        messages: of the dead letters, and how many have each, the most frequent first.
+    """
     if console.is_terminal:
         table = Table(show_header=False)
         table.add_column()
@@ -66,6 +77,8 @@ def show(console: Console, lines: Sequence[Line], files: Mapping[str, str]) -> N
     width = 2 + max(len(name) for name, _ in [*lines, *files.items()])
     for name, value in [*([] if console.is_terminal else lines), *files.items()]:
         console.print(f"{name:<{width}}{value}", markup=False, highlight=False, soft_wrap=True)
+    for message, count in list((messages or {}).items())[:_QUOTED]:
+        console.print(f"  {count:,} x {message}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _by_cause(dead_letters: Mapping[tuple[str, str], int]) -> Iterator[Line]:

@@ -12,6 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from headrace.beam.job.files import match
+from headrace.beam.job.output import Output, PartWriter, write_manifest
 from headrace.beam.job.pipeline import Job, Run
 from headrace.beam.job.reading import peek
 from headrace.beam.job.rows import Examples
@@ -146,3 +147,23 @@ def answering(tmp_path, request):
     path = tmp_path / "answers.pkl"
     path.write_bytes(pickle.dumps(Answers(request.param)))
     return str(path)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes parts of predictions and of dead letters, and their manifest."""
+
+    def to(name, predictions, letters=(), dead_letters=None):
+        output = Output(str(tmp_path / "out" / name), dead_letters and str(tmp_path / dead_letters))
+        output.prepare()
+        parts = [_part(output, rows, True) for rows in predictions] + [_part(output, rows, False) for rows in letters]
+        write_manifest(output.manifest, [json.dumps(part) for part in parts])
+        return output
+
+    def _part(output, rows, good):
+        part = PartWriter(output.folder, predictions=good)
+        for row in rows:
+            part.write(row, "what")
+        return part.finish()
+
+    return to

@@ -100,6 +100,33 @@ def test_a_disk_that_fails_is_an_error_of_who_writes_next(tmp_path, monkeypatch)
         write_on()
 
 
+class _NoMemory(DurablePartWriter):
+    """A part whose second flush fails with an error that is none of the disk."""
+
+    flushes = 0
+
+    def _flush(self, file):
+        self.flushes += 1
+        if self.flushes == 2:
+            raise MemoryError("no memory")
+        return super()._flush(file)
+
+
+def test_any_error_of_a_flush_in_the_background_is_kept(tmp_path, monkeypatch):
+    """Even if nothing is written afterwards, the part does not end as if it were whole; what was durable stays so."""
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
+    writer = _NoMemory(str(tmp_path), predictions=True)
+    writer.write({"n": 0, "source": 0}, "predictions", 0)
+    writer._commit_in_time()
+    writer.write({"n": 1, "source": 0}, "predictions", 1)
+    writer._commit_in_time()  # as the timer does
+    with pytest.raises(MemoryError, match="no memory"):
+        writer.write({"n": 2}, "predictions", 2)
+    with pytest.raises(MemoryError, match="no memory"):
+        writer.finish()
+    assert rows_of(tmp_path) == [0]
+
+
 def test_nothing_written_is_no_part(tmp_path):
     assert DurablePartWriter(str(tmp_path), predictions=False).finish() is None
     assert os.listdir(tmp_path) == []

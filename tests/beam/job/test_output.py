@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from headrace.beam.job.output import Output, Part, PartWriter, as_line, write_manifest
+from headrace.beam.job.output import Output, Part, PartWriter, as_line
 from headrace.core.errors import ConfigurationError
 
 
@@ -103,26 +103,6 @@ def test_a_long_part_does_not_wait_in_memory(tmp_path):
     assert file.stat().st_size > 1_000_000
     part.finish()
     assert len(file.read_bytes().splitlines()) == 30
-
-
-@pytest.fixture
-def written(tmp_path):
-    """Writes parts of predictions and of dead letters, and their manifest."""
-
-    def to(name, predictions, letters=(), dead_letters=None):
-        output = Output(str(tmp_path / "out" / name), dead_letters and str(tmp_path / dead_letters))
-        output.prepare()
-        parts = [_part(output, rows, True) for rows in predictions] + [_part(output, rows, False) for rows in letters]
-        write_manifest(output.manifest, [json.dumps(part) for part in parts])
-        return output
-
-    def _part(output, rows, good):
-        part = PartWriter(output.folder, predictions=good)
-        for row in rows:
-            part.write(row, "what")
-        return part.finish()
-
-    return to
 
 
 def lines(path, opener=open):

@@ -10,11 +10,13 @@ import pytest
 
 from headrace.beam.job.durable import DurablePartWriter
 from headrace.beam.job.positions import place_at
+from headrace.beam.job.publishing import PublishError
 from headrace.beam.job.resume import ResumableOutput, load_done
 from headrace.core.errors import ConfigurationError
 
 LOCKS = """
 import sys
+from headrace.beam.job.publishing import PublishError
 from headrace.beam.job.resume import ResumableOutput
 output = ResumableOutput(sys.argv[1], None, {})
 output.prepare()
@@ -67,8 +69,67 @@ def test_a_row_without_a_result_is_not_passed_over(output):
     first = output()
     first.prepare()
     write(first, 0, 2)
-    with pytest.raises(RuntimeError, match="no result; this is a bug"):
+    with pytest.raises(PublishError, match="no result; this is a bug"):
         first.publish()
+
+
+def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(output, tmp_path, monkeypatch):
+    """The order of the system calls, which are made all the same."""
+    calls = []
+
+    def noted(name, paths_of):
+        call = getattr(os, name)
+
+        def note(*arguments):
+            calls.append((name, *(os.path.basename(path) for path in paths_of(*arguments))))
+            return call(*arguments)
+
+        monkeypatch.setattr(os, name, note)
+
+    one = output()
+    one.prepare()
+    write(one, 0, 1)
+    write(one, 2, predictions=False)
+    noted("fsync", lambda descriptor: [os.readlink(f"/proc/self/fd/{descriptor}")])
+    noted("rename", lambda source, destination: [source, destination])
+    noted("remove", lambda path: [path])
+    one.publish()
+    one.clean()
+    assert calls == [
+        ("fsync", "bad.joined"),
+        ("fsync", "good.joined"),
+        ("rename", "bad.joined", "p.dead-letters.jsonl"),
+        ("rename", "good.joined", "p.jsonl"),
+        ("fsync", tmp_path.name),
+        ("remove", "job.json"),
+    ]
+
+
+def test_what_was_refused_is_kept_if_it_has_predictions(output, tmp_path):
+    """So that it can be accepted later."""
+    first = output()
+    first.prepare()
+    write(first, 0, 1)
+    write(first, 2, predictions=False)
+    first.publish(accept=lambda _: False)
+    first.clean()
+    assert first.kept_rows == 3
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["p.dead-letters.failed.jsonl"]
+    second = output()
+    second.prepare()
+    second.publish()
+    second.clean()
+    assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.failed.jsonl", "p.dead-letters.jsonl", "p.jsonl"]
+
+
+def test_a_run_of_dead_letters_alone_is_not_kept_once_they_are_written(output, tmp_path):
+    """Another one is to try those rows again."""
+    one = output()
+    one.prepare()
+    write(one, 0, 1, predictions=False)
+    one.publish(accept=lambda _: False)
+    one.clean()
+    assert os.listdir(tmp_path) == ["p.dead-letters.failed.jsonl"]
 
 
 def test_a_row_is_a_prediction_or_a_dead_letter_not_both(output, tmp_path):

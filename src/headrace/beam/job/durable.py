@@ -20,6 +20,7 @@ import numpy
 
 from headrace.beam.job.output import BLOCKS, Part, as_line
 from headrace.beam.job.positions import Places
+from headrace.beam.job.publishing import sync_folder
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_RECORDS = 100_000
@@ -47,7 +48,7 @@ class DurableWriter:
         self._runs: list[list[int]] = []
         self._unsafe_bytes = 0
         self._timer: threading.Timer | None = None
-        self._error: OSError | None = None
+        self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._commit_lock = threading.Lock()
 
@@ -91,7 +92,7 @@ class DurableWriter:
             raise self._error
         try:
             yield
-        except OSError as error:
+        except BaseException as error:  # Arrow and numpy have errors of their own, and memory may be short
             self._error = error
             raise
 
@@ -101,7 +102,7 @@ class DurableWriter:
         self._timer.start()
 
     def _commit_in_time(self) -> None:
-        with suppress(OSError):  # the thread that writes will hear of it
+        with suppress(Exception):  # which is kept: whoever writes next, or finishes, gets it
             self._commit()
 
     def _commit(self) -> None:
@@ -294,15 +295,6 @@ def runs_of(pieces: Iterable[tuple[int, int, int]]) -> list[list[int]]:
         else:
             runs.append([place, rows, size])
     return runs
-
-
-def sync_folder(path: str) -> None:
-    """Makes durable which files there are in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _kinds(*, predictions: bool) -> tuple[str, ...]:

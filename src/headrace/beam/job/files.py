@@ -106,6 +106,12 @@ def dead_letters_path(output: str) -> str:
     return str(FileSystems.join(folder, f"{stem}.dead-letters.jsonl"))
 
 
+def failed_path(dead_letters: str) -> str:
+    """Where dead letters go whose run is refused: beside the others, ``x.failed.jsonl`` for ``x.jsonl``."""
+    end = len("".join(_extensions(dead_letters)))
+    return f"{dead_letters[:-end]}.failed{dead_letters[-end:]}"
+
+
 def _matching(pattern: str) -> list[str]:
     path = absolute(pipes.as_path(pattern))
     if os.path.isdir(path):

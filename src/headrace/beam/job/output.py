@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import math
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from headrace.beam.job.files import absolute, dead_letters_path, output_format
+from headrace.beam.job.files import absolute, dead_letters_path, failed_path, output_format
+from headrace.beam.job.messages import Messages
+from headrace.beam.job.publishing import Move, PublishError, earlier_of, put_in_place
 from headrace.beam.job.text import lines
 from headrace.core.errors import ConfigurationError
+
+_LOG = logging.getLogger(__name__)
 
 BLOCKS = ".arrows"
 """How the names of parts end whose rows are in columns; see ``headrace.beam.job.block_parts``."""
@@ -34,6 +39,8 @@ class Part(NamedTuple):
     path: str
     counts: dict[str, int]
     """How many lines, by what they are: the error type of dead letters."""
+    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, which nothing changes
+    """Of dead letters, how many have which message; of the most frequent ones."""
 
 
 class PartWriter:
@@ -45,9 +52,11 @@ class PartWriter:
     """
 
     def __init__(self, folder: str, *, predictions: bool) -> None:
-        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}.part"))
+        kind = "predictions" if predictions else "letters"
+        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}.{kind}"))
         self._predictions = predictions
         self._counts: dict[str, int] = {}
+        self._messages = Messages()
         self._file: BinaryIO | None = None
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -58,6 +67,8 @@ class PartWriter:
         self._waiting.append(line)
         self._waiting_bytes += len(line)
         self._counts[what] = self._counts.get(what, 0) + 1
+        if not self._predictions:
+            self._messages.add(what, str(record.get("message", "")))
         if self._waiting_bytes > _CHUNK_BYTES:
             self._flush()
 
@@ -68,7 +79,7 @@ class PartWriter:
         if self._file is None:
             return None
         self._file.close()
-        return Part(self._predictions, self._path, self._counts)
+        return Part(self._predictions, self._path, self._counts, self._messages.most_frequent())
 
     def _flush(self) -> None:
         """Many lines at once: a write of few bytes costs more than the making of its line."""
@@ -102,6 +113,8 @@ class Output:
         self.format = output_format(path)
         self.path = absolute(path)
         self.dead_letters = absolute(dead_letters) if dead_letters else dead_letters_path(self.path)
+        self.failed_letters = failed_path(self.dead_letters)
+        """Where the dead letters of a run go that is refused, so that those of an earlier one stay."""
         self.letters_format = output_format(self.dead_letters, "--dead-letters")
         if self.dead_letters == self.path:
             raise ConfigurationError("--output and --dead-letters are the same file.")
@@ -113,6 +126,13 @@ class Output:
         self._letters_are_elsewhere = letters_folder != folder
         self._letters_scratch = str(FileSystems.join(letters_folder, f".headrace-{name}.{letters_name}"))
         """Beside the dead letters, where those are not beside the predictions."""
+        self.published = False
+        """Whether the files are in their places."""
+        self.accepted = True
+        """Whether the parts were to become the output."""
+        self.keeps_parts = False
+        """Whether finished parts or files stay in the folder, since they could not be put in their places."""
+        self._moving = threading.Lock()
 
     @property
     def manifest(self) -> str:
@@ -135,34 +155,64 @@ class Output:
         if self._letters_are_elsewhere:
             self._prepare_letters()
 
-    def publish(self, check: Callable[[], None] = lambda: None) -> list[Part]:
+    def publish(
+        self, check: Callable[[], None] = lambda: None, accept: Callable[[list[Part]], bool] | None = None
+    ) -> list[Part]:
         """Joins the parts and puts the files in their places, dead letters first; returns the parts.
 
         Args:
             check: called again and again until the files are moved; whatever it raises ends the work.
+            accept: of the parts, whether they are to become the output; if not, only the dead letters are put in a
+                place, ``failed_letters``, and what was in the others stays. None: they are.
+
+        Raises:
+            PublishError: the files could not be joined, or not be moved. What is done stays in the folder.
         """
-        parts = self._parts(check)
-        bad = self._joined_letters([part.path for part in parts if not part.predictions], check)
-        good = self._joined_predictions([part.path for part in parts if part.predictions], check)
-        check()
-        _move(bad, self.dead_letters)
-        _move(good, self.path)
+        try:
+            parts = self._parts(check)
+            self.accepted = accept is None or accept(parts)
+            moves = self._joined(parts, check)
+            with self._moving:
+                check()
+                put_in_place(moves)
+                self.published = True
+        except PublishError:
+            self.keeps_parts = True
+            raise
+        except Exception as error:
+            check()  # which has raised already, if it ended the work
+            self.keeps_parts = True
+            raise PublishError(self._how_to_join(error)) from error
         return parts
 
     def clean(self) -> None:
-        """Removes the parts, if there are any."""
-        with suppress(BeamIOError):  # what is not there any more, since somebody else removes it at the same time
+        """Removes the parts, if there are any; waits for files that are being moved. Not if they are still needed."""
+        with self._moving:
+            if not self.keeps_parts:
+                self._remove()
+
+    def _remove(self) -> None:
+        try:
             if "://" in self.folder:  # where folders may be no more than a part of names
                 found = FileSystems.match([str(FileSystems.join(self.folder, "*"))])[0].metadata_list
                 FileSystems.delete([file.path for file in found])
             if FileSystems.exists(self.folder):
                 FileSystems.delete([self.folder])
+        except BeamIOError:  # what is not there any more, since somebody else removes it at the same time
+            pass
+        except Exception as error:  # the files are where they should be, or stay as they were
+            _LOG.warning("cannot remove %s: %s", self.folder, error)
         self._clean_letters()
 
     def _clean_letters(self) -> None:
-        with suppress(BeamIOError):
-            if self._letters_are_elsewhere and FileSystems.exists(self._letters_scratch):
-                FileSystems.delete([self._letters_scratch])
+        if not self._letters_are_elsewhere:
+            return
+        for path in (self._letters_scratch, earlier_of(self._letters_scratch)):
+            try:
+                if FileSystems.exists(path):
+                    FileSystems.delete([path])
+            except Exception as error:
+                _LOG.warning("cannot remove %s: %s", path, error)
 
     def _make_folder(self) -> None:
         FileSystems.mkdirs(self.folder)
@@ -180,6 +230,22 @@ class Output:
             create(self._letters_scratch).close()
         except OSError as error:
             raise ConfigurationError(f"cannot write {self.dead_letters}: {error}") from error
+
+    def _joined(self, parts: list[Part], check: Callable[[], None]) -> list[Move]:
+        """Makes the finished files; the moves that put them in their places."""
+        bad = self._joined_letters([part.path for part in parts if not part.predictions], check)
+        if not self.accepted:
+            return [Move("the dead letters", bad, self.failed_letters)]
+        good = self._joined_predictions([part.path for part in parts if part.predictions], check)
+        return [Move("the dead letters", bad, self.dead_letters), Move("the predictions", good, self.path)]
+
+    def _how_to_join(self, error: Exception) -> str:
+        kind = f"record batches, as Arrow streams (*{BLOCKS})" if self.columnar else "lines of JSON (*.predictions)"
+        return (
+            f"the rows are done, but their files could not be joined ({type(error).__name__}: {error}). The parts stay "
+            f"in {self.folder}: predictions as {kind}, dead letters as lines of JSON (*.letters). Those that "
+            "manifest.json names have every row once; join them by hand."
+        )
 
     def _joined_predictions(self, parts: list[str], check: Callable[[], None]) -> str:
         path = self._scratch(self.path)
@@ -316,13 +382,3 @@ def _chunks(parts: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
                     rows, size = [], 0
         if rows:
             yield rows
-
-
-def _move(source: str, destination: str) -> None:
-    try:
-        FileSystems.rename([source], [destination])
-    except BeamIOError:
-        if "://" not in destination or not FileSystems.exists(destination):
-            raise
-        FileSystems.delete([destination])  # filesystems that do not rename onto a file
-        FileSystems.rename([source], [destination])

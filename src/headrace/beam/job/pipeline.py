@@ -19,7 +19,8 @@ from apache_beam.runners.runner import PipelineState
 from apache_beam.transforms.combiners import ToListCombineFn
 
 from headrace.beam.job.files import Source
-from headrace.beam.job.output import Output, write_manifest
+from headrace.beam.job.messages import Messages
+from headrace.beam.job.output import Output, Part, write_manifest
 from headrace.beam.job.pipes import is_pipe
 from headrace.beam.job.resume import ResumableOutput
 from headrace.beam.job.row_steps import Read, Way, WriteLetters, WritePredictions, cancelled, refuse_if_cancelled
@@ -72,6 +73,8 @@ class Job:
     resume: Mapping[str, Any] | None = None
     """What decides the predictions, by the names that the user has for it, as JSON has it; rows that an earlier run of
     the same output and the same of these has done are not done again. None: every run begins anew."""
+    threshold: float | None = None
+    """The share of rows, from 0 to 1, that may fail; if more do the run is refused. None: not all may."""
     columnar: bool = True
     """Whether rows may go through in columns, where the same comes of it."""
 
@@ -86,11 +89,20 @@ class Report(NamedTuple):
     """From Beam's metrics; zeros where the runner keeps none."""
     earlier: int = 0
     """Rows that were done by earlier runs."""
+    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, which nothing changes
+    """How many dead letters have which message, by stage, error type and message; of the most frequent ones."""
+    refusal: str | None = None
+    """Why the predictions are no output: too many rows failed. Their dead letters are ``Output.failed_letters``."""
 
     @property
     def rows(self) -> int:
         """Each row is in the predictions or in the dead letters."""
-        return self.predictions + sum(self.dead_letters.values())
+        return self.predictions + self.failed
+
+    @property
+    def failed(self) -> int:
+        """Rows in the dead letters."""
+        return sum(self.dead_letters.values())
 
 
 class Run:
@@ -102,6 +114,8 @@ class Run:
     """
 
     def __init__(self, job: Job) -> None:
+        _refuse_no_share(job.threshold)
+        self._threshold = job.threshold
         self.output = (
             Output(job.output, job.dead_letters)
             if job.resume is None
@@ -125,30 +139,53 @@ class Run:
     def execute(self) -> Report:
         """Runs to the end; then, and only then, the output is there. What was there before stays if anything fails.
 
+        If too many rows fail the output stays, too; the report says so, and the dead letters have a place of their own.
+
         Raises:
             ConfigurationError: the output cannot be written where it should be.
             CancelledError: the job was cancelled meanwhile.
+            PublishError: everything is done, but the files are not in their places; the parts stay.
             Exception: the pipeline failed; ``describe`` says why.
         """
         try:
             self.output.prepare()
             self._result = self._pipeline.run()
             _refuse_failed(self._result.wait_until_finish())
-            parts = self.output.publish(lambda: refuse_if_cancelled(self.output.folder))
+            parts = self.output.publish(lambda: refuse_if_cancelled(self.output.folder), self._accepts)
         finally:
             self.output.clean()
-        return Report(
-            sum(sum(part.counts.values()) for part in parts if part.predictions),
-            _added_up(part.counts for part in parts if not part.predictions),
-            _totals(self._result),
-            self.output.earlier_rows,
+        return self._report(parts)._replace(totals=_totals(self._result), earlier=self.output.earlier_rows)
+
+    def _accepts(self, parts: Iterable[Part]) -> bool:
+        return self._report(parts).refusal is None
+
+    def _report(self, parts: Iterable[Part]) -> Report:
+        good, bad = ([part for part in parts if part.predictions is kind] for kind in (True, False))
+        messages = Messages()
+        for part in bad:
+            messages.add_all(part.messages)
+        report = Report(
+            sum(sum(part.counts.values()) for part in good),
+            _added_up(part.counts for part in bad),
+            Totals(),
+            messages=messages.most_frequent(),
         )
+        return report._replace(refusal=too_many(report.failed, report.rows, self._threshold))
 
     def cancel(self) -> None:
         """Makes ``execute``, which another thread is in, end soon."""
         cancelled.add(self.output.folder)
         if self._result is not None and hasattr(self._result, "cancel"):
             self._result.cancel()
+
+
+def too_many(failed: int, rows: int, threshold: float | None) -> str | None:
+    """What is to be said if too many rows failed: more than a share, by default all; None if not."""
+    if failed and failed == rows and (threshold is None or threshold < 1):
+        return f"every row failed ({failed:,} of {rows:,})"
+    if threshold is None or not failed or failed / rows <= threshold:
+        return None
+    return f"too many rows failed: {failed:,} of {rows:,} ({failed / rows:.3%}), and --threshold allows {threshold:.3%}"
 
 
 def take_options(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -186,6 +223,11 @@ def _raise_configuration_error(message: str) -> NoReturn:
     raise ConfigurationError(f"{message}.")
 
 
+def _refuse_no_share(threshold: float | None) -> None:
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise ConfigurationError(f"--threshold is a share of the rows, from 0 to 1 (0.05: 5 %), not {threshold}.")
+
+
 def _refuse_failed(state: Any) -> None:
     if state in (PipelineState.FAILED, PipelineState.CANCELLED):
         raise RuntimeError(f"the runner ended the pipeline as {state}")
@@ -193,7 +235,8 @@ def _refuse_failed(state: Any) -> None:
 
 def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
     inputs = {source.path for source in sources}
-    for path, option in ((output.path, "--output"), (output.dead_letters, "--output or --dead-letters")):
+    letters = "--output or --dead-letters"
+    for path, option in ((output.path, "--output"), (output.dead_letters, letters), (output.failed_letters, letters)):
         if path in inputs:
             raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
 

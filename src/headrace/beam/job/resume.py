@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from headrace.beam.job.durable import DurableParts, sync_folder
+from headrace.beam.job.durable import DurableParts
 from headrace.beam.job.files import absolute
+from headrace.beam.job.messages import Messages
 from headrace.beam.job.output import Output, Part
 from headrace.beam.job.positions import Places
+from headrace.beam.job.publishing import sync_folder
 from headrace.core.errors import ConfigurationError
 
 _VERSION = 1
@@ -48,29 +50,29 @@ class ResumableOutput(Output):
         super().__init__(path, dead_letters, "resume-" + hashlib.sha256(os.fsencode(place)).hexdigest()[:8])
         self._decisive = {"the version": _VERSION, **job}
         self._lock: BinaryIO | None = None
-        self._published = False
+        self._is_over = False
 
-    def publish(self, check: Callable[[], None] = lambda: None) -> list[Part]:
-        """As ``Output.publish``, and durably: afterwards the parts are not needed any more."""
-        parts = super().publish(check)
-        for path in (self.dead_letters, self.path):
-            with open(path, "rb") as file:
-                os.fsync(file.fileno())
-            sync_folder(os.path.dirname(path))
-        self._published = True
+    def publish(
+        self, check: Callable[[], None] = lambda: None, accept: Callable[[list[Part]], bool] | None = None
+    ) -> list[Part]:
+        """As ``Output.publish``; afterwards the parts are not needed any more, unless predictions were refused."""
+        parts = super().publish(check, accept)
+        self._is_over = self.accepted or not any(part.counts.get("predictions") for part in parts)
         return parts
 
     def clean(self) -> None:
-        """Lets go of the folder; removes it if the output was published, or if no row in it is durable."""
-        if self._lock is None:
-            return
-        self.kept_rows = 0 if self._published else len(self._find())
-        if not self.kept_rows:
-            with suppress(FileNotFoundError):
-                os.remove(self._job_path)  # without which the rest is nothing, should this process end here
-            shutil.rmtree(self.folder, ignore_errors=True)
-        self._clean_letters()
-        self._unlock()
+        """Lets go of the folder; removes it if it is not needed any more, or if no row in it is durable."""
+        with self._moving:
+            if self._lock is None:
+                return
+            self.kept_rows = 0 if self._is_over else len(self._find())
+            if not self.kept_rows:
+                with suppress(FileNotFoundError):
+                    os.remove(self._job_path)  # without which the rest is nothing, should this process end here
+                shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.keeps_parts:
+                self._clean_letters()
+            self._unlock()
 
     @property
     def _job(self) -> dict[str, str]:
@@ -146,13 +148,16 @@ class ResumableOutput(Output):
         bad.join(paths["bad.joined"], check)
         return [
             Part(True, paths["good.joined"], {"predictions": rows}),
-            Part(False, paths["bad.joined"], _counts_of_letters(paths["bad.joined"])),
+            Part(False, paths["bad.joined"], *_counts_of_letters(paths["bad.joined"])),
         ]
 
     def _tables(self, parts: list[str]) -> Iterable[Any]:
         from headrace.beam.job.block_parts import read_in_order  # noqa: PLC0415 - needs pyarrow
 
         return read_in_order(DurableParts.find(self.folder, predictions=True))
+
+    def _how_to_join(self, error: Exception) -> str:
+        return f"the rows are done, but their files could not be joined ({type(error).__name__}: {error})."
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -216,11 +221,14 @@ def _busy(folder: str, process: int | str) -> ConfigurationError:
     )
 
 
-def _counts_of_letters(path: str) -> dict[str, int]:
+def _counts_of_letters(path: str) -> tuple[dict[str, int], dict[str, int]]:
+    """How many there are, by stage and type, and of the most frequent messages."""
     counts: dict[str, int] = {}
+    messages = Messages()
     with open(path, "rb") as file:
         for line in file:
             letter = json.loads(line)
             what = f"{letter['stage']} {letter['error_type']}"
             counts[what] = counts.get(what, 0) + 1
-    return counts
+            messages.add(what, letter.get("message", ""))
+    return counts, messages.most_frequent()

@@ -1,0 +1,209 @@
+"""Moves finished files to their places: all of them or none, and nothing is deleted before its successor is whole.
+
+Local files are synced to the disk before they replace anything, and their folders afterwards. Remote file systems
+differ: some replace a file that is in the way, some refuse, and some copy and then delete, so that a move may raise
+although the file has arrived.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import BinaryIO, NamedTuple
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+_CHUNK_BYTES = 1 << 20
+
+
+class PublishError(OSError):
+    """A run is done, but its files are not in their places; the message says where they are and how to finish."""
+
+
+class Move(NamedTuple):
+    """A finished file, and where it goes."""
+
+    what: str
+    """For people: "the predictions"."""
+    source: str
+    destination: str
+
+    @property
+    def earlier(self) -> str:
+        """Beside the finished file: where an earlier one waits that may be needed again."""
+        return earlier_of(self.source)
+
+
+def earlier_of(source: str) -> str:
+    """Where ``put_in_place`` keeps what was in the place of a finished file."""
+    return f"{source}.earlier"
+
+
+def put_in_place(moves: Sequence[Move]) -> None:
+    """Moves files to their places, in this order; if one cannot be moved, those before it are taken back.
+
+    Args:
+        moves: of files that belong together. Each source lies in the file system of its destination.
+
+    Raises:
+        PublishError: not all are in their places. Every file, new or earlier, is still somewhere, and the message
+            says where.
+    """
+    begun: list[Move] = []
+    moved: list[Move] = []
+    try:
+        for move in moves:
+            if not _is_remote(move.source):
+                _sync_file(move.source)
+        for move in moves:
+            begun.append(move)
+            if move is not moves[-1]:
+                _keep_earlier(move)
+            moved.append(move)
+            _replace(move)
+    except Exception as error:
+        for move in reversed(begun):
+            _take_back(move, has_moved=move in moved)
+        raise PublishError(f"{_in_words(error)} {_how_to_finish(moves)}") from error
+    try:
+        for folder in dict.fromkeys(os.path.dirname(move.destination) for move in moves if not _is_remote(move.source)):
+            sync_folder(folder)
+    except OSError as error:
+        places = " and ".join(move.destination for move in moves)
+        raise PublishError(f"{places} are there, but the disk does not say that they are safe: {error}") from error
+
+
+def sync_folder(path: str) -> None:
+    """Makes durable which files there are in a local folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file(path: str) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def _keep_earlier(move: Move) -> None:
+    """Keeps what is in a file's place under another name, for the case that a later move fails."""
+    if not FileSystems.exists(move.destination):
+        return
+    if not _is_remote(move.destination):
+        _discard([move.earlier])
+        try:
+            os.link(move.destination, move.earlier)
+        except OSError:  # a file system without links
+            shutil.copy2(move.destination, move.earlier)
+        return
+    try:
+        FileSystems.copy([move.destination], [move.earlier])
+    except Exception:  # a file system that cannot copy: what is whole under another name is not deleted either
+        _discard([move.earlier])
+        FileSystems.rename([move.destination], [move.earlier])
+
+
+def _replace(move: Move) -> None:
+    """Moves one file; what was in its place stays, there or as ``earlier``, unless the new one has arrived."""
+    size = _size(move.source)
+    try:
+        FileSystems.rename([move.source], [move.destination])
+    except Exception:
+        if _has_arrived(move, size):
+            return
+        if not _is_remote(move.destination) or not FileSystems.exists(move.destination):
+            raise
+    else:
+        return
+    if FileSystems.exists(move.earlier):
+        FileSystems.delete([move.destination])  # of which there is a copy
+    else:
+        FileSystems.rename([move.destination], [move.earlier])
+    try:
+        FileSystems.rename([move.source], [move.destination])
+    except Exception:
+        if not _has_arrived(move, size):
+            raise
+
+
+def _take_back(move: Move, *, has_moved: bool) -> None:
+    """The finished file is where it was, and in its place is the earlier one, or none; as far as possible."""
+    with suppress(Exception):
+        if not FileSystems.exists(move.source):
+            FileSystems.rename([move.destination], [move.source])
+        elif has_moved and FileSystems.exists(move.destination) and _are_equal(move.source, move.destination):
+            FileSystems.delete([move.destination])
+        if FileSystems.exists(move.earlier) and not FileSystems.exists(move.destination):
+            FileSystems.rename([move.earlier], [move.destination])
+
+
+def _has_arrived(move: Move, size: int | None) -> bool:
+    """Whether a move that raised has been made: the whole file is in its place, whatever went wrong after that."""
+    if size is None or not FileSystems.exists(move.destination) or _size(move.destination) != size:
+        return False
+    return not FileSystems.exists(move.source) or _are_equal(move.source, move.destination)
+
+
+def _are_equal(one: str, other: str) -> bool:
+    with _opened(one) as first, _opened(other) as second:
+        while chunk := first.read(_CHUNK_BYTES):
+            if second.read(len(chunk)) != chunk:
+                return False
+        return not second.read(1)
+
+
+def _opened(path: str) -> BinaryIO:
+    file: BinaryIO = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    return file
+
+
+def _size(path: str) -> int | None:
+    """In bytes; None where the file system does not say."""
+    with suppress(Exception):
+        return int(FileSystems.get_filesystem(path).size(path))
+    return None
+
+
+def _discard(paths: Iterable[str]) -> None:
+    for path in paths:
+        if FileSystems.exists(path):
+            FileSystems.delete([path])
+
+
+def _in_words(error: Exception) -> str:
+    return f"the rows are done, but the files could not be moved to their places ({type(error).__name__}: {error})."
+
+
+def _how_to_finish(moves: Sequence[Move]) -> str:
+    left = [move for move in moves if _may_exist(move.source)]
+    words = [f"Move {move.source} to {move.destination} ({move.what}, whole)." for move in left]
+    words += [f"{move.destination} is new already ({move.what})." for move in moves if move not in left]
+    kept = [move for move in moves if _exists(move.earlier) and not (move in left and _exists(move.destination))]
+    words += [f"The earlier {move.destination} is kept as {move.earlier}." for move in kept]
+    return " ".join(words)
+
+
+def _exists(path: str) -> bool:
+    with suppress(Exception):
+        return bool(FileSystems.exists(path))
+    return False
+
+
+def _may_exist(path: str) -> bool:
+    try:
+        return bool(FileSystems.exists(path))
+    except Exception:  # the file system is out of reach; nothing says that the file has moved
+        return True

@@ -1,0 +1,121 @@
+"""A run of which too many rows fail is refused: the earlier output stays, and the dead letters say why."""
+
+import json
+
+import pytest
+
+ROWS = [{"a": n if n % 5 else "x", "b": n} for n in range(20)]  # every fifth fails
+CSV = "a,b\n" + "".join(f"{row['a']},{row['b']}\n" for row in ROWS)
+BAD = [{"a": "x", "b": n} for n in range(3)]
+OLD = {"p.jsonl": "old\n", "p.dead-letters.jsonl": "old letters\n"}
+FAILED = "p.dead-letters.failed.jsonl"
+
+
+@pytest.fixture
+def run(headrace, handlers, folder):
+    """Runs Add, or another handler, over a file of rows into p.jsonl, where there is an output of an earlier run."""
+    for name, content in OLD.items():
+        folder.write(name, content)
+
+    def call(*arguments, handler="Add", inputs=("in.jsonl",), command="run", output="p.jsonl"):
+        options = ("--columns", "a,b", "--handler", f"{handlers}:{handler}", "--output", output)
+        return headrace(command, *inputs, *options, *arguments)
+
+    return call
+
+
+def old_ones(folder):
+    return {name: (folder.path / name).read_text() for name in OLD}
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_every_row_fails(folder, run, resume):
+    folder.write("in.jsonl", BAD)
+    result = run(*resume)
+    assert result.code == 3
+    assert result.error == f"every row failed (3 of 3); {folder.path / 'p.jsonl'} was not written."
+    assert result.summary["dead letters in"] == str(folder.path / FAILED)
+    assert "written" not in result.summary
+    assert "  3 x inference TypeError: unsupported operand type(s) for +: 'int' and 'str'\n" in result.out
+    assert old_ones(folder) == OLD
+    assert [letter["row"] for letter in folder.rows(FAILED)] == BAD
+    assert folder.names() == sorted(["in.jsonl", FAILED, *OLD])
+    assert run("--handler-arg", "plus=1", *resume, handler="Add").code == 3  # it may be tried again at once
+
+
+def test_what_failed_can_be_retried_into_the_same_output(folder, run):
+    folder.write("in.jsonl", BAD)
+    run()
+    assert run(inputs=(FAILED,), command="retry").code == 2  # which would lose them
+    assert run(inputs=(FAILED,), command="retry", output="q.jsonl", handler="size").code == 0
+    assert [{"a": row["a"], "b": row["b"]} for row in folder.rows("q.jsonl")] == BAD
+
+
+@pytest.mark.parametrize(("name", "content", "handler"), [("in.jsonl", ROWS, "Add"), ("in.csv", CSV, "InColumns")])
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_more_fail_than_may(folder, run, name, content, handler, resume):
+    """Rows with rows: the same row by row and in columns."""
+    folder.write(name, content)
+    result = run("--threshold", 0.19, *resume, inputs=(name,), handler=handler)
+    assert result.code == 3
+    assert result.error.startswith(
+        "too many rows failed: 4 of 20 (20.000%), and --threshold allows 19.000%; "
+        f"{folder.path / 'p.jsonl'} was not written."
+    )
+    assert old_ones(folder) == OLD
+    assert [letter["row"]["b"] for letter in folder.rows(FAILED)] == [0, 5, 10, 15]
+    again = run("--threshold", 0.2, *resume, inputs=(name,), handler=handler)
+    assert (again.code, again.err) == (0, "")
+    assert again.summary.get("done before") == ("20" if resume else None)
+    assert len(folder.rows("p.jsonl")) == 16
+    assert len(folder.rows("p.dead-letters.jsonl")) == 4
+    assert folder.names() == sorted([name, FAILED, *OLD])
+
+
+def test_kept_rows_are_told(folder, run):
+    folder.write("in.jsonl", ROWS)
+    error = run("--threshold", 0, "--resume").error
+    assert "(20 rows are done and kept; the same command with a higher --threshold writes them, and without " in error
+
+
+def test_all_may_fail_if_that_is_said(folder, run):
+    folder.write("in.jsonl", BAD)
+    assert run("--threshold", 1).code == 0
+    assert folder.rows("p.jsonl") == []
+    assert [letter["row"] for letter in folder.rows("p.dead-letters.jsonl")] == BAD
+
+
+@pytest.mark.parametrize("threshold", [(), ("--threshold", 0)])
+def test_no_rows_are_no_failure_and_not_silent(folder, run, threshold):
+    folder.write("in.jsonl", "")
+    result = run(*threshold)
+    assert result.code == 0
+    assert result.err == "warning: there are no rows in the input.\n"
+    assert folder.rows("p.jsonl") == folder.rows("p.dead-letters.jsonl") == []
+
+
+@pytest.mark.parametrize("share", ["1.5", "-0.1", "nan"])
+def test_what_is_no_share(folder, run, share):
+    folder.write("in.jsonl", ROWS)
+    result = run(f"--threshold={share}")
+    assert (result.code, old_ones(folder)) == (2, OLD)
+    assert result.error == f"--threshold is a share of the rows, from 0 to 1 (0.05: 5 %), not {float(share)}."
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)])
+def test_files_that_cannot_be_moved_stay(folder, run, resume):
+    """As on a file system that is full, or not ours; here a folder is in the way that was not there before."""
+    folder.write("in.jsonl", [{"a": 1, "b": 0}, BAD[0]])
+    result = run(*resume, handler="InTheWay")
+    assert result.code == 1
+    assert result.error.startswith("the rows are done, but the files could not be moved to their places (")
+    source = result.error.partition("Move ")[2].partition(" to ")[0]
+    assert len(folder.rows(source)) == 1
+    assert (folder.path / "p.dead-letters.jsonl").read_text() == OLD["p.dead-letters.jsonl"]
+    (folder.path / "p.jsonl").rmdir()
+    if resume:
+        assert "(2 rows are done and kept; the same command goes on from there.)" in result.error
+        assert run(*resume, handler="InTheWay").summary["done before"] == "2"
+        assert folder.rows("p.jsonl") == [{"a": 1, "b": 0, "prediction": 1}]
+        assert json.loads((folder.path / "p.dead-letters.jsonl").read_text())["row"] == BAD[0]
+        assert folder.names() == sorted(["in.jsonl", *OLD])
