@@ -222,6 +222,23 @@ def test_a_manager_that_is_stopped(shared, impatient):
     assert (state.managers, state.stale) == ((), ())
 
 
+def test_of_processes_of_another_namespace_nothing_is_measured(manager_that):
+    """There their numbers are others' than here."""
+
+    def elsewhere(channel):
+        channel.send("welcome")
+        channel.receive()
+        model = {"name": "m", "state": "ready", "hosts": [os.getpid()]}
+        channel.send({"process": os.getpid(), "namespace": "1", "clients": 1, "models": [model]})
+        channel.close()
+
+    manager_that(elsewhere)
+    (manager,) = take_census().managers
+    (model,) = manager.models
+    assert (manager.process.process, manager.process.pss, manager.helpers) == (os.getpid(), None, ())
+    assert [(host.process, host.private) for host in model.hosts] == [(os.getpid(), None)]
+
+
 def of_another_kind(channel):
     channel.send("welcome")
     channel.receive()

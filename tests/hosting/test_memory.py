@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.hosting.memory import memory_available, memory_limit, memory_of, process_bytes
+from headrace.hosting.memory import memory_available, memory_limit, memory_of, oom_kills, process_bytes
 
 MEBIBYTE = 1 << 20
 
@@ -197,6 +197,38 @@ def test_where_the_system_does_not_tell(tmp_path):
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert memory_limit(tmp_path) == memory_available(tmp_path) == physical
     assert memory_of(os.getpid(), tmp_path) is None
+
+
+def test_v1_counts_who_has_been_killed_for_want_of_memory(v1):
+    v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 3")
+    v1.group("memory", memory__oom_control="oom_kill 70")
+    assert oom_kills(v1.proc) == 3
+
+
+def test_v2_counts_who_has_been_killed_for_want_of_memory(v2):
+    v2.group("unified/jobs/one", memory__events="low 0\nhigh 9\nmax 5\noom 4\noom_kill 3\noom_group_kill 0")
+    v2.group("unified/jobs", memory__events="oom_kill 70")
+    assert oom_kills(v2.proc) == 3
+
+
+def test_who_has_been_killed_for_want_of_memory_may_be_unknown(machine, v1):
+    v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0")  # before Linux 4.13
+    assert oom_kills(v1.proc) is None
+
+
+def test_without_groups_it_is_unknown(machine, tmp_path):
+    assert oom_kills(machine.proc) is None
+    assert oom_kills(tmp_path / "nothing") is None
+
+
+def test_of_others_where_proc_is_another_namespaces_nothing_is_known(tmp_path):
+    content = Path("/proc/self/smaps_rollup").read_text()
+    for name in ("1", "self"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "smaps_rollup").write_text(content)
+    (tmp_path / "self/status").write_text(f"NSpid:\t900\t{os.getpid()}\n")
+    assert memory_of(os.getpid(), tmp_path) is not None
+    assert memory_of(1, tmp_path) is None
 
 
 MEASURE = """

@@ -21,7 +21,7 @@ from headrace.hosting.nursery import Nursery
 from headrace.hosting.progress import Progress
 from headrace.hosting.segment import Segment
 from headrace.hosting.system import children, fields_of
-from headrace.hosting.tenancy import how_ended
+from headrace.hosting.tenancy import Cause, how_ended
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -104,12 +104,12 @@ def test_it_is_known_how_a_host_ended(nursery, born, wait_until, number):
     host, _ = born
     os.kill(host, number)
     assert wait_until(lambda: has_ended(host))
-    assert nursery.bury(host) == -number
+    assert nursery.bury(host).code == -number
 
 
 def test_a_host_that_lives_is_killed(nursery, born):
     host, _ = born
-    assert nursery.bury(host) == -signal.SIGKILL
+    assert nursery.bury(host) == (-signal.SIGKILL, Cause.OTHER)
     assert fields_of(host) == []
 
 
@@ -238,7 +238,7 @@ def test_too_many_threads_are_an_error(nursery, monkeypatch, name, descriptors):
 def test_a_servant_of_many_megabytes_is_no_hindrance(toy):
     nursery = Nursery(toy() + bytes(32_000_000), "toy")  # what follows a pickle is not read
     with files() as pair:
-        assert nursery.bury(nursery.fork(*pair)) == -signal.SIGKILL
+        assert nursery.bury(nursery.fork(*pair)).code == -signal.SIGKILL
     nursery.close()
 
 

@@ -117,6 +117,7 @@ def test_a_process_that_has_an_owners_number_later_is_not_the_owner(start):
         "{n}:1",
         "{n}:{p}:1",
         "{n}:{p}:1:1:1",
+        "{n}:{p}::1",
         "{n}:p:1:1",
         "{n}:-5:1:1",
         "{n}:{p}:x:1",
@@ -136,6 +137,16 @@ def test_what_is_no_text_is_left_alone(start, dead_owner):
     stranger = start(os.fsdecode(b"\xff\xfe:1:1:1"))
     end_orphans()
     assert lives(stranger)
+
+
+def test_an_owner_that_proc_hides_lives(start, monkeypatch):
+    """As it does other users' processes, and what may not be looked into, if it is mounted so."""
+    owner = start()
+    child = start(mark_of(owner.pid))
+    fields_of = orphans.fields_of
+    monkeypatch.setattr(orphans, "fields_of", lambda process: [] if process == owner.pid else fields_of(process))
+    end_orphans()
+    assert lives(child)
 
 
 def test_of_another_namespace_nothing_is_known(start, dead_owner):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import signal
 
 import cloudpickle
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from headrace.hosting.client import ModelHosts
 from headrace.hosting.life import Loss
 from headrace.hosting.system import allowed_cores
+from headrace.hosting.tenancy import Cause
 
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -108,12 +110,39 @@ def test_burying_a_host_that_lives_leaves_it_alone(client_of):
     assert two.where() == host
 
 
+@pytest.mark.parametrize("forbids", [False, True], ids=["pidfd_open", "forbidden"])
+def test_a_client_that_loses_its_connection_ends_no_host(client_of, monkeypatch, forbids):
+    if forbids:  # as in old containers
+        monkeypatch.setattr(os, "pidfd_open", forbidden)
+    one, two = client_of(), client_of()
+    host = one.where()
+    assert two.where() == host
+    [life] = one._lives
+    assert (life.watched is None) is forbids
+    life._channel.shut_down()
+    assert one.where() == two.where() == host
+
+
+def forbidden(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSEGV])
+def test_how_a_host_has_ended_is_known_where_that_cannot_be_watched(client_of, monkeypatch, signal_):
+    monkeypatch.setattr(os, "pidfd_open", forbidden)
+    one, two = client_of(), client_of()
+    assert one.where() == two.where()
+    loss = one.learn(lambda servant: signal.raise_signal(signal_))
+    assert (loss.ending, loss.out_of_memory) == (f"was killed by {signal_.name}", False)
+    assert one.where() == two.where()
+
+
 def test_a_late_host_is_ended_for_all(client_of):
     one, two = client_of(), client_of()
     host = one.where()
     assert two.where() == host
-    assert one.lease.bury(host, late=True) == -9
-    assert two.lease.bury(host) == -9
+    assert one.lease.bury(host, late=True) == (-9, Cause.LATE)
+    assert two.lease.bury(host) == (-9, Cause.LATE)
     assert one.where() == two.where() != host
 
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -131,9 +130,74 @@ def test_a_host_is_killed_before_its_owner(start):
     assert after == min(1000, before + 500)
 
 
-def test_kills_for_want_of_memory_are_counted():
-    lines = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-    assert system.oom_kills() >= int(lines.get("oom_kill", 0))
+@pytest.mark.parametrize(
+    ("status", "ours"),
+    [
+        ("Pid:\t{me}\nNSpid:\t{me}\n", True),
+        ("Pid:\t900\nNSpid:\t900\t{me}\n", False),  # /proc is of the namespace around this one
+        ("Pid:\t{me}\nNSpid:\t{me}\t{me}\n", False),
+        ("Pid:\t{me}\n", True),  # before Linux 4.1
+        ("Pid:\t900\n", False),
+        ("", False),
+    ],
+)
+def test_numbers_in_proc_may_be_of_another_namespace(tmp_path, status, ours):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text(status.format(me=os.getpid()))
+    assert system.numbers_are_ours(tmp_path) is ours
+
+
+def test_here_they_are_ours():
+    assert system.numbers_are_ours()
+
+
+def test_a_child_that_has_ended_is_still_to_be_waited_for(wait_until):
+    with subprocess.Popen(["sleep", "1000"]) as child:
+        assert not system.has_ended(child.pid)
+        child.kill()
+        assert system.has_ended(child.pid, LONG)
+        assert system.has_ended(child.pid)
+        assert child.wait() == -signal.SIGKILL
+    with pytest.raises(ChildProcessError):
+        system.has_ended(child.pid)
+
+
+FORBIDDEN = {
+    "nothing": lambda patch: None,
+    "pidfd_open": lambda patch: patch.setattr(os, "pidfd_open", forbidden),
+    "pidfd_send_signal": lambda patch: patch.setattr(signal, "pidfd_send_signal", forbidden),
+    "there is none": lambda patch: patch.delattr(os, "pidfd_open"),
+}
+
+
+def forbidden(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("forbid", FORBIDDEN.values(), ids=FORBIDDEN.keys())
+def test_only_who_is_meant_is_killed(start, monkeypatch, forbid):
+    forbid(monkeypatch)
+    process = start("print(flush=True); time.sleep(1000)")
+    process.stdout.readline()
+    system.kill(process.pid, lambda _: False)
+    assert process.poll() is None
+    system.kill(process.pid, lambda number: number == process.pid)
+    assert process.wait(LONG) == -signal.SIGKILL
+    system.kill(process.pid, lambda _: True)  # gone
+
+
+def test_who_has_a_number_later_is_not_killed(start, monkeypatch):
+    """The process is replaced by another between the looks at it."""
+    meant, later = start("time.sleep(1000)"), start("time.sleep(1000)")
+
+    def is_meant(number):
+        meant.kill()
+        meant.wait()
+        monkeypatch.setattr(os, "kill", lambda *_: later.kill())  # what that number would reach now
+        return True
+
+    system.kill(meant.pid, is_meant)
+    assert later.poll() is None
 
 
 @pytest.mark.parametrize("has_memfd", [True, False])

@@ -75,7 +75,7 @@ def _end_children(server: subprocess.Popen[bytes] | None) -> None:
     deadline = min(deadline, time.monotonic() + _REST_SECS)
     while _are_left() and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECS)
-    while not _has_ended(server) or _are_left():
+    while not _has_ended(server) or (_are_left() and _children()):
         _send(signal.SIGKILL, server)  # orphans of what is killed become children, too
         time.sleep(_PAUSE_SECS)
 
@@ -101,13 +101,23 @@ def _send(number: signal.Signals, server: subprocess.Popen[bytes] | None) -> Non
 
 
 def _children() -> list[int]:
-    """The processes whose parent this one is (Linux; else none)."""
+    """The processes whose parent this one is (Linux; else none), as far as /proc has their numbers here."""
     found = []
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
+    for name in os.listdir("/proc") if _numbers_are_ours() else []:
         with contextlib.suppress(OSError, ValueError, IndexError):
             if int(Path(f"/proc/{int(name)}/stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
                 found.append(int(name))
     return found
+
+
+def _numbers_are_ours() -> bool:
+    """Whether /proc is there, and of this PID namespace: an outer one has other numbers, which are strangers' here."""
+    status = dict.fromkeys(("NSpid:", "Pid:"), "")
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            name, _, numbers = line.partition("\t")
+            status[name] = numbers
+    return (status["NSpid:"] or status["Pid:"]) == str(os.getpid())
 
 
 def _die_with_parent() -> None:

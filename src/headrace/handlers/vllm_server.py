@@ -240,7 +240,7 @@ class Server:
         if chat_template is not None:
             file = _memory_file(chat_template)
             self._resources.callback(_close, file, os.getpid())
-            path = f"/proc/{os.getpid()}/fd/{file}"
+            path = f"{os.path.realpath('/proc/self')}/fd/{file}"  # which may have another number for this process
             launch = launch._replace(arguments=(*launch.arguments, "--chat-template", path))
         self._launch = launch
         self._process: ServerProcess | None = None

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.hosting.channel import Channel
 from headrace.hosting.lease import Census
 from headrace.hosting.memory import memory_of
-from headrace.hosting.orphans import end_orphans, marked
+from headrace.hosting.orphans import end_orphans, marked, namespace
 from headrace.hosting.rendezvous import find, find_or_launch, is_free, runtime_directory, seats
 
 _PATIENCE_SECS = 2.0
@@ -181,13 +181,15 @@ def _ask(channel: Channel) -> Any:
 def _understood(name: str, answer: dict[str, Any]) -> ManagerState:
     """A manager's answer; what another version does not say is not known, what it says besides is left out."""
     process = int(answer["process"])
-    models = tuple(map(_model, answer["models"]))
+    is_here = answer.get("namespace") == namespace()
+    measure = _process if is_here else _unmeasured
+    models = tuple(_model(model, measure) for model in answer["models"])
     hosts = {host.process for model in models for host in model.hosts}
-    helpers = (one.process for one in marked() if one.owner == process and one.process not in hosts)
-    return ManagerState(name, _process(process), answer["clients"] - 1, models, tuple(_processes(helpers)))
+    helpers = [one.process for one in marked() if is_here and one.owner == process and one.process not in hosts]
+    return ManagerState(name, measure(process), answer["clients"] - 1, models, tuple(map(measure, helpers)))
 
 
-def _model(answer: dict[str, Any]) -> ModelState:
+def _model(answer: dict[str, Any], measure: Callable[[int], ProcessState]) -> ModelState:
     return ModelState(
         str(answer["name"]),
         str(answer["state"]),
@@ -195,18 +197,19 @@ def _model(answer: dict[str, Any]) -> ModelState:
         bool(answer.get("mapped")),
         str(answer.get("reason", "")),
         int(answer.get("clients", 0)),
-        tuple(_processes(answer.get("hosts", ()))),
+        tuple(map(measure, answer.get("hosts", ()))),
         float(answer.get("linger_secs", 0)),
     )
-
-
-def _processes(numbers: Iterable[int]) -> Iterator[ProcessState]:
-    return map(_process, numbers)
 
 
 def _process(number: int) -> ProcessState:
     usage = memory_of(number)
     return ProcessState(number, usage and usage.pss, usage and usage.private)
+
+
+def _unmeasured(number: int) -> ProcessState:
+    """Of another PID namespace: here its number is another process's."""
+    return ProcessState(number, None, None)
 
 
 class _NobodyWantsIt(Exception):

@@ -115,10 +115,6 @@ class ModelHosts:
         """Of the hosts that there are."""
         return [life.process for life in self._lives if life is not None and not life.is_over]
 
-    def watched(self, process: int) -> int | None:
-        """A descriptor that is readable once that host has ended, if there is one."""
-        return next((life.watched for life in self._lives if life is not None and life.process == process), None)
-
     def close(self) -> None:
         """Ends the hosts, or leaves them where they are shared, for good; waits a second at most for each."""
         self._is_closed = True

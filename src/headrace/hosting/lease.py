@@ -24,7 +24,7 @@ from headrace.hosting.rendezvous import find_or_launch, runtime_directory
 from headrace.hosting.segment import Segment
 from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import offered
-from headrace.hosting.tenancy import Tenancy
+from headrace.hosting.tenancy import Ending, Tenancy
 
 _TRIES = 5
 """So many managers in a row may die over one request."""
@@ -164,17 +164,17 @@ class Lease:
         with self._lock:
             return self._persist(join)
 
-    def bury(self, process: int, *, late: bool = False) -> int | None:
+    def bury(self, process: int, *, late: bool = False) -> Ending | None:
         """See ``Landlord``."""
         with self._lock:
             if self._channel is None:
                 return None  # the host went with its manager
             try:
-                code: int | None = self._ask(End(process, late))[0]
+                ending: Ending | None = self._ask(End(process, late))[0]
             except (EOFError, OSError):
                 self._let_go()
                 return None
-            return code
+            return ending
 
     def hurry(self) -> None:
         """See ``Landlord``."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import threading
 import time
 from collections import deque
@@ -17,8 +16,7 @@ from headrace.hosting.encoding import Decoded, Message, decode
 from headrace.hosting.host import Guest, Reply, Request
 from headrace.hosting.progress import Moment, Progress
 from headrace.hosting.segment import Attached, Segment, SegmentPool
-from headrace.hosting.system import oom_kills
-from headrace.hosting.tenancy import KilledLate, Landlord, how_ended
+from headrace.hosting.tenancy import Cause, Landlord, how_ended
 
 _MOST_IN_FLIGHT = 32
 """So many requests may wait in a host's socket; more might fill it, and whoever sends would wait unwatched."""
@@ -40,7 +38,7 @@ class Loss(NamedTuple):
     ending: str
     """How it ended, in words that follow "the host"."""
     out_of_memory: bool = False
-    """Whether the kernel killed it, or something else at that time, since the machine had run out of memory."""
+    """Whether it is certain that the kernel killed it for want of memory."""
     device_lost: bool = False
     """Whether it ended itself, since no call on its device could succeed any more."""
 
@@ -99,7 +97,6 @@ class Life:
     def __init__(self, landlord: Landlord, number: int, timeout_secs: float | None) -> None:
         self._landlord = landlord
         self._timeout_secs = timeout_secs
-        self._oom_kills = oom_kills()
         self._is_out_of_memory = False
         self._requests = SegmentPool()
         self._answers = Attached()
@@ -309,21 +306,25 @@ class Life:
                 self.let_go()
             return
         has_ended = self._await_end()
-        code = self._landlord.bury(self.process)
-        was_late = isinstance(code, KilledLate) and self._timeout_secs is not None  # as another client has noticed
+        ended = self._landlord.bury(self.process)
+        if has_ended is None:  # one that others use is left alone while it runs; any other has been ended by now
+            has_ended = ended is not None or not self._is_shared
+        cause = ended.cause if ended is not None else Cause.OTHER
+        was_late = cause is Cause.LATE and self._timeout_secs is not None  # as another client has noticed
         if was_late:
             self.ending = self._late_ending
         else:
+            code = ended.code if ended is not None else None
             self.ending = how_ended(code) if has_ended else "closed the connection to its owner"
-            if code == -signal.SIGKILL and has_ended and oom_kills() > self._oom_kills:
+            if cause is Cause.MEMORY:
                 self._is_out_of_memory = True
                 self.ending += ", since the machine had run out of memory"
         self._find_culprit(timed_out=was_late)
 
-    def _await_end(self) -> bool:
+    def _await_end(self) -> bool | None:
         """Gives it, once the connection has ended, a moment to end in its own way; returns whether it has, if known."""
         if self.watched is None:
-            return True
+            return None
         poll = select.poll()
         poll.register(self.watched, select.POLLIN)
         return bool(poll.poll(_LAST_MOMENTS_MS))

@@ -25,6 +25,7 @@ from headrace.hosting.channel import Channel
 from headrace.hosting.lease import Census, End, Join, Order, Refused, Share
 from headrace.hosting.life import Loss
 from headrace.hosting.memory import memory_available, memory_limit
+from headrace.hosting.orphans import namespace
 from headrace.hosting.rendezvous import Seat
 from headrace.hosting.shared_model import SharedModel
 from headrace.hosting.system import take_back
@@ -321,7 +322,12 @@ class Manager:
         """What there is, for people to read: plain values only."""
         with self._changed:
             models = [_described(entry) for entry in self._entries.values()]
-            return {"process": os.getpid(), "clients": len(self._clients), "models": models}
+            return {
+                "process": os.getpid(),
+                "namespace": namespace(),
+                "clients": len(self._clients),
+                "models": models,
+            }
 
 
 def _described(entry: _Entry) -> dict[str, Any]:

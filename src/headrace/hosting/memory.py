@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from headrace.hosting.system import lines_of, numbers_are_ours
+
 _SMAPS = Path("/proc/self/smaps_rollup")
 _STATM = Path("/proc/self/statm")
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
@@ -56,7 +58,7 @@ def resident_bytes() -> int:
     The kernel adds up ``process_bytes`` page by page: that takes milliseconds for each gigabyte. Where the system does
     not tell (anywhere but on Linux), as there.
     """
-    fields = "".join(_lines(_STATM)).split()
+    fields = "".join(lines_of(_STATM)).split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else process_bytes()
 
 
@@ -69,8 +71,9 @@ def give_back_memory() -> None:
 
 def memory_of(process: int, proc: Path = Path("/proc")) -> Usage | None:
     """What a process uses; None: there is no such process, it is not this user's, or the system does not tell."""
-    sizes = _sizes(proc / str(process) / "smaps_rollup")
-    if "Pss" not in sizes:
+    is_this = process == os.getpid()
+    sizes = _sizes(proc / ("self" if is_this else str(process)) / "smaps_rollup")
+    if "Pss" not in sizes or not (is_this or numbers_are_ours(proc)):
         return None
     return Usage(
         sizes["Pss"],
@@ -97,6 +100,19 @@ def memory_available(proc: Path = Path("/proc")) -> int:
     """
     machine = _sizes(proc / "meminfo").get("MemAvailable")
     return min([_physical() if machine is None else machine, *(group.available() for group in _groups(proc))])
+
+
+def oom_kills(proc: Path = Path("/proc")) -> int | None:
+    """How many processes of this one's memory group the kernel has killed for want of memory; None: it does not tell.
+
+    Groups of version 2 count those of the groups below them, too.
+    """
+    known = None
+    for mount in _mounts(proc):
+        folder = mount.folders(_own_path(proc, mount.is_v2))[0]
+        count = _figures(folder / ("memory.events" if mount.is_v2 else "memory.oom_control")).get("oom_kill")
+        known = count if known is None else known + (count or 0)
+    return known
 
 
 class _Group(NamedTuple):
@@ -149,7 +165,7 @@ class _Mount(NamedTuple):
 
 def _mounts(proc: Path) -> Iterator[_Mount]:
     """Those of the hierarchies that may control memory (proc(5), mountinfo)."""
-    for line in _lines(proc / "self" / "mountinfo"):
+    for line in lines_of(proc / "self" / "mountinfo"):
         fields, _, options = line.partition(" - ")
         kind, _, controllers = options.partition(" ")
         is_v2 = kind == "cgroup2"
@@ -160,7 +176,7 @@ def _mounts(proc: Path) -> Iterator[_Mount]:
 
 def _own_path(proc: Path, is_v2: bool) -> PurePosixPath:
     """The group of this process in one hierarchy (cgroups(7), /proc/pid/cgroup)."""
-    for line in _lines(proc / "self" / "cgroup"):
+    for line in lines_of(proc / "self" / "cgroup"):
         number, controllers, path = line.split(":", 2)
         if (number == "0" and not controllers) if is_v2 else "memory" in controllers.split(","):
             return PurePosixPath(path)
@@ -176,27 +192,19 @@ def _unescaped(field: str) -> str:
 
 def _sizes(path: Path) -> dict[str, int]:
     """The lines ``Name:  number kB`` of a file of /proc, in bytes."""
-    named = (line.split() for line in _lines(path))
+    named = (line.split() for line in lines_of(path))
     return {words[0][:-1]: int(words[1]) * 1024 for words in named if words[-1:] == ["kB"] and words[1].isdigit()}
 
 
 def _figures(path: Path) -> dict[str, int]:
     """The lines ``name number`` of a file."""
-    return {name: int(number) for name, number in (line.split() for line in _lines(path))}
+    return {name: int(number) for name, number in (line.split() for line in lines_of(path))}
 
 
 def _number(path: Path) -> int | None:
     """None: there is no such file, or it says ``max``."""
-    text = "".join(_lines(path)).strip()
+    text = "".join(lines_of(path)).strip()
     return int(text) if text.isdigit() else None
-
-
-def _lines(path: Path) -> list[str]:
-    """None, if the file or its process is not there, or not for this user."""
-    try:
-        return path.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return []
 
 
 def _physical() -> int:

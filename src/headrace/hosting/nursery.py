@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from headrace.hosting.segment import Segment
 from headrace.hosting.starter import STARTER, start_zygote
 from headrace.hosting.surroundings import Surroundings
 from headrace.hosting.system import watch
-from headrace.hosting.tenancy import Tenancy, how_ended
+from headrace.hosting.tenancy import Ending, Tenancy, how_ended
 from headrace.hosting.zygote import Attach, Attached, Bury, Failed, Fork, Ready, Unfit, Upbringing
 
 _LOGGER = logging.getLogger(__name__)
@@ -76,15 +75,15 @@ class Zygote:
         answer: Ready | Unfit | Failed = self._channel.receive(_LONGEST_IMPORT_SECS)[0]
         return answer
 
-    def ask(self, request: Fork | Bury | Attach, *files: int) -> int | Attached | Failed | None:
-        """A host's process id, or how it has ended: None if that is not known.
+    def ask(self, request: Fork | Bury | Attach, *files: int) -> int | Ending | Attached | Failed | None:
+        """A host's process id, or how it has ended: None if it is none of this zygote's, or runs on.
 
         Raises:
             EOFError: the zygote has died.
             OSError: it cannot be reached, or does not answer.
         """
         self._channel.send(request, files)
-        answer: int | Attached | Failed | None = self._channel.receive(_LONGEST_ANSWER_SECS)[0]
+        answer: int | Ending | Attached | Failed | None = self._channel.receive(_LONGEST_ANSWER_SECS)[0]
         return answer
 
     @property
@@ -229,23 +228,23 @@ class Nursery:
                 raise
         raise HostStartError(self._name, f"the process that forks it {ending}, {_TRIES} times in a row.")
 
-    def bury(self, host: int, *, late: bool = False) -> int | None:
-        """Kills a host and whatever it has started; returns its exit code, None if nobody knows it.
+    def bury(self, host: int, *, late: bool = False, spares: bool = False) -> Ending | None:
+        """Kills a host and whatever it has started; returns how it ended.
 
-        As in ``subprocess``, minus the number of a signal that killed it.
+        None: it is none of those that there are; or it runs, and is to be spared then (``spares``).
         """
         with self._lock:
             if self._zygote is None:
                 return None  # the host went with its zygote
             try:
-                status = self._zygote.ask(Bury(host))
+                answer = self._zygote.ask(Bury(host, spares))
             except (EOFError, OSError) as error:
                 self._end_zygote(error)
                 return None
             except BaseException as error:
                 self._end_zygote(error)
                 raise
-            return os.waitstatus_to_exitcode(status) if isinstance(status, int) else None
+            return answer if isinstance(answer, Ending) else None
 
     @property
     def zygote(self) -> int | None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from headrace.hosting.system import fields_of, processes
+from headrace.hosting.system import fields_of, kill, processes
 
 MARK = "HEADRACE_HOST_OF"
 """Of the form ``<pid namespace>:<owner's pid>:<owner's start time>:<number of the zygote>``."""
@@ -31,21 +30,26 @@ _numbers = count(1)
 
 def new_mark() -> str:
     """For another zygote of this process."""
-    return f"{_namespace()}:{os.getpid()}:{_start(os.getpid())}:{next(_numbers)}"
+    return f"{namespace()}:{os.getpid()}:{_start('self') or ''}:{next(_numbers)}"
 
 
 def end_marked(mark: str) -> None:
     """Kills every process that carries the mark."""
     for process in processes():
         if _mark_of(process) == mark:
-            _kill(process)
+            kill(process, lambda process: _mark_of(process) == mark)
 
 
 def end_orphans() -> None:
     """Kills every process of this user that carries the mark of an owner that no longer lives."""
     for one in marked():
         if one.is_orphan:
-            _kill(one.process)
+            kill(one.process, _is_orphan)
+
+
+def _is_orphan(process: int) -> bool:
+    mark = _mark_of(process)
+    return mark is not None and not _owner_lives(mark)
 
 
 class Marked(NamedTuple):
@@ -63,9 +67,8 @@ def marked() -> Iterator[Marked]:
     for process in processes():
         mark = _mark_of(process)
         if mark is not None:
-            found = _FORM.fullmatch(mark)
-            is_here = found is not None and found["namespace"] == _namespace()
-            yield Marked(process, int(found["owner"]) if found and is_here else 0, not _owner_lives(mark))
+            owner = _owner_of(mark)
+            yield Marked(process, int(owner["owner"]) if owner else 0, not _owner_lives(mark))
 
 
 def is_manager(process: int) -> bool:
@@ -90,23 +93,38 @@ def _mark_of(process: int) -> str | None:
 
 
 def _owner_lives(mark: str) -> bool:
-    """Whether the owner lives; one of which nothing can be known here, being in another namespace, counts as living."""
+    """Whether the owner lives; one of which nothing can be known here counts as living."""
+    owner = _owner_of(mark)
+    return owner is None or _start(int(owner["owner"])) in (owner["start"], None)
+
+
+def _owner_of(mark: str) -> re.Match[str] | None:
+    """Who the mark says; None: it has another form, or is of another namespace, or of an owner without /proc."""
     found = _FORM.fullmatch(mark)
-    return found is None or found["namespace"] != _namespace() or _start(int(found["owner"])) == found["start"]
+    return found if found and found["start"] and found["namespace"] == namespace() else None
 
 
-def _start(process: int) -> str:
+def _start(process: int | Literal["self"]) -> str | None:
+    """When a process started; empty: it has ended; None: that cannot be known."""
     fields = fields_of(process)
-    return fields[_STARTED] if fields and fields[0] not in "ZX" else ""
+    if fields:
+        return "" if fields[0] in "ZX" else fields[_STARTED]
+    return "" if process != "self" and _is_gone(process) else None
 
 
-def _namespace() -> str:
+def _is_gone(process: int) -> bool:
+    """Whether there is no such process, nor one that /proc hides."""
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(process, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+    return False
+
+
+def namespace() -> str:
+    """Names this process's PID namespace, among those of the machine; empty where that is not known."""
     try:
         return os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:
         return ""
-
-
-def _kill(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(process, signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 from collections.abc import Callable
 
@@ -19,7 +18,7 @@ from headrace.hosting.memory import memory_available, memory_of
 from headrace.hosting.nursery import Inheritance, Nursery
 from headrace.hosting.output import OutputReader, record_line
 from headrace.hosting.system import allowed_cores
-from headrace.hosting.tenancy import KilledLate
+from headrace.hosting.tenancy import Cause, Ending
 
 _TRIES = 3
 
@@ -45,7 +44,7 @@ class SharedModel:
         """Where clients read what hosts print and log; the first of them gets it."""
         self._writing = threading.Lock()
         self._burying = threading.Lock()
-        self._codes: dict[int, int | None] = {}
+        self._endings: dict[int, Ending] = {}
         """How hosts have ended, by process."""
         surroundings = order.surroundings
         if order.hosted:
@@ -129,18 +128,18 @@ class SharedModel:
             finally:
                 mine.close()
                 theirs.close()
-            self._codes.pop(life.process, None)  # of an earlier one with that number
+            self._endings.pop(life.process, None)  # of an earlier one with that number
             return Joined(life.process), files
         raise HostStartError(self.order.name, f"{_TRIES} hosts in a row ended before a client could join them.")
 
-    def bury(self, process: int, *, late: bool) -> int | None:
+    def bury(self, process: int, *, late: bool) -> Ending | None:
         """How a host has ended; one that has not is killed if it is ``late``, else left alone."""
         with self._burying:
-            watched = self._hosts.watched(process)
-            if process not in self._codes and (late or watched is None or _is_readable(watched)):
-                code = self._nursery.bury(process)
-                self._codes[process] = KilledLate(code) if late and code is not None else code
-            return self._codes.get(process)
+            if process not in self._endings:
+                ending = self._nursery.bury(process, spares=not late)
+                if ending is not None:
+                    self._endings[process] = ending._replace(cause=Cause.LATE) if late else ending
+            return self._endings.get(process)
 
     def add_sink(self, client: object, file: int) -> None:
         """One more client would read what hosts print and log, at the other end of that file."""
@@ -222,12 +221,6 @@ class SharedModel:
                     os.close(self._sinks.pop(client))
                 else:
                     return
-
-
-def _is_readable(file: int) -> bool:
-    poll = select.poll()
-    poll.register(file, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _anonymous(process: int) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import importlib
 import os
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
@@ -19,6 +22,7 @@ _SET_CHILD_SUBREAPER = 36
 _KILLED_FIRST = 500
 """How much likelier than its owner the kernel should choose a host when memory runs out (of 1000)."""
 _SCORE = Path("/proc/self/oom_score_adj")
+_POLL_SECS = 0.005
 _offered = 0
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
@@ -88,13 +92,16 @@ def peak_bytes() -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since it started; 0 where it does not tell."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
+def numbers_are_ours(proc: Path = Path("/proc")) -> bool:
+    """Whether the numbers that /proc gives processes are those by which this one knows them (Linux; else not).
+
+    In a PID namespace whose /proc is still that of another namespace, a number there is another process's here.
+    """
+    status = lines_of(proc / "self" / "status")
+    numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), None)  # in each, from proc's on
+    if numbers is None:  # a kernel before 4.1
+        numbers = [line.split()[1] for line in status if line.startswith("Pid:")]
+    return numbers == [str(os.getpid())]
 
 
 def children() -> list[int]:
@@ -103,22 +110,69 @@ def children() -> list[int]:
 
 
 def processes() -> Iterator[int]:
-    """All processes that this one can see (Linux; else none)."""
-    with contextlib.suppress(OSError):
-        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
+    """All processes that this one can see (Linux; else none), unless their numbers are another namespace's."""
+    if numbers_are_ours():
+        with contextlib.suppress(OSError):
+            yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def fields_of(process: int) -> list[str]:
+def fields_of(process: int | Literal["self"]) -> list[str]:
     """What /proc says of a process, from its state on: state, parent, ...; empty if there is no such process."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    return "".join(lines_of(Path(f"/proc/{process}/stat"))).rpartition(")")[2].split()
 
 
 def _parent(process: int) -> int | None:
     fields = fields_of(process)
     return int(fields[1]) if fields else None
+
+
+def lines_of(path: Path) -> list[str]:
+    """None, if the file or its process is not there, or not for this user."""
+    try:
+        return path.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+
+
+def has_ended(child: int, wait_secs: float = 0.0) -> bool:
+    """Whether a child of this process has ended, now or within that time; it is still to be waited for.
+
+    On macOS before Python 3.13, which cannot tell, it has not.
+
+    Raises:
+        ChildProcessError: it is no child of this process, or has been waited for.
+    """
+    if not hasattr(os, "waitid"):
+        return False
+    deadline = time.monotonic() + wait_secs
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_SECS)
+    return True
+
+
+def kill(process: int, is_meant: Callable[[int], bool]) -> None:
+    """Kills a process that ``is_meant`` recognises, and no other that has its number by then."""
+    held = watch(process)  # from here on it is one process, whatever becomes of its number
+    try:
+        if not is_meant(process):
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if held is None or not _sent(held):
+                os.kill(process, signal.SIGKILL)
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _sent(held: int) -> bool:
+    """Kills the process of a descriptor; False: the system has the call not, or forbids it."""
+    try:
+        signal.pidfd_send_signal(held, signal.SIGKILL)
+    except OSError as error:
+        return error.errno == errno.ESRCH
+    return True
 
 
 def anonymous_file(name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headrace.hosting.channel import Channel
@@ -22,8 +23,21 @@ class Tenancy(NamedTuple):
     """Whether others use the host, too, so that it goes on when this client leaves."""
 
 
-class KilledLate(int):
-    """The exit code of a host that was killed, for whichever client, since it took too long."""
+class Cause(Enum):
+    """Why a host has ended, as far as that is certain."""
+
+    LATE = "it took too long for one of its clients"
+    MEMORY = "the kernel killed it for want of memory"
+    UNKNOWN = "somebody killed it, and this system does not tell whether that was the kernel for want of memory"
+    OTHER = "neither of these"
+
+
+class Ending(NamedTuple):
+    """How a host has ended."""
+
+    code: int | None
+    """As in ``subprocess``, minus the number of a signal that killed it; None: not known."""
+    cause: Cause = Cause.OTHER
 
 
 class Landlord(Protocol):
@@ -38,10 +52,10 @@ class Landlord(Protocol):
         """
         ...
 
-    def bury(self, process: int, *, late: bool = False) -> int | None:
-        """Ends a host, if nobody else uses it or it is ``late``; returns how it ended, None if that is not known.
+    def bury(self, process: int, *, late: bool = False) -> Ending | None:
+        """Ends a host, if nobody else uses it or it is ``late``; returns how it ended.
 
-        As in ``subprocess``, minus the number of a signal that killed it.
+        None: it has not, since others use it; or how is not known.
         """
         ...
 

@@ -26,11 +26,16 @@ from headrace.hosting.arena import Arena, attach
 from headrace.hosting.channel import Channel
 from headrace.hosting.diversion import divert_output
 from headrace.hosting.host import serve
+from headrace.hosting.memory import oom_kills
 from headrace.hosting.orphans import is_manager
 from headrace.hosting.pickling import all_reducers
 from headrace.hosting.surroundings import Surroundings
-from headrace.hosting.system import adopt_orphans, be_killed_first, children, die_with_parent
+from headrace.hosting.system import adopt_orphans, be_killed_first, children, die_with_parent, has_ended
+from headrace.hosting.tenancy import Cause, Ending
 from headrace.hosting.threads import inherit_page, limit_threads
+
+_LAST_MOMENTS_SECS = 1.0
+"""For a host that closes its connections as it ends."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +96,11 @@ class Fork:
 
 @dataclass(frozen=True)
 class Bury:
-    """The owner's request to end a host and whatever it started, and to say how it ended (as ``os.wait`` does)."""
+    """The owner's request to end a host and whatever it started, and to say how it ended."""
 
     host: int
+    spares: bool = False
+    """Whether a host is left alone that does not end by itself in a moment."""
 
 
 class _OwnerHasEnded(BaseException):
@@ -115,7 +122,8 @@ class Zygote:
         self._unattached: tuple[Attach, int] | None = None
         """A model, and its file, that hosts must map themselves, since they import the servant's modules themselves."""
         self._has_model = False
-        self._hosts: set[int] = set()
+        self._hosts: dict[int, int | None] = {}
+        """With how many processes the kernel had killed for want of memory when each was born."""
         self._helpers: set[int] = set()
         """Processes that modules have started as they were imported."""
 
@@ -139,6 +147,8 @@ class Zygote:
         """Until the owner ends."""
         signal.signal(signal.SIGTERM, _end)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # children would vanish before they are waited for
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with contextlib.suppress(_OwnerHasEnded):  # which may come while the end of the channel is being noticed
             with contextlib.suppress(EOFError, OSError):
                 self._serve()
@@ -165,7 +175,7 @@ class Zygote:
             elif isinstance(request, Attach):
                 answer = self._attach(request, files)
             else:
-                answer = self._bury(request.host)
+                answer = self._bury(request.host, spares=request.spares)
             self._channel.send(answer)
 
     def _attach(self, request: Attach, files: list[int]) -> Attached | Failed:
@@ -191,7 +201,7 @@ class Zygote:
         return Attached()
 
     def _fork(self, request: Fork, channel: int, progress: int) -> int | Failed:
-        zygote = os.getpid()
+        zygote, killed = os.getpid(), oom_kills()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until it is clear whose it is
         try:
             with warnings.catch_warnings():
@@ -200,7 +210,7 @@ class Zygote:
             if not host:
                 os.environ.update(request.environment)
                 self._become_host(zygote, channel, progress)
-            self._hosts.add(host)
+            self._hosts[host] = killed
         except OSError:
             return Failed(traceback.format_exc().splitlines())
         finally:
@@ -239,30 +249,47 @@ class Zygote:
             _flush()
             os._exit(code & 0xFF)
 
-    def _bury(self, host: int) -> int | None:
+    def _bury(self, host: int, *, spares: bool = False) -> Ending | None:
         if host not in self._hosts:
             return None
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
-            os.killpg(host, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(host, signal.SIGKILL)  # should it have left its group
-        status = None
-        with contextlib.suppress(ChildProcessError):  # a module has somebody else wait for children
-            _, status = os.waitpid(host, 0)
-        self._hosts.discard(host)
+        ending = Ending(None)
+        with contextlib.suppress(ChildProcessError):  # a module had children waited for: the number is free for others
+            ended_itself = has_ended(host, _LAST_MOMENTS_SECS if spares else 0)
+            if spares and not ended_itself:
+                return None
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
+                os.killpg(host, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(host, signal.SIGKILL)  # should it have left its group
+            code = os.waitstatus_to_exitcode(os.waitpid(host, 0)[1])
+            is_killed = ended_itself and code == -signal.SIGKILL
+            ending = Ending(code, self._why_killed(host) if is_killed else Cause.OTHER)
+        self._hosts.pop(host)
         self._end_orphans()
-        return status
+        return ending
+
+    def _why_killed(self, host: int) -> Cause:
+        before, now = self._hosts[host], oom_kills()
+        if before is None or now is None:
+            return Cause.UNKNOWN
+        if now <= before:
+            return Cause.OTHER
+        for other, count in self._hosts.items():  # each kill explains the end of one host
+            self._hosts[other] = None if count is None else count + 1
+        return Cause.MEMORY
 
     def _end_orphans(self) -> None:
         """What hosts had started and left behind has become ours; a host that lives keeps its own.
 
         A manager is everybody's.
         """
-        kept = self._hosts | self._helpers
+        kept = self._hosts.keys() | self._helpers
         while orphans := [child for child in children() if child not in kept and not is_manager(child)]:
             for orphan in orphans:
-                os.kill(orphan, signal.SIGKILL)
-                os.waitpid(orphan, 0)
+                with contextlib.suppress(ChildProcessError):  # as above
+                    if not has_ended(orphan):
+                        os.kill(orphan, signal.SIGKILL)
+                    os.waitpid(orphan, 0)
 
 
 def _attach(servant: Any, request: Attach, file: int) -> None:
