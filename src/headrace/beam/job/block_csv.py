@@ -7,6 +7,7 @@ and Python's numbers, it is halved until few lines are left, and those are read 
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -162,8 +163,10 @@ class _Fast:
 
 
 def _is_odd(text: bytes, delimiter: str) -> bool:
-    """Whether something is not read alike everywhere: byte-order marks, stray ends of lines, nulls, some quotes."""
+    """Whether something is not read alike everywhere: byte-order marks, NaNs, stray ends, nulls, quotes."""
     if text.startswith(codecs.BOM_UTF8):  # which Arrow drops
+        return True
+    if b"(" in text and re.search(rb"nan\(", text, re.IGNORECASE):  # to Arrow a number
         return True
     if b"\0" in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")):
         return True

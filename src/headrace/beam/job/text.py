@@ -13,7 +13,7 @@ from headrace.beam.job import pipes
 from headrace.beam.job.files import Source, open_source
 
 _CHUNK_BYTES = 1 << 20
-_FIRST_BYTES = 1 << 16
+_FIRST_BYTES, _LONGEST_BEGINNING = 1 << 16, 1 << 20
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", ".gz", "gzip -dc"),
     b"BZh": ("bzip2", ".bz2", "bzip2 -dc"),
@@ -31,11 +31,12 @@ class TextFile:
 
     Args:
         file: open for reading.
+        file_format: ``csv`` or ``jsonl``.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, file_format: str) -> None:
         self._file = file
-        self.beginning = _first_bytes(file).removeprefix(codecs.BOM_UTF8)
+        self.beginning = _first_bytes(file, file_format).removeprefix(codecs.BOM_UTF8)
         """The first line at least, unless that is longer than a megabyte."""
         self._rest = self.beginning
 
@@ -53,7 +54,7 @@ def open_text(source: Source) -> Iterator[TextFile]:
         ValueError: it begins as another kind of file does; the message has the cure.
     """
     with open_source(source) as file:
-        text = TextFile(file)
+        text = TextFile(file, source.format)
         _refuse_other_kinds(source, text.beginning)
         yield text
 
@@ -89,19 +90,23 @@ def lines_of_any_end(file: TextFile) -> Iterator[bytes]:
 
 
 def ends_with_returns(beginning: bytes) -> bool:
-    r"""Whether the lines of a CSV file end with ``\r`` alone, as its first line that is not within quotes tells."""
-    unquoted = re.sub(rb'"[^"]*"?', b"", beginning)
-    return re.match(rb"[^\r\n]*\r[^\n]", unquoted) is not None
+    r"""Whether the lines of a CSV file end with ``\r`` alone, as its first one that does not end within quotes."""
+    return _first_end(beginning) == b"\r"
 
 
-def _first_bytes(file: BinaryIO) -> bytes:
-    parts, size = [], 0
-    while size < _CHUNK_BYTES and (chunk := file.read(_FIRST_BYTES)):
-        parts.append(chunk)
-        size += len(chunk)
-        if b"\n" in chunk:
+def _first_end(beginning: bytes) -> bytes | None:
+    r"""What a line of a CSV file ends with; None where that is not there yet, or might be half of ``\r\n``."""
+    found = re.search(rb"\r?\n|\r(?!\Z)", re.sub(rb'"[^"]*"?', b'"', beginning))
+    return found and found[0]
+
+
+def _first_bytes(file: BinaryIO, file_format: str) -> bytes:
+    text = b""
+    while len(text) < _LONGEST_BEGINNING and (chunk := file.read(_FIRST_BYTES)):
+        text += chunk
+        if _first_end(text) if file_format == "csv" else b"\n" in chunk:
             break
-    return b"".join(parts)
+    return text
 
 
 def _refuse_other_kinds(source: Source, beginning: bytes) -> None:

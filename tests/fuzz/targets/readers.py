@@ -1,0 +1,100 @@
+"""Files of CSV and JSONL through the readers, row by row and in columns: each record comes out as it was made."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+from text_files import Made, Wrong, make
+
+from headrace.beam.job import block_csv, text
+from headrace.beam.job.block_reading import read_blocks
+from headrace.beam.job.files import Source, match
+from headrace.beam.job.positions import Places
+from headrace.beam.job.reading import peek, read_rows
+from headrace.beam.job.rows import BrokenLine
+
+ROUND = 2000
+
+
+def run(seed: int, cases: int) -> None:
+    """Reads so many files."""
+    random = Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(cases):
+            made = make(random)
+            with cut_into_pieces(random, len(made.content)):
+                try:
+                    check(Path(folder), made, random)
+                except Exception as error:
+                    raise AssertionError(f"{made.name}: {made.content[:5000]!r}") from error
+
+
+@contextmanager
+def cut_into_pieces(random: Random, size: int) -> Iterator[None]:
+    """Has readers take files in pieces of other sizes."""
+    least = 1 if size < 10_000 else 1000
+    pieces = random.choice([least, 7 * least, 1 << 20])
+    with (
+        mock.patch.object(text, "_CHUNK_BYTES", pieces),
+        mock.patch.object(text, "_FIRST_BYTES", random.choice([least, 1 << 16])),
+        mock.patch.object(block_csv, "_CHUNK_BYTES", random.choice([least, 50 * least, 1 << 22])),
+        mock.patch.object(block_csv, "_FEW_LINES", random.choice([1, 8, 64])),
+    ):
+        yield
+
+
+def check(folder: Path, made: Made, random: Random) -> None:
+    """Reads a file in each way that there is."""
+    path = folder / made.name
+    path.write_bytes(made.content)
+    (source,) = match([str(path)], delimiter=made.delimiter)
+    assert peek([source]).columns == made.columns
+    expect(made, read_rows(source, made.numbers), source)
+    if source.format == "csv" and made.numbers:
+        expect(made, rows_of_blocks(source, made.numbers), source)
+    if len(made.content) < 1 << 15 and random.random() < 0.03 and made.name.count(".") == 1:
+        check_pipe(made, source.format)
+
+
+def check_pipe(made: Made, file_format: str) -> None:
+    """Reads the same out of a pipe, which holds all of it."""
+    out, into = os.pipe()
+    try:
+        with open(into, "wb", buffering=0) as end:
+            end.write(made.content)
+        (source,) = match([f"/dev/fd/{out}"], file_format, made.delimiter)
+        assert peek([source]).columns == made.columns
+        expect(made, read_rows(source, made.numbers), source)
+    finally:
+        os.close(out)
+
+
+def rows_of_blocks(source: Source, numbers: dict[str, type]) -> Iterator[Any]:
+    """What comes of a file in columns, row by row."""
+    place = 0
+    for block in read_blocks(source, 0, numbers, list(numbers), Places()):
+        assert block.first == place
+        place += len(block)
+        yield from (block[index] for index in range(len(block)))
+
+
+def expect(made: Made, rows: Iterator[Any], source: Source) -> None:
+    """Each record, in order, as it was made; or as one line that cannot be read."""
+    found = [Wrong(row.line, row.number) if isinstance(row, BrokenLine) else row for row in rows_from(rows, source)]
+    for place, (record, row) in enumerate(zip(made.records, found, strict=False)):
+        assert repr(record) == repr(row), f"record {place}: {record!r:.1000} came out as {row!r:.1000}"
+    assert len(found) == len(made.records), f"{len(made.records)} records came out as {len(found)}"
+
+
+def rows_from(rows: Iterator[Any], source: Source) -> Iterator[Any]:
+    """The same, after a look at the files that they name."""
+    for row in rows:
+        assert not isinstance(row, BrokenLine) or row.file == source.path
+        yield row
