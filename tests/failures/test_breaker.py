@@ -1,11 +1,19 @@
-"""The breaker opens after so many failures in a row, and one success closes it."""
+"""The breaker opens after so many failures in a row, one success closes it, and until then it has some rows tried."""
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.failures.breaker import CircuitBreaker
+from headrace import RetryConfig
+from headrace.core.result import Caught
+from headrace.failures.breaker import CALLS, HOSTS, TIMEOUTS, CircuitBreaker, Probing
+from headrace.failures.ladder import Judge, climb
+from headrace.failures.retry import Patience
+from headrace.testing import FakeClock
 
 
 @given(st.lists(st.booleans()), st.integers(1, 6))
@@ -24,3 +32,92 @@ def test_five_by_default():
     assert not breaker.is_open
     breaker.record(succeeded=False)
     assert breaker.is_open
+
+
+def opened():
+    breaker = CircuitBreaker(1)
+    breaker.record(succeeded=False)
+    return breaker
+
+
+@given(st.lists(st.integers(1, 300), min_size=1), st.sampled_from([CALLS, HOSTS, TIMEOUTS, Probing(7, 2)]))
+def test_probes_are_distinct_places_as_many_as_it_takes(sizes, probing):
+    breaker, probed = opened(), 0
+    for size in sizes:
+        places = breaker.probes(size, probing)
+        assert places == sorted(set(places))
+        assert set(places) <= set(range(size))
+        assert len(places) == min(size, max(probing.at_first - probed, probing.later))
+        probed += len(places)
+
+
+def test_the_proof_of_death_is_sought_anew_after_each_success():
+    breaker = opened()
+    for _ in range(2):
+        assert [len(breaker.probes(20, HOSTS)) for _ in range(3)] == [20, 12, 3]
+        breaker.record(succeeded=True)
+
+
+@given(st.integers(3, 64))
+def test_sooner_or_later_every_place_is_probed(size):
+    """Good elements may always stand in the same place of their batch."""
+    breaker = opened()
+    assert {place for _ in range(10 * size) for place in breaker.probes(size, Probing(0, 3))} == set(range(size))
+
+
+class Rows:
+    """A model that fails each call with a bad row in it."""
+
+    def __init__(self, rows):
+        self.rows, self.calls = rows, 0
+
+    def __call__(self, start, stop):
+        self.calls += 1
+        return Caught(ValueError(), []) if any(self.rows[start:stop]) else range(start, stop)
+
+
+def simulated(share, size, bad_before, rows=50_000, seed=1):
+    """Calls and good rows lost, of so many rows that are bad with that probability, after some that all are."""
+    randomness = random.Random(f"{share} {size} {seed}")
+    rows = [1] * bad_before + [int(randomness.random() < share) for _ in range(rows)]
+    clock = FakeClock()
+    patience = Patience(RetryConfig(), clock.time_ns, clock.sleep)
+    breaker, model, found, calls_before = CircuitBreaker(), Rows(rows), 0, 0
+    for start in range(0, len(rows), size):
+        if start == bad_before:
+            calls_before = model.calls
+        found += batch(breaker, Judge(Exception, patience, breaker), model, start, min(start + size, len(rows)))
+    return model.calls - calls_before, rows.count(0) - found
+
+
+def batch(breaker, judge, model, first, last):
+    """Goes through one as the runtime does; returns how many rows have a prediction."""
+
+    def attempt(start, stop):
+        answer = model(first + start, first + stop)
+        if not isinstance(answer, Caught):
+            breaker.record(succeeded=True)
+        return answer
+
+    answer, found = attempt(0, last - first), 0
+    if not isinstance(answer, Caught):
+        return last - first
+    for parts in climb(last - first, answer, attempt, judge.choose, judge.probes):
+        good = [len(part.answer) for part in parts if not isinstance(part.answer, Caught)]
+        breaker.record(succeeded=bool(good))
+        found += sum(good)
+    return found
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize(("size", "bad_before"), [(100, 500), (500, 2500)])
+def test_after_rows_that_were_all_bad_no_good_one_is_lost(share, size, bad_before):
+    _, lost = simulated(share, size, bad_before, rows=5_000)
+    assert lost == 0
+
+
+@pytest.mark.parametrize("size", [100, 1000])
+def test_what_a_dead_model_costs(size):
+    batches = 300
+    calls, _ = simulated(1.0, size, 5 * size, rows=batches * size)
+    assert calls - batches <= CALLS.at_first + CALLS.later * batches

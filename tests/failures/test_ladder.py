@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import PredictionCountError, RetryConfig
+from headrace import HostDiedError, PredictionCountError, RetryConfig
 from headrace.core.result import Caught
-from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.breaker import TIMEOUTS, CircuitBreaker
 from headrace.failures.ladder import Judge, Part, Rung, climb
+from headrace.failures.probe import probe
 from headrace.failures.retry import Patience
 from headrace.testing import FakeClock
 
@@ -24,7 +25,7 @@ class Model:
     """
 
     def __init__(self, bad=(), ceiling=10**9, passing=()):
-        self._bad, self._ceiling, self._passing = set(bad), ceiling, set(passing)
+        self.bad, self._ceiling, self._passing = set(bad), ceiling, set(passing)
         self.calls = []
 
     def __call__(self, start, stop):
@@ -33,7 +34,7 @@ class Model:
             return Caught.of(ConnectionResetError())
         if stop - start > self._ceiling:
             return Caught.of(MemoryError())
-        return Caught.of(ValueError()) if self._bad & set(range(start, stop)) else list(range(start, stop))
+        return Caught.of(ValueError()) if self.bad & set(range(start, stop)) else list(range(start, stop))
 
 
 def judge(clock=None, *, caught=Exception, attempts=3, timeout_secs=45.0, breaker=None, billed=False):
@@ -47,7 +48,8 @@ def answers(size, model, a_judge=None):
     first = model(0, size)
     parts = [Part(0, size, first, 1)]
     if isinstance(first, Caught):
-        parts = [part for found in climb(size, first, model, (a_judge or judge()).choose) for part in found]
+        a_judge = a_judge or judge()
+        parts = [part for found in climb(size, first, model, a_judge.choose, a_judge.probes) for part in found]
     good = [place for part in parts if not isinstance(part.answer, Caught) for place in part.answer]
     bad = [place for part in parts if isinstance(part.answer, Caught) for place in range(part.start, part.stop)]
     return good, bad, parts
@@ -166,12 +168,65 @@ def test_billed_calls_are_never_repeated():
         assert model.calls == [(0, 4)]
 
 
-def test_while_everything_fails_a_batch_is_given_up_at_once():
+def open_breaker():
     breaker = CircuitBreaker(1)
     breaker.record(succeeded=False)
-    for model in (Model(bad=[1]), Model(ceiling=2), Model(passing=[0])):
-        assert answers(4, model, judge(breaker=breaker))[1] == [0, 1, 2, 3]
-        assert model.calls == [(0, 4)]
+    return breaker
+
+
+@pytest.mark.parametrize(
+    ("model", "calls"),
+    [
+        (Model(bad=[0]), [(0, 4), (0, 1), (1, 2), (2, 4)]),
+        (Model(bad=[0, 3]), [(0, 4), (0, 1), (1, 2), (2, 4), (2, 3), (3, 4)]),
+        (Model(ceiling=2), [(0, 4), (0, 1), (1, 4), (1, 2), (2, 4)]),
+        (Model(passing=[0]), [(0, 4), (0, 1), (1, 4)]),
+        (Model(bad=range(4)), [(0, 4), (0, 1), (1, 2), (2, 3), (3, 4)]),
+    ],
+)
+def test_while_everything_fails_elements_are_tried_alone_until_one_succeeds(model, calls):
+    good, failed, parts = answers(4, model, judge(breaker=open_breaker()))
+    assert (good, failed) == (sorted(set(range(4)) - model.bad), sorted(model.bad))
+    assert model.calls == calls
+    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(4))
+
+
+@pytest.mark.parametrize(
+    ("error", "at_first", "later"),
+    [(ValueError(), 1000, 3), (HostDiedError(), 32, 3), (ConnectionError(), 32, 3), (TimeoutError(), 3, 1)],
+    ids=repr,
+)
+def test_the_dearer_a_try_the_fewer_there_are(error, at_first, later):
+    a_judge = judge(breaker=open_breaker())
+    assert [len(a_judge.probes(at_first, error)) for _ in range(2)] == [at_first, later]
+
+
+def test_where_all_that_is_tried_fails_the_rest_is_given_up_with_the_error_of_the_batch():
+    breaker = open_breaker()
+    breaker.probes(TIMEOUTS.at_first, TIMEOUTS)
+    batch, one = Caught.of(TimeoutError("all")), Caught.of(TimeoutError("one"))
+    a_judge, calls = judge(breaker=breaker), []
+
+    def attempt(start, stop):
+        calls.append((start, stop))
+        return one
+
+    [parts] = climb(100, batch, attempt, a_judge.choose, a_judge.probes)
+    [(place, end)] = calls
+    assert end == place + 1
+    assert parts == [Part(0, place, batch, 1), Part(place, end, one, 2), Part(end, 100, batch, 1)]
+
+
+@given(BATCHES, st.sets(st.integers(0, 59)))
+def test_one_good_element_among_those_that_are_tried_saves_all_others(case, places):
+    size, bad, ceiling = case
+    model, places = Model(bad, ceiling), sorted(place for place in places if place < size)
+    parts = list(probe(0, size, places, model, Caught.of(ValueError())))
+    assert [place for start, stop, _ in parts for place in range(start, stop)] == list(range(size))
+    good = [place for _, _, answer in parts if not isinstance(answer, Caught) for place in answer]
+    assert good == ([] if set(places) <= bad else sorted(set(range(size)) - bad))
+    if set(places) <= bad:
+        assert model.calls == [(place, place + 1) for place in places]
 
 
 def test_parts_that_fit_are_found_without_catching_even_while_everything_fails():

@@ -205,3 +205,10 @@ def test_a_pipeline_without_exception_handling_fails_with_the_one_error():
     _ = pipeline | beam.Create([1, 2, 3]) | RunInference(FaultyHandler(KILL, 2, min_batch_size=3), isolate=True)
     with pytest.raises(HostDiedError, match=r"killed by SIGKILL while it was running inference on element \d "):
         pipeline.run()
+
+
+def test_good_elements_are_found_though_every_batch_before_killed_its_host():
+    """The circuit breaker has opened; the first element that is tried alone and has an answer closes it."""
+    bad = {*range(10), *range(11, 22, 3)}
+    outcomes = run(FaultyHandler(KILL, *bad), range(22), size=2)
+    assert [place for place, one in enumerate(outcomes) if isinstance(one, Failure)] == sorted(bad)

@@ -10,7 +10,7 @@ import pytest
 from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError, Stage
 from headrace.batching.batcher import Batch
 from headrace.core.events import BatchFailed, ElementFailed, ModelLoaded
-from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.breaker import HOSTS, CircuitBreaker
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.steps import Steps
@@ -261,18 +261,28 @@ def test_batches_as_elements_are_refused_the_same():
         run(Wrong().with_no_batching(), [[1, 2]])
 
 
-def test_the_breaker_ends_the_search_when_everything_fails_and_a_success_resumes_it():
+def test_while_the_breaker_is_open_elements_are_tried_alone_and_a_success_resumes_the_search():
     handler = Poisoned()
-    bad_ones, good_ones, mixed = [-1] * 4, [1, 2, 3, 4], [1, 2, 3, -1]
-    good, bad = run(handler, *[bad_ones] * 5, *[bad_ones] * 2, good_ones, mixed, caught=Exception)
-    assert len(handler.batches) == 5 * (1 + 2 + 4) + 2 + 1 + (1 + 2 + 2)
-    assert len(bad) == 29
-    assert len(good) == 7
+    bad_ones, mixed = [-1] * 4, [-1, 1, 2, 3]
+    good, bad = run(handler, *[bad_ones] * 5, *[bad_ones] * 2, mixed, mixed, caught=Exception)
+    searches, probes, half_open = 5 * (1 + 2 + 4), 2 * (1 + 4), 1 + 2 + 1
+    assert len(handler.batches) == searches + probes + half_open + (1 + 2 + 2)
+    assert handler.batches[-9:-5] == [mixed, [-1], [1], [2, 3]]
+    assert len(bad) == 30
+    assert [place for place, _ in good] == [29, 30, 31, 33, 34, 35]
 
 
-def test_the_breaker_gives_up_a_batch_with_good_elements_while_it_is_open():
-    good, bad = run(Poisoned(), *[[-1, -1]] * 5, [1, -1], caught=Exception)
-    assert (good, len(bad)) == ([], 12)
+def test_what_has_been_given_up_has_the_error_of_its_batch_and_what_was_tried_its_own():
+    class Telling(Poisoned):
+        def run_inference(self, batch, model, inference_args=None):
+            raise ConnectionRefusedError(len(batch))
+
+    size = HOSTS.at_first
+    _, bad = run(Telling(), *[[1]] * 5, [1] * size, [1] * 30, caught=Exception)
+    assert len(bad) == 5 + size + 30
+    sizes = [failure.error.args[0] for failure in bad[5 + size :]]
+    assert (sizes.count(1), sizes.count(30)) == (HOSTS.later, 30 - HOSTS.later)
+    assert [failure.attempts for failure in bad[5 + size :]] == [1 + (size == 1) for size in sizes]
 
 
 def test_a_model_that_does_not_load_fails_the_batch():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
-from headrace.core.errors import PredictionCountError
+from headrace.core.errors import HostDiedError, PredictionCountError
 from headrace.core.result import Caught
 from headrace.failures.bisect import bisect
-from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.breaker import CALLS, HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.memory import free_memory, is_out_of_memory
+from headrace.failures.probe import probe
 from headrace.failures.retry import Patience
 
 ResultT = TypeVar("ResultT")
@@ -25,6 +27,8 @@ class Rung(Enum):
     """Cut it in two, and whatever follows in the batch likewise: there was too little memory."""
     SEARCH = auto()
     """Halve it until its bad elements stand alone."""
+    PROBE = auto()
+    """Try some of its elements alone, and search the rest only if one of them succeeds."""
     GIVE_UP = auto()
     """Let all of its elements fail."""
     RAISE = auto()
@@ -34,6 +38,9 @@ class Rung(Enum):
 Choose = Callable[[int, int, BaseException, int], Rung]
 """Decides about the elements from one place up to another, given what their call raised and how many tries of it have
 failed in a row; and does what the decision needs first, as waiting or freeing."""
+
+Probes = Callable[[int, BaseException], Iterable[int]]
+"""Which elements of a batch of that size are to be tried alone, by their places, given what the batch raised."""
 
 
 class Part(NamedTuple):
@@ -51,8 +58,8 @@ class Judge:
     """Chooses the rung for the failures of one batch.
 
     A wrong number of predictions is the handler's mistake, of which nothing is tried. Memory first: a smaller part may
-    do at once. Then time: what passes by itself is tried again, after a pause. What is caught is searched, unless
-    everything has been failing lately, or tries are billed; what is not caught is raised.
+    do at once. Then time: what passes by itself is tried again, after a pause. What is caught is searched, or probed
+    where everything has been failing lately, unless tries are billed; what is not caught is raised.
 
     Args:
         caught: which exceptions are to become failures of elements.
@@ -91,7 +98,16 @@ class Judge:
                 return Rung.AGAIN
         if not is_caught:
             return Rung.RAISE
-        return Rung.GIVE_UP if self._billed or is_hopeless else Rung.SEARCH
+        if self._billed:
+            return Rung.GIVE_UP
+        return Rung.PROBE if is_hopeless else Rung.SEARCH
+
+    def probes(self, size: int, error: BaseException) -> list[int]:
+        """See ``Probes``."""
+        if isinstance(error, TimeoutError):
+            return self._breaker.probes(size, TIMEOUTS)
+        is_dear = isinstance(error, HostDiedError) or self._patience.may_pass(error)
+        return self._breaker.probes(size, HOSTS if is_dear else CALLS)
 
 
 def _is_handlers(error: BaseException) -> bool:
@@ -100,7 +116,7 @@ def _is_handlers(error: BaseException) -> bool:
 
 
 def climb(
-    size: int, failure: Caught, attempt: Callable[[int, int], ResultT | Caught], choose: Choose
+    size: int, failure: Caught, attempt: Callable[[int, int], ResultT | Caught], choose: Choose, probes: Probes
 ) -> Iterator[Sequence[Part]]:
     """Does what the failure of a batch asks for, and those that follow, until each element has an answer.
 
@@ -109,19 +125,23 @@ def climb(
         failure: of the first try, with the whole batch.
         attempt: calls the model with the elements from one place up to another; a Caught is what it raised.
         choose: decides what comes after a failure. Within a search only AGAIN and RAISE count.
+        probes: says what is tried alone, where that is decided.
 
     Yields:
         Parts in their order, which together are the batch: at once all that has come of one call and the search after
         it.
     """
-    calls: list[tuple[int, int]] = []
+    calls = [0] * (size + 1)
+    """How many more there were with each element than with the one before it."""
+    before = 0
     first: ResultT | Caught | None = failure
 
     def persist(start: int, stop: int) -> tuple[ResultT | Caught, Rung]:
         nonlocal first
         failed = 0
         while True:
-            calls.append((start, stop))
+            calls[start] += 1
+            calls[stop] -= 1
             answer, first = (attempt(start, stop) if first is None else first), None
             failed += 1
             if not isinstance(answer, Caught):
@@ -140,7 +160,14 @@ def climb(
             step = (stop - start) // 2
             continue
         parts: list[tuple[int, int, ResultT | Caught]] = [(start, stop, answer)]
-        if rung is Rung.SEARCH and isinstance(answer, Caught):
+        if isinstance(answer, Caught) and rung is Rung.SEARCH:
             parts = list(bisect(start, stop, lambda begin, end: persist(begin, end)[0], answer, _is_handlers))
-        yield [Part(*part, sum(begin <= part[0] < end for begin, end in calls)) for part in parts]
-        start = stop
+        elif isinstance(answer, Caught) and rung is Rung.PROBE and stop - start > 1:
+            places = probes(stop - start, answer.error)
+            tried = probe(
+                start, stop, places, lambda begin, end: persist(begin, end)[0], answer, is_of_all=_is_handlers
+            )
+            parts = list(tried)
+        tries = list(accumulate(calls[start:stop], initial=before))[1:]
+        yield [Part(*part, tries[part[0] - start]) for part in parts]
+        start, before = stop, tries[-1]

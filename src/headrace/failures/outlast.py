@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -139,6 +139,47 @@ def outlast(
             return
         part = waiting.pop()
         answer = attempt(part.positions, trial.sentences_among(part.positions))
+
+
+Search = Callable[[Sequence[int], Lost], Iterator[tuple[Sequence[int], ResultT | Lost]]]
+"""``outlast``, with all its arguments but the first two."""
+
+
+def probe_hosts(
+    places: Iterable[int],
+    positions: Sequence[int],
+    first: Lost,
+    attempt: Attempt[ResultT],
+    *,
+    search: Search[ResultT],
+    is_hopeless: Callable[[], bool],
+) -> Iterator[tuple[Sequence[int], ResultT | Lost]]:
+    """Where everything has been failing: tries some elements alone, and the others only if that has given hope.
+
+    Args:
+        places: of those that are tried alone, among the positions.
+        positions: see ``outlast``, as for ``first`` and ``attempt``.
+        first: what happened to all of them; the others fail with it if there is no hope.
+        attempt: runs some of them.
+        search: sees to the others, should they be lost again.
+        is_hopeless: is asked after each of those that are tried alone, when the caller has its answer.
+
+    Yields:
+        As ``outlast`` does.
+    """
+    others = list(positions)
+    for place in places:
+        others.remove(positions[place])
+        yield [positions[place]], attempt([positions[place]], {})
+        if not is_hopeless():
+            break
+    if not others:
+        return
+    answer = first if is_hopeless() else attempt(others, {})
+    if isinstance(answer, Lost) and answer is not first:
+        yield from search(others, answer)
+    else:
+        yield others, answer
 
 
 class _Part(NamedTuple):

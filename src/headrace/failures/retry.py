@@ -91,6 +91,10 @@ class Patience:
         self._jitter = jitter
         self._ends_ns: int | None = None
 
+    def may_pass(self, error: BaseException) -> bool:
+        """Whether the same call may succeed a little later."""
+        return may_pass(error, self._config)
+
     def again(self, error: BaseException, failed: int) -> bool:
         """Waits and returns True; or returns False at once: the error does not pass, or a bound is reached.
 
@@ -98,7 +102,7 @@ class Patience:
             error: what the last try raised.
             failed: how many tries of the same call have failed, at least 1.
         """
-        if failed >= self._config.attempts or not may_pass(error, self._config):
+        if failed >= self._config.attempts or not self.may_pass(error):
             return False
         now = self._now_ns()
         if self._ends_ns is None:

@@ -7,6 +7,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -14,8 +15,8 @@ from headrace.batching.batcher import Batcher
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
-from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.outlast import Lost, Sentence, outlast, parts_after_timeout
+from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
+from headrace.failures.outlast import Attempt, Lost, Sentence, outlast, parts_after_timeout, probe_hosts
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Call, Loss
 from headrace.hosting.progress import Doing
@@ -277,17 +278,12 @@ class HostedBundle:
         if first.too_large:
             self._observe(task, everything, None)
         self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
-        if breaker.is_open or self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
+        if self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
             breaker.record(succeeded=False)
             yield from self._give_up_lost(settled(everything), first)
             return
         succeeded = False
-        options: dict[str, Any] = {
-            "settles_alone": not task.work.preprocess,
-            "parts": lambda count: self._parts(task, count),
-            "too_large": lambda positions: self._observe(task, positions, math.inf),
-        }
-        for positions, answer in outlast(everything, first, attempt, **options):
+        for positions, answer in self._tried(task, first, attempt):
             if isinstance(answer, Lost):
                 for _, alike in groupby(positions, losses.__getitem__):
                     yield from self._give_up_lost(settled(list(alike)), answer)
@@ -296,6 +292,23 @@ class HostedBundle:
                 yield from self._outcomes(settled(positions), answer)
         if not succeeded:
             breaker.record(succeeded=False)
+
+    def _tried(
+        self, task: _Task, first: Lost, attempt: Attempt[Answer]
+    ) -> Iterator[tuple[Sequence[int], Answer | Lost]]:
+        """What is tried of a batch whose host was lost; see ``outlast``."""
+        breaker, everything = self._breaker(task.work), range(task.batch.total)
+        search = partial(
+            outlast,
+            attempt=attempt,
+            settles_alone=not task.work.preprocess,
+            parts=lambda count: self._parts(task, count),
+            too_large=lambda positions: self._observe(task, positions, math.inf),
+        )
+        if not breaker.is_open:
+            return search(everything, first)
+        probes = breaker.probes(len(everything), TIMEOUTS if first.timed_out else HOSTS)
+        return probe_hosts(probes, everything, first, attempt, search=search, is_hopeless=lambda: breaker.is_open)
 
     def _parts(self, task: _Task, count: int) -> int:
         """See ``parts_after_timeout``."""

@@ -203,7 +203,10 @@ class Steps(Operations):
         searched = 0
 
         def attempt(start: int, stop: int) -> list[Any] | Caught:
-            return self._attempt(name, model, batch.part(start, stop))
+            answer = self._attempt(name, model, batch.part(start, stop))
+            if not isinstance(answer, Caught):
+                breaker.record(succeeded=True)  # what is tried from now on is worth it
+            return answer
 
         def choose(start: int, stop: int, error: BaseException, failed: int) -> Rung:
             nonlocal searched
@@ -214,11 +217,11 @@ class Steps(Operations):
                 self._tell_failed(name, stop - start, error)
             if rung is Rung.IN_PARTS and not is_part_of_search:
                 self._observe(name, batch.part(start, stop), None)
-            searched = stop if rung is Rung.SEARCH else searched
+            searched = max(searched, stop) if rung in (Rung.SEARCH, Rung.PROBE) else searched
             return rung
 
         outcomes: list[Outcome] = []
-        for parts in climb(batch.total, failure, attempt, choose):
+        for parts in climb(batch.total, failure, attempt, choose, judge.probes):
             breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
             for start, stop, answer, tries in parts:
                 outcomes += self._settle(name, batch.part(start, stop), answer, tries)
