@@ -9,6 +9,7 @@ import pytest
 from headrace.core.result import Stage
 from headrace.failures.outlast import (
     LETHAL_IN_A_ROW,
+    LETHAL_PROBES,
     TIMEOUTS_BORNE,
     Lost,
     Sentence,
@@ -283,8 +284,11 @@ def test_a_model_that_dies_of_everything_ends_after_sixteen():
     model = Everything()
     pairs = [(list(part), answer) for part, answer in outlast(range(1000), died(), model)]
     assert pairs[:15] == [([n], "answer") for n in range(15)]
-    assert pairs[15:] == [(list(range(15, 1000)), model.last)]
-    assert model.calls <= 62 + 10
+    assert [part for part, _ in pairs[15:19]] == [[15], [180], [508], [836]]
+    assert sorted(place for part, _ in pairs for place in part) == list(range(1000))
+    assert len(pairs) == 20
+    assert all(isinstance(answer, Lost) for _, answer in pairs[15:])
+    assert model.calls <= 62 + 10 + LETHAL_PROBES
 
 
 def test_a_good_answer_starts_the_count_anew():
@@ -295,14 +299,35 @@ def test_a_good_answer_starts_the_count_anew():
 def test_without_preprocessing_sixteen_in_a_row_end_it_too():
     model = Everything()
     pairs = [(list(part), answer) for part, answer in outlast(range(100), died(), model, settles_alone=True)]
-    assert [part for part, _ in pairs] == [[n] for n in range(15)] + [list(range(15, 100))]
+    assert [part for part, _ in pairs[:19]] == [[n] for n in [*range(16), 30, 58, 86]]
+    assert sorted(place for part, _ in pairs for place in part) == list(range(100))
+    assert len(pairs) == 20
     assert all(isinstance(answer, Lost) for _, answer in pairs)
 
 
 def test_sixteen_lethal_operations_end_it_too():
     last = died(PRE, 15)
     script = Script(died(PRE, 0), *[died(PRE, n) for n in range(1, 15) for _ in range(2)], last, last)
-    assert script.play(range(40), died(PRE, 0)) == [(list(range(40)), last)]
+    probes = [died(PRE, 20), died(PRE, 28), died(PRE, 36)]
+    script.answers += probes
+    rest = [n for n in range(16, 40) if n not in (20, 28, 36)]
+    expected = [(list(range(16)), last), *zip([[20], [28], [36]], probes, strict=True), (rest, last)]
+    assert script.play(range(40), died(PRE, 0)) == expected
+
+
+@pytest.mark.parametrize("settles_alone", [False, True])
+@pytest.mark.parametrize(
+    "bad",
+    [range(20), range(80, 100), range(17, 60), [n for n in range(100) if n % 4], range(1, 17)],
+    ids=["first", "last", "amid", "most", "after a good one"],
+)
+def test_lethal_neighbours_do_not_take_the_others_along(bad, settles_alone):
+    def host(part, condemned):
+        return died() if set(part) & set(bad) - set(condemned) else [one for one in part if one not in condemned]
+
+    answers = [answer for _, answer in outlast(range(100), died(), host, settles_alone=settles_alone)]
+    good = [one for answer in answers if not isinstance(answer, Lost) for one in answer]
+    assert sorted(good) == [n for n in range(100) if n not in bad]
 
 
 def test_a_timeout_is_none_of_the_sixteen():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -26,6 +26,9 @@ LETHAL_IN_A_ROW = 16
 
 Each costs new hosts, so a model that dies of everything must not cost two for each element.
 """
+
+LETHAL_PROBES = 3
+"""So many others are tried alone before that: neighbours are often bad together."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def outlast(
     many of them: whatever else is as large is cut into parts of the size that went well.
 
     Condemned elements are tried once more, so that the host can make their failures of the right value; an element
-    that is lost although condemned is given up. ``TIMEOUTS_BORNE`` and ``LETHAL_IN_A_ROW`` end it all early.
+    that is lost although condemned is given up. ``TIMEOUTS_BORNE`` ends it all early, and so does ``LETHAL_IN_A_ROW``,
+    unless one of ``LETHAL_PROBES`` elements survives that are tried alone then, from all over what is left.
 
     Args:
         positions: distinct places in the batch of the elements that were tried together, at least one.
@@ -112,7 +116,30 @@ def outlast(
         answer is a Lost is to fail with its error. n elements cost at most 5n attempts, whatever attempts return;
         one that is lethal in inference costs at most 2 ceil(log2 n) + 3.
     """
-    trial = _Trial(settles_alone, parts)
+    left, lost = positions, first
+    while True:
+        left, lost = yield from _outlast(left, lost, attempt, _Trial(settles_alone, parts), too_large)
+        if not left:
+            return
+        probes = sorted({(2 * number + 1) * len(left) // (2 * LETHAL_PROBES) for number in range(LETHAL_PROBES)})
+        left, is_hopeless = yield from _probe(probes, left, attempt, lambda answer: isinstance(answer, Lost))
+        if not left:
+            return
+        answer = lost if is_hopeless else attempt(left, {})
+        if is_hopeless or not isinstance(answer, Lost):
+            yield left, answer
+            return
+        lost = answer
+
+
+def _outlast(
+    positions: Sequence[int],
+    first: Lost,
+    attempt: Attempt[ResultT],
+    trial: _Trial,
+    too_large: Callable[[Sequence[int]], None],
+) -> Generator[tuple[Sequence[int], ResultT | Lost], None, tuple[Sequence[int], Lost]]:
+    """As ``outlast``, until too many in a row were lethal; returns those not known of yet, and the last loss."""
     waiting: list[_Part] = []
     groups: list[_Group] = []
     part = _Part(positions, repeatable=True)
@@ -121,9 +148,11 @@ def outlast(
         settled = part.positions
         if isinstance(answer, Lost):
             settled, again = trial.judge(part, answer)
-            if trial.is_hopeless:
-                yield [position for left in (part, *reversed(waiting)) for position in left.positions], answer
-                return
+            if trial.is_over:
+                left = [position for one in (part, *reversed(waiting)) for position in one.positions]
+                known = set(left) if trial.is_late else {*settled, *trial.condemned}
+                yield [position for position in left if position in known], answer
+                return [position for position in left if position not in known], answer
             if answer.timed_out and len(again) > 1:
                 groups.append(_Group(part.positions, len(again[0].positions), len(part.positions), trial.overran))
             waiting.extend(reversed(again))
@@ -136,7 +165,7 @@ def outlast(
                     too_large(group.positions)
                     waiting = [piece for one in waiting for piece in reversed(_recut(one, group))]
         if not waiting:
-            return
+            return (), first
         part = waiting.pop()
         answer = attempt(part.positions, trial.sentences_among(part.positions))
 
@@ -167,19 +196,31 @@ def probe_hosts(
     Yields:
         As ``outlast`` does.
     """
-    others = list(positions)
-    for place in places:
-        others.remove(positions[place])
-        yield [positions[place]], attempt([positions[place]], {})
-        if not is_hopeless():
-            break
+    others, is_dead = yield from _probe(places, positions, attempt, lambda _: is_hopeless())
     if not others:
         return
-    answer = first if is_hopeless() else attempt(others, {})
+    answer = first if is_dead else attempt(others, {})
     if isinstance(answer, Lost) and answer is not first:
         yield from search(others, answer)
     else:
         yield others, answer
+
+
+def _probe(
+    places: Iterable[int],
+    positions: Sequence[int],
+    attempt: Attempt[ResultT],
+    is_hopeless: Callable[[ResultT | Lost], bool],
+) -> Generator[tuple[Sequence[int], ResultT | Lost], None, tuple[list[int], bool]]:
+    """Tries elements alone while it is hopeless; returns the others, and whether it still is."""
+    others = list(positions)
+    for place in places:
+        others.remove(positions[place])
+        answer = attempt([positions[place]], {})
+        yield [positions[place]], answer
+        if not is_hopeless(answer):
+            return others, False
+    return others, True
 
 
 class _Part(NamedTuple):
@@ -226,10 +267,19 @@ class _Trial:
         self._lethal_in_a_row: set[int] = set()
 
     @property
-    def is_hopeless(self) -> bool:
+    def is_late(self) -> bool:
         """Whether what is still unanswered should fail without another attempt."""
-        timeouts = self.overran + self._together_they_overran
-        return timeouts > 1 + TIMEOUTS_BORNE or len(self._lethal_in_a_row) >= LETHAL_IN_A_ROW
+        return self.overran + self._together_they_overran > 1 + TIMEOUTS_BORNE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search ends here."""
+        return self.is_late or len(self._lethal_in_a_row) >= LETHAL_IN_A_ROW
+
+    @property
+    def condemned(self) -> Collection[int]:
+        """Those that have a sentence."""
+        return self._sentences.keys()
 
     def sentences_among(self, positions: Sequence[int]) -> dict[int, Sentence]:
         """The sentences of those that are condemned."""
