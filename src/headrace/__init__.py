@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.core.answer import SKIP
     from headrace.core.card import HandlerCard
     from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
     from headrace.core.errors import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.local.predict import predict
 
 _HOME = {
+    "SKIP": "core.answer",
     "BatchingConfig": "core.config",
     "ConfigurationError": "core.errors",
     "DeviceLostError": "core.errors",
@@ -72,6 +74,7 @@ _HOME = {
 __version__ = "0.1.0"
 
 __all__ = [
+    "SKIP",
     "BatchingConfig",
     "ConfigurationError",
     "DeviceLostError",

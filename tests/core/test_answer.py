@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import array
 import collections
+import copy
 import pickle
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy
 import pandas
 import pyarrow
@@ -14,9 +16,10 @@ import pydantic
 import pytest
 import scipy.sparse
 import torch
+from apache_beam.ml.inference.base import PredictionResult as BeamsResult
 
-from headrace import PredictionCountError, PredictionResult
-from headrace.core.answer import no_columns, predictions_of, wrong_count
+from headrace import SKIP, PredictionCountError, PredictionResult
+from headrace.core.answer import SomeSkipped, no_columns, predictions_of, with_skips_told, wrong_count
 
 
 class Handler:
@@ -145,3 +148,56 @@ def test_the_error_pickles():
     error = wrong_count(Handler(), 3, 1)
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (PredictionCountError, str(error))
+
+
+@pytest.mark.parametrize(
+    "travel",
+    [
+        copy.copy,
+        copy.deepcopy,
+        lambda it: pickle.loads(pickle.dumps(it)),
+        lambda it: cloudpickle.loads(cloudpickle.dumps(it)),
+    ],
+)
+def test_there_is_one_skip(travel):
+    assert travel(SKIP) is SKIP
+    assert travel([SKIP])[0] is SKIP
+    assert repr(SKIP) == "headrace.SKIP"
+
+
+def test_an_error_names_skip():
+    assert "headrace.SKIP for one that has none" in str(wrong_count(Handler(), 2, 1))
+
+
+class Uncomparable:
+    def __eq__(self, other):
+        raise AssertionError("compared")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.5, None, "x"],
+        [],
+        [numpy.zeros(2), numpy.zeros(2)],
+        [Uncomparable()],
+        [PredictionResult(SKIP, 1), BeamsResult(1, [SKIP])],
+        [PredictionResult(1, 2), "x"],
+    ],
+    ids=str,
+)
+def test_without_skips_predictions_are_left_alone(values):
+    found = with_skips_told(values)
+    assert not isinstance(found, SomeSkipped)
+    assert [*map(id, found)] == [*map(id, values)]
+
+
+@pytest.mark.parametrize("skip", [SKIP, PredictionResult("x", SKIP), BeamsResult("x", SKIP, "m")], ids=str)
+@pytest.mark.parametrize("beside", [[], [1], [PredictionResult("y", 1)], [numpy.zeros(2), Uncomparable()]], ids=str)
+def test_skips_are_told_however_they_come(skip, beside):
+    found = with_skips_told([skip, *beside, skip])
+    assert isinstance(found, SomeSkipped)
+    assert found[0] is found[-1] is SKIP
+    assert [*map(id, found[1:-1])] == [*map(id, beside)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult
+from headrace import SKIP, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult
 from headrace.core.conversion import to_results
 
 
@@ -81,6 +81,25 @@ def in_objects(batch):
     return tuple(Record(Colour.RED, Point(example, None)) for example in batch)
 
 
+def skipping(batch):
+    """Some in each of the ways that there are."""
+    for example in batch:
+        answers = (SKIP, PredictionResult(example, SKIP), example, PredictionResult(example, 1))
+        yield answers[len(description(example)) % 4]
+
+
+def nothing(batch):
+    return [SKIP] * len(batch)
+
+
+def in_a_dict(batch):
+    return {"answers": batch}
+
+
+def miscounted(batch):
+    return [batch]
+
+
 def changed(batch):
     """In place, as far as that can be done."""
     for example in batch:
@@ -141,7 +160,7 @@ HANDLERS = {
     what.__name__: Doing(what)
     for what in (
         *(echoed, paired, described, one_by_one, in_columns, as_rows, as_columns_of_one_array, one_for_all, in_objects),
-        *(changed, refused),
+        *(skipping, nothing, in_a_dict, miscounted, changed, refused),
     )
 }
 HANDLERS["keeping"] = Keeping()
@@ -176,28 +195,28 @@ def _with_processing(handler):
 def _never_none(element):
     if element is None:
         raise Odd("None", code=0)
-    return {"given": element}
+    return SKIP if isinstance(element, bool) else {"given": element}
 
 
 def _never_bytes(element):
     if isinstance(element["given"], bytes):
         raise ValueError(element)
     element["seen"] = True
-    return element
+    return SKIP if isinstance(element["given"], float) else element
 
 
 def _as_record(prediction):
-    return Record("prediction", prediction)
+    return SKIP if isinstance(prediction, str) and len(prediction) % 3 == 1 else Record("prediction", prediction)
 
 
 def _short(record):
     if len(repr(record)) > 150:
         raise OverflowError(record)
-    return record
+    return SKIP if len(repr(record)) % 4 == 1 else record
 
 
 def _counted(batch):
-    return [(example, len(batch)) for example in batch]
+    return [SKIP if isinstance(example["given"], int) else (example, len(batch)) for example in batch]
 
 
 def _keyed(element):

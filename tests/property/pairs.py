@@ -6,14 +6,17 @@ import copy
 import pickle
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 
 import behaviours
 import numpy
+from behaviours import description as described
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from headrace import BatchingConfig, Failure, PredictionResult
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded
+from headrace.core.result import Skipped
 from headrace.runtime.hosted import HostedWorker
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.worker import open_worker
@@ -64,19 +67,22 @@ class Told:
 
     def __init__(self):
         self.failed, self.examples, self.loads, self.failed_batches = Counter(), Counter(), Counter(), Counter()
+        self.skipped = Counter()
 
     def on_event(self, event):
         if isinstance(event, BatchCompleted):
             self.examples[event.model] += event.examples
         elif isinstance(event, ElementFailed):
             self.failed[event.stage, repr(event.error)] += 1
+        elif isinstance(event, ElementsSkipped):
+            self.skipped[event.model, event.stage] += event.elements
         elif isinstance(event, BatchFailed):
             self.failed_batches[event.model, repr(event.error)] += 1
         elif isinstance(event, ModelLoaded):
             self.loads[event.model] += 1
 
     def all(self):
-        return self.failed, self.examples, self.loads, self.failed_batches
+        return self.failed, self.examples, self.loads, self.failed_batches, self.skipped
 
 
 class Pair:
@@ -109,6 +115,8 @@ class Pair:
         expected = list(map(describe, here))
         assert list(map(describe, there)) == expected
         assert told[1].all() == told[0].all()
+        skips = [one for outcomes in here for one in outcomes if isinstance(one, Skipped)]
+        assert len(skips) == sum(told[0].skipped.values())
         self._given.append((there, expected))
 
     def close(self):
@@ -132,13 +140,20 @@ def take(given, outcomes):
     for outcome in given:
         if isinstance(outcome, Failure):
             outcomes[outcome.tag].append(outcome)
+        elif isinstance(outcome, Skipped):
+            assert len(outcome.elements) == len(outcome.tags)
+            for tag in outcome.tags:
+                outcomes[tag].append(replace(outcome, tags=[tag], elements=[]))
         else:
             for tag, value in zip(outcome.tags, outcome.values, strict=True):
                 outcomes[tag].append(value)
 
 
 def describe(outcomes):
-    return [describe_failure(one) if isinstance(one, Failure) else behaviours.description(one) for one in outcomes]
+    return [
+        one if isinstance(one, Skipped) else describe_failure(one) if isinstance(one, Failure) else described(one)
+        for one in outcomes
+    ]
 
 
 def describe_failure(failure):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import (
+    SKIP,
     BatchingConfig,
     Failure,
     KeyedModelHandler,
@@ -20,6 +21,8 @@ from headrace import (
     predict,
 )
 from headrace.beam import RunInference
+from headrace.metrics.totals import Totals
+from headrace.runtime.observers import subscribed
 
 COLLECTED: list = []
 
@@ -31,7 +34,7 @@ class Ours(ModelHandler):
     def run_inference(self, batch, model, inference_args=None):
         if any(example % 5 == 4 for example in batch):
             raise ValueError("four")
-        return [example * model for example in batch]
+        return [SKIP if example % 11 == 5 else example * model for example in batch]
 
 
 class Theirs(incumbent.ModelHandler):
@@ -42,7 +45,7 @@ class Theirs(incumbent.ModelHandler):
 def even(number):
     if number % 7 == 6:
         raise KeyError("six")
-    return number
+    return SKIP if number % 13 == 12 else number
 
 
 def with_key(number):
@@ -77,8 +80,8 @@ def through_beam(handler, elements, batching):
     outputs |= {f"{Stage.POSTPROCESSING.value}_{n}": pc for n, pc in enumerate(dead.failed_postprocessing)}
     for label, pcoll in outputs.items():
         _ = pcoll | f"Collect-{label}" >> beam.Map(collect, label)
-    pipeline.run()
-    return Counter(COLLECTED)
+    found = pipeline.run().metrics().query(beam.metrics.MetricsFilter().with_name("skipped_elements_counter"))
+    return Counter(COLLECTED), max((one.result for one in found["counters"]), default=0)
 
 
 def collect(value, label):
@@ -89,8 +92,12 @@ def collect(value, label):
 @given(st.sampled_from(sorted(HANDLERS)), st.lists(st.integers(0, 40), max_size=15), st.integers(1, 6))
 def test_predict_equals_the_pipeline(name, elements, size):
     batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
-    local = predict(HANDLERS[name], elements, on_failure="yield", batching=batching)
-    assert Counter(map(as_pair, local)) == through_beam(HANDLERS[name], elements, batching)
+    totals = Totals()
+    with subscribed(totals):
+        local = list(predict(HANDLERS[name], elements, on_failure="yield", batching=batching))
+    assert (Counter(map(as_pair, local)), totals.skipped) == through_beam(HANDLERS[name], elements, batching)
+    if name != "batches":
+        assert len(local) + totals.skipped == len(elements)
 
 
 @settings(max_examples=25)

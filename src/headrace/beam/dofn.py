@@ -15,7 +15,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.metrics import BeamSink, MetricReplay
 from headrace.beam.surroundings import lingers
-from headrace.core.result import Outcome, Predictions, Stage
+from headrace.core.result import Outcome, Predictions, Skipped, Stage
 from headrace.metrics.inference import InferenceMetrics
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.observers import Everybody
@@ -124,10 +124,19 @@ def dead_letter_tag(stage: Stage, index: int) -> str:
     return f"failed_{stage.value}_{index}"
 
 
+def skipped_tag(stage: Stage, index: int) -> str:
+    """The output that holds what one operation was given for elements that it skipped; nobody need consume it."""
+    return f"skipped_{stage.value}_{index}"
+
+
 def as_outputs(outcome: Outcome) -> Iterable[Output]:
     """An outcome as Beam takes it, each value in the place of its element."""
     if isinstance(outcome, Predictions):
         return map(WindowedValue.with_value, outcome.tags, outcome.values)
+    if isinstance(outcome, Skipped):
+        tag = skipped_tag(outcome.stage, outcome.index)
+        places = map(WindowedValue.with_value, outcome.tags, outcome.elements)
+        return (beam.pvalue.TaggedOutput(tag, place) for place in places)
     tag = dead_letter_tag(outcome.stage, outcome.index)
     return (beam.pvalue.TaggedOutput(tag, outcome.tag.with_value(outcome.record)),)
 

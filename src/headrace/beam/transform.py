@@ -11,9 +11,9 @@ from typing import Any, Generic, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsSideInput
 
-from headrace.beam.dofn import dead_letter_tag
 from headrace.beam.gather import waiting_for_others
 from headrace.beam.monitoring import with_predictions, without_predictions
+from headrace.beam.outputs import Outputs, outputs_of
 from headrace.beam.refresh import as_news
 from headrace.beam.surroundings import on_engine
 from headrace.beam.threshold import check_threshold
@@ -24,8 +24,6 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, PredictionT
 from headrace.core.result import Stage
 from headrace.runtime.prepare import Placement, Request, catching, isolated, prepare
-
-_MAIN = "predictions"
 
 
 class RunInferenceDLQ(NamedTuple):
@@ -115,6 +113,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         self._monitoring_transform = monitoring_transform
         self._threshold: float | None = None
         """Set once exceptions are handled."""
+        self._gives_skipped = False
 
     @classmethod
     def from_callable(cls, model_handler_provider: Callable[..., Any], **kwargs: Any) -> RunInference[Any, Any]:
@@ -159,6 +158,14 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         self._threshold = threshold
         return self
 
+    def with_skipped_elements(self) -> RunInference[ExampleT, PredictionT]:
+        """Gives a PCollection of the elements for which an operation gave ``headrace.SKIP``; applied, it comes last.
+
+        Each is what the operation was given, or, where the model is isolated, what its process was sent.
+        """
+        self._gives_skipped = True
+        return self
+
     def annotations(self) -> dict[str, Any]:
         """What runners that know about models are told about this one."""
         cls = type(self._handler)
@@ -174,39 +181,33 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
     def expand(self, pcoll: beam.PCollection) -> Any:
         """One ParDo; before it a buffer, where unbounded elements are to wait; beside it a check of the threshold."""
         spec = on_engine(replace(self._spec, transform=uuid.uuid4().hex), pcoll.pipeline)  # applied twice, it is two
-        if self._monitoring_transform is not None:
+        checks = self._threshold is not None and self._threshold < 1
+        columnar = checks and spec.plan.batching.columnar
+        if self._monitoring_transform is not None or columnar:
             spec = replace(spec, plan=with_predictions(spec.plan))
         refresh = None if self._model_metadata_pcoll is None else as_news(self._model_metadata_pcoll)
         waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace, refresh, self._arguments)
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
-        if self._threshold is None:
-            values, _ = self._monitored(waiting | "BeamML_RunInference" >> pardo, [])
-            return values
-        tags = self._tags()
-        outputs = waiting | "BeamML_RunInference" >> pardo.with_outputs(
-            *(tag for tags_of_stage in tags.values() for tag in tags_of_stage), main=_MAIN
-        )
-        failed = {stage: [outputs[tag] for tag in tags_of_stage] for stage, tags_of_stage in tags.items()}
-        if self._threshold < 1:
-            check_threshold(pcoll, [letters for stage in Stage for letters in failed[stage]], self._threshold)
-        values, postprocessing = self._monitored(outputs[_MAIN], failed[Stage.POSTPROCESSING])
-        return values, RunInferenceDLQ(failed[Stage.INFERENCE][0], failed[Stage.PREPROCESSING], postprocessing)
+        if self._threshold is None and self._monitoring_transform is None and not self._gives_skipped:
+            return waiting | "BeamML_RunInference" >> pardo
+        outputs = outputs_of(waiting, pardo, spec.plan)
+        if checks:
+            check_threshold(pcoll, outputs, self._threshold or 0, columnar=columnar)
+        if self._monitoring_transform is not None or columnar:
+            outputs, predictions = without_predictions(self._spec.plan, outputs)
+            if self._monitoring_transform is not None:
+                _ = predictions | "BeamML_RunInference_MonitoringOutlet" >> self._monitoring_transform
+        return self._chosen(outputs)
 
-    def _monitored(self, values: Any, letters: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """The same, after the monitoring transform, if there is one, has got its copy."""
-        if self._monitoring_transform is not None:
-            values, letters, predictions = without_predictions(self._spec.plan, values, letters)
-            _ = predictions | "BeamML_RunInference_MonitoringOutlet" >> self._monitoring_transform
-        return values, letters
-
-    def _tags(self) -> dict[Stage, list[str]]:
-        plan = self._spec.plan
-        counts = {
-            Stage.PREPROCESSING: len(plan.preprocess),
-            Stage.INFERENCE: 1,
-            Stage.POSTPROCESSING: len(plan.postprocess),
-        }
-        return {stage: [dead_letter_tag(stage, index) for index in range(n)] for stage, n in counts.items()}
+    def _chosen(self, outputs: Outputs) -> Any:
+        """What the user has asked for."""
+        failed, chosen = outputs.failed, [outputs.values]
+        if self._threshold is not None:
+            (inference,) = failed[Stage.INFERENCE]
+            chosen.append(RunInferenceDLQ(inference, failed[Stage.PREPROCESSING], failed[Stage.POSTPROCESSING]))
+        if self._gives_skipped:
+            chosen.append(outputs.all_skipped())
+        return tuple(chosen) if len(chosen) > 1 else outputs.values
 
 
 def _check_refresh(pcoll: Any, pattern: str | None, kwargs: dict[str, Any]) -> None:

@@ -1,16 +1,54 @@
-"""What a handler may answer to a batch: a list of predictions, one for each example."""
+"""What a handler may answer to a batch: a list of predictions, and in it SKIP for each example that is to have none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from operator import attrgetter
+from types import GeneratorType
+from typing import Any, Final
 
 from headrace.core.errors import PredictionCountError
 
-_RULE = "it must return one prediction for each example, in their order"
+_RULE = "it must return one prediction for each example, in their order, and headrace.SKIP for one that has none"
+_LISTS = {list, tuple, map, GeneratorType}
+"""What most answers are; of other kinds each is looked at."""
 _IN_A_LIST = "; a single prediction goes into a list"
 _SHOWN = 5
 """How many keys of a mapping an error names."""
+
+
+class Skip:
+    """The class of ``headrace.SKIP``, its only object."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "headrace.SKIP"
+
+    def __reduce__(self) -> str:
+        return "SKIP"
+
+
+SKIP: Final = Skip()
+"""What a handler's ``run_inference`` puts in the place of a prediction, and what a preprocessing or postprocessing
+function returns, for an element that is to have no output. It is no failure, and is counted."""
+
+_inference = attrgetter("inference")
+
+
+class SomeSkipped(list[Any]):
+    """Predictions, in which one or more are ``SKIP``."""
+
+
+def with_skips_told(predictions: list[Any]) -> list[Any]:
+    """The same; where some are ``SKIP``, or results (Headrace's or Beam's) of which it is the inference, told so."""
+    kinds = set(map(type, predictions))
+    if Skip not in kinds:
+        wrapping = [kind for kind in kinds if hasattr(kind, "inference")]
+        if not wrapping or (len(wrapping) == len(kinds) and Skip not in set(map(type, map(_inference, predictions)))):
+            return predictions
+    plain = [SKIP if getattr(one, "inference", None) is SKIP else one for one in predictions]
+    return SomeSkipped(plain) if Skip in set(map(type, plain)) else plain
 
 
 def predictions_of(answer: Any, who: object, examples: int | None = None) -> list[Any]:
@@ -27,7 +65,7 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
         PredictionCountError: it is no list of predictions; says what to do.
         Exception: whatever a lazy answer raises.
     """
-    if type(answer) is not list:
+    if type(answer) not in _LISTS:
         for is_it, describe, cure in _NO_LISTS:
             if is_it(answer):
                 raise PredictionCountError(f"{_told(who, examples)} returned {describe(answer)}; {_RULE}{cure}.")
@@ -44,6 +82,14 @@ def no_columns(who: object, rows: int, answer: Any) -> PredictionCountError:
     return PredictionCountError(
         f"{_told(who, rows)} returned {answer!r:.200}; it must return an array, or a dict of arrays of one length, "
         "with one prediction for each row."
+    )
+
+
+def no_skips(who: object) -> PredictionCountError:
+    """What to raise where an answer to columnar elements has ``SKIP`` for a row: a piece of them has one output."""
+    return PredictionCountError(
+        f"{_told(who, None)} returned headrace.SKIP for a row, and of columnar elements single rows cannot be skipped; "
+        "leave BatchingConfig(columnar=True) out, or skip whole elements in preprocessing."
     )
 
 

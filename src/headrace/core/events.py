@@ -62,6 +62,17 @@ class ElementFailed:
 
 
 @dataclass(frozen=True)
+class ElementsSkipped:
+    """An operation gave ``headrace.SKIP``: these elements have no output."""
+
+    model: str
+    """Of inference and postprocessing; of preprocessing empty, as it is where there is only one."""
+    stage: Stage
+    elements: int
+    """How many; of inference on elements that are batches, how many of their examples."""
+
+
+@dataclass(frozen=True)
 class HostLost:
     """A model host hung and was killed, or died; another takes its place."""
 
@@ -118,6 +129,7 @@ Event = (
     | BatchFailed
     | BatchRetried
     | ElementFailed
+    | ElementsSkipped
     | HostLost
     | ModelRefreshed
     | RefreshFailed

@@ -102,7 +102,8 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             inference_args: extra arguments for the model's call, given to ``RunInference``.
 
         Returns:
-            One prediction for each example, in their order; a generator will do.
+            One prediction for each example, in their order; a generator will do. ``headrace.SKIP`` in the place of one
+            leaves the example without an output.
         """
         raise NotImplementedError(type(self))
 
@@ -154,7 +155,8 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     ) -> ModelHandler[PreProcessT, PredictionT, ModelT]:
         """A copy of this handler whose elements go through ``fn`` first.
 
-        Of several functions the last one added runs first: each maps to what the handler so far accepted.
+        Of several functions the last one added runs first: each maps to what the handler so far accepted. An element
+        for which one returns ``headrace.SKIP`` goes no further, and has no output.
         """
         wrapped: ModelHandler[PreProcessT, PredictionT, ModelT]
         _refuse_uncallable(fn)
@@ -164,7 +166,10 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     def with_postprocess_fn(
         self, fn: Callable[[PredictionT], PostProcessT]
     ) -> ModelHandler[ExampleT, PostProcessT, ModelT]:
-        """A copy of this handler whose predictions go through ``fn``; of several, the first one added runs first."""
+        """A copy of this handler whose predictions go through ``fn``; of several, the first one added runs first.
+
+        Where it returns ``headrace.SKIP``, there is no output.
+        """
         wrapped: ModelHandler[ExampleT, PostProcessT, ModelT]
         _refuse_uncallable(fn)
         wrapped = _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])

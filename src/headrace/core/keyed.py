@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from headrace.core.answer import predictions_of, wrong_count
+from headrace.core.answer import SKIP, SomeSkipped, predictions_of, with_skips_told, wrong_count
 from headrace.core.config import OF_THE_TRANSFORM
 from headrace.core.errors import ConfigurationError, UnknownKeyError
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
@@ -246,8 +246,12 @@ class MaybeKeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, Mo
         """Predicts for examples and for (key, example) pairs, in one call even where a batch has both."""
         if not any(isinstance(element, tuple) for element in batch):
             return self.unkeyed.run_inference(batch, model, inference_args)
-        pairs = _pair(self.unkeyed, batch, _examples(batch), model, inference_args)
-        return [(element[0], value) if isinstance(element, tuple) else value for element, value in pairs]
+        keys = [element[0] if isinstance(element, tuple) else None for element in batch]
+        pairs = _pair(self.unkeyed, keys, _examples(batch), model, inference_args)
+        return [
+            pair if pair is SKIP or isinstance(element, tuple) else pair[1]
+            for element, pair in zip(batch, pairs, strict=True)
+        ]
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the examples, and of the keys (pickled) if there are any."""
@@ -280,12 +284,20 @@ def _pair(
     examples: list[Any],
     model: Any,
     args: dict[str, Any] | None,
-) -> list[tuple[Any, Any]]:
+) -> list[Any]:
     """Predictions with their keys; as many as examples, or an error: zipping must not lose any."""
     predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(keys))
     if len(predictions) != len(keys):
         raise wrong_count(handler, len(keys), len(predictions))
-    return list(zip(keys, predictions, strict=True))
+    return with_keys(keys, with_skips_told(predictions))
+
+
+def with_keys(keys: Sequence[Any], predictions: list[Any]) -> list[Any]:
+    """Pairs of them; ``SKIP`` stays alone."""
+    pairs = list(zip(keys, predictions, strict=True))
+    if not isinstance(predictions, SomeSkipped):
+        return pairs
+    return SomeSkipped(SKIP if pair[1] is SKIP else pair for pair in pairs)
 
 
 def _positions_by(keys: Sequence[Any], group_of: Any) -> dict[Any, list[int]]:

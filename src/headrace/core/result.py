@@ -50,6 +50,20 @@ class Predictions(NamedTuple):
     """The prediction for each, postprocessed; with its key where the elements have keys."""
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """Outcomes of elements that are to have no output: an operation gave ``headrace.SKIP`` for them."""
+
+    stage: Stage
+    index: int
+    """Which operation of its stage, as of a ``Failure``."""
+    tags: list[Any]
+    """What the adapter gave with each element, untouched."""
+    elements: list[Any]
+    """What the operation was given for each, or, where it runs in a host, what was sent there; of an inference on an
+    element that is a batch, the batch."""
+
+
 class Caught(NamedTuple):
     """An exception that was caught, with its traceback as text.
 
@@ -170,4 +184,4 @@ def _found_by_name(cls: type) -> bool:
     return found is cls
 
 
-Outcome = Predictions | Failure
+Outcome = Predictions | Failure | Skipped

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import Any, Literal
 
+from headrace.core.answer import SKIP
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError
-from headrace.core.result import Failure, Outcome
+from headrace.core.result import Failure, Outcome, Skipped
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Placement, Request, catching, prepare
 from headrace.runtime.session import SessionSpec
@@ -49,8 +51,8 @@ def predict(
         timeout: the longest that one operation, or the loading of a model, may take, in seconds; implies ``isolate``.
 
     Returns:
-        An iterator over predictions (and Failures). It loads the model when it is first asked for an item, and lets
-        go of it at its end or when it is closed.
+        An iterator over predictions (and Failures); nothing comes for an element that was skipped (``headrace.SKIP``).
+        It loads the model when it is first asked for an item, and lets go of it at its end or when it is closed.
 
     Raises:
         ConfigurationError: at once, if something is wrong with the arguments.
@@ -95,10 +97,8 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     try:
         bundle = worker.bundle(Everybody())
         for element in iterable:
-            for _, value in _tagged(bundle.add(element, None)):
-                yield value
-        for _, value in _tagged(bundle.finish()):
-            yield value
+            yield from _unskipped(bundle.add(element, None))
+        yield from _unskipped(bundle.finish())
     finally:
         worker.close()
 
@@ -115,17 +115,25 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
             if len(early) > _LONGEST_QUEUE and due not in early:
                 early.update(_tagged(bundle.finish()))
             while due in early:
-                yield early.pop(due)
+                if (value := early.pop(due)) is not SKIP:
+                    yield value
                 due += 1
         early.update(_tagged(bundle.finish()))
-        yield from (early[place] for place in sorted(early))
+        yield from (early[place] for place in sorted(early) if early[place] is not SKIP)
     finally:
         worker.close()
 
 
+def _unskipped(outcomes: Iterable[Outcome]) -> Iterator[Any]:
+    return (value for _, value in _tagged(outcomes) if value is not SKIP)
+
+
 def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:
+    """Each element's place with what comes of it; ``SKIP`` for nothing."""
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             yield outcome.tag, outcome
+        elif isinstance(outcome, Skipped):
+            yield from zip(outcome.tags, repeat(SKIP))
         else:
             yield from zip(outcome.tags, outcome.values, strict=True)

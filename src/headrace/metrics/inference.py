@@ -8,6 +8,7 @@ from headrace.core.events import (
     BatchCompleted,
     BatchFailed,
     BatchRetried,
+    ElementsSkipped,
     Event,
     HostLost,
     ModelLoaded,
@@ -37,6 +38,7 @@ class InferenceMetrics:
     num_inferences                       counter      examples that the model answered
     failed_batches_counter               counter      batches that did not go through as a whole
     retried_batches_counter              counter      calls repeated, for a passing reason; not one of Beam's
+    skipped_elements_counter             counter      elements that an operation has skipped; not one of Beam's
     inference_request_batch_size         distribution examples in a batch
     inference_request_batch_byte_size    distribution bytes in a batch
     inference_batch_latency_micro_secs   distribution microseconds in ``run_inference``, lazy results included
@@ -74,6 +76,8 @@ class InferenceMetrics:
             self._increment(event.model, "failed_batches_counter", 1)
         elif isinstance(event, BatchRetried):
             self._increment(event.model, "retried_batches_counter", 1)
+        elif isinstance(event, ElementsSkipped):
+            self._increment(event.model, "skipped_elements_counter", event.elements)
         elif isinstance(event, HostLost):
             self._increment(event.model, "model_host_timeouts" if event.timed_out else "model_host_deaths", 1)
         elif isinstance(event, ModelLoaded):

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 from headrace.core.errors import as_type_name
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Event, ModelLoaded
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, Event, ModelLoaded
 
 
 @dataclass
@@ -22,6 +22,8 @@ class Totals:
     loads: int = 0
     load_seconds: float = 0.0
     model_bytes: int = 0
+    skipped: int = 0
+    """Elements without an output, on purpose."""
     failures: dict[tuple[str, str], int] = field(default_factory=dict)
     """How many elements failed, by stage and error type."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -49,6 +51,8 @@ class Totals:
                 self.loads += 1
                 self.load_seconds += event.seconds
                 self.model_bytes += event.bytes
+            elif isinstance(event, ElementsSkipped):
+                self.skipped += event.elements
             elif isinstance(event, ElementFailed):
                 key = (event.stage.value, as_type_name(event.error))
                 self.failures[key] = self.failures.get(key, 0) + 1

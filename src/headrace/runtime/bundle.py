@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from headrace.core.events import Observer
-from headrace.core.result import Caught, Failure, Outcome, Stage
+from headrace.core.result import Caught, Failure, Outcome, Skipped, Stage
 from headrace.runtime.lane import Lane, Task
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, Queues
@@ -58,7 +58,7 @@ class Bundle:
         self._direct = None if worker.plan.preprocess else self._queues.direct
         self._lane = lane
         self._run = self._steps.run if lane is None else self._run_overlapping
-        self._pending: deque[Task | Failure] = deque()
+        self._pending: deque[Task | Failure | Skipped] = deque()
         """Batches on their way, and what comes after them."""
         self._moment = self._clock.time_ns()
         """When the last batch ended, or the bundle began."""
@@ -85,9 +85,9 @@ class Bundle:
         self._steps.tell_news()
 
     def _add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        element, failure = self._steps.preprocess(element, tag)
-        if failure is not None:
-            return self._in_turn(failure)
+        element, outcome = self._steps.preprocess(element, tag)
+        if outcome is not None:
+            return self._in_turn(outcome)
         try:
             batches = self._queues.add(element, tag)
         except self._caught as error:
@@ -95,10 +95,10 @@ class Bundle:
         # No iterator around the user's code: to it a StopIteration would be its end, and the elements would be lost.
         return [outcome for name, batch in batches for outcome in self._run(name, batch)] if batches else ()
 
-    def _in_turn(self, failure: Failure) -> list[Outcome]:
+    def _in_turn(self, outcome: Failure | Skipped) -> list[Outcome]:
         if not self._pending:
-            return [failure]
-        self._pending.append(failure)
+            return [outcome]
+        self._pending.append(outcome)
         return self._collect(Lane.in_flight)
 
     def _run_overlapping(self, name: Any, batch: AnyBatch) -> list[Outcome]:
@@ -121,7 +121,7 @@ class Bundle:
         outcomes: list[Outcome] = []
         while self._pending:
             first = self._pending[0]
-            if isinstance(first, Failure):
+            if isinstance(first, Failure | Skipped):
                 outcomes.append(first)
             elif self._lane is not None and (first.is_done or self._lane.on_their_way > on_their_way):
                 outcomes += self._lane.collect(first, self._steps)

@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from headrace.core.answer import SKIP
 from headrace.core.errors import HostDiedError
-from headrace.core.events import BatchCompleted, BatchFailed, Event, HostLost
+from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.servant import Done, Work
 from headrace.runtime.session import ModelElsewhere
+
+_COUNTED_HERE = (BatchCompleted, BatchFailed, ElementsSkipped)
 
 
 class HostOutOfMemoryError(HostDiedError, MemoryError):
@@ -43,8 +46,11 @@ class HostedModel(ModelElsewhere):
             raise self._error(answer, len(rows))
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
-        self._tell(event for event in answer.events if not isinstance(event, BatchCompleted | BatchFailed))
-        return [prediction for _, prediction in predictions]
+        self._tell(event for event in answer.events if not isinstance(event, _COUNTED_HERE))
+        answers: list[Any] = [SKIP] * len(rows)
+        for place, (_, prediction) in zip(answer.tags, predictions, strict=True):
+            answers[place] = prediction
+        return answers
 
     def _lost(self, loss: Loss, work: Work, rows: list[Any]) -> Answer:
         self._tell([HostLost(str(self._name), loss.timed_out, loss.ending)])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from headrace.core.config import BatchingConfig, PlacementConfig
 from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
 from headrace.core.events import Event, ModelLoaded
+from headrace.core.result import Skipped
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
 from headrace.hosting.memory import memory_available, memory_limit
@@ -291,10 +292,12 @@ class _Elements:
         """Reads one more; whether there was one."""
         for row in self._rows:
             self._read += 1
-            element, failure = self._operations.preprocess(row, None)
+            element, outcome = self._operations.preprocess(row, None)
+            if isinstance(outcome, Skipped):
+                continue
             try:
-                if failure is not None:
-                    raise failure.error
+                if outcome is not None:
+                    raise outcome.error
                 name = self._plan.handler.cohort(element[0]) if self._plan.routed else next(iter(self._plan.models))
             except Exception as error:
                 self.trouble = self.trouble or f"no row can be preprocessed: {as_type_name(error)}: {error}"

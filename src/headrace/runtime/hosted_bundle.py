@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from headrace.batching.batcher import Batcher
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
-from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.outlast import Attempt, Lost, Sentence, outlast, parts_after_timeout, probe_hosts
 from headrace.hosting.exceptions import with_traceback_of
@@ -109,9 +109,9 @@ class HostedBundle:
             Exception: an operation failed, and the session does not catch this exception.
         """
         if self._here is not None:
-            element, failure = self._here.preprocess(element, tag)
-            if failure is not None:
-                return [failure]
+            element, outcome = self._here.preprocess(element, tag)
+            if outcome is not None:
+                return [outcome]
         if self._before is None:
             return self._queue(element, tag)
         batch = self._before.add(element, tag)
@@ -214,7 +214,7 @@ class HostedBundle:
         for size, seconds in done.observations:
             self._session.sizes[task.work.model].observe(size, seconds)
             self._models.note_call(task.work.model, seconds)
-        if rows:
+        if rows or done.skipped:
             self._breaker(task.work).record(succeeded=True)
         yield from (self._at_home(task, failure.tag, failure) for failure in done.failures)
         tags = [task.batch.tags[position] for position in done.tags]
@@ -224,6 +224,7 @@ class HostedBundle:
             yield Predictions(tags, rows)
         else:
             self._preprocessed.extend(zip(rows, tags, strict=True))
+        yield from (_skipped_at_home(task, skipped) for skipped in done.skipped)
 
     def _raised(self, task: _Task, raised: Raised) -> None:
         self._tell(raised.events)
@@ -288,7 +289,7 @@ class HostedBundle:
                 for _, alike in groupby(positions, losses.__getitem__):
                     yield from self._give_up_lost(settled(list(alike)), answer)
             else:
-                succeeded = succeeded or bool(answer[1])
+                succeeded = succeeded or bool(answer[1]) or bool(getattr(answer[0], "skipped", ()))
                 yield from self._outcomes(settled(positions), answer)
         if not succeeded:
             breaker.record(succeeded=False)
@@ -370,3 +371,9 @@ class HostedBundle:
     def _tell(self, events: Iterable[Event]) -> None:
         for event in events:
             self._observer.on_event(event)
+
+
+def _skipped_at_home(task: _Task, skipped: Skipped) -> Skipped:
+    """The same with the elements' own tags, and the elements themselves where the host has not sent others."""
+    tags, elements = ([given[place] for place in skipped.tags] for given in (task.batch.tags, task.batch.elements))
+    return replace(skipped, tags=tags, elements=skipped.elements or elements)

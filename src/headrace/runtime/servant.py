@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,7 +12,7 @@ from headrace.batching.batcher import Batch
 from headrace.batching.columnar import as_columns
 from headrace.core.errors import DeviceLostError
 from headrace.core.events import ElementFailed, Event
-from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.device import device_loss, in_a_line
 from headrace.failures.outlast import Sentence
 from headrace.hosting.encoding import encode
@@ -57,10 +57,12 @@ class Done(NamedTuple):
     tags: list[int]
     """The position of each row's element."""
     failures: list[Failure]
-    """Their tags are positions."""
+    """Their tags are positions, as are those of what was skipped."""
     events: list[Event]
     observations: list[tuple[float, float | None]]
     """Batch sizes, and the seconds that the choice of the next size should reckon with; see ``SizeController``."""
+    skipped: Sequence[Skipped] = ()
+    """With elements only where the owner does not have them: of postprocessing."""
 
 
 class Raised(NamedTuple):
@@ -162,7 +164,8 @@ class InferenceServant:
             else:
                 events.append(ElementFailed(Stage.INFERENCE, problem.error))
                 failures.append(self._spec.plan.failure(tag, Stage.INFERENCE, 0, _shown(row), problem))
-        head = answer.head._replace(tags=tags, failures=failures)
+        skipped = [replace(one, elements=list(map(_as_sent, one.elements))) for one in answer.head.skipped]
+        head = answer.head._replace(tags=tags, failures=failures, skipped=skipped)
         reducers = _stand_ins(events, [failure.error for failure in failures])
         return Answer(head, rows, tags, reducers, answer.echoes)
 
@@ -260,12 +263,12 @@ def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
     good = Batch([], [], work.weight, work.useful)
     outcomes: list[Outcome] = []
     for position, row in enumerate(rows):
-        element, failure = steps.preprocess(row, position) if work.preprocess else (row, None)
+        element, outcome = steps.preprocess(row, position) if work.preprocess else (row, None)
         sentence = work.sentences.get(position)
-        if failure is None and sentence is not None and sentence.stage is Stage.INFERENCE:
-            failure = steps.fail(position, Stage.INFERENCE, 0, element, Caught.of(sentence.error))
-        if failure is not None:
-            outcomes.append(failure)
+        if outcome is None and sentence is not None and sentence.stage is Stage.INFERENCE:
+            outcome = steps.fail(position, Stage.INFERENCE, 0, element, Caught.of(sentence.error))
+        if outcome is not None:
+            outcomes.append(outcome)
         else:
             good.elements.append(element)
             good.tags.append(position)
@@ -289,11 +292,15 @@ def _without_traceback(outcomes: Iterable[Outcome], sentences: Mapping[int, Sent
 
 
 def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, float | None]]) -> Answer:
-    done = Done([], [], events, observations)
+    skipped: list[Skipped] = []
+    done = Done([], [], events, observations, skipped)
     rows: list[Any] = []
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             done.failures.append(replace(outcome, source=None))  # which the owner has
+        elif isinstance(outcome, Skipped):
+            is_known = outcome.stage is not Stage.POSTPROCESSING
+            skipped.append(replace(outcome, elements=[]) if is_known else outcome)
         else:
             done.tags.extend(outcome.tags)
             rows.extend(outcome.values)
@@ -316,14 +323,17 @@ def _stand_ins(events: list[Event], errors: list[BaseException]) -> dict[type, A
 
 
 def _sendable(failure: Failure) -> Failure:
-    problem = _problem(failure.element)
-    return failure if problem is None else replace(failure, element=_shown(failure.element))
+    return replace(failure, element=_as_sent(failure.element))
+
+
+def _as_sent(value: Any) -> Any:
+    return value if _problem(value) is None else _shown(value)
 
 
 def _shown(value: Any) -> Any:
     """A text in place of what cannot be sent; in a pair, as of a key and an example, in place of what of it cannot."""
     if type(value) is tuple:
-        return tuple(item if _problem(item) is None else _shown(item) for item in value)
+        return tuple(map(_as_sent, value))
     try:
         return f"{value!r:.200}"
     except Exception:

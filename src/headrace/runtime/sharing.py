@@ -13,7 +13,7 @@ from headrace.batching.size import SizeController
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import PredictionCountError
-from headrace.core.result import Failure, Outcome, Predictions
+from headrace.core.result import Failure, Outcome, Predictions, Skipped
 
 Run = Callable[[Any, Batch], Sequence[Outcome]]
 """Runs a batch of the model of a name."""
@@ -201,9 +201,12 @@ def _apart(outcome: Outcome) -> Iterable[tuple[Member, Outcome]]:
     if isinstance(outcome, Failure):
         owner, tag = outcome.tag
         return [(owner, replace(outcome, tag=tag))]
-    parts: dict[Member, Predictions] = {}
-    for (owner, tag), value in zip(outcome.tags, outcome.values, strict=True):
-        part = parts.get(owner) or parts.setdefault(owner, Predictions([], []))
-        part.tags.append(tag)
-        part.values.append(value)
-    return parts.items()
+    tags: dict[Member, list[Any]] = {}
+    values: dict[Member, list[Any]] = {}
+    all_values = outcome.elements if isinstance(outcome, Skipped) else outcome.values
+    for (owner, tag), value in zip(outcome.tags, all_values, strict=True):
+        tags.setdefault(owner, []).append(tag)
+        values.setdefault(owner, []).append(value)
+    if isinstance(outcome, Skipped):
+        return [(owner, replace(outcome, tags=own, elements=values[owner])) for owner, own in tags.items()]
+    return [(owner, Predictions(own, values[owner])) for owner, own in tags.items()]

@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import Any, Protocol
 
+from headrace.core.answer import SKIP, SomeSkipped
 from headrace.core.clock import sleep_of
 from headrace.core.errors import DeviceLostError
-from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried, ElementFailed, Event, Observer
-from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.core.events import (
+    BatchCompleted,
+    BatchFailed,
+    BatchRetried,
+    ElementFailed,
+    ElementsSkipped,
+    Event,
+    Observer,
+)
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.ladder import Judge, Rung, climb
 from headrace.failures.memory import is_out_of_memory
 from headrace.failures.retry import Patience
@@ -83,19 +93,21 @@ class Operations:
         self._observer = observer
         self._watch = watch
 
-    def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | None]:
-        """The preprocessed element and None; or None and the failure."""
+    def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | Skipped | None]:
+        """The preprocessed element and None; or None and its outcome, which it then has already."""
         watch, source = self._watch, element
         for index, operation in enumerate(self._plan.preprocess):
             try:
                 if watch is not None:
                     watch.operation(Stage.PREPROCESSING, tag, index)
-                element = operation(element)
+                given, element = element, operation(element)
             except BaseException as error:
                 if not catches(self._spec, error):
                     raise
                 failure = self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error), source=source)
                 return None, failure
+            if element is SKIP:
+                return None, self.skip(Skipped(Stage.PREPROCESSING, index, [tag], [given]))
         return element, None
 
     def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
@@ -105,23 +117,35 @@ class Operations:
         watch = self._watch
         good = Predictions([], [])
         outcomes: list[Outcome] = [good]
+        skipped: dict[int, Skipped] = {}
         for tag, given in zip(tags, values, strict=True):
-            value = given
+            value: Any = given
             for index, operation in enumerate(self._plan.postprocess):
                 try:
                     if watch is not None:
                         watch.operation(Stage.POSTPROCESSING, tag, index)
-                    value = operation(value)
+                    before, value = value, operation(value)
                 except BaseException as error:
                     if not catches(self._spec, error):
                         raise
                     caught = Caught.of(error)
                     outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, caught, model=model))
                     break
+                if value is SKIP:
+                    those = skipped.setdefault(index, Skipped(Stage.POSTPROCESSING, index, [], []))
+                    those.tags.append(tag)
+                    those.elements.append(before)
+                    break
             else:
                 good.tags.append(tag)
                 good.values.append(value)
-        return outcomes
+        return [*outcomes, *(self.skip(those, model) for those in skipped.values())]
+
+    def skip(self, skipped: Skipped, model: Any = ONLY) -> Skipped:
+        """The same; the observer is told."""
+        label = "" if skipped.stage is Stage.PREPROCESSING else self._plan.label(model)
+        self._observer.on_event(ElementsSkipped(label, skipped.stage, len(skipped.tags)))
+        return skipped
 
     def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught, **more: Any) -> Failure:
         """The outcome of an element that an operation could not do, see ``Plan.failure``; the observer is told."""
@@ -266,8 +290,14 @@ class Steps(Operations):
         return [fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
 
     def _deliver(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
-        tags = batch.tags * len(predictions) if self._plan.prebatched else batch.tags
-        return self.postprocess(tags, predictions, name)
+        times = len(predictions) if self._plan.prebatched else 1
+        tags = batch.tags * times
+        if not isinstance(predictions, SomeSkipped):
+            return self.postprocess(tags, predictions, name)
+        kept, left = ([(value is SKIP) == is_left for value in predictions] for is_left in (False, True))
+        elements = list(compress(batch.elements * times, left))
+        skipped = self.skip(Skipped(Stage.INFERENCE, 0, list(compress(tags, left)), elements), name)
+        return [*self.postprocess(list(compress(tags, kept)), list(compress(predictions, kept)), name), skipped]
 
     def _tell_failed(self, name: Any, size: int, error: BaseException) -> None:
         self._observer.on_event(BatchFailed(self._plan.label(name), size, error))

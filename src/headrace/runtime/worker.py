@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from headrace.batching.columnar import joined, owned, rows_in, split
 from headrace.batching.footprint import footprint
-from headrace.core.answer import no_columns, predictions_of, wrong_count
+from headrace.core.answer import (
+    SomeSkipped,
+    no_columns,
+    no_skips,
+    predictions_of,
+    with_skips_told,
+    wrong_count,
+)
 from headrace.core.events import BatchCompleted, Observer
-from headrace.core.keyed import NO_PAIRS, not_pairs
+from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.result import PredictionResult
 from headrace.failures.retry import may_pass
 from headrace.runtime.bundle import AnyBundle, Bundle
@@ -160,7 +167,8 @@ class Worker(AnyWorker):
         """One call of the model.
 
         Returns:
-            Predictions, with their keys where elements have keys; what happened; and how many seconds the choice of
+            Predictions, with their keys where elements have keys (those that are ``SKIP`` without, in a
+            ``SomeSkipped``); what happened; and how many seconds the choice of
             the batch size should reckon with.
 
         Raises:
@@ -180,8 +188,9 @@ class Worker(AnyWorker):
         learnt = learning_clock() - began if learning_clock else seconds
         if len(predictions) != len(elements) and not self.plan.prebatched:
             raise wrong_count(handler, len(elements), len(predictions))
+        predictions = with_skips_told(predictions)
         if keys is not None:
-            predictions = list(zip(keys, predictions, strict=True))
+            predictions = with_keys(keys, predictions)
         batch = elements[0] if self.plan.prebatched else elements
         count = len(batch) if hasattr(batch, "__len__") else len(predictions)
         if self.plan.batching.columnar:
@@ -239,8 +248,18 @@ def _columns_answered(
         raise no_columns(who, sum(rows), predictions)
     if found != sum(rows):
         raise wrong_count(who, sum(rows), found)
+    if _has_skips(predictions):
+        raise no_skips(who)
     pairs = zip(map(owned, pieces), map(owned, split(predictions, rows)), strict=True)
     return [PredictionResult(*pair, model_id) for pair in pairs]
+
+
+def _has_skips(predictions: Any) -> bool:
+    """Whether an array, a list, or one of a dict of those, has ``SKIP`` in it."""
+    if isinstance(predictions, Mapping):
+        return any(map(_has_skips, predictions.values()))
+    of_objects = isinstance(predictions, list) or getattr(getattr(predictions, "dtype", None), "hasobject", False)
+    return of_objects and isinstance(with_skips_told(list(predictions)), SomeSkipped)
 
 
 def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:

@@ -18,6 +18,7 @@ import pyarrow
 
 from headrace.beam.job.positions import place_at
 from headrace.beam.job.rows import BrokenLine, ExampleOfRow, Examples, Row
+from headrace.core.answer import predictions_of
 from headrace.core.config import BatchingConfig
 from headrace.core.conversion import to_results
 from headrace.core.result import PredictionResult
@@ -134,7 +135,8 @@ class _OverBlocks:
         handler: Any = super()
         if blocks[0].batch is None:
             examples = [block.example for block in blocks]
-            return list(handler.run_inference(examples, model, inference_args))
+            answer = handler.run_inference(examples, model, inference_args)
+            return predictions_of(answer, self, len(examples))
         return _as_column(handler.run_columns(columns_of(blocks), model, inference_args))
 
     def __reduce_ex__(self, protocol: Any) -> Any:

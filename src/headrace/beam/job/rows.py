@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from headrace.core.answer import SKIP
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.keyed import KeyedModelHandler, mappings_of
@@ -197,8 +198,9 @@ class _OnValue:
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
 
-    def __call__(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
-        return pair[0], self._function(pair[1])
+    def __call__(self, pair: tuple[Any, Any]) -> Any:
+        value = self._function(pair[1])
+        return SKIP if value is SKIP else (pair[0], value)
 
 
 class _OfExample:

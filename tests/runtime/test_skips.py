@@ -1,0 +1,313 @@
+"""Elements that are skipped on purpose: no output, no failure, and counted, wherever and however the model runs."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy
+import pytest
+
+from headrace import (
+    SKIP,
+    BatchingConfig,
+    Failure,
+    KeyedModelHandler,
+    KeyModelMapping,
+    MaybeKeyedModelHandler,
+    ModelHandler,
+    PredictionCountError,
+    PredictionResult,
+    Stage,
+    predict,
+)
+from headrace.batching.batcher import Batch
+from headrace.batching.size import FixedSize
+from headrace.core.result import Predictions, Skipped
+from headrace.metrics.totals import Totals
+from headrace.runtime.observers import subscribed
+from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.sharing import Sharing
+from headrace.runtime.worker import open_worker
+from headrace.testing import FakeClock
+
+
+class Choosy(ModelHandler):
+    """Doubles; skips multiples of 3 in one way, and of 7 in the other; cannot do 11. Records what it has seen."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen = []
+
+    def load_model(self):
+        return 2
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.seen += batch
+        if 11 in batch:
+            raise ValueError("eleven")
+        return [SKIP if n % 3 == 0 else PredictionResult(n, SKIP if n % 7 == 0 else model * n) for n in batch]
+
+
+def skip_multiples_of_5(n):
+    return SKIP if n % 5 == 0 else n
+
+
+def skip_above_50(result):
+    return SKIP if result.inference > 50 else result.inference
+
+
+def counted(handler, elements, **options):
+    """What comes out, and how many were skipped."""
+    totals = Totals()
+    with subscribed(totals):
+        found = list(predict(handler, elements, on_failure="yield", **options))
+    return found, totals
+
+
+NUMBERS = range(1, 41)
+DOUBLES = [2 * n for n in NUMBERS if n % 3 and n % 7 and n % 5 and n <= 25 and n != 11]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_rows_in_are_predictions_and_failures_and_skips(size, ordered):
+    handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
+    found, totals = counted(handler, NUMBERS, batching=BatchingConfig(size, size), ordered=ordered)
+    failures = [one for one in found if isinstance(one, Failure)]
+    assert [failure.element for failure in failures] == [11]
+    assert sorted(one for one in found if one not in failures) == DOUBLES
+    assert len(found) + totals.skipped == len(NUMBERS)
+    if ordered:
+        assert found.index(failures[0]) == DOUBLES.index(2 * 13)
+
+
+def test_the_model_never_sees_what_preprocessing_skips():
+    handler = Choosy()
+    assert len(list(predict(handler.with_preprocess_fn(skip_multiples_of_5), range(20)))) == 8
+    assert not [n for n in handler.seen if n % 5 == 0]
+
+
+def test_functions_behind_one_that_skips_are_not_called():
+    called = []
+    handler = Choosy().with_preprocess_fn(called.append).with_preprocess_fn(lambda n: SKIP)
+    assert list(predict(handler.with_postprocess_fn(called.append), [1, 2])) == []
+    handler = Choosy().with_postprocess_fn(lambda one: SKIP).with_postprocess_fn(called.append)
+    assert list(predict(handler, [1, 2])) == []
+    assert called == []
+
+
+def test_skips_need_no_memory_of_the_elements_before_them():
+    waiting = iter(
+        predict(Choosy(max_batch_size=10).with_preprocess_fn(lambda n: SKIP if n < 30_000 else n), range(30_010))
+    )
+    assert next(waiting).inference == 60_002
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_keys(by_key):
+    models = [KeyModelMapping(["even"], Choosy()), KeyModelMapping(["odd"], Choosy())] if by_key else Choosy()
+    pairs = [("odd" if n % 2 else "even", n) for n in NUMBERS if n != 11]
+    handler = KeyedModelHandler(models).with_postprocess_fn(lambda pair: (pair[0], pair[1].inference))
+    found, totals = counted(handler, pairs, batching=BatchingConfig(5, 5))
+    assert sorted(found) == sorted((key, 2 * n) for key, n in pairs if n % 3 and n % 7)
+    assert len(found) + totals.skipped == len(pairs)
+
+
+class Mine(KeyedModelHandler):
+    """Is left to itself, since it may do something else with keys."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return super().run_inference(batch, model, inference_args)
+
+
+KEYED = {
+    "one": lambda: Mine(Choosy()),
+    "two": lambda: Mine([KeyModelMapping(["a"], Choosy()), KeyModelMapping(["b"], Choosy())]),
+    "maybe": lambda: MaybeKeyedModelHandler(Choosy()),
+}
+
+
+@pytest.mark.parametrize("make", KEYED.values(), ids=KEYED)
+def test_handlers_that_do_the_keys_themselves(make):
+    found, totals = counted(make(), [("a", 1), ("b", 3), ("a", 7), ("b", 2)], batching=BatchingConfig(4, 4))
+    assert [(key, one.inference) for key, one in found] == [("a", 2), ("b", 4)]
+    assert totals.skipped == 2
+
+
+def test_examples_without_keys_where_there_may_be_some():
+    found, totals = counted(MaybeKeyedModelHandler(Choosy()), [1, 3, ("a", 2), ("a", 3)], batching=BatchingConfig(4, 4))
+    assert [getattr(one, "inference", None) or (one[0], one[1].inference) for one in found] == [2, ("a", 4)]
+    assert totals.skipped == 2
+
+
+def test_batches_as_elements():
+    found, totals = counted(Choosy().with_no_batching(), [[1, 2, 3], [6], [4]])
+    assert [one.inference for one in found] == [2, 4, 8]
+    assert totals.skipped == 2
+
+
+class Columns(Choosy):
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def run_columns(self, columns, model, inference_args=None):
+        return self.answer(columns)
+
+
+def test_columnar_elements_are_skipped_as_wholes():
+    handler = Columns(lambda rows: 2 * rows).with_preprocess_fn(lambda rows: SKIP if rows[0] < 0 else rows)
+    handler = handler.with_postprocess_fn(lambda one: SKIP if len(one.inference) == 1 else one.inference.tolist())
+    elements = [numpy.array(rows) for rows in ([1, 2], [-1, 2], [7], [3, 4, 5])]
+    found, totals = counted(handler, elements, batching=BatchingConfig(3, 10, columnar=True))
+    assert found == [[2, 4], [6, 8, 10]]
+    assert totals.skipped == 2
+
+
+ANSWERS = {
+    "list": lambda rows: [SKIP, *rows[1:]],
+    "results": lambda rows: [PredictionResult(row, SKIP) for row in rows],
+    "objects": lambda rows: numpy.array([SKIP, *rows[1:]], dtype=object),
+    "dict": lambda rows: {"a": rows, "b": [SKIP, *rows[1:]]},
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_rows_of_columnar_elements_cannot_be_skipped(answer):
+    batching = BatchingConfig(3, 10, columnar=True)
+    with pytest.raises(
+        PredictionCountError, match=r"Columns.run_columns returned headrace.SKIP for a row, and .* columnar"
+    ):
+        list(predict(Columns(answer), [numpy.arange(3)], batching=batching))
+
+
+ELSEWHERE = {
+    "isolated": {"isolate": True},
+    "mapped": {"placement": "machine"},
+    "mapped by a host": {"placement": "machine", "isolate": True},
+}
+
+
+class Copies(Choosy):
+    def model_copies(self):
+        return 2
+
+
+@pytest.mark.parametrize("options", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_elsewhere_it_is_the_same(options, runtime):
+    handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
+    found, totals = counted(handler, NUMBERS, batching=BatchingConfig(7, 7), **options)
+    assert [one for one in found if not isinstance(one, Failure)] == DOUBLES
+    assert len(found) + totals.skipped == len(NUMBERS)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_in_the_machines_hosts_too(keyed, runtime):
+    handler = (
+        KeyedModelHandler([KeyModelMapping(["a"], Unpicklable()), KeyModelMapping(["b"], Choosy())])
+        if keyed
+        else Copies()
+    )
+    elements = [("ab"[n % 2], n) for n in NUMBERS if n != 11] if keyed else [n for n in NUMBERS if n != 11]
+    found, totals = counted(handler, elements, batching=BatchingConfig(7, 7), placement="machine")
+    assert len(found) == len([n for n in NUMBERS if n % 3 and n % 7 and n != 11])
+    assert len(found) + totals.skipped == len(elements)
+
+
+class Unpicklable(Choosy):
+    """Its model lives in one of the machine's hosts."""
+
+    def load_model(self):
+        return Two(threading.Lock())
+
+
+class Two:
+    def __init__(self, lock):
+        self.lock = lock
+
+    def __mul__(self, n):
+        return 2 * n
+
+
+def test_outcomes_tell_what_each_operation_was_given():
+    handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
+    outcomes = outcomes_of(handler, [5, 3, 28, 1, 29])
+    assert sorted(
+        (one.stage.value, one.index, one.tags, one.elements) for one in outcomes if isinstance(one, Skipped)
+    ) == [
+        ("inference", 0, [1, 2], [3, 28]),
+        ("postprocessing", 0, [4], [PredictionResult(29, 58)]),
+        ("preprocessing", 0, [0], [5]),
+    ]
+    assert [one for one in outcomes if isinstance(one, Predictions)] == [Predictions([3], [2])]
+
+
+def test_a_host_sends_back_what_only_it_knows():
+    handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
+    assert by_stage(outcomes_of(handler, [5, 3, 28, 1, 29], isolate=True)) == {
+        Stage.PREPROCESSING: [5],
+        Stage.INFERENCE: [3, 28],
+        Stage.POSTPROCESSING: [PredictionResult(29, 58)],
+    }
+
+
+def with_a_lock(result):
+    return threading.Lock() if result.inference == 58 else result
+
+
+def skip_locks(value):
+    return value if isinstance(value, PredictionResult) else SKIP
+
+
+def test_what_cannot_be_sent_back_is_described():
+    handler = Choosy().with_postprocess_fn(with_a_lock).with_postprocess_fn(skip_locks)
+    ((lock,),) = by_stage(outcomes_of(handler, [1, 29], isolate=True)).values()
+    assert lock.startswith("<unlocked _thread.lock")
+
+
+def outcomes_of(handler, elements, **request):
+    batching = BatchingConfig(len(elements), len(elements))
+    worker = open_worker(catching(prepare(handler, Request(batching=batching, **request)), Exception))
+    try:
+        bundle = worker.bundle(Totals())
+        return [*(one for tag, it in enumerate(elements) for one in bundle.add(it, tag)), *bundle.finish()]
+    finally:
+        worker.close()
+
+
+def by_stage(outcomes):
+    return {one.stage: one.elements for one in outcomes if isinstance(one, Skipped)}
+
+
+def test_bundles_that_share_a_batch_get_their_own_skips():
+    sharing = Sharing(BatchingConfig(max_batch_duration_secs=10), {None: FixedSize(4)}, FakeClock())
+
+    def run(name, batch):
+        return [
+            Skipped(Stage.INFERENCE, 0, batch.tags[::2], batch.elements[::2]),
+            Predictions(batch.tags[1::2], batch.elements[1::2]),
+        ]
+
+    members = [sharing.join(), sharing.join()]
+    with ThreadPoolExecutor(2) as pool:
+        given = [[(None, Batch(elements, elements))] for elements in ([1, 2], [3, 4])]
+        found = [
+            job.result(20) for job in [pool.submit(one.finish, it, run) for one, it in zip(members, given, strict=True)]
+        ]
+    skipped = [one.elements for outcomes in found for one in outcomes if isinstance(one, Skipped)]
+    good = [one.values for outcomes in found for one in outcomes if isinstance(one, Predictions)]
+    assert (skipped, good) == ([[1], [3]], [[2], [4]])
+
+
+def test_a_batch_of_which_all_was_skipped_closes_the_breaker():
+    class Late(Choosy):
+        def run_inference(self, batch, model, inference_args=None):
+            if batch[0] < 0:
+                raise ValueError("negative")
+            return super().run_inference(batch, model)
+
+    for isolate in (False, True):
+        elements = [*[-1, -1] * 5, 3, 6, 1, -1]
+        found, _ = counted(Late(), elements, batching=BatchingConfig(2, 2), isolate=isolate)
+        assert [one.inference for one in found if not isinstance(one, Failure)] == [2]
