@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
+import numpy
 import pytest
 
-from headrace import ConfigurationError
+from headrace import SKIP, BatchingConfig, ConfigurationError, PredictionCountError
 from headrace.beam import KeyedModelHandler, ModelHandler, RunInference
 
 
@@ -18,6 +19,29 @@ class Picky(ModelHandler):
         if any(example == 7 for example in batch):
             raise ValueError("seven")
         return [example * 10 for example in batch]
+
+
+class PickyColumns(Picky):
+    """Refuses a batch with an odd row."""
+
+    def run_columns(self, columns, model, inference_args=None):
+        if (columns % 2).any():
+            raise ValueError("odd")
+        return columns * 10
+
+
+def same(value):
+    return value
+
+
+def skip_short(result):
+    return SKIP if len(result.inference) < 3 else result
+
+
+def refuse_short(result):
+    if len(result.inference) < 40:
+        raise ValueError("short")
+    return result
 
 
 def refuse(value):
@@ -89,6 +113,34 @@ def test_a_batch_as_an_element_is_dead_lettered_whole(run):
     assert [record[0] for record in dead] == [[1, 7]]
 
 
+def test_skipped_elements_are_no_dead_letters_and_have_an_output_of_their_own_where_it_is_asked_for(run):
+    handler = Picky(min_batch_size=9).with_preprocess_fn(lambda n: SKIP if n == 1 else n)
+    handler = handler.with_postprocess_fn(lambda n: SKIP if n == 20 else n)
+    infer = RunInference(handler).with_exception_handling().with_skipped_elements()
+    good, dead, skipped = run.create([1, 2, 3, 7]) | infer
+    good, letters, skipped = run.values(good=good, dead=dead.failed_inferences, skipped=skipped)
+    assert (good, [letter[0] for letter in letters], sorted(skipped)) == ([30], [[7]], [1, 20])
+    assert run.metrics()["RunInference", "skipped_elements_counter"] == 2
+
+
+def test_without_exception_handling_skipped_elements_come_second(run):
+    handler = Picky().with_postprocess_fn(lambda n: SKIP if n == 20 else n)
+    good, skipped = run.create([2, 3]) | RunInference(handler).with_skipped_elements()
+    assert run.values(good=good, skipped=skipped) == [[30], [20]]
+
+
+def test_wrong_counts_are_dead_letters_of_the_whole_batch(run):
+    class OneDict(Picky):
+        def run_inference(self, batch, model, inference_args=None):
+            return {"logits": batch}
+
+    good, dead = run.create(range(20)) | RunInference(OneDict()).with_exception_handling()
+    good, dead = run.values(good=good, dead=dead.failed_inferences)
+    assert good == []
+    assert sorted(record[0] for record in dead) == [[n] for n in range(20)]
+    assert {record[1][0] for record in dead} == {PredictionCountError}
+
+
 def test_other_exceptions_fail_the_pipeline(run):
     _, dead = run.create([7]) | RunInference(Picky()).with_exception_handling(exc_class=KeyError)
     with pytest.raises(Exception, match="seven"):
@@ -126,6 +178,55 @@ class TestThreshold:
 
     def test_no_failures_pass_a_threshold_of_zero(self, run):
         assert len(self.outcome(run, Picky(), range(3), 0)) == 3
+
+    def test_batches_as_elements_are_compared_with_batches_and_predictions_with_predictions(self, run):
+        handler = Picky().with_no_batching()
+        assert len(self.outcome(run, handler, [[7, 1], *[[n] * 10 for n in range(8, 12)]], 0.2)) == 40
+
+    def test_of_batches_more_fail(self, run):
+        with pytest.raises(Exception, match=r"exceeded threshold: 1 / 2 = 0.5 > 0.4"):
+            self.outcome(run, Picky().with_no_batching(), [[7, 1], [1] * 10], 0.4)
+
+    def test_of_their_predictions_few_fail(self, run):
+        handler = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
+        assert len(self.outcome(run, handler, [[1, 2, *[3] * 8], [4] * 10], 0.1)) == 18
+
+    def test_of_their_predictions_many_fail(self, run):
+        handler = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
+        with pytest.raises(Exception, match=r"exceeded threshold: 2 / 9 = 0.2"):
+            self.outcome(run, handler, [[1, 2, 2, *[3] * 7]], 0.2)
+
+    def test_what_was_skipped_has_not_reached_the_next_operation(self, run):
+        handler = Picky().with_preprocess_fn(lambda n: SKIP if n < 5 else n)
+        with pytest.raises(Exception, match=r"exceeded threshold: 1 / 2 = 0.5 > 0.2"):
+            self.outcome(run, handler, [*range(5), 7, 8], 0.2)
+
+    @pytest.mark.parametrize("functions", [0, 2])
+    def test_of_columnar_elements_rows_are_compared_with_rows(self, run, functions):
+        """The search cuts an element of 1000 rows into many dead letters."""
+        handler, elements = PickyColumns(), [numpy.arange(1000), numpy.arange(0, 20_000, 2)]
+        for _ in range(functions):
+            handler = handler.with_postprocess_fn(same)
+        infer = RunInference(handler, batching=BatchingConfig(100, 4000, columnar=True))
+        good, dead = run.create(elements) | infer.with_exception_handling(threshold=0.05)
+        values, letters = run.values(good=good, dead=dead.failed_inferences)
+        assert len(letters) > 100
+        assert sum(len(element) for element, _ in letters) == 500
+        assert sum(len(value.inference) for value in values) == 10_500
+
+    def test_of_columnar_elements_too_many_rows_fail(self, run):
+        infer = RunInference(PickyColumns(), batching=BatchingConfig(100, 4000, columnar=True))
+        good, _ = run.create([numpy.arange(1000)]) | infer.with_exception_handling(threshold=0.4)
+        with pytest.raises(Exception, match=r"exceeded threshold: 500 / 1000 = 0.5 > 0.4"):
+            run.values(good=good)
+
+    def test_rows_are_compared_in_postprocessing_too(self, run):
+        handler = PickyColumns().with_postprocess_fn(skip_short).with_postprocess_fn(refuse_short)
+        elements = [numpy.arange(n) * 2 for n in (2, 30, 70)]
+        infer = RunInference(handler, batching=BatchingConfig(200, 200, columnar=True))
+        good, _ = run.create(elements) | infer.with_exception_handling(threshold=0.2)
+        with pytest.raises(Exception, match=r"exceeded threshold: 30 / 100 = 0.3 > 0.2"):
+            run.values(good=good)
 
     def test_each_operation_is_compared_with_what_reached_it(self, run):
         handler = Picky().with_preprocess_fn(refuse(1))

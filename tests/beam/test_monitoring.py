@@ -107,6 +107,22 @@ def test_a_later_function_that_fails(run):
     assert sorted(value for value, _ in WATCHED) == [("a", 0), ("b", 2)]
 
 
+@pytest.mark.parametrize("handled", [False, True])
+@pytest.mark.parametrize("isolate", [False, True])
+def test_predictions_that_a_later_function_skips_are_watched(run, handled, isolate):
+    def skip_small(result):  # in here, so that a host need not import it
+        return headrace.SKIP if result.inference < 3 else result.inference
+
+    handler = DoublingHandler().with_postprocess_fn(skip_small)
+    handler = handler.with_postprocess_fn(lambda number: headrace.SKIP if number > 7 else number)
+    infer = RunInference(handler, monitoring_transform=Watch(), isolate=isolate).with_skipped_elements()
+    outputs = run.create([1, 2, 3, 4]) | (infer.with_exception_handling() if handled else infer)
+    values, skipped = run.values(good=outputs[0], skipped=outputs[-1])
+    assert sorted(values) == [4, 6]
+    assert sorted(skipped, key=str) == [8, (1, 2, None)]
+    assert sorted(value.inference for value, _ in WATCHED) == [2, 4, 6, 8]
+
+
 def test_what_ml_aware_backends_are_told():
     infer = RunInference(Doubler(), monitoring_transform=Watch())
     assert infer.annotations()["monitoring_transform"] == str(infer._monitoring_transform)

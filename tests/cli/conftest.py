@@ -268,7 +268,7 @@ class Resumable:
         return {
             number + (place >> 40) * self.rows
             for path in self.path.glob(f".{name}.headrace-*")
-            for kind in (True, False)
+            for kind in (True, False, None)
             for place, rows, _ in DurableParts.find(str(path), predictions=kind).runs.tolist()
             for number in range(place & ((1 << 40) - 1), (place & ((1 << 40) - 1)) + rows)
         }

@@ -9,7 +9,11 @@ from headrace.cli.summary import show, summary
 from headrace.metrics.totals import Totals
 
 COUNTED = SimpleNamespace(
-    rows=2000, predictions=1998, dead_letters={("reading", "ValueError"): 1, ("inference", "KeyError"): 1}, earlier=0
+    rows=2000,
+    predictions=1998,
+    dead_letters={("reading", "ValueError"): 1, ("inference", "KeyError"): 1},
+    earlier=0,
+    skipped=0,
 )
 TOTALS = Totals(predictions=1999, batches=4, load_seconds=0.5, model_bytes=12_345_678)
 LINES = [
@@ -42,6 +46,11 @@ def test_rows_of_earlier_runs_are_no_speed_of_this_one():
     lines = summary(SimpleNamespace(**{**vars(COUNTED), "earlier": 1200}), TOTALS, 4.0)
     assert lines[1] == ("  done before", "1,200")
     assert ("rows/s", "200") in lines
+
+
+def test_skipped_rows_are_told_where_there_are_any():
+    lines = summary(SimpleNamespace(**{**vars(COUNTED), "skipped": 1200}), TOTALS, 4.0)
+    assert lines[5] == ("skipped", "1,200")
 
 
 def test_elsewhere_than_on_a_terminal_it_is_plain():

@@ -176,18 +176,17 @@ class Uncomparable:
     __hash__ = None
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        [1.5, None, "x"],
-        [],
-        [numpy.zeros(2), numpy.zeros(2)],
-        [Uncomparable()],
-        [PredictionResult(SKIP, 1), BeamsResult(1, [SKIP])],
-        [PredictionResult(1, 2), "x"],
-    ],
-    ids=str,
-)
+UNSKIPPED = {
+    "values": [1.5, None, "x"],
+    "none": [],
+    "arrays": [numpy.zeros(2), numpy.zeros(2)],
+    "not comparable": [Uncomparable()],
+    "results": [PredictionResult(SKIP, 1), BeamsResult(1, [SKIP])],
+    "mixed": [PredictionResult(1, 2), "x"],
+}
+
+
+@pytest.mark.parametrize("values", UNSKIPPED.values(), ids=UNSKIPPED)
 def test_without_skips_predictions_are_left_alone(values):
     found = with_skips_told(values)
     assert not isinstance(found, SomeSkipped)
@@ -195,7 +194,7 @@ def test_without_skips_predictions_are_left_alone(values):
 
 
 @pytest.mark.parametrize("skip", [SKIP, PredictionResult("x", SKIP), BeamsResult("x", SKIP, "m")], ids=str)
-@pytest.mark.parametrize("beside", [[], [1], [PredictionResult("y", 1)], [numpy.zeros(2), Uncomparable()]], ids=str)
+@pytest.mark.parametrize("beside", UNSKIPPED.values(), ids=UNSKIPPED)
 def test_skips_are_told_however_they_come(skip, beside):
     found = with_skips_told([skip, *beside, skip])
     assert isinstance(found, SomeSkipped)

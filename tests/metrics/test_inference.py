@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded
 from headrace.core.result import Stage
 from headrace.metrics.inference import InferenceMetrics
 
@@ -51,6 +51,14 @@ def test_loads_and_failures():
     assert table.distributions == {
         ("ns", "load_model_latency_milli_secs"): [500],
         ("ns", "model_byte_size"): [1000],
+    }
+
+
+def test_skipped_elements():
+    events = ElementsSkipped("", Stage.PREPROCESSING, 1), ElementsSkipped("k", Stage.INFERENCE, 3)
+    assert counted(*events).counters == {
+        ("ns", "skipped_elements_counter"): 4,
+        ("ns", "k-_skipped_elements_counter"): 3,
     }
 
 

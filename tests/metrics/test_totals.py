@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded
 from headrace.core.result import Stage
 from headrace.metrics.totals import Totals
 
@@ -18,11 +18,13 @@ def test_adds_up():
         BatchFailed("", 2, ValueError()),
         ElementFailed(Stage.INFERENCE, ValueError()),
         ElementFailed(Stage.PREPROCESSING, KeyError()),
+        ElementsSkipped("", Stage.INFERENCE, 2),
+        ElementsSkipped("", Stage.PREPROCESSING, 1),
     ):
         totals.on_event(event)
     assert (totals.predictions, totals.batches, totals.mean_batch_size, totals.model_seconds) == (4, 2, 2.0, 0.5)
     assert (totals.loads, totals.load_seconds, totals.model_bytes) == (1, 0.5, 100)
-    assert (totals.failed_batches, totals.failed) == (1, 2)
+    assert (totals.failed_batches, totals.failed, totals.skipped) == (1, 2, 3)
     assert totals.failures == {("inference", "ValueError"): 1, ("preprocessing", "KeyError"): 1}
 
 

@@ -38,6 +38,11 @@ class Counted(Protocol):
         """By stage and error type."""
         ...
 
+    @property
+    def skipped(self) -> int:
+        """Rows without an output, on purpose."""
+        ...
+
 
 def summary(counted: Counted, totals: Totals, seconds: float) -> list[Line]:
     """The lines of the summary: a name and a figure each."""
@@ -47,6 +52,7 @@ def summary(counted: Counted, totals: Totals, seconds: float) -> list[Line]:
         ("predictions", f"{counted.predictions:,}"),
         ("dead letters", f"{sum(counted.dead_letters.values()):,}"),
         *_by_cause(counted.dead_letters),
+        *([("skipped", f"{counted.skipped:,}")] if counted.skipped else []),
         ("seconds", f"{seconds:.2f}"),
         ("rows/s", f"{(counted.rows - counted.earlier) / seconds if seconds else 0:,.0f}"),
         ("batches", f"{totals.batches:,}"),

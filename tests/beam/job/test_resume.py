@@ -65,6 +65,20 @@ def test_what_was_done_is_found_and_published(output, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.jsonl", "p.jsonl"]
 
 
+def test_what_was_skipped_is_done(output):
+    first = output()
+    first.prepare()
+    write(first, 0, 3, predictions=True)
+    write(first, 1, 4, predictions=None)
+    first.clean()
+    second = output()
+    second.prepare()
+    assert second.earlier_rows == 4
+    write(second, 2, predictions=False)
+    write(second, 3, predictions=None)  # of a bundle that runs a second time
+    assert [part.counts for part in second.publish()] == [{"predictions": 2}, {"inference E": 1}, {"skipped": 2}]
+
+
 def test_a_row_without_a_result_is_not_passed_over(output):
     first = output()
     first.prepare()

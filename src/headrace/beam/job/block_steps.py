@@ -12,7 +12,7 @@ from headrace.beam.job.files import Source
 from headrace.beam.job.output import Output
 from headrace.beam.job.positions import Places
 from headrace.beam.job.resume import load_done
-from headrace.beam.job.row_steps import Read, Way, WriteLetters, WriteParts
+from headrace.beam.job.row_steps import Read, Way, WriteLetters, WriteParts, WriteSkipped
 
 if TYPE_CHECKING:
     from headrace.beam.job.pipeline import Job
@@ -29,6 +29,7 @@ def in_columns(job: Job, output: Output, names: tuple[str, ...]) -> Way | None:
         batching_over_blocks(job.handler, job.batch_sizes),
         WriteBlocks(output.folder, job.keep, resume=resume),
         WriteBlockLetters(output.folder, resume=resume),
+        WriteSkipped(output.folder, resume=resume),  # of which there are none: rows of columns cannot be skipped
     )
 
 

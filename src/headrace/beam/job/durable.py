@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy
 
-from headrace.beam.job.output import BLOCKS, Part, as_line
+from headrace.beam.job.output import BLOCKS, KINDS, Part, as_line
 from headrace.beam.job.positions import Places
 from headrace.beam.job.publishing import sync_folder
 
@@ -37,10 +37,10 @@ class DurableWriter:
 
     Args:
         path: of the part, in a local folder; the file is made when there is something to write.
-        predictions: whether it holds predictions; else dead letters.
+        predictions: as of a ``Part``.
     """
 
-    def __init__(self, path: str, *, predictions: bool) -> None:
+    def __init__(self, path: str, *, predictions: bool | None) -> None:
         self._path = path
         self._predictions = predictions
         self._counts: dict[str, int] = {}
@@ -140,10 +140,10 @@ class DurablePartWriter(DurableWriter):
 
     Args:
         folder: for parts; local.
-        predictions: whether the lines are predictions; else dead letters.
+        predictions: as of a ``Part``.
     """
 
-    def __init__(self, folder: str, *, predictions: bool) -> None:
+    def __init__(self, folder: str, *, predictions: bool | None) -> None:
         kind = _kinds(predictions=predictions)[0]
         super().__init__(os.path.join(folder, f"{uuid.uuid4().hex}{kind}"), predictions=predictions)
         self._waiting: list[tuple[int, bytes]] = []
@@ -186,7 +186,7 @@ class DurableParts(NamedTuple):
     """Of the parts."""
 
     @classmethod
-    def find(cls, folder: str, *, predictions: bool) -> DurableParts:
+    def find(cls, folder: str, *, predictions: bool | None) -> DurableParts:
         """Reads the indexes in a folder; a record that is cut off, or of lines that are, is none."""
         escaped = glob.escape(folder)
         paths = sorted(path for kind in _kinds(predictions=predictions) for path in glob.glob(f"{escaped}/*{kind}"))
@@ -297,9 +297,9 @@ def runs_of(pieces: Iterable[tuple[int, int, int]]) -> list[list[int]]:
     return runs
 
 
-def _kinds(*, predictions: bool) -> tuple[str, ...]:
+def _kinds(*, predictions: bool | None) -> tuple[str, ...]:
     """How the names of parts end, which are lines or in columns."""
-    return (".predictions", BLOCKS) if predictions else (".letters",)
+    return (f".{KINDS[predictions]}", *([BLOCKS] if predictions else []))
 
 
 def _create(path: str) -> BinaryIO:

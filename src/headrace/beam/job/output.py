@@ -31,11 +31,15 @@ _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
 
 
+KINDS = {True: "predictions", False: "letters", None: "skipped"}
+"""How the names of other parts end, by what they hold; see ``Part``."""
+
+
 class Part(NamedTuple):
     """A finished part of the output, written by one bundle."""
 
-    predictions: bool
-    """Whether it holds predictions; else dead letters."""
+    predictions: bool | None
+    """Whether it holds predictions, or else dead letters; None: only counts rows that were skipped."""
     path: str
     counts: dict[str, int]
     """How many lines, by what they are: the error type of dead letters."""
@@ -48,12 +52,11 @@ class PartWriter:
 
     Args:
         folder: for parts.
-        predictions: whether the lines are predictions; else dead letters.
+        predictions: as of a ``Part``.
     """
 
-    def __init__(self, folder: str, *, predictions: bool) -> None:
-        kind = "predictions" if predictions else "letters"
-        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}.{kind}"))
+    def __init__(self, folder: str, *, predictions: bool | None) -> None:
+        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}"))
         self._predictions = predictions
         self._counts: dict[str, int] = {}
         self._messages = Messages()
@@ -67,7 +70,7 @@ class PartWriter:
         self._waiting.append(line)
         self._waiting_bytes += len(line)
         self._counts[what] = self._counts.get(what, 0) + 1
-        if not self._predictions:
+        if self._predictions is False:
             self._messages.add(what, str(record.get("message", "")))
         if self._waiting_bytes > _CHUNK_BYTES:
             self._flush()
@@ -233,7 +236,7 @@ class Output:
 
     def _joined(self, parts: list[Part], check: Callable[[], None]) -> list[Move]:
         """Makes the finished files; the moves that put them in their places."""
-        bad = self._joined_letters([part.path for part in parts if not part.predictions], check)
+        bad = self._joined_letters([part.path for part in parts if part.predictions is False], check)
         if not self.accepted:
             return [Move("the dead letters", bad, self.failed_letters)]
         good = self._joined_predictions([part.path for part in parts if part.predictions], check)

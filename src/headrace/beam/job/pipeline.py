@@ -23,7 +23,15 @@ from headrace.beam.job.messages import Messages
 from headrace.beam.job.output import Output, Part, write_manifest
 from headrace.beam.job.pipes import is_pipe
 from headrace.beam.job.resume import ResumableOutput
-from headrace.beam.job.row_steps import Read, Way, WriteLetters, WritePredictions, cancelled, refuse_if_cancelled
+from headrace.beam.job.row_steps import (
+    Read,
+    Way,
+    WriteLetters,
+    WritePredictions,
+    WriteSkipped,
+    cancelled,
+    refuse_if_cancelled,
+)
 from headrace.beam.job.rows import (
     Examples,
     batching_over_rows,
@@ -91,13 +99,15 @@ class Report(NamedTuple):
     """Rows that were done by earlier runs."""
     messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, which nothing changes
     """How many dead letters have which message, by stage, error type and message; of the most frequent ones."""
+    skipped: int = 0
+    """Rows without an output, on purpose."""
     refusal: str | None = None
     """Why the predictions are no output: too many rows failed. Their dead letters are ``Output.failed_letters``."""
 
     @property
     def rows(self) -> int:
-        """Each row is in the predictions or in the dead letters."""
-        return self.predictions + self.failed
+        """Each row is in the predictions or in the dead letters, or was skipped."""
+        return self.predictions + self.failed + self.skipped
 
     @property
     def failed(self) -> int:
@@ -160,7 +170,7 @@ class Run:
         return self._report(parts).refusal is None
 
     def _report(self, parts: Iterable[Part]) -> Report:
-        good, bad = ([part for part in parts if part.predictions is kind] for kind in (True, False))
+        good, bad, none = ([part for part in parts if part.predictions is kind] for kind in (True, False, None))
         messages = Messages()
         for part in bad:
             messages.add_all(part.messages)
@@ -169,8 +179,9 @@ class Run:
             _added_up(part.counts for part in bad),
             Totals(),
             messages=messages.most_frequent(),
+            skipped=sum(sum(part.counts.values()) for part in none),
         )
-        return report._replace(refusal=too_many(report.failed, report.rows, self._threshold))
+        return report._replace(refusal=too_many(report.failed, report.rows - report.skipped, self._threshold))
 
     def cancel(self) -> None:
         """Makes ``execute``, which another thread is in, end soon."""
@@ -255,20 +266,26 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: Way, *, sprea
     """Puts the pipeline together; without ``spread``, one worker alone takes the files, in their order."""
     sources = [(index, *source) for index, source in enumerate(job.sources)]
     elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(way.read)
-    predictions, letters = elements | "RunInference" >> RunInference(
-        way.handler,
-        inference_args=job.inference_args,
-        batching=way.batching,
-        placement=job.placement,
-        isolate=job.isolate,
-    ).with_exception_handling(timeout=job.timeout)
+    predictions, letters, skipped = (
+        elements
+        | "RunInference"
+        >> RunInference(
+            way.handler,
+            inference_args=job.inference_args,
+            batching=way.batching,
+            placement=job.placement,
+            isolate=job.isolate,
+        )
+        .with_exception_handling(timeout=job.timeout)
+        .with_skipped_elements()
+    )
     good = predictions | "WritePredictions" >> beam.ParDo(way.write)
     bad = [
         rows | f"WriteDeadLetters-{n}" >> beam.ParDo(way.write_letters)
         for n, rows in enumerate(dead_letters_of_each(letters))
     ]
     _ = (
-        (good, *bad)
+        (good, *bad, skipped | "WriteSkipped" >> beam.ParDo(way.write_skipped))
         | beam.Flatten()
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
         | "Manifest" >> beam.Map(_write_manifest, output.folder, output.manifest)
@@ -280,7 +297,8 @@ def _row_by_row(job: Job, output: Output) -> Way:
     resume = job.resume is not None
     read = Read(job.numbers, output.folder, resume=resume)
     write = WritePredictions(output.folder, job.keep, resume=resume)
-    return Way(read, handler, batching, write, WriteLetters(output.folder, resume=resume))
+    letters, skipped = (kind(output.folder, resume=resume) for kind in (WriteLetters, WriteSkipped))
+    return Way(read, handler, batching, write, letters, skipped)
 
 
 def _in_columns(job: Job, output: Output) -> Way | None:
@@ -325,6 +343,7 @@ def _totals(result: Any) -> Totals:
         predictions=counters.get("num_inferences", 0),
         batches=batches.count if batches else 0,
         failed_batches=counters.get("failed_batches_counter", 0),
+        skipped=counters.get("skipped_elements_counter", 0),
         loads=loads.count if loads else 0,
         load_seconds=loads.sum / 1e3 if loads else 0.0,
         model_bytes=memory.sum if memory else 0,

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from headrace.beam.job.durable import DurableParts
 from headrace.beam.job.files import absolute
 from headrace.beam.job.messages import Messages
-from headrace.beam.job.output import Output, Part
+from headrace.beam.job.output import KINDS, Output, Part
 from headrace.beam.job.positions import Places
 from headrace.beam.job.publishing import sync_folder
 from headrace.core.errors import ConfigurationError
@@ -128,10 +128,8 @@ class ResumableOutput(Output):
             )
 
     def _find(self) -> Places:
-        return (
-            DurableParts.find(self.folder, predictions=True).places
-            | DurableParts.find(self.folder, predictions=False).places
-        )
+        good, bad, none = (DurableParts.find(self.folder, predictions=kind).places for kind in KINDS)
+        return good | bad | none
 
     def _parts(self, check: Callable[[], None]) -> list[Part]:
         """One of predictions, one of dead letters, in the order of the input."""
@@ -140,7 +138,9 @@ class ResumableOutput(Output):
         done = good.places | bad.places
         if len(done) < len(good.places) + len(bad.places):  # of a runner that runs a bundle again, which then fails
             bad = bad.without(good.places)
-        gaps = done.gaps()
+        all_done = done | DurableParts.find(self.folder, predictions=None).places
+        skipped = len(all_done) - len(done)
+        gaps = all_done.gaps()
         if gaps:
             raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
         paths = {part: os.path.join(self.folder, part) for part in ("good.joined", "bad.joined")}
@@ -149,6 +149,7 @@ class ResumableOutput(Output):
         return [
             Part(True, paths["good.joined"], {"predictions": rows}),
             Part(False, paths["bad.joined"], *_counts_of_letters(paths["bad.joined"])),
+            *([Part(None, "", {"skipped": skipped})] if skipped else []),
         ]
 
     def _tables(self, parts: list[str]) -> Iterable[Any]:

@@ -47,6 +47,8 @@ class Way(NamedTuple):
     """Predictions to names of parts."""
     write_letters: beam.DoFn
     """Dead letters to names of parts."""
+    write_skipped: beam.DoFn
+    """What operations were given for rows that they skipped, to names of parts."""
 
 
 class Read(beam.DoFn):
@@ -110,7 +112,7 @@ class WriteParts(beam.DoFn):
 class _WriteLines(WriteParts):
     """Writes a part of lines."""
 
-    predictions: bool
+    predictions: bool | None
 
     def start_bundle(self) -> None:
         """Begins a part."""
@@ -166,3 +168,13 @@ class WriteLetters(_WriteLines):
             "model_id": letter.model_id,
         }
         self._write(line, f"{line['stage']} {letter.error_type}", place)
+
+
+class WriteSkipped(_WriteLines):
+    """Notes which rows were skipped: they are done, and counted."""
+
+    predictions = None
+
+    def process(self, element: Any) -> None:
+        """Writes a line, with nothing in it."""
+        self._write({}, "skipped", self.place(element))

@@ -1,0 +1,117 @@
+"""Rows that a handler skips on purpose are in neither file, and are counted: with them, all rows add up."""
+
+import sys
+
+import pytest
+
+HANDLER = '''
+import os
+import time
+
+import headrace
+from headrace.beam.job import durable
+
+durable._COMMIT_SECONDS = 0.05
+
+
+class Choosy(headrace.ModelHandler):
+    """Notes in a file which rows it sees; skips some in each of the ways that there are, and cannot do others."""
+
+    def load_model(self):
+        return "log"
+
+    def run_inference(self, batch, path, inference_args=None):
+        time.sleep(float(os.environ.get("PAUSE", 0)))
+        if any(row["n"] % 13 == 7 for row in batch):
+            raise ValueError("poison")
+        with open(path, "a") as log:
+            log.write("".join(f"{row['n']}\\n" for row in batch))
+        return [headrace.PredictionResult(row, headrace.SKIP if row["n"] % 3 == 0 else row["n"]) for row in batch]
+
+
+def before(row):
+    return headrace.SKIP if row["n"] % 5 == 0 else row
+
+
+def after(result):
+    result = result[1] if type(result) is tuple else result
+    return headrace.SKIP if result.inference % 4 == 0 else result.inference
+
+
+def choosy():
+    return Choosy().with_preprocess_fn(before).with_postprocess_fn(after)
+
+
+def key_before(pair):
+    return headrace.SKIP if before(pair[1]) is headrace.SKIP else pair
+
+
+def keyed():
+    models = [headrace.KeyModelMapping(["x"], Choosy()), headrace.KeyModelMapping(["y"], Choosy())]
+    return headrace.KeyedModelHandler(models).with_preprocess_fn(key_before).with_postprocess_fn(after)
+
+
+def nothing():
+    return Choosy().with_preprocess_fn(lambda row: headrace.SKIP)
+'''
+COUNT = 300
+ROWS = [{"n": n, "key": "xy"[n % 2]} for n in range(COUNT)]
+MODEL = [n for n in range(COUNT) if n % 5]
+BAD = [n for n in MODEL if n % 13 == 7]
+GOOD = [n for n in MODEL if n not in BAD and n % 3 and n % 4]
+FIGURES = {"rows": len(ROWS), "predictions": len(GOOD), "dead letters": len(BAD)}
+FIGURES["skipped"] = FIGURES["rows"] - FIGURES["predictions"] - FIGURES["dead letters"]
+
+
+@pytest.fixture
+def work(folder, monkeypatch):
+    """A file of rows, and the handlers."""
+    folder.write("choosy.py", HANDLER)
+    monkeypatch.syspath_prepend(str(folder.path))
+    folder.write("in.jsonl", ROWS)
+    yield folder
+    sys.modules.pop("choosy", None)
+
+
+def arguments(handler="choosy", *options):
+    return "run", "in.jsonl", "--handler", f"choosy:{handler}", "--keep=n", "--output", "p.jsonl", *options
+
+
+def check(folder, result, **figures):
+    assert result.code == 0, result.err
+    expected = {**FIGURES, **figures}
+    assert {name: int(result.summary[name]) for name in expected} == expected
+    assert [(row["n"], row["prediction"]) for row in folder.rows("p.jsonl")] == [(n, n) for n in GOOD]
+    assert sorted(letter["row"]["n"] for letter in folder.rows("p.dead-letters.jsonl")) == BAD
+
+
+@pytest.mark.parametrize("options", [(), ("--resume",), ("--isolate",)], ids=str)
+def test_what_goes_in_comes_out_or_is_counted(work, headrace, options):
+    check(work, headrace(*arguments("choosy", "--max-batch-size=7", *options)))
+    assert not [n for n in map(int, (work.path / "log").read_text().split()) if n % 5 == 0]
+
+
+def test_models_by_key(work, headrace):
+    check(work, headrace(*arguments("keyed", "--key=key", "--columns=n,key", "--resume")))
+
+
+def test_nothing_but_skips_is_no_failure(work, headrace):
+    result = headrace(*arguments("nothing"))
+    assert (result.code, result.err) == (0, "")
+    assert {name: result.summary[name] for name in ("rows", "predictions", "skipped")} == {
+        "rows": "300",
+        "predictions": "0",
+        "skipped": "300",
+    }
+    assert (work.rows("p.jsonl"), work.rows("p.dead-letters.jsonl")) == ([], [])
+
+
+def test_what_was_skipped_is_done_and_not_run_again(work, headrace, command, resumable):
+    options = ("--max-batch-size=4", "--min-batch-size=4", "--resume")
+    runs = resumable(COUNT)
+    now = runs.kill(command(*arguments("choosy", *options), PAUSE="0.02"), "p.jsonl", 60)
+    logged = len(runs.log())
+    result = headrace(*arguments("choosy", *options))
+    check(work, result, **{"done before": len(now)})
+    assert not now & set(runs.log()[logged:])
+    assert [n for n in now if n % 3 == 0 and n % 5]
