@@ -6,8 +6,10 @@ import re
 from collections import Counter
 from contextlib import nullcontext
 
+import apache_beam as beam
 import numpy
 import pytest
+from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import (
     BatchingConfig,
@@ -19,6 +21,7 @@ from headrace import (
     Stage,
     predict,
 )
+from headrace.beam import RunInference
 from headrace.core.events import HostLost
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.worker import open_worker
@@ -219,3 +222,19 @@ def test_the_host_says_where(caplog):
     list(predict(DeviceLosingHandler(5), range(8), isolate=True, on_failure="yield"))
     said = Counter(record.levelname for record in caplog.records if "in lose" in record.getMessage())
     assert set(said) == {"ERROR"}
+
+
+def test_in_a_pipeline():
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        rows = pipeline | beam.Create(range(8))
+        good, bad = rows | RunInference(DeviceLosingHandler(5), isolate=True).with_exception_handling()
+        letters = bad.failed_inferences | beam.Map(lambda letter: (letter[0], letter[1][0], SAID in letter[1][1]))
+        assert_that(letters, equal_to([([5], HostDiedError, True)]), "bad")
+        assert_that(good | beam.Map(lambda one: one.example), equal_to([0, 1, 2, 3, 4, 6, 7]), "good")
+
+
+def test_in_a_pipeline_whose_workers_have_the_model_themselves():
+    pipeline = beam.Pipeline("FnApiRunner")
+    pipeline | beam.Create(range(8)) | RunInference(DeviceLosingHandler(5)).with_exception_handling()
+    with pytest.raises(Exception, match="isolate=True"):
+        pipeline.run()

@@ -14,13 +14,21 @@ from functools import partial
 import cloudpickle
 import pytest
 
-from headrace import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, ModelHandler, ModelMetadata
+from headrace import (
+    DeviceLostError,
+    KeyedModelHandler,
+    KeyModelMapping,
+    KeyModelPathMapping,
+    ModelHandler,
+    ModelMetadata,
+)
 from headrace.core.events import BatchCompleted, ModelRefreshed, RefreshFailed
 from headrace.core.result import PredictionResult
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.refresh_policy import News
 from headrace.runtime.refreshing_worker import open_refreshing_worker
 from headrace.runtime.session import SessionSpec
+from headrace.testing import FakeDevice
 
 PLACES = {
     "process": {},
@@ -207,6 +215,32 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(thread, wait_until, tm
     assert ids(one.ask(1)) == ["v0"]
     assert (one.count(RefreshFailed), one.count(ModelRefreshed)) == (1, 0)
     assert caplog.messages == ["Versioned: the refresh to bad failed; the handler's own goes on: ValueError('bad')"]
+
+
+class Losing(Versioned):
+    """Loses its device over a model of that name."""
+
+    device = FakeDevice()
+
+    def load_model(self):
+        if self._model_uri == "lost":
+            self.device.lose()
+        return super().load_model()
+
+
+@pytest.mark.parametrize("place", ["process", "isolated"], indirect=True)
+def test_a_newer_model_over_which_the_device_is_lost(thread, wait_until, tmp_path, caplog, place):
+    """In this process it is lost for the older one, too; in a host of its own it is not."""
+    one = thread(Losing(tmp_path), caught=Exception)
+    one.ask(1)
+    with caplog.at_level(logging.WARNING, "headrace.runtime.refresh"):
+        one.told("lost")
+        assert wait_until(lambda: [text for text in caplog.messages if "the refresh to lost failed" in text])
+    if place == "isolated":
+        assert ids(one.ask(1)) == ["v0"]
+        return
+    with pytest.raises(DeviceLostError, match="isolate=True"):
+        one.ask(1)
 
 
 def test_a_batch_has_one_model_though_it_is_swapped_in_mid_bundle(thread, serves, tmp_path):
