@@ -69,6 +69,13 @@ class LosesTheLast(DoublingHandler):
         return list(super().run_inference(batch, model))[: 2 if len(batch) == 3 else None]
 
 
+class AnswersWithADict(DoublingHandler):
+    """Of the right length: iterated over, it gives the examples."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return {result.example: result for result in super().run_inference(batch, model)}
+
+
 class WrongExamples(DoublingHandler):
     def run_inference(self, batch, model, inference_args=None):
         return [result._replace(example=0) for result in super().run_inference(batch, model)]
@@ -243,6 +250,7 @@ AT_LEAST: list[tuple[Any, set[str]]] = [
     (NeverTheSame, {"test_same_batch_same_predictions", "test_predict_equals_calling_it"}),
     (AddsFunctionsToItself, {"test_functions_before_and_after"}),
     (NoneHandler, RUNS),
+    (AnswersWithADict, RUNS),
     (BrokenGeneratorHandler, RUNS - {"test_env_vars_are_set_before_loading"}),
     (lambda: MiscountingHandler(-1), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),
     (lambda: MiscountingHandler(1), {"test_one_prediction_for_each_example", "test_predict_equals_calling_it"}),

@@ -14,6 +14,7 @@ from copy import copy
 from types import FrameType
 from typing import Any
 
+from headrace.core.answer import predictions_of
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import MissingExtraError, NotYetHonouredWarning
 from headrace.core.keyed import KeyedModelHandler
@@ -57,7 +58,7 @@ class HandlerContract:
     A subclass, whose name starts with ``Test`` so that pytest finds it, gives:
 
     - ``handler``: a new handler, without preprocessing and postprocessing functions;
-    - ``examples``: a list of at least four examples which the model tells apart;
+    - ``examples``: a list of at least four examples which the model tells apart, and of which it skips none;
     - ``inference_args`` (optional): extra arguments for the model's call;
     - ``bad_example`` (optional): one that the model cannot do;
     - ``equal(a, b)`` (optional): whether two predictions are the same; by default ``nearly_equal`` of their
@@ -289,7 +290,7 @@ def _inference(prediction: Any) -> Any:
 
 
 def _infer(handler: Any, batch: Sequence[Any], model: Any, inference_args: Any) -> list[Any]:
-    return list(handler.run_inference(batch, model, inference_args))
+    return predictions_of(handler.run_inference(batch, model, inference_args), handler, len(batch))
 
 
 def _predict(handler: Any, elements: Any, **options: Any) -> list[Any]:
