@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -46,16 +49,75 @@ def _numbers(release: str) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _children_hear_ctrl_c() -> Iterator[None]:
+    """Where SIGINT is ignored, as by what a script has started with ``&``, the tests go on ignoring it themselves.
+
+    But what they start does not: programs inherit that a signal is ignored, and not that a function does nothing.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: None)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, whatever it does outside this test."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class _Child(subprocess.Popen[Any]):
+    """Is ended where the block that it is for fails, which would wait for it otherwise."""
+
+    def __exit__(self, *raised: Any) -> None:
+        if raised[0] is not None:
+            self.end()
+        super().__exit__(*raised)
+
+    def end(self) -> None:
+        """With its group, if it leads one."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)  # of that number is only the group that it leads
+            self.kill()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+        self.wait()
+
+
+@pytest.fixture
+def popen() -> Iterator[Callable[..., subprocess.Popen[Any]]]:
+    """Starts a process as ``subprocess.Popen`` does; it ends with the test, however that ends."""
+    started: list[_Child] = []
+
+    def start(*args: Any, **options: Any) -> subprocess.Popen[Any]:
+        started.append(_Child(*args, **options))
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_stray_children() -> Iterator[None]:
     """Fails the session when a process that a test started is still running at its end (where /proc tells).
 
-    A manager of the machine's models may be about to end.
+    Ends it, too. A manager of the machine's models may be about to end.
     """
     yield
     deadline = time.monotonic() + 10
     while (left := _strays()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert left == []
+    for process in left:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    assert list(left.values()) == []
 
 
 @contextmanager
@@ -99,14 +161,16 @@ def wait_until() -> Callable[..., object]:
     return _wait_until
 
 
-def _strays() -> list[str]:
-    return [command for command in _children() if not any(name in command for name in _HELPERS)]
+def _strays() -> dict[int, str]:
+    return {
+        process: command for process, command in _children().items() if not any(name in command for name in _HELPERS)
+    }
 
 
-def _children() -> list[str]:
-    """The command lines of this process's children."""
+def _children() -> dict[int, str]:
+    """This process's children, and their command lines."""
     children = [folder for folder in Path("/proc").glob("[0-9]*") if _parent(folder) == os.getpid()]
-    return [_read(folder / "cmdline").replace("\0", " ") for folder in children]
+    return {int(folder.name): _read(folder / "cmdline").replace("\0", " ") for folder in children}
 
 
 def _parent(folder: Path) -> int | None:

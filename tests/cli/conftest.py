@@ -23,6 +23,7 @@ HANDLERS = '''
 """Handlers of a user's own."""
 
 import os
+import sys
 import threading
 import warnings
 
@@ -109,6 +110,15 @@ class Slow(Add):
     def run_inference(self, batch, model, inference_args=None):
         print("at work", flush=True)
         threading.Event().wait()
+
+
+class Waiting(Add):
+    """Ready when its program's input ends."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        print("at work", flush=True)
+        sys.stdin.read()
+        return super().run_inference(batch, model, inference_args)
 
 
 class Unpicklable(Add):
@@ -238,11 +248,11 @@ def headrace(capsys):
 
 
 @pytest.fixture
-def command(folder):
+def command(folder, popen):
     """A command line as the leader of a group of processes, in the folder; ``environment`` adds to this one's."""
 
     def start(*arguments, stdin=None, **environment):
-        return subprocess.Popen(
+        return popen(
             [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())", *arguments],
             cwd=folder.path,
             env={**os.environ, **environment},

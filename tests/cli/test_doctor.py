@@ -65,16 +65,14 @@ def stale(sharing, wait_until):
 
 
 @pytest.fixture
-def orphan(wait_until):
+def orphan(popen, wait_until):
     """A process that carries the mark of one that has ended."""
-    with subprocess.Popen(["sleep", "1000"]) as owner:
+    with popen(["sleep", "1000"]) as owner:
         namespace, _, start, _ = new_mark().split(":")
         owner.kill()
-    process = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
+    process = popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
     assert wait_until(lambda: process.pid in [one.process for one in take_census().orphans])
-    yield process.pid
-    process.kill()
-    process.wait()
+    return process.pid
 
 
 def no_orphans(wait_until):

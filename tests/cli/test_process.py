@@ -32,7 +32,22 @@ def test_interrupts_leave_everything_as_it_was(old, command, handlers):
     assert (old.path / "p.jsonl").read_text() == "old\n"
 
 
-def test_with_and_without_a_terminal(old, handlers):
+def test_who_was_started_to_ignore_interrupts_ignores_them(old, command, handlers):
+    """As shells start what is to go on in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Waiting", "--output", "p.jsonl")
+        process = command(*arguments, stdin=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert len(old.rows("p.jsonl")) == 1000
+
+
+def test_with_and_without_a_terminal(old, handlers, popen):
     """The handler is one of the current folder, from which neither program is started."""
     (old.path / "mine.py").write_text(f"from {handlers} import Add")
     program = old.path.parent / f"{old.path.name}.py"
@@ -41,7 +56,7 @@ def test_with_and_without_a_terminal(old, handlers):
     ours, theirs = pty.openpty()
     streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    drawing = subprocess.Popen([*arguments, "p.jsonl"], cwd=old.path, env=environment, **streams)
+    drawing = popen([*arguments, "p.jsonl"], cwd=old.path, env=environment, **streams)
     os.close(theirs)
     plain = subprocess.run([*arguments, "q.jsonl"], cwd=old.path, capture_output=True, text=True, check=True)
     assert not CONTROL.search(plain.stdout + plain.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -46,11 +45,7 @@ def test_one_that_does_not_listen_is_killed(members, mark, tmp_path, monkeypatch
     assert process.wait() == -signal.SIGKILL
 
 
-def test_others_are_let_be(members, mark):
-    other = subprocess.Popen(["sleep", "600"], env={**os.environ, members.MARK: f"{mark}-2"})
-    try:
-        assert members.end_all(mark) == 0
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
+def test_others_are_let_be(members, mark, popen):
+    other = popen(["sleep", "600"], env={**os.environ, members.MARK: f"{mark}-2"})
+    assert members.end_all(mark) == 0
+    assert other.poll() is None

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
 SCRIPT = """
-import signal
 from headrace import predict
 from headrace.testing import FaultyHandler, {fault}
 
@@ -34,7 +31,6 @@ def run_pipeline():
 
 import logging
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-signal.signal(signal.SIGINT, signal.default_int_handler)
 {run}()
 """
 
@@ -43,21 +39,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
     ("run", "fault"),
     [("run_predict", "hang"), ("run_predict", "hang_holding_gil"), ("run_pipeline", "hang_holding_gil")],
 )
-def test_ctrl_c(tmp_path, census, wait_until, run, fault):
+def test_ctrl_c(tmp_path, census, popen, wait_until, run, fault):
     script, log = tmp_path / "script.py", tmp_path / "log"
     script.write_text(textwrap.dedent(SCRIPT.format(run=run, fault=fault)))
     with log.open("w") as file:
-        process = subprocess.Popen([sys.executable, script], stderr=file, start_new_session=True)
-    try:
-        assert wait_until(lambda: "begun" in log.read_text(), 60), log.read_text()
-        started = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: its zygote and host are in groups of their own
-        process.wait(60)  # what hangs is killed, not waited for
-        assert wait_until(lambda: not census.processes(), 60), census.processes()
-        seconds = time.monotonic() - started
-    finally:
-        process.kill()
-        process.wait()
-    print(f"ended {seconds:.2f} s after Ctrl-C")
+        process = popen([sys.executable, script], stderr=file, start_new_session=True)
+    assert wait_until(lambda: "begun" in log.read_text(), 60), log.read_text()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: its zygote and host are in groups of their own
+    process.wait(60)  # what hangs is killed, not waited for
+    assert wait_until(lambda: not census.processes(), 60), census.processes()
     assert process.returncode != 0
     assert "KeyboardInterrupt" in log.read_text().splitlines()[-1]

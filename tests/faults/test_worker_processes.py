@@ -60,13 +60,13 @@ def test_two_worker_processes_load_once_each_and_lose_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["list(predict(Slow(), [1]))", "run()"])
-def test_ctrl_c_ends_a_run_in_the_users_own_process(tmp_path, call):
+def test_ctrl_c_ends_a_run_in_the_users_own_process(tmp_path, popen, call):
     """The model says that it has begun, then computes without end; one SIGINT is enough."""
     script = tmp_path / "slow.py"
     script.write_text(
         textwrap.dedent(
             f"""
-            import signal, threading
+            import threading
             import apache_beam as beam
             from apache_beam.runners.portability.fn_api_runner import FnApiRunner
             from headrace import ModelHandler, predict
@@ -85,17 +85,13 @@ def test_ctrl_c_ends_a_run_in_the_users_own_process(tmp_path, call):
                 _ = pipeline | beam.Create([1]) | RunInference(Slow())
                 pipeline.run()
 
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             {call}
             """
         )
     )
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "begun\n"
     process.send_signal(2)
-    try:
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    _, errors = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors

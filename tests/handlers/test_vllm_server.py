@@ -63,8 +63,8 @@ def test_it_is_gone_with_the_object(family):
 
 
 @pytest.mark.parametrize("arguments", [(), ("--stubborn-engine", "--never-answer")], ids=["answering", "starting"])
-def test_it_is_gone_with_a_process_that_is_killed(family, wait_until, arguments):
-    with subprocess.Popen([sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE) as owner:
+def test_it_is_gone_with_a_process_that_is_killed(family, popen, wait_until, arguments):
+    with popen([sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE) as owner:
         if arguments:
             assert wait_until(lambda: len(family()) == 4)
         else:

@@ -100,7 +100,7 @@ def _descriptors():
 
 
 @pytest.fixture
-def ctrl_c_in(wait_until):
+def ctrl_c_in(interruptible, wait_until):
     """Presses Ctrl-C as soon as the main thread is in a function."""
     pressers = []
 

@@ -115,15 +115,12 @@ def impatient(monkeypatch):
 
 
 @pytest.fixture
-def orphan(wait_until):
+def orphan(popen):
     """A process that carries the mark of one that has ended."""
-    with subprocess.Popen(["sleep", "1000"]) as owner:
+    with popen(["sleep", "1000"]) as owner:
         namespace, _, start, _ = new_mark().split(":")
         owner.kill()
-    process = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
-    yield process
-    process.kill()
-    process.wait()
+    return popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
 
 
 def test_where_nothing_was_ever_shared(directory, monkeypatch):

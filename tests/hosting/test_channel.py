@@ -271,7 +271,7 @@ def test_descriptors_for_which_there_is_no_room_are_an_error(ends, pipe, descrip
         other.receive()
 
 
-def test_a_message_that_is_broken_off_by_ctrl_c_ends_the_connection(ends):
+def test_a_message_that_is_broken_off_by_ctrl_c_ends_the_connection(ends, interruptible):
     """The other side reads only part of it; what came after would be taken for the rest."""
     one, other = ends
     main = threading.main_thread().ident

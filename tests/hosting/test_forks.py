@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 
 import pytest
 
@@ -113,9 +112,9 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert wait_until(lambda: has_ended(child))
 
 
-def test_programs_that_the_owner_starts_do_not_hold_hosts(host, wait_until):
+def test_programs_that_the_owner_starts_do_not_hold_hosts(host, popen, wait_until):
     first, zygote = host.learn(both)
-    with subprocess.Popen(["sleep", "1000"], close_fds=False) as program:
+    with popen(["sleep", "1000"], close_fds=False) as program:
         os.kill(first, signal.SIGKILL)
         assert wait_until(lambda: has_ended(first))
         assert host.learn(both)[1] == zygote

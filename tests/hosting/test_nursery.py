@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -299,13 +298,13 @@ def test_ctrl_c_ends_a_zygote_that_has_not_answered(nursery, born, ctrl_c_in):
         assert fields_of(nursery.fork(*pair))[1] == str(zygote_of(nursery)) != str(zygote)
 
 
-def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, wait_until):
+def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, popen, wait_until):
     """The thread that starts it sees to it."""
     may_start, processes = threading.Event(), []
 
     def start():
         may_start.wait()
-        processes.append(subprocess.Popen(["sleep", "1000"]))
+        processes.append(popen(["sleep", "1000"]))
         return processes[0]
 
     ctrl_c_in(Future.result)

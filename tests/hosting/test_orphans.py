@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -20,25 +19,17 @@ NAMESPACE, OWNER, START, _ = new_mark().split(":")
 
 
 @pytest.fixture
-def start():
+def start(popen):
     """Starts processes that carry a mark, or none."""
-    started = []
-
-    def start(mark=None, command=("sleep", "1000")):
-        environment = {**os.environ, MARK: mark} if mark is not None else None
-        started.append(subprocess.Popen(command, env=environment))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+    return lambda mark=None, command=("sleep", "1000"): popen(
+        command, env={**os.environ, MARK: mark} if mark is not None else None
+    )
 
 
 @pytest.fixture
-def dead_owner():
+def dead_owner(popen):
     """The mark of a process that has ended."""
-    with subprocess.Popen(["sleep", "1000"]) as process:
+    with popen(["sleep", "1000"]) as process:
         mark = mark_of(process.pid)
         process.kill()
     return mark
@@ -164,12 +155,10 @@ def test_one_mark_is_ended_alone(start):
     assert lives(others)
 
 
-def test_only_the_mark_counts(start, dead_owner):
+def test_only_the_mark_counts(start, popen, dead_owner):
     """Not its name in a command, nor a variable with a longer name."""
     command = start(command=[sys.executable, "-c", "import time; time.sleep(1000)", f"{MARK}={dead_owner}"])
-    with_others = subprocess.Popen(["sleep", "1000"], env={f"{MARK}S": dead_owner, f"A_{MARK}": dead_owner})
+    with_others = popen(["sleep", "1000"], env={f"{MARK}S": dead_owner, f"A_{MARK}": dead_owner})
     end_orphans()
     assert lives(command)
     assert lives(with_others)
-    with_others.kill()
-    with_others.wait()

@@ -54,14 +54,14 @@ def directory():
 
 
 @pytest.fixture
-def start(directory):
-    """Starts a process that runs code; its end is awaited."""
+def start(directory, popen):
+    """Starts a process that runs code; its end is awaited, though not for ever."""
     started = []
 
     def start(code, *arguments):
         command = [sys.executable, "-c", PREAMBLE + code, directory, *map(str, arguments)]
         pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        started.append(popen(command, stdin=pipe, stdout=pipe, text=True))
         return started[-1]
 
     yield start

@@ -19,20 +19,14 @@ LONG = 60
 
 
 @pytest.fixture
-def start():
-    """Starts Python; programs that it prints numbers of are killed in the end, as it is itself."""
-    started = []
+def start(popen):
+    """Starts Python, which is killed in the end."""
 
     def start(code):
         code = f"import os, signal, subprocess, sys, time\nfrom headrace.hosting import system\n{code}"
-        started.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True))
-        return started[-1]
+        return popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return start
 
 
 def is_readable(file, seconds=LONG):
@@ -86,8 +80,8 @@ print(system.children())
     assert start(code).communicate(timeout=LONG)[0].split("\n")[:2] == ["True", "[]"]
 
 
-def test_children_are_found_even_if_they_have_ended(wait_until):
-    with subprocess.Popen(["sleep", "1000"]) as child:
+def test_children_are_found_even_if_they_have_ended(popen, wait_until):
+    with popen(["sleep", "1000"]) as child:
         assert child.pid in system.children()
         child.kill()
         assert wait_until(lambda: ended(child.pid))
@@ -99,17 +93,17 @@ def test_all_processes_are_seen():
     assert {1, os.getpid(), os.getppid()} <= set(system.processes())
 
 
-def test_a_name_with_brackets_and_spaces_confuses_nobody(tmp_path):
+def test_a_name_with_brackets_and_spaces_confuses_nobody(popen, tmp_path):
     program = tmp_path / "a ) R 1 (b"
     program.symlink_to("/bin/sleep")
-    with subprocess.Popen([str(program), "1000"]) as child:
+    with popen([str(program), "1000"]) as child:
         assert system.fields_of(child.pid)[1] == str(os.getpid())
         child.kill()
     assert system.fields_of(child.pid) == []
 
 
-def test_the_end_of_a_process_is_seen():
-    with subprocess.Popen(["sleep", "1000"]) as child:
+def test_the_end_of_a_process_is_seen(popen):
+    with popen(["sleep", "1000"]) as child:
         watched = system.watch(child.pid)
         assert not is_readable(watched, 0)
         child.kill()
@@ -151,8 +145,8 @@ def test_here_they_are_ours():
     assert system.numbers_are_ours()
 
 
-def test_a_child_that_has_ended_is_still_to_be_waited_for(wait_until):
-    with subprocess.Popen(["sleep", "1000"]) as child:
+def test_a_child_that_has_ended_is_still_to_be_waited_for(popen):
+    with popen(["sleep", "1000"]) as child:
         assert not system.has_ended(child.pid)
         child.kill()
         assert system.has_ended(child.pid, LONG)
@@ -213,14 +207,14 @@ def test_an_anonymous_file_has_no_place(monkeypatch, tmp_path, has_memfd):
     os.close(file)
 
 
-def test_the_signal_comes_with_the_end_of_the_thread_that_started_a_process(wait_until):
+def test_the_signal_comes_with_the_end_of_the_thread_that_started_a_process(popen):
     """Which is why owners start zygotes on a thread that lives on."""
     code = "import os, signal, time; from headrace.hosting import system; "
     code += "system.die_with_parent(signal.SIGTERM, os.getppid()); print(flush=True); time.sleep(1000)"
     started = []
 
     def begin():
-        started.append(subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE))
+        started.append(popen([sys.executable, "-c", code], stdout=subprocess.PIPE))
         started[0].stdout.readline()
 
     thread = threading.Thread(target=begin)

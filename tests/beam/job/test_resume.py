@@ -203,11 +203,11 @@ def test_a_folder_that_was_being_removed_is_nothing(output):
     assert sorted(os.listdir(second.folder)) == ["done.npy", "job.json", "lock"]
 
 
-def test_one_run_at_a_time(output, tmp_path):
+def test_one_run_at_a_time(output, tmp_path, popen):
     """A lock ends with its process, however that ends."""
     first = output()
     arguments = [sys.executable, "-c", LOCKS, str(tmp_path / "p.jsonl")]
-    other = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "locked\n"
     with pytest.raises(ConfigurationError, match=rf"^another run \(process {other.pid}\) is at work in "):
         first.prepare()
