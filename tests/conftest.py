@@ -111,7 +111,7 @@ def _no_stray_children() -> Iterator[None]:
     Ends it, too. A manager of the machine's models may be about to end.
     """
     yield
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := _strays()) and time.monotonic() < deadline:
         time.sleep(0.01)
     for process in left:
@@ -127,7 +127,7 @@ def _own_runtime() -> Iterator[Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HEADRACE_RUNTIME_DIR", str(directory))
             yield directory
-            assert _wait_until(lambda: not directory.exists(), 5), list(directory.iterdir())
+            assert _wait_until(lambda: not directory.exists()), list(directory.iterdir())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -148,7 +148,7 @@ def runtime(own_runtime: Callable[[], AbstractContextManager[Path]]) -> Iterator
         yield directory
 
 
-def _wait_until(condition: Callable[[], object], seconds: float = 20.0) -> object:
+def _wait_until(condition: Callable[[], object], seconds: float = 60.0) -> object:
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:
         time.sleep(0.002)

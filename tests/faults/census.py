@@ -14,7 +14,7 @@ TOKEN = "HEADRACE_CENSUS"
 """A variable in the environment of everything that a test starts, and of whatever that starts."""
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=60.0):
     """Waits for ``condition()`` to be true; returns its last value, true or not."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:
@@ -67,7 +67,7 @@ class Census:
         files = {f"descriptor of {target}" for target in _descriptors() if _is_of_hosts(target)}
         maps = {line.split(maxsplit=1)[0] for line in _read("self", "maps").splitlines() if "memfd:headrace" in line}
         threads = {one.name for one in threading.enumerate() if one.name.startswith("headrace output")}
-        shared = {str(path) for path in Path("/dev/shm").glob("*")}
+        shared = {str(path) for path in Path("/dev/shm").glob("*headrace*")}  # others have more there
         return files | maps | threads | shared | {str(path) for path in self._temporary.iterdir()}
 
 

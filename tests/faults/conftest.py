@@ -45,7 +45,7 @@ def census(monkeypatch, tmp_path_factory):
     try:
         if census.leftovers():
             gc.collect()
-        assert wait_until(lambda: not census.leftovers(), 5) or census.leftovers() == []
+        assert wait_until(lambda: not census.leftovers()) or census.leftovers() == []
     finally:
         census.kill_all()
 
@@ -82,7 +82,7 @@ class Owner:
 
     def result(self):
         """Waits for its end; what it has written."""
-        assert self.process.wait(30) == 0, self.stderr()
+        assert self.process.wait(120) == 0, self.stderr()
         return json.loads(self.file("result"))
 
     def stderr(self):
@@ -163,7 +163,7 @@ class Machine:
     def end(self, killed=()):
         """Waits until all workers have ended; each that has not been killed has the right results, once each."""
         for number, worker in enumerate(self.workers):
-            code = worker.wait(30)
+            code = worker.wait(120)
             if worker.pid in killed:
                 assert code == -signal.SIGKILL
             else:
@@ -192,12 +192,12 @@ class Machine:
 
     def assert_vacated(self):
         """Neither socket nor lock file, nor the directory itself, nor a process is left."""
-        assert wait_until(lambda: not self._census.processes(), 5), self._census.processes()
-        assert wait_until(lambda: not self.runtime.exists(), 5), list(self.runtime.iterdir())
+        assert wait_until(lambda: not self._census.processes()), self._census.processes()
+        assert wait_until(lambda: not self.runtime.exists()), list(self.runtime.iterdir())
 
     def assert_vacated_by_the_next(self, spec):
         """As above, though a manager was killed whose clients needed no other one: the next one finds its files."""
-        assert wait_until(lambda: not self._census.processes(), 5), self._census.processes()
+        assert wait_until(lambda: not self._census.processes()), self._census.processes()
         self.start(spec, workers=1, bundles=1)
         self.end()
         self.assert_vacated()

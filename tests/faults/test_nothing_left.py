@@ -185,7 +185,7 @@ def test_the_ends_of_a_process(census, wait_until, ending, code):
     done = end(ending)
     assert (done.returncode, done.stdout) == (code, "0\n"), done.stderr
     assert done.stderr == "" or code in (1, -signal.SIGABRT)
-    assert wait_until(lambda: not census.processes(), 5), census.processes()
+    assert wait_until(lambda: not census.processes()), census.processes()
 
 
 @pytest.mark.parametrize("in_child", ["os._exit(0)", "sys.exit(0)", "run.close(); sys.exit()", "list(run); sys.exit()"])
@@ -193,12 +193,12 @@ def test_forks_of_an_owner(census, wait_until, in_child):
     """They leave their parent's hosts alone, whatever they do."""
     done = end(FORK.format(in_child=in_child))
     assert (done.returncode, done.stdout) == (0, "0\n[2, 4, 6, 8, 10, 12, 14]\n"), done.stderr
-    assert wait_until(lambda: not census.processes(), 5), census.processes()
+    assert wait_until(lambda: not census.processes()), census.processes()
 
 
 def test_a_fork_that_outlives_its_owner(census, wait_until):
     """It has the same connections, so that their end does not tell of the owner's."""
     done = end("if not os.fork(): os.close(1); os.close(2); hang()\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n"), done.stderr
-    assert wait_until(lambda: len(census.processes()) == 1, 5), census.processes()
+    assert wait_until(lambda: len(census.processes()) == 1), census.processes()
     census.kill_all()

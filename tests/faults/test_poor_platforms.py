@@ -59,7 +59,7 @@ def test_the_owners_end_ends_all(start_poor_owner, census, wait_until, moment):
     assert len(census.processes()) == 3
     owner.process.kill()
     owner.process.wait()
-    assert wait_until(lambda: not census.processes(), 5), census.processes()
+    assert wait_until(lambda: not census.processes()), census.processes()
 
 
 def test_a_zygote_that_is_killed(start_poor_owner, census):
@@ -73,9 +73,9 @@ def test_a_zygote_that_is_killed(start_poor_owner, census):
 
 def test_a_host_that_hangs(start_poor_owner):
     """The element that is held is not let go."""
-    result = start_poor_owner("batch", timeout=0.5).result()
+    result = start_poor_owner("batch", timeout=2).result()
     where = "element 0 (counted from 0) of a batch of 4"
-    assert result[4] == f"TimeoutError('running inference on {where} took longer than 0.5 s.')"
+    assert result[4] == f"TimeoutError('running inference on {where} took longer than 2 s.')"
     assert result[:4] + result[5:] == EXPECTED[:4] + EXPECTED[5:]
 
 

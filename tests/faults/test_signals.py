@@ -30,7 +30,7 @@ def test_owner(start_owner, census, wait_until, moment, number):
     assert len(census.zygotes(owner.pid)) == 1
     os.kill(owner.pid, number)
     owner.process.wait()
-    assert wait_until(lambda: not census.processes(), 5), census.processes()
+    assert wait_until(lambda: not census.processes()), census.processes()
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -76,4 +76,4 @@ def test_all_three_at_once(start_owner, census, wait_until):
     owner.process.wait()
     assert len(census.servers()) == 3
     assert start_owner().result() == EXPECTED
-    assert wait_until(lambda: not census.processes(), 5), census.processes()
+    assert wait_until(lambda: not census.processes()), census.processes()

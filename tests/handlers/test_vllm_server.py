@@ -108,8 +108,8 @@ def test_one_that_ends_says_its_last_lines(family):
 
 
 def test_one_that_does_not_come_up_in_time_is_ended(family):
-    with pytest.raises(VLLMServerError, match=r"did not answer within 0\.5 s; its last lines:\nloading m"):
-        Server(launch("--never-answer", timeout_secs=0.5))
+    with pytest.raises(VLLMServerError, match=r"did not answer within 8 s; its last lines:\nloading m"):
+        Server(launch("--never-answer", timeout_secs=8))
     assert family() == []
 
 

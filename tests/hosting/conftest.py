@@ -48,7 +48,7 @@ def census(request, _quick_collections, wait_until):
     before = _belongings()
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
-    assert wait_until(lambda: not _left(before), 5) or sorted(_left(before)) == []
+    assert wait_until(lambda: not _left(before)) or sorted(_left(before)) == []
 
 
 def _left(before):
@@ -304,7 +304,7 @@ def new_host(timeout_secs=None, imports=None):
 
     def run(code):
         command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", imports + code]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
     return run
 

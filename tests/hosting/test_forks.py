@@ -87,13 +87,14 @@ def test_a_fork_of_the_owner_that_lives_on_delays_nobody(run_owner):
 child = os.fork()
 if not child:
     signal.pause()
-started = time.monotonic()
+import headrace.hosting.nursery
+headrace.hosting.nursery._LONGEST_ANSWER_SECS = 10_000
 host.close()
-print("quick" if time.monotonic() - started < 20 else "slow")
+print("closed")
 os.kill(child, signal.SIGKILL)
 os.waitpid(child, 0)
 """)
-    assert owner.stdout == "quick\n", owner.stderr
+    assert owner.stdout == "closed\n", owner.stderr
 
 
 def test_an_owner_whose_fork_lives_on_leaves_nothing(run_owner, wait_until):

@@ -163,7 +163,7 @@ def both_of(host):
 
 
 def test_a_request_that_takes_too_long_is_lost(new_host):
-    host = new_host(timeout_secs=0.2)
+    host = new_host(timeout_secs=2)
 
     def work(rows, servant):
         servant.progress.mark(Doing.INFERENCE, 1, 2)
@@ -173,15 +173,15 @@ def test_a_request_that_takes_too_long_is_lost(new_host):
     call = host.tell(work, 1, 2)
     loss = host.result(call)
     assert loss.timed_out
-    assert loss.ending == "was killed, having taken longer than 0.2 s"
+    assert loss.ending == "was killed, having taken longer than 2 s"
     moment = loss.moment
     assert (moment.call, moment.doing, moment.position, moment.index) == (call.number, Doing.INFERENCE, 1, 2)
-    assert 0.2 < moment.seconds < LONG
+    assert moment.seconds > 2
     assert host.ask(doubled, 1).rows == [2]
 
 
 def test_others_do_not_suffer_from_one_that_takes_too_long(new_host):
-    host = new_host(timeout_secs=0.3)
+    host = new_host(timeout_secs=2)
     calls = [host.tell(hang if number == 1 else doubled, number) for number in range(4)]
     results = [host.result(call) for call in calls]
     assert [isinstance(result, Loss) for result in results] == [False, True, False, False]
@@ -189,20 +189,20 @@ def test_others_do_not_suffer_from_one_that_takes_too_long(new_host):
 
 def test_what_goes_on_does_not_take_too_long(new_host):
     """The clock starts anew with everything that is done."""
-    host = new_host(timeout_secs=0.5)
+    host = new_host(timeout_secs=2)
 
     def work(rows, servant):
         for row in range(10):
             servant.progress.mark(Doing.PREPROCESSING, row)
-            time.sleep(0.1)
+            time.sleep(0.25)
         return rows
 
     assert host.ask(work, 1).rows == [1]
 
 
 def test_to_wait_for_ones_turn_does_not_take_too_long(new_host):
-    host = new_host(timeout_secs=0.5)
-    calls = [host.tell(lambda rows, servant: time.sleep(0.2) or rows, number) for number in range(5)]
+    host = new_host(timeout_secs=2)
+    calls = [host.tell(lambda rows, servant: time.sleep(0.5) or rows, number) for number in range(5)]
     assert [host.result(call).rows for call in calls] == [[number] for number in range(5)]
 
 
@@ -214,9 +214,9 @@ def test_looking_whether_an_answer_is_there_notices_delay(new_host, wait_until):
 
 
 def test_a_host_that_is_idle_is_not_late(new_host):
-    host = new_host(timeout_secs=0.1)
+    host = new_host(timeout_secs=2)
     first = host.ask(process).rows
-    time.sleep(0.3)
+    time.sleep(2.5)
     assert host.ask(process).rows == first
 
 
@@ -229,7 +229,7 @@ def test_a_host_that_is_stopped_is_late(new_host, wait_until):
 
 
 def test_a_host_that_is_stopped_while_idle_is_replaced_and_nothing_is_lost(new_host):
-    host = new_host(timeout_secs=0.3)
+    host = new_host(timeout_secs=2)
     first, zygote = both(host)
     os.kill(first, signal.SIGSTOP)
     second, same_zygote = both(host)
@@ -322,7 +322,7 @@ def test_a_zygote_that_is_stopped_disturbs_nobody_until_it_is_needed(new_host, m
 
 
 def test_a_host_that_hangs_is_killed_even_if_its_zygote_is_stopped(new_host, monkeypatch, wait_until):
-    host = new_host(timeout_secs=0.2)
+    host = new_host(timeout_secs=2)
     process, zygote = both(host)
     os.kill(zygote, signal.SIGSTOP)
     monkeypatch.setattr("headrace.hosting.nursery._LONGEST_ANSWER_SECS", 0.3)

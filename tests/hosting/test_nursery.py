@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
@@ -273,13 +272,12 @@ def test_closing_ends_a_birth_that_is_under_way(new_nursery, new_module, wait_un
     assert errors == ["A host for toy cannot be started: its owner no longer wants one."]
 
 
-def test_ctrl_c_ends_a_birth_that_is_under_way(new_nursery, new_module, ctrl_c_in, marked):
+def test_ctrl_c_ends_a_birth_that_is_under_way(new_nursery, new_module, ctrl_c_in, marked, monkeypatch):
+    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 10_000)  # nobody waits for one that is of no use
     nursery = new_nursery(new_module(HANGS))
     ctrl_c_in(module.Zygote.ready)
-    started = time.monotonic()
     with files() as pair, pytest.raises(KeyboardInterrupt):
         nursery.fork(*pair)
-    assert time.monotonic() - started < LONG / 2
     assert marked() == []
     nursery.close()
 
