@@ -156,12 +156,12 @@ def _value(random: Random, depth: int) -> Any:
 
 
 def _count(random: Random) -> int:
-    return random.choice([0, 1, 2, 5, 20, 100])
+    return random.choice([0, 1, 2, 3, 5, 10, 20, 60])
 
 
 def _text(random: Random, strange: float = 0.3) -> str:
-    if random.random() < 0.0005:
-        return random.choice(["x", 'y"', "z\n", "é"]) * 140_000
+    if random.random() < 0.0002:
+        return (random.choice(["x", 'y"', "z\n", "é"]) * 140_000)[:140_000]
     alphabet = _PLAIN + _SPECIAL if random.random() < strange else _PLAIN
     return "".join(random.choices(alphabet, k=random.choice([0, 1, 3, 8])))
 

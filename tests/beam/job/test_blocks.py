@@ -125,6 +125,7 @@ LINES = (
         '{n},{x},{n},"a"b,1',
         '{n},{x},{n}, "a",1',
         "{n},{x},{n},t,nan(7)",
+        "{n},nan(7),{n},t,1",
         "{n},{x},99999999999999999999,t,1",
         "{n},{x},{n},t\r,1",
         "{n},{x},{n},\x00,1",
@@ -169,18 +170,49 @@ def test_csv_with_another_delimiter_and_columns_of_text(both_ways, tmp_path):
     both_ways(tmp_path / "in.tsv", text=("id",))
 
 
+def assert_same_rows(path, numbers):
+    """In columns and row by row."""
+    source = Source(str(path), "csv")
+    rows, place = [], 0
+    for block in read_blocks(source, 0, numbers, list(numbers), Places()):
+        assert block.first == place
+        place += len(block)
+        rows += [block[index] for index in range(len(block))]
+    assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
+    return rows
+
+
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.text(alphabet='0123456789.,-+eE"\n\r xn_é\t\0', max_size=12), max_size=60))
 def test_any_text(tmp_path, strange):
     text = "a,b\n" + "1,2\n" * 70 + "\n".join(strange) + "\n" + "3,4\n" * 70
     (tmp_path / "in.csv").write_text(text, newline="")
-    source, numbers = Source(str(tmp_path / "in.csv"), "csv"), {"a": int, "b": float}
-    rows, place = [], 0
-    for block in read_blocks(source, 0, numbers, ["a", "b"], Places()):
-        assert block.first == place
-        place += len(block)
-        rows += [block[index] for index in range(len(block))]
-    assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
+    assert_same_rows(tmp_path / "in.csv", {"a": int, "b": float})
+
+
+MARK = "\ufeff"
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        (f"{MARK}x,1\n", {"text": f"{MARK}x", "a": 1}),
+        (f"{MARK},1\n", {"text": MARK, "a": 1}),
+        (f"{'x' * 200_000},1\n", {"text": "x" * 200_000, "a": 1}),
+        ("x,nan(7)\n", {"text": "x", "a": "nan(7)"}),
+    ],
+    ids=["marked", "only a mark", "long", "no number"],
+)
+def test_rows_at_the_start_of_a_piece(tmp_path, monkeypatch, line, row):
+    """Each but the first is where a piece of the file begins that Arrow could read."""
+    monkeypatch.setattr("headrace.beam.job.block_csv._CHUNK_BYTES", len(line.encode()))
+    (tmp_path / "in.csv").write_text("text,a\n" + line * 5)
+    assert assert_same_rows(tmp_path / "in.csv", {"a": float}) == [row] * 5
+
+
+def test_files_whose_lines_end_with_returns(tmp_path):
+    (tmp_path / "in.csv").write_bytes(b"text,a\r" + b'"x\ry",1\r' * 300)
+    assert assert_same_rows(tmp_path / "in.csv", {"a": int}) == [{"text": "x\ry", "a": 1}] * 300
 
 
 RUNS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 120)), max_size=5)

@@ -6,14 +6,17 @@ import gzip
 import json
 import lzma
 import zlib
+from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+import zstandard
 
 from headrace.beam.job.files import Source, absolute, dead_letters_path, match, output_format
 from headrace.beam.job.reading import Head, peek, read_rows
 from headrace.beam.job.rows import BrokenLine
+from headrace.beam.job.text import lines
 from headrace.core.errors import ConfigurationError
 
 
@@ -99,9 +102,9 @@ def test_jsonl_rows_and_the_lines_that_are_none(write):
     assert rows[0] == {"a": 1}
     assert rows[-1]["b"] == [2]
     assert len(rows) == 5
-    lines = broken(rows)
-    assert [(line, number) for line, number, _ in lines] == [("[1]", 3), ('{"a": \r', 4), ('{"a": "\\xff"}', 5)]
-    assert lines[0][2] == "a row must be a JSON object, not list"
+    wrong = broken(rows)
+    assert [(line, number) for line, number, _ in wrong] == [("[1]", 3), ('{"a": \r', 4), ('{"a": "\\xff"}', 5)]
+    assert wrong[0][2] == "a row must be a JSON object, not list"
     assert rows[1].row == {"line": "[1]", "file": absolute("a.jsonl"), "line_number": 3}
 
 
@@ -111,16 +114,33 @@ def test_lines_longer_than_a_chunk(write):
     assert [(row["n"], len(row["text"])) for row in rows_of("a.jsonl")] == [(n, len(text)) for n in range(3)]
 
 
+def test_a_line_in_many_pieces():
+    """Each is copied once; were it for each piece that comes after it, this would take longer than a test may."""
+    pieces = iter([*[b"x" * 64] * 600_000, b"\ny"])
+    file = SimpleNamespace(read=lambda _: next(pieces, b""))
+    assert [len(line) for line in lines(file)] == [64 * 600_000, 1]
+
+
 @pytest.mark.parametrize(
     ("extension", "compress"),
-    [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("deflate", zlib.compress)],
+    [
+        ("gz", gzip.compress),
+        ("bz2", bz2.compress),
+        ("xz", lzma.compress),
+        ("deflate", zlib.compress),
+        ("zst", zstandard.compress),
+        ("zst", lambda content: zstandard.compress(content[:100]) + zstandard.compress(content[100:])),
+    ],
 )
 def test_compressed_files(write, extension, compress):
     write(f"a.csv.{extension}", compress(b"a,b\n" + b"1,x\n" * 1000))
     assert rows_of(f"a.csv.{extension}") == [{"a": 1, "b": "x"}] * 1000
 
 
-@pytest.mark.parametrize(("extension", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress)])
+@pytest.mark.parametrize(
+    ("extension", "compress"),
+    [("gz", gzip.compress), ("bz2", bz2.compress), ("deflate", zlib.compress), ("zst", zstandard.compress)],
+)
 def test_a_compressed_file_that_breaks_off_is_no_shorter_file(write, extension, compress):
     whole = compress("".join(f"{n}\n" for n in range(300_000)).encode())
     path = write(f"a.csv.{extension}", whole[: len(whole) // 2])
@@ -199,8 +219,7 @@ def test_a_quote_that_goes_on_for_ever_ends_the_file(write, monkeypatch):
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r", "\r\r\n"])
 def test_ends_of_csv_lines(write, ends):
-    lines = ["a,b", *(f'{n},"x{ends}y"' for n in range(40_000)), "", "40,z"]
-    path = write("a.csv", ends.join(lines))
+    path = write("a.csv", ends.join(["a,b", *(f'{n},"x{ends}y"' for n in range(40_000)), "", "40,z"]))
     rows = list(read_rows(Source(path, "csv"), {"a": int}))
     assert rows == [*({"a": n, "b": f"x{ends}y"} for n in range(40_000)), {"a": 40, "b": "z"}]
 
@@ -229,9 +248,9 @@ def test_objects_with_two_values_of_one_name(write):
 
 
 def test_columns_of_numbers(write):
-    lines = ["int,float,code,text,mixed,empty,id"]
-    lines += ["1,1.5,01,a,7,,2024_01", "2,2,12,3,8,,1", "-3,1e3,13,b,x,,2"]
-    write("a.csv", "\n".join(lines))
+    content = ["int,float,code,text,mixed,empty,id"]
+    content += ["1,1.5,01,a,7,,2024_01", "2,2,12,3,8,,1", "-3,1e3,13,b,x,,2"]
+    write("a.csv", "\n".join(content))
     assert peek(match(["a.csv"])).numbers == {"int": int, "float": float, "mixed": int, "id": int}
     first, second, third = rows_of("a.csv")
     assert list(first.values()) == [1, 1.5, "01", "a", 7, "", "2024_01"]

@@ -152,7 +152,9 @@ class _Fast:
     def _parsed(self, text: bytes, kinds: Mapping[str, Any]) -> Any:
         table = pyarrow.csv.read_csv(
             pyarrow.BufferReader(text),
-            pyarrow.csv.ReadOptions(column_names=self._header, block_size=_ARROW_BYTES),
+            pyarrow.csv.ReadOptions(
+                column_names=self._header, block_size=_ARROW_BYTES, use_threads=len(text) > _ARROW_BYTES
+            ),
             pyarrow.csv.ParseOptions(delimiter=self._delimiter),
             pyarrow.csv.ConvertOptions(
                 column_types=kinds, include_columns=list(kinds), null_values=[""], strings_can_be_null=False
