@@ -135,6 +135,7 @@ def _wrong_json(random: Random) -> tuple[bytes, None]:
         b"\xef\xbb\xbf" + good,
         good.decode().encode("utf-16-le").replace(b"\n", b""),
         b"[" * 100_000,
+        b'{"a": ' + b"[" * 200 + b"]" * 200 + b"}",
         b'{"a": ' + b"9" * 5000 + b"}",
     ]
     return random.choice(kinds), None

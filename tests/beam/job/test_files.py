@@ -240,6 +240,15 @@ def test_numbers_beside_fields_of_several_lines(write):
     assert list(read_rows(Source(path, "csv"), {"a": int})) == [{"a": "1_0", "b": "x\ny"}]
 
 
+def test_values_that_are_too_deep_within_each_other(write):
+    values = ["[" * depth + "]" * depth for depth in (199, 200, 900)]
+    path = write("a.jsonl", "".join(f'{{"a": {value}}}\n' for value in [*values, str([[]] * 500)]))
+    row, *wrong, wide = read_rows(Source(path, "jsonl"), {})
+    assert json.dumps(row["a"]) == values[0]
+    assert [str(one.error) for one in wrong] == ["the row has values within values, more than 200 deep"] * 2
+    assert wide == {"a": [[]] * 500}
+
+
 def test_objects_with_two_values_of_one_name(write):
     path = write("a.jsonl", '{"a": 1, "a": 2}\n{"a": {"b": 1, "c": 2, "c": 3}}\n{"a": 3}\n')
     first, second, row = read_rows(Source(path, "jsonl"), {})

@@ -19,6 +19,7 @@ _CHUNK_BYTES = 1 << 20
 SAMPLED_ROWS = 1000
 """Of so many first rows all are looked at, to tell what the others are like."""
 _PARQUET_ROWS = 1024
+_DEEPEST = 200
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
 
@@ -105,10 +106,21 @@ def _read_jsonl(source: Source) -> Iterator[Row | BrokenLine]:
                 row = _parsed(line.decode())
                 if type(row) is not dict:
                     raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
+                if line.count(b"[") + line.count(b"{") > _DEEPEST and _is_deep(row):
+                    raise ValueError(f"the row has values within values, more than {_DEEPEST} deep")
             except (ValueError, TypeError, RecursionError) as error:
                 yield BrokenLine(line.decode("utf-8", "backslashreplace"), source.path, number, error)
             else:
                 yield row
+
+
+def _is_deep(row: Row) -> bool:
+    """Whether its values are so deep within each other that what pickles or writes it may run out of stack."""
+    level: list[Any] = [row]
+    for _ in range(_DEEPEST):
+        values = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
+        level = [value for value in values if isinstance(value, dict | list)]
+    return bool(level)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
