@@ -180,7 +180,8 @@ def open_breaker():
         (Model(bad=[0]), [(0, 4), (0, 1), (1, 2), (2, 4)]),
         (Model(bad=[0, 3]), [(0, 4), (0, 1), (1, 2), (2, 4), (2, 3), (3, 4)]),
         (Model(ceiling=2), [(0, 4), (0, 1), (1, 4), (1, 2), (2, 4)]),
-        (Model(passing=[0]), [(0, 4), (0, 1), (1, 4)]),
+        (Model(passing=[0]), [(0, 4), (0, 4)]),
+        (Model(bad=[0], passing=[2]), [(0, 4), (0, 1), (1, 2), (1, 2), (2, 4)]),
         (Model(bad=range(4)), [(0, 4), (0, 1), (1, 2), (2, 3), (3, 4)]),
     ],
 )
@@ -193,7 +194,7 @@ def test_while_everything_fails_elements_are_tried_alone_until_one_succeeds(mode
 
 @pytest.mark.parametrize(
     ("error", "at_first", "later"),
-    [(ValueError(), 1000, 3), (HostDiedError(), 32, 3), (ConnectionError(), 32, 3), (TimeoutError(), 3, 1)],
+    [(ValueError(), 1000, 3), (HostDiedError(), 32, 3), (ConnectionError(), 32, 1), (TimeoutError(), 3, 1)],
     ids=repr,
 )
 def test_the_dearer_a_try_the_fewer_there_are(error, at_first, later):
@@ -209,12 +210,13 @@ def test_where_all_that_is_tried_fails_the_rest_is_given_up_with_the_error_of_th
 
     def attempt(start, stop):
         calls.append((start, stop))
-        return one
+        return one if stop - start == 1 else batch
 
     [parts] = climb(100, batch, attempt, a_judge.choose, a_judge.probes)
-    [(place, end)] = calls
+    again, (place, end), twice = calls
+    assert (again, twice) == ((0, 100), (place, end))
     assert end == place + 1
-    assert parts == [Part(0, place, batch, 1), Part(place, end, one, 2), Part(end, 100, batch, 1)]
+    assert parts == [Part(0, place, batch, 2), Part(place, end, one, 4), Part(end, 100, batch, 2)]
 
 
 @given(BATCHES, st.sets(st.integers(0, 59)))
@@ -238,3 +240,12 @@ def test_parts_that_fit_are_found_without_catching_even_while_everything_fails()
 def test_a_single_element_for_which_memory_is_wanting_fails():
     assert answers(1, Model(ceiling=0))[1] == [0]
     assert judge().choose(0, 1, MemoryError(), 1) is Rung.SEARCH
+
+
+@pytest.mark.parametrize(("attempts", "saved"), [(1, []), (2, [0])])
+def test_while_everything_fails_what_passes_is_repeated_once_without_a_pause(attempts, saved):
+    clock = FakeClock()
+    before = clock.seconds()
+    a_judge = judge(clock, attempts=attempts, breaker=open_breaker())
+    assert answers(1, Model(passing=[0]), a_judge)[0] == saved
+    assert clock.seconds() == before

@@ -10,7 +10,7 @@ import pytest
 from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError, Stage
 from headrace.batching.batcher import Batch
 from headrace.core.events import BatchFailed, ElementFailed, ModelLoaded
-from headrace.failures.breaker import HOSTS, CircuitBreaker
+from headrace.failures.breaker import OUTAGES, CircuitBreaker
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.steps import Steps
@@ -277,12 +277,12 @@ def test_what_has_been_given_up_has_the_error_of_its_batch_and_what_was_tried_it
         def run_inference(self, batch, model, inference_args=None):
             raise ConnectionRefusedError(len(batch))
 
-    size = HOSTS.at_first
+    size = OUTAGES.at_first
     _, bad = run(Telling(), *[[1]] * 5, [1] * size, [1] * 30, caught=Exception)
     assert len(bad) == 5 + size + 30
     sizes = [failure.error.args[0] for failure in bad[5 + size :]]
-    assert (sizes.count(1), sizes.count(30)) == (HOSTS.later, 30 - HOSTS.later)
-    assert [failure.attempts for failure in bad[5 + size :]] == [1 + (size == 1) for size in sizes]
+    assert (sizes.count(1), sizes.count(30)) == (OUTAGES.later, 30 - OUTAGES.later)
+    assert [failure.attempts for failure in bad[5 + size :]] == [2 + 2 * (size == 1) for size in sizes]
 
 
 def test_a_model_that_does_not_load_fails_the_batch():

@@ -19,7 +19,9 @@ class Probing(NamedTuple):
 CALLS = Probing(1_000, 3)
 """Each costs a call that raises something."""
 HOSTS = Probing(32, 3)
-"""Each costs a host that dies, or a call to a server that does not answer as it should."""
+"""Each costs a host that dies."""
+OUTAGES = Probing(32, 1)
+"""Each costs two calls to a server that does not answer as it should."""
 TIMEOUTS = Probing(3, 1)
 """Each costs the time limit."""
 

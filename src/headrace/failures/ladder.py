@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from headrace.core.errors import HostDiedError, PredictionCountError
 from headrace.core.result import Caught
 from headrace.failures.bisect import bisect
-from headrace.failures.breaker import CALLS, HOSTS, TIMEOUTS, CircuitBreaker
+from headrace.failures.breaker import CALLS, HOSTS, OUTAGES, TIMEOUTS, CircuitBreaker
 from headrace.failures.memory import free_memory, is_out_of_memory
 from headrace.failures.probe import probe
 from headrace.failures.retry import Patience
@@ -89,8 +89,9 @@ class Judge:
         is_caught = isinstance(error, self._caught)
         if _is_handlers(error):
             return Rung.GIVE_UP if is_caught else Rung.RAISE
-        is_hopeless = self._breaker.is_open and is_caught
-        if not self._billed and not is_hopeless:
+        if is_caught and self._breaker.is_open and not self._billed:  # nobody waits for each batch of an outage
+            return Rung.AGAIN if self._patience.again_at_once(error, failed) else Rung.PROBE
+        if not self._billed:
             if stop - start > 1 and is_out_of_memory(error):
                 self._free()
                 return Rung.IN_PARTS
@@ -98,16 +99,15 @@ class Judge:
                 return Rung.AGAIN
         if not is_caught:
             return Rung.RAISE
-        if self._billed:
-            return Rung.GIVE_UP
-        return Rung.PROBE if is_hopeless else Rung.SEARCH
+        return Rung.GIVE_UP if self._billed else Rung.SEARCH
 
     def probes(self, size: int, error: BaseException) -> list[int]:
         """See ``Probes``."""
         if isinstance(error, TimeoutError):
             return self._breaker.probes(size, TIMEOUTS)
-        is_dear = isinstance(error, HostDiedError) or self._patience.may_pass(error)
-        return self._breaker.probes(size, HOSTS if is_dear else CALLS)
+        if isinstance(error, HostDiedError):
+            return self._breaker.probes(size, HOSTS)
+        return self._breaker.probes(size, OUTAGES if self._patience.may_pass(error) else CALLS)
 
 
 def _is_handlers(error: BaseException) -> bool:

@@ -95,6 +95,10 @@ class Patience:
         """Whether the same call may succeed a little later."""
         return may_pass(error, self._config)
 
+    def again_at_once(self, error: BaseException, failed: int) -> bool:
+        """Whether to try once more without a pause, which need not help; see ``again``."""
+        return failed == 1 and self._config.attempts > 1 and self.may_pass(error)
+
     def again(self, error: BaseException, failed: int) -> bool:
         """Waits and returns True; or returns False at once: the error does not pass, or a bound is reached.
 
