@@ -13,6 +13,7 @@ from headrace.batching.columnar import as_columns
 from headrace.core.errors import DeviceLostError
 from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
+from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, in_a_line
 from headrace.failures.outlast import Sentence
 from headrace.hosting.encoding import encode
@@ -163,7 +164,7 @@ class InferenceServant:
                 return _raised(problem, events)
             else:
                 events.append(ElementFailed(Stage.INFERENCE, problem.error))
-                failures.append(self._spec.plan.failure(tag, Stage.INFERENCE, 0, _shown(row), problem))
+                failures.append(self._spec.plan.failure(tag, Stage.INFERENCE, 0, _as_sent(row), problem))
         skipped = [replace(one, elements=list(map(_as_sent, one.elements))) for one in answer.head.skipped]
         head = answer.head._replace(tags=tags, failures=failures, skipped=skipped)
         reducers = _stand_ins(events, [failure.error for failure in failures])
@@ -327,17 +328,7 @@ def _sendable(failure: Failure) -> Failure:
 
 
 def _as_sent(value: Any) -> Any:
-    return value if _problem(value) is None else _shown(value)
-
-
-def _shown(value: Any) -> Any:
-    """A text in place of what cannot be sent; in a pair, as of a key and an example, in place of what of it cannot."""
-    if type(value) is tuple:
-        return tuple(map(_as_sent, value))
-    try:
-        return f"{value!r:.200}"
-    except Exception:
-        return f"<{type(value).__qualname__}>"
+    return transferable(value, lambda part: _problem(part) is None)
 
 
 def _problem(value: Any) -> Caught | None:

@@ -1,0 +1,84 @@
+"""What cannot go to another process is replaced by a text, part by part; everything else stays the very object."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any, NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.transferable import transferable, with_parts
+
+
+class Pair(NamedTuple):
+    example: Any
+    inference: Any
+
+
+class Silent:
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+    def __reduce__(self):
+        raise TypeError("stays here")
+
+
+def pickles(value):
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:
+        return False
+    return True
+
+
+def test_only_the_part_that_does_not_travel_is_replaced():
+    kept = [1, {2}]
+    value = ("key", Pair(kept, {"lock": threading.Lock(), "n": 3}))
+    key, pair = transferable(value, pickles)
+    assert (key, pair.example is kept, pair.inference["n"]) == ("key", True, 3)
+    assert pair.inference["lock"].startswith("<unlocked _thread.lock object")
+
+
+def test_what_has_no_words_is_called_by_its_class():
+    assert transferable([Silent()], pickles) == ["<Silent>"]
+
+
+def test_a_text_keeps_its_length_and_shows_its_surrogates():
+    def is_unicode(value):
+        return isinstance(value, str) and value.isascii()
+
+    assert transferable("a\ud800b" * 1000, is_unicode) == r"a\ud800b" * 1000
+
+
+def test_what_holds_itself_ends():
+    loop: list = []
+    loop.append(loop)
+    assert isinstance(transferable(loop, lambda _: False), str)
+    assert pickles(transferable([loop, threading.Lock()], pickles))
+
+
+def test_a_long_text_is_short():
+    assert len(transferable((n for n in range(9)), pickles)) <= 200
+
+
+values = st.recursive(
+    st.one_of(st.integers(), st.text(), st.just(None)),
+    lambda inner: st.one_of(
+        st.lists(inner), st.tuples(inner, inner), st.dictionaries(st.text(), inner), st.builds(Pair, inner, inner)
+    ),
+)
+
+
+@given(values)
+def test_what_travels_stays_the_very_object(value):
+    assert transferable(value, pickles) is value
+    assert with_parts(value, lambda part: part) is value
+
+
+@given(values.filter(lambda value: isinstance(value, (list, tuple, dict)) and len(value)))
+def test_parts_are_changed_in_a_container_of_the_same_make(value):
+    made = with_parts(value, lambda part: (part,))
+    assert type(made) is type(value)
+    assert len(made) == len(value)
