@@ -20,7 +20,7 @@ import pyarrow.parquet
 
 from headrace.beam.job.blocks import Block
 from headrace.beam.job.output import as_line
-from headrace.beam.job.parquet import Columns, as_array, type_of
+from headrace.beam.job.parquet import MIXED, NOTHING, Columns, Kind, Number, Scalar, as_array, kind_of, schema_of
 from headrace.beam.job.rows import fields_of
 
 _JSON = {b"headrace": b"json"}
@@ -47,13 +47,18 @@ def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Ca
     for table in tables():
         check()
         rows, size = rows + table.num_rows, size + _size(table)
-        for name, kind in _types_of(table):
+        for name, kind in _kinds_of(table):
             columns.widen(name, kind)
-    schema = columns.schema
-    texts = [name for name, kind in columns.types.items() if not (_TYPES.is_floating(kind) or _TYPES.is_integer(kind))]
+    types = columns.types
+    schema = schema_of(types)
+    texts = [
+        name
+        for name, kind in zip(schema.names, schema.types, strict=True)
+        if not (_TYPES.is_floating(kind) or _TYPES.is_integer(kind))
+    ]
     with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema, use_dictionary=texts) as writer:
         alike = (
-            pyarrow.Table.from_arrays([_as_type(table, *column) for column in columns.types.items()], schema=schema)
+            pyarrow.Table.from_arrays([_as_type(table, *column) for column in types.items()], schema=schema)
             for table in tables()
         )
         size_of_group = max(1, min(_ROWS, _BYTES * rows // max(1, size)))
@@ -193,12 +198,20 @@ def _is_json(field: Any) -> bool:
     return bool(field.metadata == _JSON)
 
 
-def _types_of(table: Any) -> Iterator[tuple[str, Any]]:
+def _kinds_of(table: Any) -> Iterator[tuple[str, Kind]]:
     for field, column in zip(table.schema, table.columns, strict=True):
-        if column.null_count == len(column):
-            yield field.name, pyarrow.null()
-        else:
-            yield field.name, type_of(_parsed(column)) if _is_json(field) else field.type
+        yield field.name, kind_of(_parsed(column)) if _is_json(field) else _kind_of_column(column)
+
+
+def _kind_of_column(column: Any) -> Kind:
+    if column.null_count == len(column):
+        return NOTHING
+    if _TYPES.is_integer(column.type):
+        ends = pyarrow.compute.min_max(column)
+        return Number(ends["min"].as_py(), ends["max"].as_py())
+    if _TYPES.is_floating(column.type):
+        return Number(has_floats=True)
+    return Scalar(column.type) if column.type in _CANONICAL else MIXED
 
 
 def _parsed(column: Any) -> list[Any]:

@@ -12,9 +12,9 @@ import pyarrow
 from headrace.beam.job.block_csv import Line, Parsed, parse
 from headrace.beam.job.blocks import Block
 from headrace.beam.job.files import Source, open_source
+from headrace.beam.job.parquet_rows import parquet_file, rows_of, unreadable
 from headrace.beam.job.pipes import is_pipe
 from headrace.beam.job.positions import Places
-from headrace.beam.job.reading import parquet_file
 from headrace.core.conversion import FLOAT32_MAX
 
 _ROWS = 1 << 14
@@ -58,7 +58,7 @@ def read_blocks(
             block, all_finite = Block(index, first, tuple(names), rows.batch), rows.all_finite
         first += len(block)
         for start, stop in done.missing(index, block.first, first):
-            yield from _cut(block[start - block.first : stop - block.first], all_finite)
+            yield from _cut(block[start - block.first : stop - block.first], source.path, all_finite)
 
 
 def _schema_of(source: Source) -> Any:
@@ -67,10 +67,8 @@ def _schema_of(source: Source) -> Any:
 
 
 def _has_numbers(schema: Any, names: Sequence[str]) -> bool:
-    """Whether the columns are there, once each, and of numbers."""
-    if len(set(schema.names)) < len(schema.names) or not set(names) <= set(schema.names):
-        return False
-    return all(_is_number(schema.field(name).type) for name in names)
+    """Whether the columns are there, and of numbers."""
+    return set(names) <= set(schema.names) and all(_is_number(schema.field(name).type) for name in names)
 
 
 def _is_number(kind: Any) -> bool:
@@ -82,8 +80,6 @@ def _parquet(source: Source, index: int, done: Places) -> Iterator[Parsed | int]
     """In place of row groups that are done comes the number of their rows."""
     with open_source(source) as file:
         parquet = parquet_file(file)
-        if len(set(parquet.schema_arrow.names)) < len(parquet.schema_arrow.names):
-            raise ValueError("a column's name is there twice")
         sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
         ends = list(accumulate(sizes))
 
@@ -107,7 +103,7 @@ def _rows_at_once(metadata: Any) -> int:
     return max(1, min(_ROWS, int(_BYTES / max(1.0, size))))
 
 
-def _cut(block: Block, all_finite: bool) -> Iterator[Block]:
+def _cut(block: Block, path: str, all_finite: bool) -> Iterator[Block]:
     """Parts of a block, where its model's columns are fit, and single rows where they are not; one row as it is."""
     unfit = None if block.batch is None else _unfit(block, all_finite)
     if unfit is None:
@@ -118,7 +114,8 @@ def _cut(block: Block, all_finite: bool) -> Iterator[Block]:
         if place > start:
             yield block[start:place]
         if place < len(block):
-            yield Block(block.source, block.first + place, block.names, row=block[place])
+            (row,) = rows_of(block.batch.slice(place, 1), path, block.first + place)
+            yield Block(block.source, block.first + place, block.names, row=row)
         start = place + 1
 
 
@@ -127,12 +124,13 @@ def _unfit(block: Block, all_finite: bool) -> Any:
     batch = block.batch
     if not _has_numbers(batch.schema, block.names):
         return numpy.ones(len(block), bool)
-    unfit = None
+    wrong = None if all_finite else unreadable(batch)
+    unfit: Any = None if wrong is None else numpy.array(wrong)
     for name in batch.schema.names if all_finite else block.names:
         column = batch.column(batch.schema.get_field_index(name))
-        wrong = _wrong(column, nulls=name in block.names)
-        if wrong is not None:
-            unfit = wrong if unfit is None else unfit | wrong
+        bad = _wrong(column, nulls=name in block.names)
+        if bad is not None:
+            unfit = bad if unfit is None else unfit | bad
     return unfit
 
 

@@ -359,16 +359,16 @@ def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *
     """
     from headrace.beam.job.parquet import (  # noqa: PLC0415 - pyarrow only where it is asked for
         Columns,
-        letter_columns,
+        letter_types,
         write_table,
     )
 
-    columns = letter_columns() if letters else Columns()
+    columns = Columns()
     for rows in _chunks(parts) if not letters else ():
         check()
         columns.see(rows)
     with create(path) as file:
-        write_table(file, columns, _chunks(parts), check)
+        write_table(file, letter_types() if letters else columns.types, _chunks(parts), check)
     return path
 
 

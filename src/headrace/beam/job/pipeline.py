@@ -131,6 +131,7 @@ class Run:
             if job.resume is None
             else ResumableOutput(job.output, job.dead_letters, job.resume)
         )
+        cancelled.discard(self.output.folder)  # of a run of the same output, from which this one goes on
         _refuse_overwriting(self.output, job.sources)
         runner = FnApiRunner() if job.runner == DEFAULT_RUNNER else job.runner
         options = PipelineOptions(["--pickle_library=cloudpickle", *job.options])  # Beam's default since 2.65

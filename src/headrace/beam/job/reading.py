@@ -6,19 +6,18 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.beam.job import pipes
 from headrace.beam.job.csv_rows import CsvRecords, csv_lines, number, read_csv
 from headrace.beam.job.files import Source, open_source
+from headrace.beam.job.parquet_rows import parquet_file, read_parquet
 from headrace.beam.job.rows import BrokenLine, Row
 from headrace.beam.job.text import lines, open_text
 from headrace.core.errors import ConfigurationError
 
-_CHUNK_BYTES = 1 << 20
 SAMPLED_ROWS = 1000
 """Of so many first rows all are looked at, to tell what the others are like."""
-_PARQUET_ROWS = 1024
 _DEEPEST = 200
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
@@ -46,12 +45,20 @@ def peek(sources: Iterable[Source]) -> Head:
             columns = columns or _columns_of(source)
             if source.format == "csv" and numbers is None:
                 numbers = _number_columns(source)
-            if source.format != "parquet" and "://" not in source.path and not pipes.is_pipe(source.path):
-                with open_text(source):  # which refuses other kinds of file
-                    pass
+            if "://" not in source.path and not pipes.is_pipe(source.path):
+                _refuse_unfit(source)
         except Exception as error:
             raise ConfigurationError(f"cannot read {source.path} as {source.format}: {error}") from error
     return Head(columns, numbers or {})
+
+
+def _refuse_unfit(source: Source) -> None:
+    """Opens a file, which refuses other kinds of it."""
+    if source.format == "parquet":
+        _columns_of(source)
+        return
+    with open_text(source):
+        pass
 
 
 def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
@@ -65,7 +72,7 @@ def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | Bro
     pipes.take(source.path)
     if source.format == "csv":
         return read_csv(source, numbers)
-    return _read_jsonl(source) if source.format == "jsonl" else _read_parquet(source)
+    return _read_jsonl(source) if source.format == "jsonl" else read_parquet(source)
 
 
 def _columns_of(source: Source) -> tuple[str, ...]:
@@ -133,16 +140,3 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _parsed = json.JSONDecoder(object_pairs_hook=_without_doubles).decode
-
-
-def _read_parquet(source: Source) -> Iterator[Row | BrokenLine]:
-    with open_source(source) as file:
-        for batch in parquet_file(file).iter_batches(batch_size=_PARQUET_ROWS, use_threads=False):
-            yield from batch.to_pylist()
-
-
-def parquet_file(file: BinaryIO) -> Any:
-    """An open file as Parquet, of which a row group is read bit by bit: buffered before, they stay until the end."""
-    import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
-
-    return pyarrow.parquet.ParquetFile(file, buffer_size=_CHUNK_BYTES, pre_buffer=False)

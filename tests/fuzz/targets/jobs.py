@@ -1,0 +1,294 @@
+"""Whole runs over random files of every format: each row that went in is a prediction or a dead letter, as it was."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import gzip
+import json
+import logging
+import math
+import os
+import sys
+import tempfile
+import zlib
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pyarrow.parquet
+
+from headrace.beam.job.files import match
+from headrace.beam.job.pipeline import Job, Run
+from headrace.beam.job.row_steps import CancelledError
+from headrace.beam.job.rows import Examples
+from headrace.core.handler import ModelHandler
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import parquet_files
+import text_files
+
+ROUND = 20
+_RUNS: list[Run] = []
+"""The one that is at work."""
+
+
+class Input(NamedTuple):
+    """Files of rows, and what they are."""
+
+    columns: tuple[str, ...]
+    numbers: tuple[str, ...]
+    csv_numbers: dict[str, type]
+    records: list[Any]
+    """Rows, or a ``text_files.Wrong``."""
+
+
+class Outcomes(NamedTuple):
+    """What is to come of a run."""
+
+    predictions: list[dict[str, Any]]
+    letters: list[dict[str, Any]]
+    """The rows in them."""
+
+
+class Teller(ModelHandler):
+    """Tells something of each example, of many types, by its content alone; some are too much for a whole batch.
+
+    Args:
+        stops: after how many batches it cancels the run; 0: never.
+    """
+
+    def __init__(self, stops: int = 0) -> None:
+        super().__init__()
+        self.stops = stops
+
+    def load_model(self) -> Any:
+        return collections.Counter()
+
+    def run_inference(self, batch: Any, model: Any, inference_args: Any = None) -> list[Any]:
+        told = [tell(as_json(example)) for example in batch]
+        if any(isinstance(one, ValueError) for one in told):
+            raise ValueError("too much")
+        model["batches"] += 1
+        if model["batches"] == self.stops:
+            _RUNS[-1].cancel()
+        return told
+
+
+class Adder(Teller):
+    """Adds numbers, in columns too."""
+
+    def example_from_row(self, row: Any) -> list[float]:
+        return [_as_float(value) for value in row.values()]
+
+    def columns_equal_rows(self) -> bool:
+        return True
+
+    def run_inference(self, batch: Any, model: Any, inference_args: Any = None) -> list[float]:
+        sums = [sum_of(example) for example in batch]
+        if any(map(is_too_much, sums)):
+            raise ValueError("too much")
+        return sums
+
+    def run_columns(self, columns: Any, model: Any, inference_args: Any = None) -> Any:
+        total = 0.0
+        for column in columns.values():
+            total = total + column.astype(float)
+        if any(map(is_too_much, total.tolist())):
+            raise ValueError("too much")
+        return total
+
+
+def _as_float(value: Any) -> float:
+    if isinstance(value, str) or value is None:
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
+def sum_of(values: list[float]) -> float:
+    """One after the other, as columns are added."""
+    total = 0.0
+    for value in values:
+        total = total + value
+    return total
+
+
+def is_too_much(total: float) -> bool:
+    """Of a sum."""
+    return math.isfinite(total) and int(abs(total)) % 7 == 3
+
+
+def tell(example: Any) -> Any:
+    """Something that depends on the example alone; an error for some."""
+    sign = zlib.crc32(json.dumps(example, sort_keys=True).encode())
+    objects = [{"a": sign}, {"a": "x", "b": [1.5]}, [sign, None], [], {}]
+    kinds = [sign, str(sign), *objects, 0.5, 2**53 + 1, 2**64, None, True]
+    return ValueError("too much") if sign % 11 == 0 else kinds[sign % 7 if sign % 5 else sign % len(kinds)]
+
+
+def as_json(value: Any) -> Any:
+    """As the output has it: what is no finite number is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(name): as_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    if isinstance(value, bytes | memoryview):
+        return base64.b64encode(value).decode()
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def run(seed: int, cases: int) -> None:
+    """Runs so many jobs."""
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what is cancelled is no news
+    for case in range(cases):
+        with tempfile.TemporaryDirectory() as folder:
+            _case(Random(f"{seed} {case}"), Path(folder))
+
+
+def _case(random: Random, folder: Path) -> None:
+    inputs = _write_inputs(random, folder)
+    adds = bool(inputs.numbers) and random.random() < 0.6
+    names = tuple(random.sample(inputs.numbers, random.randint(1, len(inputs.numbers)))) if adds else None
+    some = tuple(random.sample(inputs.columns, random.randint(0, len(inputs.columns))))
+    keep = None if random.random() < 0.6 else some
+    output = folder / "out" / ("p" + random.choice([".jsonl", ".jsonl.gz", ".parquet"]))
+    threshold = random.choice([None, None, None, 0.0, 0.3, 1.0])
+    resume = random.random() < 0.4
+    stops = random.randint(1, 4) if resume and not adds else 0
+    job = Job(
+        Adder() if adds else Teller(stops),
+        match([str(folder / "*.*")], delimiter=_delimiter(folder)),
+        str(output),
+        Examples(names, inputs.columns),
+        numbers=inputs.csv_numbers,
+        keep=keep,
+        batch_sizes={"min_batch_size": 1, "max_batch_size": random.choice([1, 3, 8, 64])},
+        resume={"job": 1} if resume else None,
+        threshold=threshold,
+        columnar=random.random() < 0.8,
+        dead_letters=str(output.with_name("q.parquet")) if random.random() < 0.2 else None,
+    )
+    os.makedirs(output.parent)
+    output.write_text("old")
+    expected = _expected(inputs.records, names, keep, str(job.sources[0].path))
+    report, done = _run(job)
+    assert (report.predictions, report.failed) == (len(expected.predictions), len(expected.letters))
+    share = report.failed / max(1, report.rows)
+    refused = share > (threshold if threshold is not None else 2) or (share == 1 and threshold != 1.0)
+    assert bool(report.refusal) is refused
+    letters = _read(Path(done.output.failed_letters if refused else done.output.dead_letters))
+    rows = [json.loads(one["row"]) if isinstance(one["row"], str) else one["row"] for one in letters]
+    assert _sorted(rows) == _sorted(expected.letters)
+    if refused:
+        assert output.read_text() == "old"
+    elif output.suffix == ".parquet":
+        compare_tables(pyarrow.parquet.read_table(output), expected.predictions)
+    else:
+        _compare_lines(output, expected.predictions)
+    kept = [name for name in os.listdir(output.parent) if name.startswith(".")]
+    assert bool(kept) is bool(refused and resume and report.predictions)
+
+
+def _run(job: Job) -> tuple[Any, Run]:
+    """Runs a job; goes on where it is stopped."""
+    for _ in range(100):
+        _RUNS[:] = [Run(job)]
+        try:
+            return _RUNS[0].execute(), _RUNS[0]
+        except CancelledError:
+            before = _RUNS[0].output.kept_rows
+            assert before >= 0
+            job.handler.stops = 0
+    raise AssertionError("the run never ended")
+
+
+def _delimiter(folder: Path) -> str | None:
+    path = folder / "delimiter"
+    delimiter = path.read_text() if path.exists() else None
+    path.unlink(missing_ok=True)
+    return delimiter
+
+
+def _write_inputs(random: Random, folder: Path) -> Input:
+    if random.random() < 0.4:
+        files = [parquet_files.make(random)]
+        while random.random() < 0.3:
+            files.append(parquet_files.make(random, columns=files[0].columns))
+        for number, file in enumerate(files):
+            (folder / f"{number}.parquet").write_bytes(file.content)
+        numbers = tuple(name for name in files[0].columns if all(name in file.numbers for file in files))
+        return Input(files[0].columns, numbers, {}, [row for file in files for row in file.records])
+    made = text_files.make(random)
+    (folder / made.name).write_bytes(made.content)
+    (folder / "delimiter").write_text(made.delimiter)
+    csv_numbers = made.numbers if ".csv" in made.name else {}
+    return Input(made.columns, tuple(csv_numbers), csv_numbers, made.records)
+
+
+def _expected(records: list[Any], names: Any, keep: Any, path: str) -> Outcomes:
+    predictions, letters = [], []
+    for record in records:
+        if isinstance(record, text_files.Wrong):
+            letters.append({"line": record.text, "file": path, "line_number": record.line})
+            continue
+        row = as_json(record)
+        prediction = tell(row) if names is None else _added(record, names)
+        if isinstance(prediction, Exception):
+            letters.append(row)
+        else:
+            kept = row if keep is None else {name: row.get(name) for name in keep}
+            predictions.append({**kept, "prediction": as_json(prediction)})
+    return Outcomes(predictions, letters)
+
+
+def _added(record: dict[str, Any], names: tuple[str, ...]) -> Any:
+    try:
+        total = sum_of([_as_float(record[name]) for name in names])
+    except (TypeError, OverflowError) as error:
+        return error
+    return ValueError("too much") if is_too_much(total) else total
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return list(pyarrow.parquet.read_table(path).to_pylist())
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def _sorted(rows: list[Any]) -> list[str]:
+    return sorted(json.dumps(row, sort_keys=True) for row in rows)
+
+
+def _compare_lines(path: Path, expected: list[dict[str, Any]]) -> None:
+    content = path.read_bytes()
+    found = (gzip.decompress(content) if path.suffix == ".gz" else content).split(b"\n")[:-1]
+    assert found == [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") for row in expected]
+
+
+def compare_tables(table: Any, expected: list[dict[str, Any]]) -> None:
+    """Each row of a table is the one that was expected, exactly."""
+    assert table.num_rows == len(expected)
+    for found, row in zip(table.to_pylist(), expected, strict=True):
+        assert set(row) <= set(found)
+        for name, value in found.items():
+            assert _holds(value, row.get(name)), (name, value, row.get(name))
+
+
+def _holds(found: Any, value: Any) -> bool:
+    """Whether a table's value is that, exactly; or as text, where the column has no type."""
+    if isinstance(found, str) and not isinstance(value, str):
+        return bool(_without_nulls(json.loads(found)) == _without_nulls(value))
+    found, value = _without_nulls(found), _without_nulls(value)
+    return bool(found == value) and (isinstance(found, bool) is isinstance(value, bool))
+
+
+def _without_nulls(value: Any) -> Any:
+    """Objects of a table have all fields."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
