@@ -1,0 +1,79 @@
+"""Parquet in process: rows of every type are read as they were written, and what JSON has is written as it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from headrace.beam.job.block_output import answered, lines_of, write_parquet
+from headrace.beam.job.block_reading import read_blocks
+from headrace.beam.job.files import Source
+from headrace.beam.job.output import as_line
+from headrace.beam.job.parquet import Columns, write_table
+from headrace.beam.job.positions import Places
+from headrace.beam.job.reading import read_rows
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import parquet_files
+import text_files
+from jobs import as_json, compare_tables
+
+ROUND = 300
+
+
+def run(seed: int, cases: int) -> None:
+    """Reads and writes so many files."""
+    for case in range(cases):
+        random = Random(f"{seed} {case}")
+        with tempfile.TemporaryDirectory() as folder:
+            _read(random, Path(folder) / "in.parquet")
+        _write(random)
+
+
+def _read(random: Random, path: Path) -> None:
+    """Row by row and in columns: the rows are those that were made, and both make the same output."""
+    made = parquet_files.make(random)
+    path.write_bytes(made.content)
+    source = Source(str(path), "parquet")
+    rows = list(read_rows(source, {}))
+    expected = [as_json(record) for record in made.records]
+    lines = [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n" for row in expected]
+    assert [as_line(row) for row in rows] == lines
+    blocks = list(read_blocks(source, 0, {}, made.numbers[:1], Places()))
+    tables = [pyarrow.Table.from_batches([answered(block, None, [None] * len(block), None)]) for block in blocks]
+    tables = [table.drop_columns(["prediction"]) for table in tables]
+    assert [json.loads(line) for chunk in lines_of(tables) for line in chunk.splitlines()] == expected
+    in_columns = io.BytesIO()
+    write_parquet(in_columns, lambda: tables, lambda: None)
+    compare_tables(pyarrow.parquet.read_table(pyarrow.BufferReader(in_columns.getvalue())), expected)
+    one_by_one = _written(random, expected)
+    if expected:
+        assert one_by_one.schema == pyarrow.parquet.read_schema(pyarrow.BufferReader(in_columns.getvalue()))
+
+
+def _write(random: Random) -> None:
+    """Rows of any shape, in pieces: each is in the table as it was."""
+    rows = text_files.make_jsonl(random).records
+    rows = [as_json(row) | {"prediction": 1} for row in rows if isinstance(row, dict)]
+    compare_tables(_written(random, rows), rows)
+
+
+def _written(random: Random, rows: list[dict[str, Any]]) -> Any:
+    columns, file, chunks = Columns(), io.BytesIO(), []
+    while rows:
+        size = random.randint(1, len(rows))
+        chunks.append(rows[:size])
+        rows = rows[size:]
+    for chunk in chunks:
+        columns.see(chunk)
+    write_table(file, columns.types, chunks, lambda: None)
+    return pyarrow.parquet.read_table(pyarrow.BufferReader(file.getvalue()))

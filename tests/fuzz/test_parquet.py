@@ -1,0 +1,14 @@
+"""A few Parquet files, the same ones each time."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent / "targets"))
+
+import parquet
+
+
+def test_what_is_read_and_written_is_what_it_was():
+    parquet.run(1, 60)
