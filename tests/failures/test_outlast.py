@@ -223,15 +223,28 @@ def test_three_that_hang_are_borne_in_parts_too():
 # The condemned, and when it ends.
 
 
-def test_a_condemned_element_that_is_lost_alone_is_given_up():
+def test_a_condemned_element_that_is_lost_alone_twice_is_given_up():
     last = died()
+    script = Script(died(), died(), last)
+    assert script.play([7], died()) == [([7], last)]
+
+
+def test_the_death_of_a_condemned_element_is_taken_for_an_outsiders_doing_once():
+    condemned = died()
+    script = Script(condemned, died(PRE, 7), "failed")
+    assert script.play([7], died()) == [([7], "failed")]
+    assert script.sentences[1:] == [{7: Sentence(RUN, 0, condemned.error)}] * 2
+
+
+def test_a_condemned_element_that_overruns_is_given_up_at_once():
+    last = overran(PRE, 7)
     script = Script(died(), last)
     assert script.play([7], died()) == [([7], last)]
 
 
 def test_a_condemned_element_that_is_lost_among_others_is_given_up_without_them():
     last = died(PRE, 1, index=1)
-    script = Script(died(PRE, 1), last, "others")
+    script = Script(died(PRE, 1), died(PRE, 1), last, "others")
     assert script.play(range(3), died(PRE, 1)) == [([1], last), ([0, 2], "others")]
     assert script.tried[-1] == [0, 2]
     assert script.sentences[-1] == {}
@@ -239,7 +252,7 @@ def test_a_condemned_element_that_is_lost_among_others_is_given_up_without_them(
 
 def test_who_is_left_alone_by_that_has_a_repeat_of_its_own():
     last = died(PRE, 1)
-    script = Script(died(PRE, 1), last, died(), "zero")
+    script = Script(died(PRE, 1), died(PRE, 1), last, died(), "zero")
     assert script.play([0, 1], died(PRE, 1)) == [([1], last), ([0], "zero")]
     assert script.sentences[-2:] == [{}, {}]
 

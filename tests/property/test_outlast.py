@@ -94,35 +94,63 @@ def hosts(draw, kills=st.just({})):
 outsiders = st.dictionaries(st.integers(0, 40), st.none() | st.integers(0, 500), max_size=20)
 
 
-def becomes_of(positions, host, settles_alone=False):
-    """What becomes of each element: "good" or its error. Fails where one is lost or doubled."""
+def one_by_one(count):
+    return count
+
+
+cuts = st.sampled_from([one_by_one, lambda count: math.ceil(math.sqrt(count)), lambda _: 2])
+
+
+def becomes_of(positions, host, settles_alone=False, parts=one_by_one):
+    """What becomes of each element: "good" or its error. Fails where one is lost or doubled, or their number blamed."""
     first = host(positions, {})
     assume(isinstance(first, Lost))
     fates: dict[int, Any] = {}
-    for part, answer in outlast(positions, first, host, settles_alone=settles_alone):
+    too_large = []
+    options = {"settles_alone": settles_alone, "parts": parts, "too_large": too_large.append}
+    for part, answer in outlast(positions, first, host, **options):
         assert fates.keys().isdisjoint(part)
         assert len(set(part)) == len(part) > 0
         fates.update(dict.fromkeys(part, answer.error) if isinstance(answer, Lost) else answer)
     assert fates.keys() == set(positions)
+    assert too_large == []
     return fates
 
 
-@given(hosts(), st.booleans())
-def test_every_culprit_fails_for_what_it_did_and_nobody_else_fails(case, settles_alone):
+@given(hosts(), st.booleans(), cuts)
+def test_every_culprit_fails_for_what_it_did_and_nobody_else_fails(case, settles_alone, parts):
     positions, host = case
-    fates = becomes_of(positions, host, settles_alone)
+    fates = becomes_of(positions, host, settles_alone, parts)
     assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
     for position, fault in host.faults.items():
         assert isinstance(fates[position], TimeoutError if fault.hangs else RuntimeError)
-    assert host.runs - 1 <= 5 * len(positions)
+    assert host.runs - 1 <= 6 * len(positions)
 
 
-@given(hosts(outsiders), st.booleans())
-def test_an_outsider_who_kills_now_and_then_costs_no_good_element(case, settles_alone):
+@given(hosts(outsiders), st.booleans(), cuts)
+def test_an_outsider_who_kills_now_and_then_costs_no_good_element(case, settles_alone, parts):
     positions, host = case
-    fates = becomes_of(positions, host, settles_alone)
+    fates = becomes_of(positions, host, settles_alone, parts)
     assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
-    assert host.runs - 1 <= 5 * len(positions)
+    assert host.runs - 1 <= 6 * len(positions)
+
+
+@given(st.lists(st.integers(0, 500), unique=True, min_size=2, max_size=200), st.integers(1, 50), cuts)
+def test_what_overruns_only_together_is_all_answered_and_its_size_is_told(positions, most, parts):
+    assume(len(positions) > most)
+    lost = Lost(TimeoutError("overran"), timed_out=True, stage=RUN)
+    too_large = []
+    answers = outlast(
+        positions,
+        lost,
+        lambda part, _: lost if len(part) > most else "answer",
+        parts=parts,
+        too_large=lambda part: too_large.append(len(part)),
+    )
+    assert [position for part, answer in answers if answer == "answer" for position in part] == positions
+    assert too_large == sorted(too_large)
+    assert too_large[-1] == len(positions)
+    assert min(too_large) > most
 
 
 @given(st.integers(1, 3000), st.data())
@@ -164,8 +192,9 @@ losses = st.builds(
     losses,
     st.lists(st.none() | losses, min_size=1, max_size=100),
     st.booleans(),
+    cuts,
 )
-def test_it_ends_whatever_attempts_return(positions, first, answers, settles_alone):
+def test_it_ends_whatever_attempts_return(positions, first, answers, settles_alone, parts):
     left, attempts = set(positions), 0
 
     def attempt(part, condemned):
@@ -176,12 +205,12 @@ def test_it_ends_whatever_attempts_return(positions, first, answers, settles_alo
         assert all(isinstance(sentence, Sentence) for sentence in condemned.values())
         return answers[attempts % len(answers)]
 
-    for part, _ in outlast(positions, first, attempt, settles_alone=settles_alone):
+    for part, _ in outlast(positions, first, attempt, settles_alone=settles_alone, parts=parts):
         assert left.issuperset(part)
         assert len(set(part)) == len(part) > 0
         left.difference_update(part)
     assert left == set()
-    assert attempts <= 5 * len(positions)
+    assert attempts <= 6 * len(positions)
 
 
 @given(st.integers(1, 60), losses.filter(lambda lost: not lost.timed_out))
@@ -196,4 +225,4 @@ def test_the_bound_holds_for_whoever_spares_the_host_just_often_enough(size, los
 
     parts = [part for part, _ in outlast(range(size), lost, attempt)]
     assert sorted(position for part in parts for position in part) == list(range(size))
-    assert attempts <= 5 * size
+    assert attempts <= 6 * size

@@ -99,8 +99,9 @@ def outlast(
     many of them: whatever else is as large is cut into parts of the size that went well.
 
     Condemned elements are tried once more, so that the host can make their failures of the right value; an element
-    that is lost although condemned is given up. ``TIMEOUTS_BORNE`` ends it all early, and so does ``LETHAL_IN_A_ROW``,
-    unless one of ``LETHAL_PROBES`` elements survives that are tried alone then, from all over what is left.
+    that is lost although condemned is given up, after a death the second time. ``TIMEOUTS_BORNE`` ends it all early,
+    and so does ``LETHAL_IN_A_ROW``, unless one of ``LETHAL_PROBES`` elements survives that are tried alone then, from
+    all over what is left.
 
     Args:
         positions: distinct places in the batch of the elements that were tried together, at least one.
@@ -113,7 +114,7 @@ def outlast(
 
     Yields:
         (part, answer) as they come; the parts together are ``positions``, each once. Every element of a part whose
-        answer is a Lost is to fail with its error. n elements cost at most 5n attempts, whatever attempts return;
+        answer is a Lost is to fail with its error. n elements cost at most 6n attempts, whatever attempts return;
         one that is lethal in inference costs at most 2 ceil(log2 n) + 3.
     """
     left, lost = positions, first
@@ -264,6 +265,7 @@ class _Trial:
         self._together_they_overran = False
         self._suspected: set[int] = set()
         """In whose own operation a host died once."""
+        self._lost_though_condemned: set[int] = set()
         self._lethal_in_a_row: set[int] = set()
 
     @property
@@ -294,7 +296,10 @@ class _Trial:
         """Takes note of a loss: which elements are given up, and what is tried next."""
         suspect = _suspect(part.positions, lost)
         if suspect is not None and suspect in self._sentences:
-            return self._give_up(suspect, part, lost)
+            if lost.timed_out or suspect in self._lost_though_condemned:
+                return self._give_up(suspect, part, lost)
+            self._lost_though_condemned.add(suspect)
+            return (), [part]
         is_first_suspicion = len(part.positions) > 1 and suspect is not None and suspect not in self._suspected
         if suspect is not None:
             self._suspected.add(suspect)

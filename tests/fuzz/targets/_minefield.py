@@ -44,16 +44,25 @@ ENDLESS = {
     "hang holding the GIL": hang_holding_gil,
     "stopped": functools.partial(signal.raise_signal, signal.SIGSTOP),
 }
-DAWDLE, MISCOUNT = "dawdle", "miscount"
+DAWDLE, MISCOUNT, LOSE = "dawdle", "miscount", "lose the device"
 
 DEEDS = {name: deed for name, (deed, _) in RAISING.items()} | LETHAL | ENDLESS | {DAWDLE: dawdle}
 DESERTS = {
     **{name: error for name, (_, error) in RAISING.items()},
     **dict.fromkeys(LETHAL, HostDiedError),
     **dict.fromkeys(ENDLESS, TimeoutError),
+    LOSE: HostDiedError,
     MISCOUNT: PredictionCountError,
 }
 """With what an element fails that has such a fault; of the others none fails."""
+
+
+def commit(fault, device):
+    """Does what the fault of that name is; None: works on the device, as all do."""
+    device.use()
+    if fault == LOSE:
+        device.lose()
+    DEEDS.get(fault, bool)()
 
 
 class Weights:
@@ -78,14 +87,16 @@ class Minefield(ModelHandler):
 
     Args:
         faults: their names, by example.
+        device: what it computes on.
         crowd: batches of more examples hang; None: none does.
         room: batches of more examples raise MemoryError; None: none does.
         options: those of ``headrace.ModelHandler``.
     """
 
-    def __init__(self, faults, crowd=None, room=None, **options):
+    def __init__(self, faults, device, crowd=None, room=None, **options):
         super().__init__(**options)
         self._faults = faults
+        self._device = device
         self._crowd = crowd
         self._room = room
 
@@ -107,16 +118,17 @@ class Minefield(ModelHandler):
             raise MemoryError(f"{len(batch)} are too many")
         faults = [self._faults.get(one) for one in batch]
         for fault in faults:
-            DEEDS.get(fault, bool)()
+            commit(fault, self._device)
         return [model.factor[0] * one for one in batch][: -1 if MISCOUNT in faults else None]
 
 
 class Mine:
     """As a function for pre- or postprocessing: gives back what it is given, once it has committed its fault."""
 
-    def __init__(self, faults):
+    def __init__(self, faults, device):
         self._faults = faults
+        self._device = device
 
     def __call__(self, value):
-        DEEDS.get(self._faults.get(number(value)), bool)()
+        commit(self._faults.get(number(value)), self._device)
         return value

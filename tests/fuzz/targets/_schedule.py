@@ -135,7 +135,7 @@ def _faults(schedule: Schedule, randomness) -> dict[int, Fault]:
     """Those that fail are never side by side, so that there is a good element between any two."""
     kinds = [*minefield.RAISING] * 2
     if schedule.placement != "mapped":
-        kinds += minefield.LETHAL
+        kinds += [*minefield.LETHAL, minefield.LOSE]
     places = [n * APART + at for n, sizes in enumerate(schedule.threads) for at in range(0, sum(sizes), 2)]
     names = [randomness.choice(kinds) for _ in range(randomness.choice([0, 1, 2, 4]))]
     if schedule.timeout and randomness.random() < 0.4:

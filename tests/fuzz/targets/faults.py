@@ -30,6 +30,7 @@ from headrace.hosting.census import clean, take_census
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Request, catching, prepare
 from headrace.runtime.worker import open_worker
+from headrace.testing import FakeDevice
 
 ROUND = 8
 _LONGEST_SECS = 120
@@ -76,12 +77,13 @@ def play(schedule, census, randomness) -> None:
 
 def specification(schedule):
     """What the workers need."""
-    faults = schedule.faults_of(Stage.INFERENCE)
+    faults, device = schedule.faults_of(Stage.INFERENCE), FakeDevice()
     options = {"large_model": True} if schedule.placement.startswith("mapped") else {}
     if schedule.placement.startswith("copies"):
         options = {"model_copies": 2}
     handlers = [
-        minefield.Minefield(faults, schedule.crowd, schedule.room, **options) for _ in range(max(1, schedule.keys))
+        minefield.Minefield(faults, device, schedule.crowd, schedule.room, **options)
+        for _ in range(max(1, schedule.keys))
     ]
     handler = handlers[0]
     if schedule.keys == 1:
@@ -89,9 +91,9 @@ def specification(schedule):
     elif schedule.keys:
         handler = KeyedModelHandler([KeyModelMapping([f"key {n}"], one) for n, one in enumerate(handlers)])
     for index in reversed(range(schedule.preprocessing)):  # the one that is added last runs first
-        handler = handler.with_preprocess_fn(minefield.Mine(schedule.faults_of(Stage.PREPROCESSING, index)))
+        handler = handler.with_preprocess_fn(minefield.Mine(schedule.faults_of(Stage.PREPROCESSING, index), device))
     for index in range(schedule.postprocessing):
-        handler = handler.with_postprocess_fn(minefield.Mine(schedule.faults_of(Stage.POSTPROCESSING, index)))
+        handler = handler.with_postprocess_fn(minefield.Mine(schedule.faults_of(Stage.POSTPROCESSING, index), device))
     request = Request(batching=schedule.batching, timeout_secs=schedule.timeout, isolate=schedule.is_isolated)
     return catching(prepare(handler, request), Exception)
 
