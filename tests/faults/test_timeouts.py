@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import textwrap
+import time
 
 import apache_beam as beam
 import pytest
@@ -16,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from headrace import BatchingConfig, Failure, predict
+from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, predict
 from headrace.beam import RunInference
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted
@@ -190,6 +191,24 @@ def test_loading(counted):
     assert [type(one.error) for one in outcomes] == [TimeoutError] * 64
     assert {str(one.error) for one in outcomes} == {"loading the model of FaultyLoadHandler took longer than 0.4 s."}
     assert counted.count() == 1
+
+
+class SlowToImport(DoublingHandler):
+    """As one whose modules take longer to import than anything may take."""
+
+    def __setstate__(self, state):
+        time.sleep(2 * TIMEOUT)
+        self.__dict__.update(state)
+
+
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize("options", [{"large_model": True}, {"model_copies": 2}])
+def test_what_others_do_before_they_load_a_model_of_the_machines_does_not_count(options):
+    """The host asks for the model when its key comes, and waits for the manager, imports, and the loads of others."""
+    handler = KeyedModelHandler([KeyModelMapping([key], SlowToImport(**options)) for key in "ab"])
+    pairs = [(key, n) for n in range(8) for key in "ab"]
+    outcomes = list(predict(handler, pairs, timeout=TIMEOUT, on_failure="yield"))
+    assert [(key, one.inference) for key, one in outcomes] == [(key, 2 * n) for key, n in pairs]
 
 
 def test_dying_in_loading(counted):

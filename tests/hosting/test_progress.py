@@ -38,6 +38,17 @@ def test_what_is_marked_is_read(memory, progress):
     assert 0 <= moment.seconds < 60
 
 
+def test_what_others_do_is_marked_and_then_begins_here(progress):
+    progress.begin(7)
+    progress.mark(Doing.LOADING, 5, 2)
+    with progress.elsewhere():
+        there = progress.read()
+    here = progress.read()
+    assert there == Moment(7, Doing.LOADING, 5, 2, there.since_ns, is_elsewhere=True)
+    assert here == Moment(7, Doing.LOADING, 5, 2, here.since_ns)
+    assert here.since_ns >= there.since_ns
+
+
 @pytest.mark.parametrize("doing", Doing)
 def test_a_mark_without_details_is_of_all_rows(progress, doing):
     progress.begin(7)

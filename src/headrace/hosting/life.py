@@ -343,7 +343,7 @@ class Life:
     def _delay(self, moment: Moment) -> float:
         """For how many seconds it has been busy with one thing; or, with nothing to do, has left requests alone."""
         if moment.call:
-            return moment.seconds
+            return 0.0 if moment.is_elsewhere else moment.seconds
         with self._changed:
             oldest = next(iter(self._lent.values()), None)
         if oldest is None:

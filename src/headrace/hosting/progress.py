@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
 _COUNT = struct.Struct("@Q")
 """How many marks were made: the last one is in the first place if they are even, else in the second."""
-_MARK = struct.Struct("=qqqqq")
+_MARK = struct.Struct("=qqqqq?")
 _PLACES = (_COUNT.size, _COUNT.size + _MARK.size)
 
 
@@ -40,6 +42,8 @@ class Moment:
     """Which operation of its kind."""
     since_ns: int
     """When it began, by the machine's monotonic clock."""
+    is_elsewhere: bool = False
+    """Whether it waits for another process that does this, and that has a time limit of its own."""
 
     @property
     def seconds(self) -> float:
@@ -73,12 +77,22 @@ class Progress:
         self._call = 0
         self.mark(Doing.NOTHING)
 
-    def mark(self, doing: Doing, position: int = -1, index: int = 0) -> None:
+    def mark(self, doing: Doing, position: int = -1, index: int = 0, *, is_elsewhere: bool = False) -> None:
         """Something begins."""
         self._count += 1
         place = _PLACES[self._count & 1]
-        _MARK.pack_into(self._memory, place, self._call, doing, position, index, time.monotonic_ns())
+        _MARK.pack_into(self._memory, place, self._call, doing, position, index, time.monotonic_ns(), is_elsewhere)
         _COUNT.pack_into(self._memory, 0, self._count)
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """While another process does what goes on; then it begins here."""
+        now = self.read()
+        self.mark(now.doing, now.position, now.index, is_elsewhere=True)
+        try:
+            yield
+        finally:
+            self.mark(now.doing, now.position, now.index)
 
     @property
     def marks(self) -> int:
@@ -89,6 +103,6 @@ class Progress:
         """What the other process does."""
         while True:
             (count,) = _COUNT.unpack_from(self._memory)
-            call, doing, position, index, since_ns = _MARK.unpack_from(self._memory, _PLACES[count & 1])
+            call, doing, *more = _MARK.unpack_from(self._memory, _PLACES[count & 1])
             if _COUNT.unpack_from(self._memory) == (count,):
-                return Moment(call, Doing(doing), position, index, since_ns)
+                return Moment(call, Doing(doing), *more)

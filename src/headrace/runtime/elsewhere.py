@@ -12,7 +12,7 @@ from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, E
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
 from headrace.runtime.hosted_models import Answer, HostedModels
-from headrace.runtime.servant import Done, Work
+from headrace.runtime.servant import Done, Elsewhere, Work
 from headrace.runtime.session import ModelElsewhere
 
 _COUNTED_HERE = (BatchCompleted, BatchFailed, ElementsSkipped)
@@ -29,19 +29,24 @@ class HostedModel(ModelElsewhere):
         name: of the model.
         models: the way to it.
         tell: is told of what happens there, but for the batch, which is counted here.
+        elsewhere: a context for what the hosts do.
     """
 
-    def __init__(self, name: Any, models: HostedModels, tell: Callable[[Iterable[Event]], None]) -> None:
+    def __init__(
+        self, name: Any, models: HostedModels, tell: Callable[[Iterable[Event]], None], elsewhere: Elsewhere
+    ) -> None:
         self._name = name
         self._models = models
         self._tell = tell
+        self._elsewhere = elsewhere
 
     def run(self, examples: Sequence[Any]) -> list[Any]:
         """See ``ModelElsewhere``. What a host dies of is tried once more: an outsider may have killed it."""
         work, rows = Work(self._name, infer=True), [(self._name, example) for example in examples]
-        answer, predictions = self._models.ask(work, rows)
-        if isinstance(answer, Loss):
-            answer, predictions = self._lost(answer, work, rows)
+        with self._elsewhere():
+            answer, predictions = self._models.ask(work, rows)
+            if isinstance(answer, Loss):
+                answer, predictions = self._lost(answer, work, rows)
         if isinstance(answer, Loss):
             raise self._error(answer, len(rows))
         if not isinstance(answer, Done):

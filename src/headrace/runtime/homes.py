@@ -7,7 +7,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -32,7 +32,7 @@ from headrace.runtime.elsewhere import HostedModel
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.placement import choose
 from headrace.runtime.plan import ONLY
-from headrace.runtime.servant import DeviceLost, Done, InferenceServant, Source, Work
+from headrace.runtime.servant import DeviceLost, Done, Elsewhere, InferenceServant, Source, Work
 from headrace.runtime.session import Loaded, ModelSource, SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -95,12 +95,12 @@ def find_home(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
 def _with_machine(spec: SessionSpec, tell: Tell, taken: Taken) -> HostedModels | ModelSource:
     if spec.automatic and not _needs_sharing(spec, taken):  # the share is kept, so that other processes find the same
         unshared = replace(spec, shared=frozenset())
-        return _in_own_hosts(unshared, tell, taken) if spec.isolated else MappedModels(unshared, tell, taken)
+        return _in_own_hosts(unshared, tell, taken) if spec.isolated else MappedModels(unshared, tell, taken=taken)
     if taken.file is None:
         return in_machines_hosts(spec, tell, taken)
     if spec.isolated:
         return _in_own_hosts(spec, tell, taken)
-    return MappedModels(spec, tell, taken)
+    return MappedModels(spec, tell, taken=taken)
 
 
 class MappedModels(ModelSource):
@@ -109,12 +109,16 @@ class MappedModels(ModelSource):
     Args:
         spec: of the session.
         tell: is told of loads.
+        elsewhere: a context for what other processes do.
         taken: a share in the only model, if there is only one.
     """
 
-    def __init__(self, spec: SessionSpec, tell: Tell, taken: Taken | None = None) -> None:
+    def __init__(
+        self, spec: SessionSpec, tell: Tell, elsewhere: Elsewhere = nullcontext, taken: Taken | None = None
+    ) -> None:
         self._spec = spec
         self._tell = tell
+        self._elsewhere = elsewhere
         self._taken = {ONLY: taken} if taken else {}
         """What has not been asked for yet."""
         self._failed: Lease | None = None
@@ -129,7 +133,8 @@ class MappedModels(ModelSource):
             raise load_error(self._spec, taken)
         if taken.file is None:
             models = in_machines_hosts(self._spec, self._tell, taken, name)
-            return Loaded(HostedModel(name, models, self._tell), self._spec.transform, {})
+            model = HostedModel(name, models, self._tell, self._elsewhere)
+            return Loaded(model, self._spec.transform, {})
         return self._attached(name, taken)
 
     def close(self) -> None:
@@ -142,7 +147,8 @@ class MappedModels(ModelSource):
     def _take(self, name: Any, fresh_secs: float) -> Taken | Loss:
         lease = Lease(_order(self._spec, name, self._spec.model_identifier)._replace(fresh_secs=fresh_secs))
         try:
-            return take(self._spec, name, self._tell, lease)
+            with self._elsewhere():
+                return take(self._spec, name, self._tell, lease)
         except BaseException:
             self._keep_failed(lease)
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -35,7 +36,9 @@ _DOING = {
 }
 
 
-Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None]], ModelSource]
+Elsewhere: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""A context for what another process does meanwhile, which has a time limit of its own."""
+Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None], Elsewhere], ModelSource]
 
 
 class Work(NamedTuple):
@@ -94,7 +97,8 @@ class InferenceServant:
 
     Args:
         spec: of the session.
-        source: where models come from that are not to be loaded there, given what they are and who is told of them.
+        source: where models come from that are not to be loaded there, given what they are, who is told of them, and
+            what to wait in.
     """
 
     def __init__(self, spec: SessionSpec, source: Source | None = None) -> None:
@@ -185,13 +189,16 @@ class InferenceServant:
             self._worker = None
             gc.collect()
 
+    def _elsewhere(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._progress is None else self._progress.elsewhere()
+
     def _opened(self) -> Worker:
         if self._worker is None:
             session = open_session(self._spec)
             try:
                 source = self._source
                 if source is not None:
-                    session.shared(lambda: source(self._spec, session.tell))
+                    session.shared(lambda: source(self._spec, session.tell, self._elsewhere))
                 elif self._inherited:
                     session.shared(lambda: _Inherited(self._inherited))
                 self._worker = Worker(self._spec)

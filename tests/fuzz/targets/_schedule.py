@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import _minefield as minefield
 
@@ -100,8 +100,6 @@ def draw(randomness) -> Schedule:
         room=randomness.choice([1, 2, 4, 6]) if randomness.random() < 0.15 else None,
         deeds=[randomness.choice(_victims(placement)) for _ in range(randomness.choice([0, 0, 1, 1, 2]))],
     )
-    if schedule.keys > 1 and schedule.is_shared and timeout:
-        schedule = replace(schedule, timeout=None, crowd=None)
     schedule.faults.update(_faults(schedule, randomness))
     return schedule
 
