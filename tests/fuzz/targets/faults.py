@@ -265,11 +265,8 @@ def _surroundings():
 
 
 def _check_that_nothing_is_left(census, runtime: Path) -> None:
-    def left():  # what others on this machine have made meanwhile is not ours: our segments have no names
-        return [one for one in census.leftovers() if not one.startswith("/dev/shm/")]
-
     gc.collect()
-    assert _CENSUS.wait_until(lambda: not left(), _TO_THE_END_SECS), left()
+    assert _CENSUS.wait_until(lambda: not census.leftovers(), _TO_THE_END_SECS), census.leftovers()
     if runtime.exists():  # of a manager that was killed, and that nobody had to replace
         clean(take_census())
         assert not runtime.exists(), list(runtime.iterdir())
