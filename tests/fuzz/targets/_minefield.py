@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 
-from headrace import ModelHandler, PredictionResult
+from headrace import SKIP, ModelHandler, PredictionResult
 from headrace.core.errors import HostDiedError, PredictionCountError
 from headrace.testing import hang, hang_holding_gil, hang_in_c, segfault
 
@@ -44,7 +44,7 @@ ENDLESS = {
     "hang holding the GIL": hang_holding_gil,
     "stopped": functools.partial(signal.raise_signal, signal.SIGSTOP),
 }
-DAWDLE, MISCOUNT, LOSE = "dawdle", "miscount", "lose the device"
+DAWDLE, MISCOUNT, LOSE, SKIPPED = "dawdle", "miscount", "lose the device", "skipped"
 
 DEEDS = {name: deed for name, (deed, _) in RAISING.items()} | LETHAL | ENDLESS | {DAWDLE: dawdle}
 DESERTS = {
@@ -119,7 +119,10 @@ class Minefield(ModelHandler):
         faults = [self._faults.get(one) for one in batch]
         for fault in faults:
             commit(fault, self._device)
-        return [model.factor[0] * one for one in batch][: -1 if MISCOUNT in faults else None]
+        doubled = [
+            SKIP if fault == SKIPPED else model.factor[0] * one for one, fault in zip(batch, faults, strict=True)
+        ]
+        return doubled[: -1 if MISCOUNT in faults else None]
 
 
 class Mine:
@@ -130,5 +133,6 @@ class Mine:
         self._device = device
 
     def __call__(self, value):
-        commit(self._faults.get(number(value)), self._device)
-        return value
+        fault = self._faults.get(number(value))
+        commit(fault, self._device)
+        return SKIP if fault == SKIPPED else value

@@ -52,11 +52,6 @@ class Schedule:
         """Whether all that an element goes through, goes on in a host."""
         return "isolated" in self.placement
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether the machine has the model."""
-        return self.placement != "isolated"
-
     def key(self, element: int) -> str:
         """Of an element, where there are keys."""
         return f"key {element * 7 % 5 % max(1, self.keys)}"
@@ -131,7 +126,7 @@ def _length(value) -> int:
 
 def _faults(schedule: Schedule, randomness) -> dict[int, Fault]:
     """Those that fail are never side by side, so that there is a good element between any two."""
-    kinds = [*minefield.RAISING] * 2
+    kinds = [*minefield.RAISING] * 2 + [minefield.SKIPPED] * (not schedule.batching.columnar)
     if schedule.placement != "mapped":
         kinds += [*minefield.LETHAL, minefield.LOSE]
     places = [n * APART + at for n, sizes in enumerate(schedule.threads) for at in range(0, sum(sizes), 2)]
@@ -148,7 +143,7 @@ def _faults(schedule: Schedule, randomness) -> dict[int, Fault]:
 
 def _fault(schedule: Schedule, name: str, randomness) -> Fault:
     stages = [Stage.INFERENCE] * 3
-    if name != minefield.MISCOUNT and (schedule.is_isolated or name in minefield.RAISING):
+    if name != minefield.MISCOUNT and (schedule.is_isolated or name in (*minefield.RAISING, minefield.SKIPPED)):
         stages += [Stage.PREPROCESSING] * schedule.preprocessing + [Stage.POSTPROCESSING] * schedule.postprocessing
     stage = randomness.choice(stages)
     counts = {Stage.PREPROCESSING: schedule.preprocessing, Stage.POSTPROCESSING: schedule.postprocessing}

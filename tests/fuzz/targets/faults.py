@@ -23,9 +23,9 @@ import _minefield as minefield
 import _schedule as schedules
 import cloudpickle
 
-from headrace import Failure, KeyedModelHandler, KeyModelMapping
+from headrace import SKIP, Failure, KeyedModelHandler, KeyModelMapping
 from headrace.core.errors import PredictionCountError
-from headrace.core.result import Stage
+from headrace.core.result import Skipped, Stage
 from headrace.hosting.census import clean, take_census
 from headrace.runtime.observers import Everybody
 from headrace.runtime.prepare import Request, catching, prepare
@@ -183,35 +183,29 @@ class Outsider:
 
 def check(schedule, elements, outcomes) -> None:
     """Each element, or row, has one outcome: its prediction, or the failure that it deserves."""
-    good, bad = {}, {}
+    found = {}
     for outcome in outcomes:
-        pairs = [(outcome, None)] if isinstance(outcome, Failure) else zip(outcome.values, outcome.tags, strict=True)
-        for value, tag in pairs:
-            for row, result in _rows(value):
-                assert row not in good, f"{row} has two outcomes: {good[row]} and {result}"
-                assert row not in bad, f"{row} has two outcomes: {bad[row]} and {result}"
-                if isinstance(result, Failure):
-                    bad[row] = result
-                else:
-                    good[row] = result
-                    assert schedule.batching.columnar or tag == row, f"{row} came out as {tag}"
-    assert not (lost := set(elements) - good.keys() - bad.keys()), f"without any outcome: {sorted(lost)}"
-    assert not (invented := (good.keys() | bad.keys()) - set(elements)), f"invented: {sorted(invented)}"
-    assert not (wrong := {row: value for row, value in good.items() if value != 2 * row}), f"wrong: {wrong}"
-    for row in elements:
-        _check_one(schedule, row, bad.get(row))
+        for row, result in _rows_of(outcome):
+            assert row not in found, f"{row} has two outcomes: {found[row]} and {result}"
+            found[row] = result
+    assert not (lost := set(elements) - found.keys()), f"without any outcome: {sorted(lost)}"
+    assert not (invented := found.keys() - set(elements)), f"invented: {sorted(invented)}"
+    for row, result in found.items():
+        _check_one(schedule, row, result)
 
 
-def _check_one(schedule, row, failure) -> None:
+def _check_one(schedule, row, result) -> None:
     fault = schedule.faults.get(row)
-    desert = minefield.DESERTS.get(fault.name) if fault else None
-    if failure is None:
-        assert desert is None, f"{row} has a prediction, though {fault}"
-        return
-    found = (type(failure.error), failure.stage, failure.index)
-    deserved = desert and (desert, fault.stage, fault.index)
-    shared = _is_of_a_miscount(schedule, row) and found == (PredictionCountError, Stage.INFERENCE, 0)
-    assert found == deserved or shared, f"{row} deserves {fault}, and has {failure!r}"
+    if isinstance(result, Failure):
+        told = (type(result.error), result.stage, result.index)
+        deserved = fault and (minefield.DESERTS.get(fault.name), fault.stage, fault.index)
+        shared = _is_of_a_miscount(schedule, row) and told == (PredictionCountError, Stage.INFERENCE, 0)
+        assert told == deserved or shared, f"{row} deserves {fault}, and has {result!r}"
+    elif fault and fault.name == minefield.SKIPPED:
+        assert result is SKIP, f"{row} is to be skipped, and has {result!r}"
+    else:
+        assert not fault or fault.name not in minefield.DESERTS, f"{row} has a prediction, though {fault}"
+        assert result == 2 * row, f"{row} has {result!r}"
 
 
 def _is_of_a_miscount(schedule, row) -> bool:
@@ -222,15 +216,22 @@ def _is_of_a_miscount(schedule, row) -> bool:
     return any(n in schedule.faults and schedule.faults[n].name == minefield.MISCOUNT for n in near)
 
 
-def _rows(value):
-    """Pairs of a number and what has become of it: its prediction, or a Failure."""
-    if isinstance(value, Failure):
-        of = minefield.number(value.element)
-        return [(row, value) for row in (of if isinstance(of, list) else [of])]
-    result = value[1] if isinstance(value, tuple) and not hasattr(value, "inference") else value
-    if isinstance(result.example, list):
-        return zip(result.example, result.inference, strict=True)
-    return [(result.example, result.inference)]
+def _rows_of(outcome):
+    """Pairs of a number and what has become of it: its prediction, a Failure, or SKIP."""
+    if isinstance(outcome, Failure):
+        of = minefield.number(outcome.element)
+        return [(row, outcome) for row in (of if isinstance(of, list) else [of])]
+    if isinstance(outcome, Skipped):
+        return [(tag, SKIP) for tag in outcome.tags]
+    pairs = []
+    for value, tag in zip(outcome.values, outcome.tags, strict=True):
+        result = value[1] if isinstance(value, tuple) and not hasattr(value, "inference") else value
+        if isinstance(result.example, list):
+            pairs += zip(result.example, result.inference, strict=True)
+        else:
+            assert tag == result.example, f"{result.example} came out as {tag}"
+            pairs.append((tag, result.inference))
+    return pairs
 
 
 @contextlib.contextmanager
