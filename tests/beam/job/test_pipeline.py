@@ -231,3 +231,13 @@ def test_cancelling_concerns_one_job(make, lines):
     Run(make([0])).cancel()
     Run(make([2])).execute()
     assert lines("out.jsonl") == [{"n": 2, "prediction": 1}]
+
+
+def test_a_run_that_was_cancelled_is_gone_on_from_in_the_same_process(make, lines):
+    job = make([0, 2], resume={"job": 1})
+    first = Run(job)
+    first.cancel()
+    with pytest.raises(CancelledError):
+        first.execute()
+    Run(job).execute()
+    assert [line["n"] for line in lines("out.jsonl")] == [0, 2]
