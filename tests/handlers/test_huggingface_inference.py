@@ -58,6 +58,18 @@ class TestTensorContract(HandlerContract):
     def handler(self, classifier):
         return HuggingFaceModelHandlerTensor(classifier, CLASSIFIER, max_batch_size=4)
 
+    def odd_examples(self):
+        return [
+            *(torch.tensor([5, 6, 7], dtype=dtype) for dtype in (torch.int32, torch.uint8, torch.float32)),
+            torch.tensor([5.5, 6.0, 7.0]),
+            torch.tensor([True, False, True]),
+            torch.tensor([]),
+            torch.tensor([], dtype=torch.int64),
+            torch.tensor([[5, 6]]),
+            torch.tensor(5),
+            [5, 6, 7],
+        ]
+
     def examples(self):
         return RAGGED[:3] + TENSORS[:2]
 
@@ -71,6 +83,19 @@ class TestKeyedTensorContract(HandlerContract):
 
     def bad_example(self):
         return {"input_ids": [5, 6]}
+
+    def odd_examples(self):
+        ids = torch.tensor([5, 6, 7])
+        masks = [torch.tensor([1, 1, 0]), torch.ones(3), torch.ones(3, dtype=torch.bool), torch.ones(2)]
+        return [
+            {"input_ids": ids},
+            {"input_ids": ids.int()},
+            {"input_ids": ids.float()},
+            *({"input_ids": ids, "attention_mask": mask} for mask in masks),
+            {"attention_mask": masks[0], "input_ids": ids},
+            {"input_ids": ids, "more": ids},
+            {},
+        ]
 
 
 def logits(results):
@@ -257,8 +282,8 @@ def test_bad_arguments_name_their_cure(arguments, error, complaint):
 def test_rows_become_tensors():
     tensor = HuggingFaceModelHandlerTensor("m", CLASSIFIER)
     ids, floats = tensor.example_from_row({"ids": [5, 6]}), tensor.example_from_row({"a": "1.5", "b": 2})
-    assert (ids.tolist(), ids.dtype) == ([5, 6], torch.int64)
-    assert (floats.tolist(), floats.dtype) == ([1.5, 2.0], torch.float32)
+    assert (ids.tolist(), ids.dtype) == ([5, 6], torch.float64)
+    assert (floats.tolist(), floats.dtype) == ([1.5, 2.0], torch.float64)
     row = keyed_handler("m").example_from_row({"input_ids": [5, 6], "attention_mask": [1, 1]})
     assert {name: (column.tolist(), column.dtype) for name, column in row.items()} == {
         "input_ids": ([5, 6], torch.int64),

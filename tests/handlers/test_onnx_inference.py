@@ -26,6 +26,17 @@ RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(40, 3)).astype(numpy.float32)
 LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
 ARRAYS = list(FEATURES[:6])
+ODD_ARRAYS = [
+    *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "int8", "bool", "float64", "float16", "object")),
+    numpy.array([1, None, 2.5], dtype=object),
+    numpy.array(["1", "0", "2"]),
+    numpy.array([0.0, numpy.nan, 0.0], numpy.float32),
+    numpy.array([0.0, 1e39, 0.0]),
+    numpy.array([[0.0, 1.0, 0.0]], numpy.float32),
+    numpy.array([], numpy.float32),
+    [1, 0, 2],
+    [1.5, 0.0, 2.0],
+]
 CPU = ["CPUExecutionProvider"]
 
 
@@ -88,6 +99,9 @@ class TestContract(HandlerContract):
 
     def handler(self, product_uri):
         return OnnxModelHandlerNumpy(product_uri, max_batch_size=4)
+
+    def odd_examples(self):
+        return ODD_ARRAYS
 
     def examples(self):
         return ARRAYS
@@ -237,6 +251,33 @@ def test_the_path_may_be_a_path_object(product_uri):
 def test_a_missing_file_is_named(folder):
     with pytest.raises(FileNotFoundError, match=r"nothing\.onnx"):
         OnnxModelHandlerNumpy(str(folder / "nothing.onnx")).load_model()
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_model_of_batches_of_one_size_takes_any(folder, size):
+    model = scaled_product()
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_value = size
+    onnx.save(model, folder / f"of-{size}.onnx")
+    handler = OnnxModelHandlerNumpy(folder / f"of-{size}.onnx")
+    session = handler.load_model()
+    for count in (1, 3, 4, 6):
+        results = list(handler.run_inference(ARRAYS[:count], session))
+        assert nearly_equal(inferences(results), list(FEATURES[:count] @ WEIGHT))
+
+
+def test_ids_of_a_file_fit_a_model_of_integers(tmp_path):
+    table = numpy_helper.from_array(WEIGHT, "table")
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "length"])
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+    node = helper.make_node("Gather", ["table", "ids"], ["out"])
+    graph = helper.make_graph([node], "embed", [ids], [out], [table])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    handler = OnnxModelHandlerNumpy(tmp_path / "m.onnx", min_batch_size=3, max_batch_size=3)
+    rows = [handler.example_from_row(row) for row in ({"a": 2, "b": "0"}, {"a": 1.5, "b": 0}, {"a": "1.0", "b": 2})]
+    good, bad, also_good = predict(handler, rows, on_failure="yield")
+    assert nearly_equal([good.inference, also_good.inference], [WEIGHT[[2, 0]], WEIGHT[[1, 2]]])
+    assert "the model takes int64, which cannot hold" in str(bad.error)
 
 
 def test_num_bytes_are_those_of_the_data(product_uri):

@@ -97,9 +97,15 @@ def test_a_list_has_a_prediction_for_each_example_in_memory_of_its_own():
 
 
 @pytest.mark.parametrize("other", [{"b": torch.zeros(1)}, {}, {"a": torch.zeros(1), "b": torch.zeros(1)}])
-def test_examples_of_one_batch_have_the_same_names(other):
-    with pytest.raises(ValueError, match=r"same names: \['a'\], \["):
-        default_keyed_tensor_inference_fn([{"a": torch.zeros(1)}, other], Outputs(), CPU)
+def test_each_example_has_the_names_of_its_own(other):
+    """Beam gives the model batches of different sizes."""
+
+    class Sum(torch.nn.Module):
+        def forward(self, a=torch.zeros(1, 1), b=torch.zeros(1, 1)):
+            return a + b
+
+    results = default_keyed_tensor_inference_fn([{"a": torch.ones(1)}, other], Sum(), CPU)
+    assert [result.inference.tolist() for result in results] == [[1.0], [0.0]]
 
 
 def test_paths_may_be_path_objects(tmp_path):
@@ -140,3 +146,9 @@ def test_a_row_becomes_tensors_by_name():
 def test_a_row_with_something_else_than_32_bit_numbers_becomes_none(handler, value):
     with pytest.raises(ValueError, match=r"column 'x' holds .*, which is no finite number"):
         handler.example_from_row({"y": 1, "x": value})
+
+
+def test_torch_missing_is_named_with_its_cure(said_without):
+    assert said_without("headrace.handlers.pytorch_inference", "torch") == (
+        "MissingExtraError: torch is not installed; install it with: pip install 'headrace[pytorch]'"
+    )

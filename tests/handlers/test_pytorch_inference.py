@@ -110,6 +110,13 @@ def pair_path(pair, folder):
 
 class TensorContract(HandlerContract):
     bad_example = torch.zeros(2)
+    odd_examples = (
+        *(torch.tensor([1, 0, 2], dtype=dtype) for dtype in (torch.int64, torch.bool, torch.float64, torch.float16)),
+        torch.tensor([0.0, float("nan"), 0.0]),
+        torch.zeros(1, 3),
+        torch.tensor([]),
+        [1.0, 2.0, 3.0],
+    )
 
     def examples(self):
         return TENSORS
@@ -145,6 +152,16 @@ class KeyedTensorContract(HandlerContract):
 
     def bad_example(self):
         return {"left": torch.zeros(3)}
+
+    def odd_examples(self):
+        odd = [torch.tensor([1, 0, 2]), torch.zeros(3).double(), torch.zeros(2), torch.tensor([float("nan")] * 3)]
+        numbers = [torch.tensor(1), torch.tensor(True), torch.tensor(1.0).double(), torch.zeros(1)]
+        return [
+            *({**KEYED[0], "left": left} for left in odd),
+            *({**KEYED[0], "right": right} for right in numbers),
+            {"right": torch.tensor(1.0), "left": torch.zeros(3)},
+            {**KEYED[0], "more": torch.zeros(3)},
+        ]
 
 
 class TestKeyedContract(KeyedTensorContract):
@@ -370,12 +387,6 @@ def test_another_script(scaled, script_path):
     results = infer(handler, TENSORS)
     assert nearly_equal(torch.stack(inferences(results)), scaled(BATCH))
     assert {result.model_id for result in results} == {script_path}
-
-
-def test_torch_missing_is_named_with_its_cure(said_without):
-    assert said_without("headrace.handlers.pytorch_inference", "torch") == (
-        "MissingExtraError: torch is not installed; install it with: pip install 'headrace[pytorch]'"
-    )
 
 
 def test_functions_that_call_a_method_pickle(state_path):

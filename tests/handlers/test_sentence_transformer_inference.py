@@ -40,6 +40,7 @@ def expected(folder):
 
 class TestSentenceTransformerContract(HandlerContract):
     bad_example = None
+    odd_examples = ("film " * 60, "\n", "ü", "\ud800", 7, b"film", ["film", "good"])
 
     def handler(self, folder):
         return SentenceTransformerModelHandler(folder, max_batch_size=4)

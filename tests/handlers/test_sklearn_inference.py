@@ -23,7 +23,7 @@ from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from headrace import ConfigurationError, predict
+from headrace import ConfigurationError, Failure, predict
 from headrace.beam import RunInference
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.testing import HandlerContract, nearly_equal
@@ -35,6 +35,30 @@ ARRAYS = list(FEATURES[:6])
 
 TABLE = pandas.DataFrame({"height": FEATURES[:, 0], "colour": numpy.where(LABELS, "red", "blue")})
 FRAMES = [TABLE.iloc[[i]] for i in range(6)]
+
+
+ODD_ARRAYS = [
+    *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "int8", "uint64", "bool", "float32", "float16", "object")),
+    numpy.array([1, None, 2.5], dtype=object),
+    numpy.array(["1", "0", "2"]),
+    numpy.array(["1", "0", "2"], dtype=object),
+    numpy.array([0.0, numpy.nan, 0.0]),
+    numpy.array([0.0, 1e39, 0.0]),
+    numpy.array([[0.0, 1.0, 0.0]]),
+    numpy.array([]),
+    [1, 0, 2],
+    [1.5, 0, None],
+]
+ODD_FRAMES = [
+    *(TABLE.iloc[[0]].assign(height=height) for height in (1, True, numpy.float32(1), "1.5", None, numpy.nan, "tall")),
+    TABLE.iloc[[0]].astype({"height": object}),
+    TABLE.iloc[[0]].astype({"height": "Float64"}),
+    TABLE.iloc[[0]].astype({"colour": "category"}),
+    *(TABLE.iloc[[0]].assign(colour=colour) for colour in ("green", None, 1, 1.0)),
+    TABLE.iloc[[0]][["colour", "height"]],
+    TABLE.iloc[[0]].assign(more=1),
+    TABLE.iloc[[0]][["height"]],
+]
 
 
 def save(model, path: Path, how=pickle) -> str:
@@ -79,6 +103,9 @@ class TestNumpyContract(HandlerContract):
     def bad_example(self):
         return numpy.zeros(2)
 
+    def odd_examples(self):
+        return ODD_ARRAYS
+
 
 class TestNumpyContractWithJoblib(HandlerContract):
     def handler(self, folder):
@@ -101,6 +128,9 @@ class TestPandasContract(HandlerContract):
 
     def bad_example(self):
         return TABLE.iloc[[0]].assign(height="tall")
+
+    def odd_examples(self):
+        return ODD_FRAMES
 
 
 def infer(handler, batch, inference_args=None):
@@ -257,7 +287,7 @@ def test_a_frame_must_have_one_row(table_uri, rows):
 
 def test_a_frame_that_lacks_a_column_is_no_frame_with_a_missing_value(table_uri):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
-    with pytest.raises(ValueError, match=r"same columns; these differ: \['height'\]"):
+    with pytest.raises(ValueError, match=r"columns are missing: \{'height'\}"):
         infer(handler, [FRAMES[0], FRAMES[1][["colour"]]])
 
 
@@ -270,13 +300,37 @@ def test_the_order_of_columns_does_not_matter(table_model, table_uri):
         assert numpy.allclose([result.inference for result in results], expected)
 
 
+@pytest.mark.filterwarnings("ignore:X has feature names, but LinearRegression was fitted without feature names")
 def test_it_does_matter_to_a_model_that_knows_no_names(tmp_path):
     model = LinearRegression().fit([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 10.0, 0.0])
     (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
     handler = SklearnModelHandlerPandas(tmp_path / "model.pickle")
     frame = pandas.DataFrame({"a": [1.0], "b": [2.0]})
-    with pytest.raises(ValueError, match=r"same order.*: \['a', 'b'\], \['b', 'a'\]"):
-        infer(handler, [frame, frame[["b", "a"]]])
+    results = infer(handler, [frame, frame[["b", "a"]]])
+    assert nearly_equal([float(result.inference) for result in results], [21.0, 12.0])
+
+
+def test_words_do_not_make_words_of_their_neighbours(tmp_path):
+    """Stacked with strings, numbers would become strings, which to an encoder are known categories."""
+    encoder = OneHotEncoder(handle_unknown="ignore").fit(numpy.array([["1"], ["2"]], dtype=object))
+    model = make_pipeline(encoder, LinearRegression()).fit(numpy.array([["1"], ["2"]], dtype=object), [1.0, 2.0])
+    handler = SklearnModelHandlerNumpy(save(model, tmp_path / "words.pkl"), min_batch_size=2, max_batch_size=2)
+    number, word = numpy.array([1.0]), numpy.array(["2"], dtype=object)
+    (alone,) = predict(handler, [number], on_failure="yield")
+    beside, other = predict(handler, [number, word], on_failure="yield")
+    assert isinstance(alone, Failure)
+    assert isinstance(beside, Failure)
+    assert nearly_equal(float(other.inference), 2.0)
+
+
+def test_rows_of_whole_numbers_and_fractions_are_one_call(table_uri, table_model, monkeypatch):
+    handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
+    rows = [{"height": height, "colour": "red"} for height in ("1", "1.5", 2, 2.5, "-3")]
+    calls, before = [], type(table_model).predict
+    monkeypatch.setattr(type(table_model), "predict", lambda self, frame: calls.append(frame) or before(self, frame))
+    results = infer(handler, list(map(handler.example_from_row, rows)))
+    (frame,) = calls
+    assert numpy.allclose([result.inference for result in results], before(table_model, frame))
 
 
 def test_num_bytes_are_those_of_the_data(forest_uri):
@@ -300,7 +354,7 @@ def test_a_row_with_something_else_than_numbers_becomes_none(forest_uri, value):
 def test_a_row_becomes_a_frame(table_uri, table_model):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
     example = handler.example_from_row({"colour": "red", "height": " 0.5", "age": "7"})
-    expected = pandas.DataFrame({"colour": ["red"], "height": [0.5], "age": [7]})
+    expected = pandas.DataFrame({"colour": ["red"], "height": [0.5], "age": [7.0]})
     pandas.testing.assert_frame_equal(example, expected)
     (prediction,) = predict(handler, [handler.example_from_row({"height": "0.5", "colour": "red"})])
     assert numpy.allclose(prediction.inference, table_model.predict(expected[["height", "colour"]]))

@@ -30,6 +30,17 @@ FEATURES = RNG.normal(size=(6, 3)).astype(numpy.float32)
 WEIGHT, BIAS = RNG.normal(size=(3, 2)).astype(numpy.float32), numpy.ones(2, numpy.float32)
 EXPECTED = FEATURES @ WEIGHT + BIAS
 ARRAYS = list(FEATURES)
+ODD_ARRAYS = [
+    *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "int8", "bool", "float64", "float16", "object")),
+    numpy.array([1, None, 2.5], dtype=object),
+    numpy.array(["1", "0", "2"]),
+    numpy.array([0.0, numpy.nan, 0.0], numpy.float32),
+    numpy.array([0.0, 1e39, 0.0]),
+    numpy.array([[0.0, 1.0, 0.0]], numpy.float32),
+    numpy.array([], numpy.float32),
+    [1, 0, 2],
+    [1.5, 0.0, 2.0],
+]
 BOTH = pytest.mark.parametrize("handler_class", [TFModelHandlerNumpy, TFModelHandlerTensor])
 
 
@@ -128,6 +139,22 @@ class TestNumpyContract(HandlerContract):
     def inference_args(self):
         return {"training": False}
 
+    def odd_examples(self):
+        return ODD_ARRAYS
+
+
+class TestSavedModelContract(HandlerContract):
+    bad_example = numpy.zeros(2, numpy.float32)
+
+    def handler(self, folder):
+        return TFModelHandlerNumpy(str(folder / "callable"))
+
+    def examples(self):
+        return ARRAYS
+
+    def odd_examples(self):
+        return ODD_ARRAYS
+
 
 class TestTensorContract(HandlerContract):
     bad_example = "no tensor"
@@ -137,6 +164,9 @@ class TestTensorContract(HandlerContract):
 
     def examples(self):
         return tensorflow.unstack(FEATURES)
+
+    def odd_examples(self):
+        return [tensorflow.convert_to_tensor(array) for array in ODD_ARRAYS if getattr(array, "dtype", "O") != "O"]
 
 
 def infer(handler, batch, inference_args=None):

@@ -15,7 +15,7 @@ import xgboost
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-from headrace import ConfigurationError, PredictionCountError, predict
+from headrace import PredictionCountError, predict
 from headrace.beam import RunInference
 from headrace.handlers import xgboost_inference
 from headrace.handlers.xgboost_inference import (
@@ -78,11 +78,28 @@ def booster_path(booster, folder):
     return str(folder / "booster.ubj")
 
 
+@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestRowsContract(HandlerContract):
     bad_example = "no array"
 
     def handler(self, booster_path):
         return XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, max_batch_size=4)
+
+    def odd_examples(self):
+        return [
+            *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "bool", "float32", "float16", "object")),
+            numpy.array([1, None, 2.5], dtype=object),
+            numpy.array(["1", "0", "2"]),
+            numpy.array([0.0, numpy.nan, 0.0]),
+            numpy.zeros((2, 3)),
+            numpy.zeros((0, 3)),
+            numpy.zeros(2),
+            numpy.zeros(4),
+            [1, 0, 2],
+            [[1, 0, None]],
+            scipy.sparse.csr_matrix(FEATURES[:2]),
+            FRAME[:1],
+        ]
 
     def examples(self):
         return ROWS
@@ -102,6 +119,7 @@ class TestNumpyContract(HandlerContract):
         return numpy.zeros((2, 4))
 
 
+@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestPandasContract(HandlerContract):
     def handler(self, booster_path):
         return XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
@@ -112,7 +130,19 @@ class TestPandasContract(HandlerContract):
     def bad_example(self):
         return FRAME[:1].assign(a="tall")
 
+    def odd_examples(self):
+        return [
+            *(FRAME[:2].assign(a=a) for a in (1, True, numpy.float32(1), None, numpy.nan)),
+            *(FRAME[:2].astype({"a": kind}) for kind in ("category", object, "Float64")),
+            FRAME.iloc[0],
+            FRAME[:0],
+            FRAME[:2][["c", "b", "a"]],
+            FRAME[:2].assign(d=1.0),
+            FRAME[:2][["a", "b"]],
+        ]
 
+
+@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestSciPyContract(HandlerContract):
     bad_example = scipy.sparse.csr_matrix(numpy.ones((2, 4)))
 
@@ -121,6 +151,9 @@ class TestSciPyContract(HandlerContract):
 
     def examples(self):
         return SPARSE
+
+    def odd_examples(self):
+        return [SPARSE[0].astype("float32"), SPARSE[0].astype(int), SPARSE[0].tocsc(), SPARSE[0][:, :2], SPARSE[0][:0]]
 
 
 class TestDatatableContract(HandlerContract):
@@ -240,9 +273,9 @@ def test_frames_whose_categories_differ(folder):
     assert nearly_equal(inferences(infer(handler, frames)), [model.predict(frame) for frame in frames])
 
 
-def test_frames_with_different_columns_are_refused(booster_path):
+def test_a_frame_that_lacks_a_column_is_no_frame_with_a_missing_value(booster_path):
     handler = XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
-    with pytest.raises(ValueError, match=r"same columns; these differ: \['c'\]"):
+    with pytest.raises(ValueError, match="an example has 2 columns, and the model 3 features"):
         infer(handler, [FRAMES[0], FRAMES[1][["a", "b"]]])
 
 
@@ -310,23 +343,12 @@ def test_a_class_may_be_named(booster_path):
     assert isinstance(XGBoostModelHandlerNumpy("Booster", booster_path).load_model(), xgboost.Booster)
 
 
-@pytest.mark.parametrize("wrong", ["Boster", "__version__", None, 1])
-def test_what_makes_no_model_is_refused(wrong):
-    with pytest.raises(ConfigurationError, match="model_class must be a class of XGBoost's"):
-        XGBoostModelHandlerNumpy(wrong, "model.json")
-
-
 def test_another_file(classifier_path, booster_path):
     handler = XGBoostModelHandlerNumpy(xgboost.Booster, classifier_path)
     handler.update_model_path(None)
     assert {result.model_id for result in infer(handler, ARRAYS)} == {classifier_path}
     handler.update_model_path(booster_path)
     assert {result.model_id for result in infer(handler, ARRAYS)} == {booster_path}
-
-
-def test_a_missing_file_is_named():
-    with pytest.raises(FileNotFoundError, match=r"nothing\.json"):
-        XGBoostModelHandlerNumpy(xgboost.Booster, "nothing.json").load_model()
 
 
 def test_num_bytes_are_those_of_the_data(booster_path):
@@ -368,13 +390,6 @@ def test_it_predicts_the_same_wherever_it_is(classifier_path, model_class, place
     here = [result.inference for result in predict(handler, ROWS)]
     there = [result.inference for result in predict(handler, ROWS, **placement)]
     assert nearly_equal(here, there)
-
-
-@pytest.mark.parametrize("package", ["numpy", "pandas", "scipy", "xgboost"])
-def test_what_is_missing_is_named_with_its_cure(said_without, package):
-    assert said_without("headrace.handlers.xgboost_inference", package) == (
-        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[xgboost]'"
-    )
 
 
 def test_datatable_is_needed_by_its_handler_only(monkeypatch, booster_path):

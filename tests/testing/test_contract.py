@@ -86,6 +86,13 @@ class LooksAtTheBatch(DoublingHandler):
         return [result._replace(inference=len(batch)) for result in super().run_inference(batch, model)]
 
 
+class FailsBesideTheEmpty(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        if batch == [[]]:
+            raise ValueError("a list of nothing has no type")
+        return super().run_inference(batch, model)
+
+
 class LooksAtTheFirst(DoublingHandler):
     def run_inference(self, batch, model, inference_args=None):
         return [
@@ -218,6 +225,8 @@ USES_PREDICT = {
     "test_predict_equals_calling_it",
 }
 
+NEIGHBOURS = "test_neighbours_change_no_outcome"
+
 BAD_HANDLERS: list[tuple[Any, set[str]]] = [
     (DoublingHandler, set()),
     (LoadsEarly, {"test_construction_loads_nothing"}),
@@ -231,16 +240,17 @@ BAD_HANDLERS: list[tuple[Any, set[str]]] = [
     (MisspellsAnOption, {"test_batching_options_are_known"} | USES_PREDICT - {"test_a_bad_example_fails_alone"}),
     (HasNoNamespace, {"test_metrics_namespace_is_a_name"}),
     (HintsAreAList, {"test_resource_hints_are_a_dict"}),
-    (RefusesItsArguments, USES_PREDICT),
+    (RefusesItsArguments, USES_PREDICT | {NEIGHBOURS}),
     (ForgetsFunctions, {"test_functions_before_and_after"}),
     (AlwaysBatches, {"test_elements_that_are_batches"}),
     (HidesBadExamples, {"test_a_bad_example_fails_alone"}),
     (IgnoresTheEnvironment, {"test_env_vars_are_set_before_loading"}),
-    (BrokenLoadHandler, RUNS),
+    (BrokenLoadHandler, RUNS | {NEIGHBOURS}),
+    (FailsBesideTheEmpty, {NEIGHBOURS}),
 ]
 
 AT_LEAST: list[tuple[Any, set[str]]] = [
-    (LooksAtTheBatch, {"test_batched_equals_one_by_one", "test_a_bad_example_fails_alone"}),
+    (LooksAtTheBatch, {"test_batched_equals_one_by_one", "test_a_bad_example_fails_alone", NEIGHBOURS}),
     (LosesTheLast, {"test_one_prediction_for_each_example", "test_batched_equals_one_by_one"}),
     (NeedsItsOwnLoad, {"test_copies_share_a_model"}),
     (LooksAtTheFirst, {"test_predictions_follow_the_order_of_the_batch", "test_batched_equals_one_by_one"}),
@@ -371,6 +381,7 @@ def _fixtures(make: Any, examples: list[Any], wanted: Any, monkeypatch: Any) -> 
         "model": handler.load_model,
         "examples": lambda: [list(example) for example in examples],
         "bad_example": lambda: BAD,
+        "mixed_examples": lambda: [*map(list, examples[:2]), [], BAD],
         "inference_args": lambda: {"an": "argument"},
         "monkeypatch": lambda: monkeypatch,
         "request": lambda: SimpleNamespace(getfixturevalue=lambda _: make()),

@@ -1,16 +1,16 @@
-"""What handlers convert: a model's answer to one result for each example, a row to numbers, columns to a matrix."""
+"""What handlers convert: batches to calls, their answers to results by example, rows and columns to numbers."""
 
 from __future__ import annotations
 
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
 from typing import Any
 
-from headrace.core.answer import predictions_of
+from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.errors import PredictionCountError
 from headrace.core.result import PredictionResult
 
@@ -18,6 +18,7 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 """The largest number that a 32-bit float can hold."""
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_FUNCTION = "the inference function"
 _SHOWN = 80
 """How much of a wrong value an error message quotes, in characters."""
 
@@ -39,9 +40,65 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
         PredictionCountError: there is no list of predictions, or a mapping's differ in length.
     """
     is_by_name = isinstance(predictions, Mapping)
-    rows = _transposed(predictions) if is_by_name else predictions_of(predictions, "the inference function")
+    rows = _transposed(predictions) if is_by_name else predictions_of(predictions, _FUNCTION)
     examples = chain(batch, repeat(None))
     return [PredictionResult(example, row, model_id) for example, row in zip(examples, rows, strict=False)]
+
+
+def in_groups(batch: Sequence[Any], kind: Callable[[Any], Hashable], predict: Callable[[Sequence[Any]], Any]) -> Any:
+    """Predictions of a batch of which only examples of one kind go together into one call of the model.
+
+    Stacked with others an example is converted to a type that fits all: what becomes of it would depend on them.
+
+    Args:
+        batch: the examples.
+        kind: of an example, such as its dtype and shape.
+        predict: predictions of examples of one kind, as ``to_results`` takes them.
+
+    Returns:
+        What ``predict`` returned, where there is one kind; else a list in the order of the batch.
+
+    Raises:
+        PredictionCountError: there are several kinds, and of one ``predict`` gave a wrong number of predictions.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for place, example in enumerate(batch):
+        groups.setdefault(kind(example), []).append(place)
+    if len(groups) == 1:
+        return predict(batch)
+    predictions: list[Any] = [None] * len(batch)
+    for places in groups.values():
+        answer = predict([batch[place] for place in places])
+        is_by_name = isinstance(answer, Mapping)
+        found = _transposed(answer) if is_by_name else predictions_of(answer, _FUNCTION)
+        if len(found) != len(places):
+            raise wrong_count(_FUNCTION, len(places), len(found))
+        for place, prediction in zip(places, found, strict=True):
+            predictions[place] = prediction
+    return predictions
+
+
+def answer_with_rows(ask: Callable[[Sequence[Any]], Any], alike: Sequence[Any]) -> Any:
+    """What a model answers to examples that go together, with a first dimension of one even if the model drops that.
+
+    A model that ends with ``squeeze()`` does so for a single example only, which is then given twice, to see it.
+
+    Args:
+        ask: the model's answer; if it is an array or a tensor, with a row for each example.
+        alike: the examples.
+    """
+    answer = ask(alike)
+    shape = getattr(answer, "shape", None)
+    if len(alike) != 1 or shape is None or tuple(shape)[:1] == (1,):
+        return answer
+    twice = ask([*alike, *alike])
+    count, *row = tuple(getattr(twice, "shape", ())) or (0,)
+    is_squeezed = count == 2 and _without_ones(row) == _without_ones(shape)
+    return twice[:1] if is_squeezed else answer
+
+
+def _without_ones(shape: Iterable[int]) -> list[int]:
+    return [length for length in shape if length != 1]
 
 
 def single_output(answer: Any) -> Any:
@@ -119,6 +176,23 @@ def column_numbers(column: str, value: Any, largest: float = sys.float_info.max)
     value = value.tolist() if hasattr(value, "tolist") else value
     items = value if isinstance(value, list | tuple) else [value]
     return [_to_number(column, item, largest) for item in items]
+
+
+def column_integers(column: str, value: Any, hint: str = "") -> list[int]:
+    """The whole number, or those of a list, that one column holds, of 64 bits; written as floats they may be.
+
+    Raises:
+        ValueError: one of them is no such number; names the column and the value, and adds ``hint``.
+    """
+    value = value.tolist() if hasattr(value, "tolist") else value
+    found = []
+    for item in value if isinstance(value, list | tuple) else [value]:
+        readable = parsed(item)
+        is_whole = isinstance(readable, int) or (isinstance(readable, float) and readable.is_integer())
+        if not is_whole or not -(2**63) <= readable < 2**63:
+            raise ValueError(f"column {column!r} holds {repr(item)[:_SHOWN]}, which is no whole number{hint}.")
+        found.append(int(readable))
+    return found
 
 
 def parsed(value: Any) -> Any:

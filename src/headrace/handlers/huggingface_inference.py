@@ -7,25 +7,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.card import HandlerCard
-from headrace.core.conversion import FLOAT32_MAX, to_numbers, to_results
-from headrace.core.errors import ConfigurationError, MissingExtraError, UnsupportedError
+from headrace.core.conversion import FLOAT32_MAX, in_groups, to_numbers, to_results
+from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.huggingface_classes import as_class, no_tensorflow
 from headrace.handlers.huggingface_tasks import PipelineTask
 from headrace.handlers.torch_tensors import (
     CPU,
     DEVICES,
-    alike,
+    answer_to,
     by_example,
-    call_model,
+    column_dtypes,
     column_tensor,
     cuda_is_usable,
     device_named,
     device_of,
+    kind_of,
     load_onto,
     num_bytes,
     owned,
-    together,
+    settled,
 )
 
 try:
@@ -71,8 +73,8 @@ def default_tensor_inference_fn(
 ) -> Iterable[PredictionResult]:
     """Calls the model on the stacked examples, where its first weights are, whatever the ``device``.
 
-    Examples of different shapes are run in groups of equal ones. Of an answer with several outputs each example gets a
-    dict of those that have a row for it: not a loss or a cache of the whole batch.
+    Examples of different dtypes or shapes are run in groups of equal ones. Of an answer with several outputs each
+    example gets a dict of those that have a row for it: not a loss or a cache of the whole batch.
     """
     return default_keyed_tensor_inference_fn(batch, model, device, inference_args, model_id)
 
@@ -86,12 +88,12 @@ def default_keyed_tensor_inference_fn(
 ) -> Iterable[PredictionResult]:
     """As ``default_tensor_inference_fn``, with each name's stacked tensors as the keyword argument of that name."""
     place = device_of(model, device_named(device))
-    predictions: list[Any] = [None] * len(batch)
-    for indices in alike(batch):
-        answer = call_model(together([batch[index] for index in indices], place), model, inference_args)
-        for index, prediction in zip(indices, by_example(answer, len(indices)), strict=True):
-            predictions[index] = prediction
-    return to_results(batch, predictions, model_id)
+    of_all = getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", None) or ()
+
+    def predict(alike: Sequence[Any]) -> list[Any]:
+        return by_example(answer_to(alike, place, model, inference_args), len(alike), of_all)
+
+    return to_results(batch, in_groups(batch, kind_of, predict), model_id)
 
 
 def default_pipeline_inference_fn(
@@ -126,7 +128,7 @@ class _HuggingFaceModelHandler(ModelHandler[TensorT, PredictionResult, Any]):
                 f"transformers.AutoModel, not {model_uri!r} and {model_class!r}."
             )
         self._model_uri = os.fspath(model_uri)
-        self._model_class = _as_class(model_class)
+        self._model_class = as_class(model_class)
         self._device = device_named(device)
         self._inference_fn = inference_fn or self._default_inference_fn
         self._load_model_args = load_model_args or {}
@@ -173,6 +175,8 @@ class HuggingFaceModelHandlerKeyedTensor(_HuggingFaceModelHandler[dict[str, torc
             where ``device`` says where the model is, ``"CPU"`` or ``"GPU"``; by default
             ``default_keyed_tensor_inference_fn``.
         load_model_args: keyword arguments for ``from_pretrained``; with a ``device_map`` that decides on the device.
+        dtypes: of columns of a file that are neither 32-bit floats nor named as token ids and masks are, such as
+            ``{"words": "int64"}``.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
@@ -199,11 +203,13 @@ class HuggingFaceModelHandlerKeyedTensor(_HuggingFaceModelHandler[dict[str, torc
         *,
         inference_fn: InferenceFn[dict[str, torch.Tensor]] | None = None,
         load_model_args: dict[str, Any] | None = None,
+        dtypes: Mapping[str, torch.dtype | str] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        self._dtypes = column_dtypes(dtypes)
         if framework == "tf":
-            raise _no_tensorflow("framework='tf'")
+            raise no_tensorflow("framework='tf'")
         if framework != "pt":
             raise ConfigurationError(f"framework must be 'pt', not {framework!r}.")
         self._configure(model_uri, model_class, device, inference_fn, load_model_args)
@@ -217,19 +223,26 @@ class HuggingFaceModelHandlerKeyedTensor(_HuggingFaceModelHandler[dict[str, torc
         return "BeamML_HuggingFaceModelHandler_KeyedTensor"
 
     def example_from_row(self, row: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """A row's columns as tensors: lists of whole numbers, such as token ids, of 64-bit integers, else of floats.
+        """A row's columns as tensors: a number without dimensions, a list as a 1-D tensor.
+
+        They are 64-bit integers where the column is named as token ids and masks are (``input_ids``,
+        ``attention_mask``, ...), what ``dtypes`` says, and else 32-bit floats; never what a row's values look like.
 
         Raises:
-            ValueError: a value is no finite 32-bit number; names the column and the value.
+            ValueError: a value is no number that the column's dtype can hold; names the column and the value.
         """
-        return {column: column_tensor(column, value) for column, value in row.items()}
+        return {column: column_tensor(column, value, self._dtypes) for column, value in row.items()}
 
 
 class HuggingFaceModelHandlerTensor(_HuggingFaceModelHandler[torch.Tensor]):
     """Predicts for tensors: an example is the model's first argument, without the batch dimension.
 
-    Args and errors are those of ``HuggingFaceModelHandlerKeyedTensor``, but that there is no ``framework``, and the
-    default ``inference_fn`` is ``default_tensor_inference_fn``.
+    All of them become what that argument takes: token ids 64-bit integers; pixels, sounds and embeddings the model's
+    floats. Where neither the argument's name nor the model's first weights (an embedding's) say what it takes, 64-bit
+    floats, as rows of files are, become the model's floats, and all else stays as it is.
+
+    Args and errors are those of ``HuggingFaceModelHandlerKeyedTensor``, but that there is no ``framework`` and no
+    ``dtypes``, and the default ``inference_fn`` is ``default_tensor_inference_fn``.
     """
 
     card = HandlerCard(
@@ -255,6 +268,16 @@ class HuggingFaceModelHandlerTensor(_HuggingFaceModelHandler[torch.Tensor]):
         super().__init__(**options)
         self._configure(model_uri, model_class, device, inference_fn, load_model_args)
 
+    def run_inference(
+        self, batch: Sequence[torch.Tensor], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Predicts, where the model's first weights are.
+
+        Raises:
+            ValueError: an example with a fraction is given to a model of token ids.
+        """
+        return super().run_inference(settled(batch, model), model, inference_args)
+
     def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
         """Bytes of the tensors' elements."""
         return sum(map(num_bytes, batch))
@@ -264,14 +287,12 @@ class HuggingFaceModelHandlerTensor(_HuggingFaceModelHandler[torch.Tensor]):
         return "BeamML_HuggingFaceModelHandler_Tensor"
 
     def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
-        """A row's numbers as a 1-D tensor: of 64-bit integers if all are whole, as token ids are, else of floats.
+        """A row's numbers as a 1-D tensor of 64-bit floats, which become what the model takes when it is there.
 
         Raises:
             ValueError: a value is no finite 32-bit number; names the column and the value.
         """
-        numbers = to_numbers(row, FLOAT32_MAX)
-        whole = all(map(float.is_integer, numbers))
-        return torch.tensor(numbers, dtype=torch.int64 if whole else torch.float32)
+        return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=torch.float64)
 
 
 class HuggingFacePipelineModelHandler(ModelHandler[Any, PredictionResult, Any]):
@@ -363,25 +384,3 @@ def _places(load_pipeline_args: Mapping[str, Any]) -> list[str]:
     """Which of the arguments of a pipeline say where it goes."""
     given = {**(load_pipeline_args.get("model_kwargs") or {}), **load_pipeline_args}
     return [name for name in ("device", "device_map") if given.get(name) is not None]
-
-
-def _as_class(model_class: Any) -> Any:
-    """A class of models that run with PyTorch; a string is a name in transformers."""
-    name = model_class if isinstance(model_class, str) else getattr(model_class, "__name__", "")
-    modules = {base.__module__.partition(".")[0] for base in getattr(model_class, "__mro__", ())}
-    if name.startswith(("TF", "Flax")) or modules & {"keras", "tensorflow", "tf_keras"}:
-        raise _no_tensorflow(f"model_class={name}")
-    found = getattr(transformers, name, None) if isinstance(model_class, str) else model_class
-    if not hasattr(found, "from_pretrained"):
-        raise ConfigurationError(
-            f"model_class must be a class with from_pretrained, or the name of one in transformers: {model_class!r}."
-        )
-    return found
-
-
-def _no_tensorflow(asked: str) -> UnsupportedError:
-    return UnsupportedError(
-        asked,
-        "transformers 5 has no TensorFlow any more: load the same model with its PyTorch class (framework='pt'), or a "
-        "TensorFlow SavedModel or Keras file with headrace.handlers.tensorflow_inference",
-    )

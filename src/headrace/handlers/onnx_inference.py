@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from headrace.core.card import HandlerCard
@@ -22,11 +23,22 @@ try:
 except ImportError as error:
     raise MissingExtraError("onnxruntime", "onnx") from error
 
+from headrace.handlers.array_batches import stacked_alike
+
 __all__ = ["OnnxModelHandlerNumpy", "default_numpy_inference_fn"]
 
 NumpyInferenceFn = Callable[
     [onnxruntime.InferenceSession, Sequence["numpy.ndarray[Any, Any]"], "dict[str, Any] | None"], Any
 ]
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(string)": "object",
+    **{f"tensor({name})": name for name in ("float16", "int8", "int16", "int32", "int64", "bool")},
+    **{f"tensor({name})": name for name in ("uint8", "uint16", "uint32", "uint64")},
+}
+"""numpy's, by ONNX Runtime's name."""
 
 _CUDA_OR_CPU = ("CUDAExecutionProvider", "CPUExecutionProvider")
 
@@ -36,12 +48,22 @@ def default_numpy_inference_fn(
     batch: Sequence[numpy.ndarray[Any, Any]],
     inference_args: dict[str, Any] | None = None,
 ) -> Any:
-    """The model's first output for the stacked batch as its first input; ``inference_args`` are further inputs."""
-    first = inference_session.get_inputs()[0].name
-    rows: Any = batch
-    if not isinstance(rows, numpy.ndarray):
-        rows = numpy.stack(batch)
-    return inference_session.run(None, {first: rows, **(inference_args or {})})[0]
+    """The model's first output for the stacked batch as its first input; ``inference_args`` are further inputs.
+
+    Numbers become those that the input is declared to take, see ``headrace.handlers.array_batches.fitted``. A model of
+    batches of one size gets such; what the last one lacks is filled up with copies of its last row.
+
+    Raises:
+        TypeError, ValueError: an example is of something else.
+    """
+    first = inference_session.get_inputs()[0]
+
+    def run(rows: Any) -> Any:
+        return inference_session.run(None, {first.name: rows, **(inference_args or {})})[0]
+
+    size = first.shape[0] if first.shape and isinstance(first.shape[0], int) else None
+    predict = partial(_in_batches_of, size, run) if size else run
+    return stacked_alike(batch, predict, _DTYPES.get(first.type))
 
 
 class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionResult, onnxruntime.InferenceSession]):
@@ -100,7 +122,7 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
         model: onnxruntime.InferenceSession,
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[PredictionResult]:
-        """Predicts for arrays of equal shape."""
+        """Predicts; arrays of equal shape go together."""
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
 
     def run_columns(
@@ -140,6 +162,16 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
             return self._providers
         available = onnxruntime.get_available_providers()
         return [provider for provider in self._providers if provider in available]
+
+
+def _in_batches_of(size: int, run: Callable[[Any], Any], rows: Any) -> Any:
+    answers = []
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        lacking = size - len(part)
+        full = numpy.concatenate([part, part[-1:].repeat(lacking, axis=0)]) if lacking else part
+        answers.append(run(full)[: len(part)])
+    return numpy.concatenate(answers)
 
 
 def _path_or_content(uri: str) -> str | bytes:

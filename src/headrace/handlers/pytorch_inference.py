@@ -8,22 +8,23 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headrace.core.card import HandlerCard
-from headrace.core.conversion import FLOAT32_MAX, to_matrix, to_numbers, to_results
+from headrace.core.conversion import FLOAT32_MAX, in_groups, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
 from headrace.handlers.torch_tensors import (
+    answer_to,
     call_model,
+    column_dtypes,
     column_tensor,
-    common_names,
     device_named,
     device_of,
+    kind_of,
     load_onto,
     num_bytes,
     on_cpu,
     rows,
-    stacked,
 )
 
 try:
@@ -99,7 +100,7 @@ class _PytorchModelHandler(ModelHandler[TensorT, PredictionResult, torch.nn.Modu
     def run_inference(
         self, batch: Sequence[TensorT], model: torch.nn.Module, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts for examples whose tensors have equal shapes, where the model is."""
+        """Predicts, where the model is; examples whose tensors have equal dtypes and shapes go together."""
         return self._inference_fn(
             batch, model, device_of(model, self._device), inference_args or {}, self._model_path()
         )
@@ -145,7 +146,7 @@ class _PytorchModelHandler(ModelHandler[TensorT, PredictionResult, torch.nn.Modu
 
 
 def default_tensor_inference_fn(
-    batch: Sequence[torch.Tensor],
+    batch: Sequence[Any],
     model: torch.nn.Module,
     device: torch.device,
     inference_args: dict[str, Any] | None = None,
@@ -153,8 +154,15 @@ def default_tensor_inference_fn(
     *,
     model_fn: str = "__call__",
 ) -> Iterable[PredictionResult]:
-    """Calls the model, or its method ``model_fn``, on the stacked batch; tensors in its answer come back to the CPU."""
-    return to_results(batch, rows(call_model(stacked(batch, device), model, inference_args, model_fn)), model_id)
+    """Calls the model, or its method ``model_fn``, on the stacked batch; tensors in its answer come back to the CPU.
+
+    Examples of different dtypes or shapes are run in groups of equal ones.
+    """
+
+    def predict(alike: Sequence[Any]) -> Any:
+        return rows(answer_to(alike, device, model, inference_args, model_fn))
+
+    return to_results(batch, in_groups(batch, kind_of, predict), model_id)
 
 
 def make_tensor_model_fn(model_fn: str) -> TensorInferenceFn:
@@ -172,8 +180,7 @@ def default_keyed_tensor_inference_fn(
     model_fn: str = "__call__",
 ) -> Iterable[PredictionResult]:
     """As ``default_tensor_inference_fn``, with each name's stacked tensors as the keyword argument of that name."""
-    inputs = {name: stacked([example[name] for example in batch], device) for name in common_names(batch)}
-    return to_results(batch, rows(call_model(inputs, model, inference_args, model_fn)), model_id)
+    return default_tensor_inference_fn(batch, model, device, inference_args, model_id, model_fn=model_fn)
 
 
 def make_keyed_tensor_model_fn(model_fn: str) -> KeyedTensorInferenceFn:
@@ -244,8 +251,9 @@ class PytorchModelHandlerTensor(_PytorchModelHandler[torch.Tensor]):
 class PytorchModelHandlerKeyedTensor(_PytorchModelHandler[dict[str, torch.Tensor]]):
     """Predicts for dicts of tensors, whose names are those of the model's arguments.
 
-    Args and errors are those of ``PytorchModelHandlerTensor``, but that batches are of dicts, and the default
-    ``inference_fn`` is ``default_keyed_tensor_inference_fn``.
+    Args and errors are those of ``PytorchModelHandlerTensor``, but that batches are of dicts, the default
+    ``inference_fn`` is ``default_keyed_tensor_inference_fn``, and there are ``dtypes``: of columns of a file that are
+    neither 32-bit floats nor named as token ids and masks are, such as ``{"words": "int64"}``.
     """
 
     card = HandlerCard(
@@ -258,19 +266,45 @@ class PytorchModelHandlerKeyedTensor(_PytorchModelHandler[dict[str, torch.Tensor
 
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)
 
+    def __init__(
+        self,
+        state_dict_path: str | os.PathLike[str] | None = None,
+        model_class: Callable[..., torch.nn.Module] | None = None,
+        model_params: dict[str, Any] | None = None,
+        device: str = "CPU",
+        *,
+        inference_fn: KeyedTensorInferenceFn | None = None,
+        torch_script_model_path: str | os.PathLike[str] | None = None,
+        load_model_args: dict[str, Any] | None = None,
+        dtypes: Mapping[str, torch.dtype | str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            state_dict_path,
+            model_class,
+            model_params,
+            device,
+            inference_fn=inference_fn,
+            torch_script_model_path=torch_script_model_path,
+            load_model_args=load_model_args,
+            **options,
+        )
+        self._dtypes = column_dtypes(dtypes)
+
     def get_num_bytes(self, batch: Sequence[dict[str, torch.Tensor]]) -> int:
         """Bytes of the tensors' elements."""
         return sum(num_bytes(tensor) for example in batch for tensor in example.values())
 
     def example_from_row(self, row: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """A row's columns as tensors of 32-bit floats: a number without dimensions, a list as a 1-D tensor.
+        """A row's columns as tensors: a number without dimensions, a list as a 1-D tensor.
 
-        A list of whole numbers, such as token ids or a mask, becomes a tensor of 64-bit integers.
+        They are 64-bit integers where the column is named as token ids and masks are (``input_ids``,
+        ``attention_mask``, ...), what ``dtypes`` says, and else 32-bit floats; never what a row's values look like.
 
         Raises:
-            ValueError: a value is no finite 32-bit number; names the column and the value.
+            ValueError: a value is no number that the column's dtype can hold; names the column and the value.
         """
-        return {column: column_tensor(column, value) for column, value in row.items()}
+        return {column: column_tensor(column, value, self._dtypes) for column, value in row.items()}
 
 
 def _as_path(given: str | os.PathLike[str] | None) -> str | None:

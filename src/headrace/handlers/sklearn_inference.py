@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from headrace.core.card import HandlerCard
-from headrace.core.conversion import parsed, single_output, to_matrix, to_numbers, to_results
+from headrace.core.conversion import in_groups, parsed, single_output, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
@@ -31,6 +31,8 @@ try:
     from sklearn.base import BaseEstimator
 except ImportError as error:
     raise MissingExtraError("scikit-learn", "sklearn") from error
+
+from headrace.handlers.array_batches import stacked_alike
 
 __all__ = ["ModelFileType", "SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"]
 
@@ -89,15 +91,18 @@ class _SklearnModelHandler(ModelHandler[ArrayT, PredictionResult, BaseEstimator]
 
 
 def _predict_arrays(model: BaseEstimator, batch: Any, inference_args: dict[str, Any] | None = None) -> Any:
-    rows = batch if isinstance(batch, numpy.ndarray) else numpy.stack(batch)
-    return single_output(model.predict(rows, **(inference_args or {})))
+    return stacked_alike(batch, lambda rows: single_output(model.predict(rows, **(inference_args or {}))))
 
 
 def _predict_frames(
     model: BaseEstimator, batch: Sequence[pandas.DataFrame], inference_args: dict[str, Any] | None = None
 ) -> tuple[Any, Sequence[pandas.DataFrame]]:
-    together = _concatenated(batch, getattr(model, "feature_names_in_", None))
-    return single_output(model.predict(together, **(inference_args or {}))), batch
+    names = getattr(model, "feature_names_in_", None)
+
+    def predict(frames: Sequence[pandas.DataFrame]) -> Any:
+        return single_output(model.predict(_concatenated(frames, names), **(inference_args or {})))
+
+    return in_groups(batch, _kind, predict), batch
 
 
 class SklearnModelHandlerNumpy(_SklearnModelHandler["numpy.ndarray[Any, Any]"]):
@@ -125,7 +130,7 @@ class SklearnModelHandlerNumpy(_SklearnModelHandler["numpy.ndarray[Any, Any]"]):
         model: BaseEstimator,
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[PredictionResult]:
-        """Predicts for arrays of equal shape."""
+        """Predicts; arrays of equal dtype and shape go together."""
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
 
     def run_columns(
@@ -179,7 +184,7 @@ class SklearnModelHandlerPandas(_SklearnModelHandler[pandas.DataFrame]):
         """Predicts for frames of one row.
 
         Raises:
-            ValueError: a frame has more rows or none, or the frames differ in their columns.
+            ValueError: a frame has more rows or none.
         """
         _refuse_several_rows(batch)
         predictions, examples = self._inference_fn(model, batch, inference_args)
@@ -188,8 +193,11 @@ class SklearnModelHandlerPandas(_SklearnModelHandler[pandas.DataFrame]):
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of a data frame, or of columns that make one, which is the batch's only example."""
-        frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
+        """Predicts for all rows of a data frame, or of columns that make one, which is the batch's only example.
+
+        Of what is no data frame yet, numbers become 64-bit floats, as those of a row do.
+        """
+        frame = columns if isinstance(columns, pandas.DataFrame) else _frame(columns)
         predictions, _ = self._inference_fn(model, [frame], inference_args)
         return PredictionResult(columns, predictions, self._model_uri)
 
@@ -198,8 +206,11 @@ class SklearnModelHandlerPandas(_SklearnModelHandler[pandas.DataFrame]):
         return sum(int(frame.memory_usage(deep=True).sum()) for frame in batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.DataFrame:
-        """A row as a frame with the same columns; strings that as a whole are numbers become numbers."""
-        return pandas.DataFrame([{column: parsed(value) for column, value in row.items()}])
+        """A row as a frame with the same columns; numbers, and strings that as a whole are numbers, as 64-bit floats.
+
+        Whatever a row holds, its column is then of one type in all rows, and batches of them go to the model whole.
+        """
+        return pandas.DataFrame([{column: _as_float(parsed(value)) for column, value in row.items()}])
 
 
 def _as_file_type(given: Any) -> ModelFileType:
@@ -221,22 +232,24 @@ def _refuse_several_rows(batch: Sequence[pandas.DataFrame]) -> None:
             )
 
 
-def _concatenated(batch: Sequence[pandas.DataFrame], names: Sequence[Any] | None) -> pandas.DataFrame:
-    """One frame, whose columns are in the order of ``names``, by which the model was fitted, if it knows them.
+def _as_float(value: Any) -> Any:
+    is_number = isinstance(value, int | float | numpy.number) and not isinstance(value, bool)
+    return float(value) if is_number else value
 
-    pandas would fill a column that one of them lacks, and put the columns into the order of the first: a model that
-    knows no names would predict from what nobody gave.
-    """
-    first = batch[0].columns
-    columns = set(first)
-    for frame in batch:
-        if set(frame.columns) != columns:
-            differing = sorted(map(str, columns.symmetric_difference(frame.columns)))
-            raise ValueError(f"the frames of a batch must have the same columns; these differ: {differing}.")
-        if names is None and not frame.columns.equals(first):
-            raise ValueError(
-                "the frames of a batch must have their columns in the same order, since the model does not know the "
-                f"columns' names: {list(first)}, {list(frame.columns)}."
-            )
-    together = pandas.concat(batch)
-    return together if names is None or set(names) != columns else together[list(names)]
+
+def _frame(columns: Any) -> pandas.DataFrame:
+    """Arrow's columns, or those of a dict, with numbers as 64-bit floats."""
+    frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
+    numbers = frame.dtypes[[dtype.kind in "iuf" for dtype in frame.dtypes]].index
+    return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def _kind(frame: pandas.DataFrame) -> tuple[Any, ...]:
+    """What frames must have in common to be put together: else pandas fills columns, moves them, and converts both."""
+    return (*frame.columns, *frame.dtypes)
+
+
+def _concatenated(alike: Sequence[pandas.DataFrame], names: Sequence[Any] | None) -> pandas.DataFrame:
+    """One frame, whose columns are in the order of ``names``, by which the model was fitted, if it knows them."""
+    together = pandas.concat(alike) if len(alike) > 1 else alike[0]
+    return together if names is None or set(names) != set(together.columns) else together[list(names)]

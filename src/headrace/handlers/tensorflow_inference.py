@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from headrace.core.card import HandlerCard
-from headrace.core.conversion import FLOAT32_MAX, single_output, to_matrix, to_numbers, to_results
+from headrace.core.conversion import (
+    FLOAT32_MAX,
+    answer_with_rows,
+    in_groups,
+    single_output,
+    to_matrix,
+    to_numbers,
+    to_results,
+)
 from headrace.core.errors import ConfigurationError, MissingExtraError
-from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.tensorflow_files import hub_path, local, without_scheme
 
 try:
     import numpy
@@ -32,6 +37,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("tensorflow", "tensorflow") from error
 
+from headrace.handlers.array_batches import stacked_alike
+
 __all__ = [
     "ModelType",
     "TFModelHandlerNumpy",
@@ -45,7 +52,6 @@ _THREADS = "safe"
 _PREDICTION = "its row of the model's answer, a tensor on the CPU"
 
 _FILE = re.compile(r"\.(keras|h5|hdf5)$")
-_REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _HUB = re.compile(r"^https?://")
 _SIGNATURE = "serving_default"
 
@@ -67,8 +73,17 @@ def default_numpy_inference_fn(
     inference_args: dict[str, Any] | None = None,
     model_id: str | None = None,
 ) -> Iterable[PredictionResult]:
-    """Calls the model on the stacked arrays; each example gets its row of the answer, on the CPU."""
-    return to_results(batch, _rows(_answer(model, numpy.stack(batch), inference_args)), model_id)
+    """Calls the model on the stacked arrays; each example gets its row of the answer, on the CPU.
+
+    Arrays of different dtypes or shapes are run in groups of equal ones. Where a SavedModel declares what it takes,
+    numbers become that first, see ``headrace.handlers.array_batches.fitted``.
+    """
+    dtype = model.input_dtype(inference_args or {}) if isinstance(model, _SavedModel) else None
+
+    def predict(rows: Any) -> Any:
+        return _answer(model, rows, inference_args)
+
+    return to_results(batch, stacked_alike(batch, predict, dtype, _rows), model_id)
 
 
 def default_tensor_inference_fn(
@@ -77,8 +92,16 @@ def default_tensor_inference_fn(
     inference_args: dict[str, Any] | None = None,
     model_id: str | None = None,
 ) -> Iterable[PredictionResult]:
-    """Calls the model on the stacked tensors; each example gets its row of the answer, on the CPU."""
-    return to_results(batch, _rows(_answer(model, tensorflow.stack(batch), inference_args)), model_id)
+    """Calls the model on the stacked tensors; each example gets its row of the answer, on the CPU.
+
+    Tensors of different dtypes or shapes are run in groups of equal ones.
+    """
+    tensors = [one if tensorflow.is_tensor(one) else tensorflow.convert_to_tensor(one) for one in batch]
+
+    def ask(alike: Sequence[Any]) -> Any:
+        return _answer(model, tensorflow.stack(alike), inference_args)
+
+    return to_results(batch, in_groups(tensors, _kind, lambda alike: _rows(answer_with_rows(ask, alike))), model_id)
 
 
 class _TFModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
@@ -126,7 +149,7 @@ class _TFModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
     def run_inference(
         self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts for examples of equal shape."""
+        """Predicts; examples of equal dtype and shape go together."""
         return self._inference_fn(model, batch, inference_args or {}, self._model_uri)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
@@ -259,6 +282,17 @@ class _SavedModel:
             )
         self._signature = None if callable(loaded) else signatures[_SIGNATURE]
 
+    def input_dtype(self, arguments: Mapping[str, Any]) -> Any:
+        """What it takes besides the arguments, as numpy's dtype; None where it takes several things."""
+        if self._signature is not None:
+            named = self._signature.structured_input_signature[1]
+            specs = [spec for name, spec in named.items() if name not in arguments]
+        else:
+            functions = getattr(type(self._loaded).__call__, "concrete_functions", ())
+            specs = [spec for function in functions for spec in function.structured_input_signature[0][:1]]
+        dtypes = {getattr(getattr(spec, "dtype", None), "as_numpy_dtype", None) for spec in specs}
+        return dtypes.pop() if len(dtypes) == 1 else None
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_loaded"], name)
 
@@ -286,9 +320,9 @@ def _as_model_type(given: Any) -> ModelType:
 
 def _load(uri: str, arguments: dict[str, Any]) -> Any:
     if _FILE.search(uri) or os.path.isfile(uri):
-        with _local(uri) as path:
+        with local(uri) as path:
             return tensorflow.keras.models.load_model(path, **arguments)
-    path = _hub_path(uri) if _HUB.match(uri) else _without_scheme(uri)
+    path = hub_path(uri) if _HUB.match(uri) else without_scheme(uri)
     if not tensorflow.io.gfile.exists(path):
         raise FileNotFoundError(f"there is no model {uri!r}: no such file or folder.")
     if tensorflow.keras.__version__.startswith("2."):
@@ -302,43 +336,15 @@ def _load_weights(model: Any, uri: str) -> None:
             f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load "
             "the model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
         )
-    if os.path.exists(f"{_without_scheme(uri)}.index"):  # a checkpoint is several files with names that begin alike
-        model.load_weights(_without_scheme(uri))
+    if os.path.exists(f"{without_scheme(uri)}.index"):  # a checkpoint is several files with names that begin alike
+        model.load_weights(without_scheme(uri))
         return
-    with _local(uri) as path:
+    with local(uri) as path:
         model.load_weights(path)
 
 
-@contextmanager
-def _local(uri: str) -> Iterator[str]:
-    """A path of a file; by the end of its name Keras tells what it is.
-
-    Raises:
-        OSError: there is no such file.
-    """
-    path = _without_scheme(uri)
-    if not _REMOTE.match(path):
-        open_uri(path).close()
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, os.path.basename(urlsplit(uri).path))
-        with open_uri(uri) as remote, open(path, "wb") as file:
-            shutil.copyfileobj(remote, file)
-        yield path
-
-
-def _without_scheme(uri: str) -> str:
-    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
-
-
-def _hub_path(uri: str) -> str:
-    """Where TensorFlow Hub's package has put a model that it has downloaded."""
-    try:
-        import tensorflow_hub  # noqa: PLC0415 - few models come from there
-    except ImportError as error:
-        raise MissingExtraError("tensorflow_hub", "tensorflow-hub") from error
-    return str(tensorflow_hub.resolve(uri))
+def _kind(tensor: Any) -> tuple[Any, ...]:
+    return type(tensor), tensor.dtype, tuple(tensor.shape)
 
 
 def _answer(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any:
@@ -361,7 +367,7 @@ def _rows(answer: Any) -> Any:
     """A tensor's rows, each in memory of its own: TensorFlow's rows may keep the whole batch alive."""
     if isinstance(answer, Mapping):
         return {name: _rows(output) for name, output in answer.items()}
-    if not isinstance(answer, tensorflow.Tensor) or not answer.dtype.is_numpy_compatible:
+    if not isinstance(answer, tensorflow.Tensor) or not answer.ndim or not answer.dtype.is_numpy_compatible:
         return answer
     if answer.dtype == tensorflow.string:
         return tensorflow.unstack(answer)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
-from headrace.core.conversion import FLOAT32_MAX, column_numbers, single_output
+from headrace.core.conversion import answer_with_rows, column_integers, column_numbers, single_output
 from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError
 
 try:
@@ -18,20 +21,21 @@ except ImportError as error:
 __all__ = [
     "CPU",
     "DEVICES",
-    "alike",
+    "answer_to",
     "by_example",
     "call_model",
+    "column_dtypes",
     "column_tensor",
-    "common_names",
     "cuda_is_usable",
     "device_named",
     "device_of",
+    "kind_of",
     "load_onto",
     "num_bytes",
     "on_cpu",
     "owned",
     "rows",
-    "stacked",
+    "settled",
     "together",
 ]
 
@@ -39,6 +43,10 @@ _LOGGER = logging.getLogger(__name__)
 
 CPU = torch.device("cpu")
 DEVICES = {"CPU": CPU, "GPU": torch.device("cuda")}
+
+_FLOATS = ("_values", "_features", "_embeds")
+"""How arguments of Hugging Face's models end that take floats."""
+_OF_DTYPES = re.compile("dtype|scalar type|data type", re.IGNORECASE)
 
 ModelT = TypeVar("ModelT")
 
@@ -95,24 +103,6 @@ def device_of(model: Any, asked: torch.device) -> torch.device:
     return asked if asked == CPU or cuda_is_usable() else CPU
 
 
-def stacked(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """A batch of tensors of equal shapes."""
-    return torch.stack(list(tensors)).to(device)
-
-
-def common_names(batch: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """The names that all examples have in common.
-
-    Raises:
-        ValueError: one has others.
-    """
-    names = batch[0].keys()
-    for example in batch:
-        if example.keys() != names:
-            raise ValueError(f"the examples of a batch must have the same names: {sorted(names)}, {sorted(example)}.")
-    return names
-
-
 def call_model(
     inputs: torch.Tensor | Mapping[str, torch.Tensor],
     model: Any,
@@ -123,10 +113,36 @@ def call_model(
 
     Raises:
         PredictionCountError: it answers with a tuple.
+        RuntimeError: the inputs are not what it takes.
     """
-    positional, named = ([inputs], {}) if isinstance(inputs, torch.Tensor) else ([], inputs)
-    with torch.no_grad():
-        return single_output(getattr(model, model_fn)(*positional, **named, **(inference_args or {})))
+    positional: list[Any] = [inputs] if isinstance(inputs, torch.Tensor) else []
+    named: Mapping[str, Any] = {} if isinstance(inputs, torch.Tensor) else inputs
+    try:
+        with torch.no_grad():
+            return single_output(getattr(model, model_fn)(*positional, **named, **(inference_args or {})))
+    except RuntimeError as error:
+        if not _OF_DTYPES.search(str(error)):
+            raise
+        dtypes = {name: tensor.dtype for name, tensor in (named or {"the example": inputs}).items()}
+        raise RuntimeError(
+            f"{error}\nThe model was given {dtypes}. Convert tensors before; columns of a file are 32-bit floats, but "
+            "for those named as token ids and masks are, and those of the argument dtypes, {'column': 'int64'}."
+        ) from error
+
+
+def answer_to(
+    examples: Sequence[Any],
+    device: torch.device,
+    model: Any,
+    inference_args: Mapping[str, Any] | None = None,
+    model_fn: str = "__call__",
+) -> Any:
+    """What the model answers to examples that are alike; a tensor has a row for each, see ``answer_with_rows``."""
+
+    def ask(alike: Sequence[Any]) -> Any:
+        return call_model(together(alike, device), model, inference_args, model_fn)
+
+    return answer_with_rows(ask, examples)
 
 
 def on_cpu(answer: Any) -> Any:
@@ -149,7 +165,7 @@ def rows(answer: Any) -> Any:
         PredictionCountError: one of a mapping's outputs is a tuple.
     """
     if isinstance(answer, torch.Tensor):
-        return [row.clone() for row in answer.cpu()]
+        return [row.clone() for row in answer.cpu()] if answer.ndim else answer  # which is refused later
     if isinstance(answer, Mapping):
         return {name: rows(single_output(output)) for name, output in answer.items()}
     return owned(answer)
@@ -166,41 +182,41 @@ def owned(value: Any) -> Any:
     return value
 
 
-def alike(batch: Sequence[Any]) -> Iterable[list[int]]:
-    """The places of the examples, tensors or dicts of tensors, that can be stacked: of equal shapes, and names.
+def kind_of(example: Any) -> tuple[Any, ...]:
+    """What tensors, or dicts of tensors, must have in common to be stacked as they are: names, dtypes and shapes.
 
     Raises:
-        TypeError: an example is made of something else.
+        TypeError: the example is made of something else.
     """
-    groups: dict[Any, list[int]] = {}
-    for index, example in enumerate(batch):
-        keyed = isinstance(example, Mapping)
-        shapes = [(name, _shape(example[name])) for name in sorted(example)] if keyed else [_shape(example)]
-        groups.setdefault((keyed, *shapes), []).append(index)
-    return groups.values()
+    if isinstance(example, Mapping):
+        return tuple((name, *_kind(example[name])) for name in sorted(example))
+    return _kind(example)
 
 
-def _shape(tensor: Any) -> tuple[int, ...]:
+def _kind(tensor: Any) -> tuple[Any, ...]:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"an example must be made of torch tensors, not of {type(tensor).__qualname__}.")
-    return tuple(tensor.shape)
+    return tensor.shape, tensor.dtype
 
 
 def together(examples: Sequence[Any], device: torch.device) -> Any:
     """A batch of examples that are alike: tensors, or dicts of tensors."""
     if isinstance(examples[0], torch.Tensor):
-        return stacked(examples, device)
-    return {name: stacked([example[name] for example in examples], device) for name in examples[0]}
+        return torch.stack(list(examples)).to(device)
+    return {name: torch.stack([example[name] for example in examples]).to(device) for name in examples[0]}
 
 
-def by_example(answer: Any, count: int) -> list[Any]:
+def by_example(answer: Any, count: int, ignored: Sequence[str] = ()) -> list[Any]:
     """One prediction for each of ``count`` examples, made of a tensor, or of a mapping or tuple of several outputs.
 
-    Outputs that have no row for each example, such as a loss or a cache of the whole batch, are left out of a mapping.
+    Outputs that have no row for each example, such as a loss or a cache of the whole batch, are left out of a mapping,
+    and so are those with the names in ``ignored``, of which as many rows as examples would be a coincidence.
 
     Raises:
         PredictionCountError: no output has a row for each example.
     """
+    if isinstance(answer, Mapping):
+        answer = {name: output for name, output in answer.items() if name not in ignored}
     predictions = _parts(answer, count)
     if predictions is None:
         raise PredictionCountError(
@@ -231,17 +247,80 @@ def num_bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def column_tensor(column: str, value: Any) -> torch.Tensor:
-    """A row's column as a tensor of 32-bit floats: a number without dimensions, a list as a 1-D tensor.
-
-    A list of whole numbers, such as token ids or a mask, becomes a tensor of 64-bit integers.
+def column_dtypes(given: Mapping[str, Any] | None) -> dict[str, torch.dtype]:
+    """The dtypes of columns that a user has named, as torch's own or by their names.
 
     Raises:
-        ValueError: a value is no finite 32-bit number; names the column and the value.
+        ConfigurationError: one is none of numbers.
+    """
+    dtypes: dict[str, torch.dtype] = {}
+    for name, asked in (given or {}).items():
+        dtype = getattr(torch, str(asked).removeprefix("torch."), None)
+        if not isinstance(dtype, torch.dtype) or dtype.is_complex:
+            raise ConfigurationError(f"dtypes must map columns to dtypes, such as 'int64', not {name!r} to {asked!r}.")
+        dtypes[name] = dtype
+    return dtypes
+
+
+def column_tensor(column: str, value: Any, dtypes: Mapping[str, torch.dtype]) -> torch.Tensor:
+    """A row's column as a tensor: a number without dimensions, a list as a 1-D tensor.
+
+    Its dtype is the column's, whatever this row holds: that of ``dtypes``; else 64-bit integers if it is named as the
+    arguments of Hugging Face's models are that take token ids or masks (``input_ids``, ``attention_mask``, ...), and
+    else 32-bit floats.
+
+    Raises:
+        ValueError: a value is no number that the dtype can hold; names the column and the value.
     """
     value = value.tolist() if hasattr(value, "tolist") else value
-    numbers = column_numbers(column, value, FLOAT32_MAX)
-    if not isinstance(value, list | tuple):
-        return torch.tensor(numbers[0], dtype=torch.float32)
-    whole = all(isinstance(item, int) for item in value)
-    return torch.tensor(value if whole else numbers, dtype=torch.int64 if whole else torch.float32)
+    dtype = dtypes.get(column) or (torch.int64 if _is_of_ids(column) else torch.float32)
+    if dtype.is_floating_point:
+        numbers: list[Any] = column_numbers(column, value, min(torch.finfo(dtype).max, sys.float_info.max))
+    else:
+        numbers = column_integers(column, value, f"; its dtype is {dtype} unless dtypes={{{column!r}: ...}} says other")
+    return torch.tensor(numbers if isinstance(value, list | tuple) else numbers[0], dtype=dtype)
+
+
+def settled(batch: Sequence[Any], model: Any) -> list[torch.Tensor]:
+    """Tensors as the model's first argument takes them, so that all examples are of one dtype.
+
+    Token ids become 64-bit integers. Pixels, sounds and embeddings become the model's floats, and so do 64-bit floats
+    for an argument of which nobody knows what it takes.
+
+    Raises:
+        TypeError: an example is no tensor.
+        ValueError: an id is no whole number.
+    """
+    wanted, unknown = _wanted(model), {torch.float64: _float_of(model)}
+    return [_converted(example, wanted or unknown.get(_kind(example)[1])) for example in batch]
+
+
+def _converted(example: torch.Tensor, wanted: torch.dtype | None) -> torch.Tensor:
+    if wanted in (None, _kind(example)[1]):
+        return example
+    if wanted.is_floating_point:
+        return example.to(wanted)
+    converted = example.to(wanted)
+    if example.is_floating_point() and not torch.equal(converted.to(example.dtype), example):
+        raise ValueError(f"the model takes whole numbers, such as token ids, and an example holds {example.tolist()}.")
+    return converted
+
+
+def _wanted(model: Any) -> torch.dtype | None:
+    """The dtype of its first argument: by its name; or integers, if its first weights are an embedding's."""
+    parameters = [name for name in inspect.signature(getattr(model, "forward", model)).parameters if name != "self"]
+    if parameters and parameters[0].endswith(_FLOATS):
+        return _float_of(model)
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    first = next((module for module in modules if module._parameters), None)
+    has_ids = (parameters and _is_of_ids(parameters[0])) or isinstance(first, torch.nn.Embedding)
+    return torch.int64 if has_ids else None
+
+
+def _float_of(model: Any) -> torch.dtype:
+    weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    return next((one.dtype for one in weights if one.is_floating_point()), torch.float32)
+
+
+def _is_of_ids(name: str) -> bool:
+    return name.endswith(("_ids", "_mask", "_positions")) or name in ("ids", "mask")

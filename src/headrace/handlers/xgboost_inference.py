@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of
 from headrace.core.card import HandlerCard
-from headrace.core.conversion import column_numbers, to_matrix
+from headrace.core.conversion import column_numbers, in_groups, to_matrix
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
@@ -59,7 +59,7 @@ XGBoostInferenceFn = Callable[[Sequence[Any], Any, "dict[str, Any] | None"], Ite
 def default_xgboost_inference_fn(
     batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
 ) -> Iterable[PredictionResult]:
-    """The model's predictions for each example's rows, from one call of ``predict`` for the whole batch.
+    """The model's predictions for each example's rows, from one call of ``predict`` for all that are alike.
 
     Args:
         batch: matrices or frames, whose rows are features; or arrays with one dimension, or series, for single rows.
@@ -69,15 +69,18 @@ def default_xgboost_inference_fn(
             is called for each example.
 
     Raises:
-        ValueError: the examples differ in their columns, or have fewer than a Booster has features.
+        ValueError: an example has fewer columns than a Booster has features.
     """
     arguments = inference_args or {}
     matrices = [_matrix(example) for example in batch]
-    together = _together(matrices) if _is_by_row(model) and "base_margin" not in arguments else None
-    if together is None:
-        answers: Iterable[Any] = (_predict(model, matrix, arguments) for matrix in matrices)
+
+    def predict(alike: Sequence[Any]) -> list[Any]:
+        return list(_split(_predict(model, _together(alike), arguments), [matrix.shape[0] for matrix in alike]))
+
+    if _is_by_row(model) and "base_margin" not in arguments:
+        answers = in_groups(matrices, _kind, predict)
     else:
-        answers = _split(_predict(model, together, arguments), [matrix.shape[0] for matrix in matrices])
+        answers = [_predict(model, matrix, arguments) for matrix in matrices]
     return [
         PredictionResult(example, answer[0] if _is_row(example) else answer)
         for example, answer in zip(batch, answers, strict=True)
@@ -124,7 +127,7 @@ class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
     def run_inference(
         self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts for examples with the same columns."""
+        """Predicts; examples with the same columns and dtypes go together."""
         for result in predictions_of(self._inference_fn(batch, model, inference_args), "inference_fn"):
             is_anonymous = isinstance(result, PredictionResult) and result.model_id is None
             yield result._replace(model_id=self._model_state) if is_anonymous else result
@@ -279,33 +282,26 @@ def _matrix(example: Any) -> Any:
     return example.reshape(1, -1) if _is_row(example) else example
 
 
-def _together(matrices: Sequence[Any]) -> Any:
-    """The rows of all, one below the other; None where they are not of one make."""
-    first = matrices[0]
-    if len(matrices) == 1:
-        return first
-    if isinstance(first, pandas.DataFrame):
-        return _frames_together(matrices)
-    if all(map(scipy.sparse.issparse, matrices)):
-        return scipy.sparse.vstack(matrices, format="csr")
-    if all(type(matrix) is numpy.ndarray for matrix in matrices):
-        return numpy.concatenate(matrices)
-    return None
+def _kind(matrix: Any) -> tuple[Any, ...]:
+    """What matrices must have in common to be put together.
 
-
-def _frames_together(frames: Sequence[pandas.DataFrame]) -> Any:
-    """None if a column is not of one type, or in other places: to XGBoost these count, and pandas would move it.
-
-    Of columns that only some of them have, pandas would make up values.
+    Columns and their types count to XGBoost, and pandas would move or convert them.
     """
-    columns = frames[0].columns
-    for frame in frames:
-        if differing := sorted(map(str, set(columns).symmetric_difference(frame.columns))):
-            raise ValueError(f"the frames of a batch must have the same columns; these differ: {differing}.")
-    if not all(columns.equals(frame.columns) for frame in frames):
-        return None
-    together = pandas.concat(frames)
-    return None if "O" in {dtype.kind for dtype in together.dtypes if dtype.name != "category"} else together
+    if isinstance(matrix, pandas.DataFrame):
+        return (pandas.DataFrame, *matrix.columns, *matrix.dtypes)
+    if scipy.sparse.issparse(matrix) or type(matrix) is numpy.ndarray:
+        return type(matrix), matrix.dtype, matrix.shape[1:]
+    return type(matrix), id(matrix)
+
+
+def _together(alike: Sequence[Any]) -> Any:
+    """The rows of all, one below the other."""
+    first = alike[0]
+    if len(alike) == 1:
+        return first
+    if scipy.sparse.issparse(first):
+        return scipy.sparse.vstack(alike, format="csr")
+    return pandas.concat(alike) if isinstance(first, pandas.DataFrame) else numpy.concatenate(alike)
 
 
 def _is_by_row(model: Any) -> bool:

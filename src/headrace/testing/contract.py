@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +28,11 @@ try:
 except ImportError as error:
     raise MissingExtraError("pytest", "test") from error
 
-_GIVEN = ("handler", "examples", "inference_args", "bad_example")
+_GIVEN = ("handler", "examples", "inference_args", "bad_example", "odd_examples")
 _NONE_GIVEN = object()
 _ENV_VAR = "HEADRACE_HANDLER_CONTRACT"
 _THREADS = 4
+_SHUFFLES = 4
 
 
 def _as_fixture(given: Any) -> Any:
@@ -61,17 +63,20 @@ class HandlerContract:
     - ``examples``: a list of at least four examples which the model tells apart, and of which it skips none;
     - ``inference_args`` (optional): extra arguments for the model's call;
     - ``bad_example`` (optional): one that the model cannot do;
+    - ``odd_examples`` (optional): a list of such as users mix among the others, which the model may do or not: of
+      another dtype, length or order, with gaps, empty;
     - ``equal(a, b)`` (optional): whether two predictions are the same; by default ``nearly_equal`` of their
       ``inference``.
 
-    The first four may be plain attributes, methods (whose arguments are pytest's fixtures) or fixtures. Each test loads
-    the model anew; override the fixture ``model`` with a wider scope if that takes long.
+    All but ``equal`` may be plain attributes, methods (whose arguments are pytest's fixtures) or fixtures. Each test
+    loads the model anew; override the fixture ``model`` with a wider scope if that takes long.
     """
 
     handler: Any = _required("handler")
     examples: Any = _required("examples")
     inference_args: Any = _as_fixture(None)
     bad_example: Any = _as_fixture(_NONE_GIVEN)
+    odd_examples: Any = _as_fixture(())
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -88,6 +93,11 @@ class HandlerContract:
         """The handler's model, loaded as a worker would."""
         handler.set_environment_vars()
         return handler.load_model()
+
+    @pytest.fixture
+    def mixed_examples(self, examples: list[Any], odd_examples: Sequence[Any], bad_example: Any) -> list[Any]:
+        """Some of every sort that the subclass gives."""
+        return [*examples[:2], *odd_examples, *([] if bad_example is _NONE_GIVEN else [bad_example])]
 
     def test_four_examples_or_more(self, examples: list[Any]) -> None:
         """Fewer prove little about batches."""
@@ -246,6 +256,27 @@ class HandlerContract:
         expected = _infer(handler, examples, model, inference_args)
         self._assert_same(found[:2] + found[3:], expected, "a bad neighbour changes predictions")
 
+    def test_neighbours_change_no_outcome(
+        self, handler: Any, model: Any, mixed_examples: list[Any], inference_args: Any
+    ) -> None:
+        """Whether an example has a prediction, and which, is the same alone, in pairs, and in any order of all."""
+        elements = mixed_examples
+        loaded = copy(handler)
+        loaded.load_model = lambda: model
+
+        def outcomes(places: Sequence[int]) -> list[Any]:
+            batch, size = [elements[place] for place in places], len(places)
+            sizes = BatchingConfig(min_batch_size=size, max_batch_size=size)
+            return _predict(loaded, batch, inference_args=inference_args, batching=sizes, on_failure="yield")
+
+        alone = [outcomes([place])[0] for place in range(len(elements))]
+        for places in _mixtures(len(elements)):
+            for place, found in zip(places, outcomes(places), strict=True):
+                assert self._same_outcome(found, alone[place]), (
+                    f"alone, the outcome of {elements[place]!r} is {_shown(alone[place])}, and beside "
+                    f"{[elements[other] for other in places if other != place]!r:.500} it is {_shown(found)}"
+                )
+
     def test_env_vars_are_set_before_loading(
         self, handler: Any, examples: list[Any], inference_args: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -264,6 +295,11 @@ class HandlerContract:
         watched.load_model = load_model
         _predict(watched, examples, inference_args=inference_args)
         assert seen == ["set"], "env_vars were not in the environment when load_model ran"
+
+    def _same_outcome(self, a: Any, b: Any) -> bool:
+        if isinstance(a, Failure) or isinstance(b, Failure):
+            return isinstance(a, Failure) and isinstance(b, Failure)
+        return self.equal(a, b)
 
     def _assert_same(self, found: Sequence[Any], expected: Sequence[Any], complaint: str) -> None:
         assert len(found) == len(expected), f"{complaint}: {len(found)} predictions, not {len(expected)}"
@@ -306,6 +342,21 @@ def _batches(examples: list[Any], size: int) -> list[list[Any]]:
 def _batches_of_all_sizes(examples: list[Any]) -> Iterator[list[Any]]:
     for size in range(1, len(examples) + 1):
         yield from _batches(examples, size)
+
+
+def _mixtures(count: int) -> Iterator[list[int]]:
+    """Places of ``count`` examples: each beside the first and the second, and all in several orders."""
+    for place in range(1, count):
+        yield from ([0, place], [place, 0], [place, 1]) if place > 1 else ([0, 1],)
+    everything = list(range(count))
+    yield from (everything, everything[::-1])
+    shuffled = random.Random(0)  # noqa: S311 - the same orders each time, and no secret
+    for _ in range(_SHUFFLES):
+        yield shuffled.sample(everything, count)
+
+
+def _shown(outcome: Any) -> str:
+    return f"the failure {outcome.error!r}" if isinstance(outcome, Failure) else repr(_inference(outcome))
 
 
 def _identical(a: Any, b: Any) -> bool:

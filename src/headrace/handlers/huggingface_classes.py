@@ -1,0 +1,37 @@
+"""Which classes of transformers the handlers of Hugging Face models take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.core.errors import ConfigurationError, MissingExtraError, UnsupportedError
+
+try:
+    import transformers
+except ImportError as error:
+    raise MissingExtraError("transformers", "huggingface") from error
+
+__all__ = ["as_class", "no_tensorflow"]
+
+
+def as_class(model_class: Any) -> Any:
+    """A class of models that run with PyTorch; a string is a name in transformers."""
+    name = model_class if isinstance(model_class, str) else getattr(model_class, "__name__", "")
+    modules = {base.__module__.partition(".")[0] for base in getattr(model_class, "__mro__", ())}
+    if name.startswith(("TF", "Flax")) or modules & {"keras", "tensorflow", "tf_keras"}:
+        raise no_tensorflow(f"model_class={name}")
+    found = getattr(transformers, name, None) if isinstance(model_class, str) else model_class
+    if not hasattr(found, "from_pretrained"):
+        raise ConfigurationError(
+            f"model_class must be a class with from_pretrained, or the name of one in transformers: {model_class!r}."
+        )
+    return found
+
+
+def no_tensorflow(asked: str) -> UnsupportedError:
+    """The error for whoever asks for TensorFlow, with the cure."""
+    return UnsupportedError(
+        asked,
+        "transformers 5 has no TensorFlow any more: load the same model with its PyTorch class (framework='pt'), or a "
+        "TensorFlow SavedModel or Keras file with headrace.handlers.tensorflow_inference",
+    )

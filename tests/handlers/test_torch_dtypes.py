@@ -1,0 +1,189 @@
+"""A column, and a model's first argument, have one dtype, whatever a row holds and whoever is beside it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import transformers
+
+from headrace import BatchingConfig, ConfigurationError, Failure, PredictionCountError, predict
+from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
+from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, default_tensor_inference_fn
+from headrace.handlers.torch_tensors import settled
+from headrace.testing import nearly_equal
+
+CPU = torch.device("cpu")
+KEYED = [
+    PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity, dtypes={"words": "int64", "half": torch.float16}),
+    HuggingFaceModelHandlerKeyedTensor(
+        "m", transformers.AutoModel, "pt", dtypes={"words": torch.int64, "half": "float16"}
+    ),
+]
+
+
+class Weighted(torch.nn.Module):
+    """A model of floats, whose argument has a name that says nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 1, bias=False)
+        torch.nn.init.ones_(self.linear.weight)
+
+    @classmethod
+    def from_pretrained(cls, uri):
+        return cls()
+
+    def forward(self, numbers):
+        return self.linear(numbers)
+
+
+class Embedded(Weighted):
+    """A model of ids, whose argument has a name that says nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Embedding(10, 1)
+        torch.nn.init.ones_(self.linear.weight)
+
+
+class Pixels(Weighted):
+    def forward(self, pixel_values):
+        return self.linear(pixel_values)
+
+
+class Ids(Weighted):
+    def forward(self, input_ids, attention_mask=None):
+        return input_ids.sum(1) if input_ids.dtype == torch.int64 else None
+
+
+def outcomes(handler, examples, size):
+    sizes = BatchingConfig(min_batch_size=size, max_batch_size=size)
+    return [
+        "failed" if isinstance(outcome, Failure) else outcome.inference.flatten().tolist()
+        for outcome in predict(handler, examples, batching=sizes, on_failure="yield")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model_class", "expected"),
+    [
+        (Weighted, [[3.0], [3.5], [1.0]]),
+        (Pixels, [[3.0], [3.5], [1.0]]),
+        (Embedded, [[1.0, 1.0], "failed", [1.0, 1.0]]),
+        (Ids, [[3], "failed", [1]]),
+    ],
+)
+@pytest.mark.parametrize("source", ["files", "tensors"])
+def test_three_rows_come_out_alike_in_every_batch(model_class, expected, source):
+    handler = HuggingFaceModelHandlerTensor("m", model_class)
+    examples = [handler.example_from_row(row) for row in ({"a": 1, "b": "2"}, {"a": 1.5, "b": 2}, {"a": True, "b": 0})]
+    if source == "tensors":
+        examples[::2] = [torch.tensor([1, 2]), torch.tensor([1.0, 0.0])]
+    if source == "tensors" and model_class is Weighted:  # nobody knows that it takes no integers
+        expected = ["failed", *expected[1:]]
+    if source == "tensors" and model_class in (Embedded, Ids):
+        examples[1] = torch.tensor([1.5, 2.0])
+    for order in itertools.permutations(range(3)):
+        for size in (1, 2, 3):
+            found = outcomes(handler, [examples[place] for place in order], size)
+            assert found == [expected[place] for place in order], (order, size)
+
+
+def test_what_does_not_fit_names_the_cure():
+    handler = HuggingFaceModelHandlerTensor("m", Ids)
+    (failure,) = predict(handler, [torch.tensor([5.5])], on_failure="yield")
+    assert "takes whole numbers, such as token ids, and an example holds [5.5]" in str(failure.error)
+    with pytest.raises(RuntimeError, match=r"was given \{'the example': torch.int64\}. Convert tensors before"):
+        default_tensor_inference_fn([torch.tensor([1])], torch.nn.Linear(1, 1), CPU)
+
+
+def test_the_dtype_of_a_model_in_half_precision():
+    halved = Pixels().half()
+    (found,) = settled([torch.tensor([1.0, 2.0])], halved)
+    assert found.dtype == torch.float16
+    assert nearly_equal(settled([torch.tensor([1.0, 2.0])], Weighted())[0], torch.tensor([1.0, 2.0]))
+
+
+def test_an_example_that_fits_stays_what_it_is():
+    for model, example in ((Ids(), torch.tensor([1])), (Weighted(), torch.tensor([1])), (Pixels(), torch.zeros(2))):
+        assert settled([example], model)[0] is example
+
+
+@pytest.mark.parametrize("handler", KEYED)
+@pytest.mark.parametrize(
+    ("column", "values", "dtype"),
+    [
+        ("input_ids", [[5, 6], [5.0, "6"], [True, 6]], torch.int64),
+        ("attention_mask", [[1, 1], (1, 0.0)], torch.int64),
+        ("words", [3, "4", 5.0, [6]], torch.int64),
+        ("pixel_values", [[1, 2], [1.5, 2], ["3", True]], torch.float32),
+        ("price", [1, 1.5, "2", False], torch.float32),
+        ("half", [1, 1.5], torch.float16),
+    ],
+)
+def test_a_column_has_one_dtype(handler, column, values, dtype):
+    for value in values:
+        (tensor,) = handler.example_from_row({column: value}).values()
+        assert tensor.dtype == dtype
+        assert tensor.ndim == isinstance(value, list | tuple)
+        assert tensor.tolist() == ([float(one) for one in value] if tensor.ndim else float(value))
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("input_ids", [5.5]),
+        ("input_ids", "x"),
+        ("input_ids", [1, None]),
+        ("words", 2**63),
+        ("words", float("nan")),
+        ("price", 1e39),
+        ("price", None),
+        ("half", 1e6),
+        ("input_ids", [[1, 2]]),
+    ],
+)
+def test_a_value_that_does_not_fit_its_column_fails_its_row(column, value):
+    with pytest.raises(ValueError, match=f"column '{column}' holds"):
+        KEYED[0].example_from_row({column: value})
+
+
+@pytest.mark.parametrize("wrong", ["integer", "complex64", int, None, "nn"])
+def test_what_is_no_dtype_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match="dtypes must map columns to dtypes, such as 'int64', not 'a' to"):
+        PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity, dtypes={"a": wrong})
+
+
+class Squeezed(torch.nn.Module):
+    def forward(self, inputs):
+        return inputs.sum(1, keepdim=True).squeeze()
+
+
+def test_a_model_that_squeezes_predicts_for_a_single_example():
+    rows = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]
+    for batch in (rows, rows[:1]):
+        results = default_tensor_inference_fn(batch, Squeezed(), CPU)
+        assert [result.inference.tolist() for result in results] == [3.0, 7.0][: len(batch)]
+
+
+def test_the_mean_of_a_batch_is_no_prediction_even_of_one():
+    with pytest.raises(PredictionCountError, match="without a dimension for the examples"):
+        default_tensor_inference_fn([torch.tensor([1.0, 2.0])], torch.nn.Sequential(Squeezed(), Mean()), CPU)
+
+
+class Mean(torch.nn.Module):
+    def forward(self, inputs):
+        return inputs.mean()
+
+
+def test_a_memory_of_the_whole_batch_is_no_prediction_though_it_is_as_long(tmp_path):
+    """XLNet's has a row for each token, and so as many as there are examples where these are as many as tokens."""
+    config = transformers.XLNetConfig(vocab_size=20, d_model=8, n_layer=2, n_head=2, d_inner=8, mem_len=8)
+    transformers.XLNetModel(config).save_pretrained(tmp_path)
+    handler = HuggingFaceModelHandlerTensor(tmp_path, transformers.AutoModel)
+    model = handler.load_model()
+    for count in (1, 3, 4):
+        results = handler.run_inference([torch.arange(3)] * count, model)
+        assert [list(result.inference) for result in results] == [["last_hidden_state"]] * count
