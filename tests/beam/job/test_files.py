@@ -5,6 +5,7 @@ import csv
 import gzip
 import json
 import lzma
+import subprocess
 import zlib
 from types import SimpleNamespace
 
@@ -337,3 +338,12 @@ def test_output_paths(output, file_format, dead_letters):
 def test_outputs_of_no_known_format(output):
     with pytest.raises(ConfigurationError, match=r"must end in \.jsonl"):
         output_format(output)
+
+
+def test_a_json_array_is_converted_by_the_command_that_refuses_it(write):
+    rows = [{"a": 2**70, "b": "é\n"}, {"a": 0.1}]
+    path = write("it's.json", json.dumps(rows))
+    with pytest.raises(ConfigurationError) as caught:
+        peek(match([path]))
+    subprocess.run(["bash", "-c", str(caught.value).partition("convert it: ")[2]], check=True)
+    assert rows_of("converted.jsonl") == rows
