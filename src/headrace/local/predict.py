@@ -97,8 +97,12 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     try:
         bundle = worker.bundle(Everybody())
         for element in iterable:
-            yield from _unskipped(bundle.add(element, None))
-        yield from _unskipped(bundle.finish())
+            for _, value in _tagged(bundle.add(element, None)):
+                if value is not SKIP:
+                    yield value
+        for _, value in _tagged(bundle.finish()):
+            if value is not SKIP:
+                yield value
     finally:
         worker.close()
 
@@ -122,10 +126,6 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
         yield from (early[place] for place in sorted(early) if early[place] is not SKIP)
     finally:
         worker.close()
-
-
-def _unskipped(outcomes: Iterable[Outcome]) -> Iterator[Any]:
-    return (value for _, value in _tagged(outcomes) if value is not SKIP)
 
 
 def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:
