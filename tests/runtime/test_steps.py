@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pandas
 import pytest
 
 from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError, Stage
@@ -200,65 +199,6 @@ def test_memory_running_out_halves_the_batch():
 
     good, bad = run(Small(), range(30), caught=Exception)
     assert (len(good), bad) == (30, [])
-
-
-@pytest.mark.parametrize("answer", [[], [1], [1, 2, 3], None])
-def test_a_wrong_number_of_predictions_never_loses_an_element(answer):
-    class Wrong(Poisoned):
-        def run_inference(self, batch, model, inference_args=None):
-            return answer if len(batch) == 2 else [5]
-
-    with pytest.raises(PredictionCountError):
-        run(Wrong(), [1, 2])
-    seen = Seen()
-    good, bad = run(Wrong(), [1, 2], caught=Exception, seen=seen)
-    assert (good, places(bad)) == ([], [0, 1])
-    assert [type(failure.error) for failure in bad] == [PredictionCountError] * 2
-    assert [failure.attempts for failure in bad] == [1, 1]
-    assert len(seen.of(BatchFailed)) == 1
-
-
-def test_a_wrong_count_in_a_search_is_that_of_its_part():
-    class Wrong(Poisoned):
-        """Right for a single example only."""
-
-        def run_inference(self, batch, model, inference_args=None):
-            return list(super().run_inference(batch, model))[:1]
-
-    handler = Wrong()
-    good, bad = run(handler, [1, 2, 3, -4], caught=Exception)
-    assert handler.batches == [[1, 2, 3, -4], [1, 2], [3, -4], [3], [-4]]
-    assert good == [(2, 103)]
-    assert [(failure.tag, type(failure.error)) for failure in bad] == [
-        (0, PredictionCountError),
-        (1, PredictionCountError),
-        (3, ValueError),
-    ]
-
-
-@pytest.mark.parametrize("answer", [{"logits": [5]}, "x", b"x", {5}, 5, pandas.DataFrame({"a": [1]})], ids=repr)
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_what_is_no_list_of_predictions_is_refused_whatever_its_length(answer, size):
-    class Wrong(Poisoned):
-        def run_inference(self, batch, model, inference_args=None):
-            self.batches.append(batch)
-            return answer
-
-    for handler, elements in ((Wrong(), [1] * size), (KeyedModelHandler(Wrong()), [("k", 1)] * size)):
-        with pytest.raises(PredictionCountError, match=r"Wrong\.run_inference was given"):
-            run(handler, elements)
-        good, bad = run(handler, elements, caught=Exception)
-        assert (good, places(bad)) == ([], list(range(size)))
-        assert {type(failure.error) for failure in bad} == {PredictionCountError}
-
-
-def test_batches_as_elements_are_refused_the_same():
-    class Wrong(Poisoned):
-        def run_inference(self, batch, model, inference_args=None):
-            return {"logits": batch}
-
-    with pytest.raises(PredictionCountError, match=r"Wrong\.run_inference returned a dict with the keys 'logits'"):
-        run(Wrong().with_no_batching(), [[1, 2]])
 
 
 def test_while_the_breaker_is_open_elements_are_tried_alone_and_a_success_resumes_the_search():

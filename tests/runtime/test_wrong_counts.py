@@ -1,0 +1,83 @@
+"""A batch for which a handler does not return as many predictions as there are examples."""
+
+from __future__ import annotations
+
+import pandas
+import pytest
+
+from headrace import BatchingConfig, Failure, KeyedModelHandler, ModelHandler, PredictionCountError, predict
+from headrace.core.events import BatchFailed
+from headrace.runtime.observers import subscribed
+
+
+class Wrong(ModelHandler):
+    """Answers what ``answer`` makes of a batch; fails for a negative example in it. Records its batches."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self._answer = answer
+        self.batches = []
+
+    def load_model(self):
+        return self.batches
+
+    def run_inference(self, batch, model, inference_args=None):
+        model.append(batch)
+        if any(isinstance(example, int) and example < 0 for example in batch):
+            raise ValueError("poison")
+        return self._answer(batch)
+
+
+class Seen(list):
+    on_event = list.append
+
+
+def run(handler, elements, **options):
+    """Predictions and failures of elements that are one batch."""
+    size = len(elements)
+    return list(predict(handler, elements, batching=BatchingConfig(size, size), **options))
+
+
+@pytest.mark.parametrize("answer", [[], [1], [1, 2, 3], None], ids=repr)
+def test_a_wrong_count_fails_its_whole_batch_at_once(answer):
+    handler = Wrong(lambda batch: answer if len(batch) == 2 else [5])
+    with pytest.raises(PredictionCountError):
+        run(handler, [1, 2])
+    with subscribed(seen := Seen()):
+        failures = run(handler, [1, 2], on_failure="yield")
+    assert [(one.tag, type(one.error), one.attempts) for one in failures] == [
+        (0, PredictionCountError, 1),
+        (1, PredictionCountError, 1),
+    ]
+    assert len([event for event in seen if isinstance(event, BatchFailed)]) == 1
+
+
+def test_a_wrong_count_in_a_search_fails_only_its_part():
+    handler = Wrong(lambda batch: [example + 100 for example in batch][:1])
+    outcomes = run(handler, [1, 2, 3, -4], on_failure="yield")
+    assert handler.batches == [[1, 2, 3, -4], [1, 2], [3, -4], [3], [-4]]
+    assert [type(one.error) if isinstance(one, Failure) else one for one in outcomes] == [
+        PredictionCountError,
+        PredictionCountError,
+        103,
+        ValueError,
+    ]
+
+
+@pytest.mark.parametrize("answer", [{"logits": [5]}, "x", b"x", {5}, 5, pandas.DataFrame({"a": [1]})], ids=repr)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_what_is_no_list_of_predictions_is_refused_whatever_its_length(answer, size):
+    handler = Wrong(lambda batch: answer)
+    for one, elements in ((handler, [1] * size), (KeyedModelHandler(handler), [("k", 1)] * size)):
+        with pytest.raises(PredictionCountError, match=r"Wrong\.run_inference was given"):
+            run(one, elements)
+        failures = run(one, elements, on_failure="yield")
+        assert [(failure.tag, type(failure.error)) for failure in failures] == [
+            (place, PredictionCountError) for place in range(size)
+        ]
+
+
+def test_an_answer_to_an_element_that_is_a_batch_is_refused_the_same():
+    handler = Wrong(lambda batch: {"logits": batch}).with_no_batching()
+    with pytest.raises(PredictionCountError, match=r"Wrong\.run_inference returned a dict with the keys 'logits'"):
+        run(handler, [[1, 2]])
