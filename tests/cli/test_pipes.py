@@ -98,7 +98,7 @@ def test_standard_input(folder, command, handlers):
         ([], CSV, "tells no format; add --format jsonl, csv or parquet."),
         (
             ["--format", "csv"],
-            gzip.compress(b"a\n1\n"),
+            gzip.compress(b"a\n1\n", mtime=0),
             "it is compressed (gzip); decompress it: ... | gzip -dc | headrace",
         ),
         (["--format", "jsonl"], "[\n", "it is one JSON array, not an object on each line; convert it: ... | python -c"),

@@ -303,7 +303,7 @@ def test_the_first_file_with_rows_tells_the_columns(write):
         ("a.csv", "a,b,a\n", "the header has 'a' twice"),
         ("a.csv", b"a,M\xfcller\n1,2\n", "the header cannot be read: 'utf-8' codec"),
         ("a.csv", 'a,"b\n1,2\n', "the header cannot be read: a quote is never closed"),
-        ("a.csv", gzip.compress(b"a\n1\n"), "it is compressed (gzip); give it the extension .gz"),
+        ("a.csv", gzip.compress(b"a\n1\n", mtime=0), "it is compressed (gzip); give it the extension .gz"),
         ("a.csv", "a,b\n1,2\n".encode("utf-16"), "it is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8 < "),
         ("a.jsonl", '{"a": 1}'.encode("utf-16-be"), "it is UTF-16, not UTF-8"),
         ("a.jsonl", b"PAR1\x15\x04", "it is a Parquet file; add --format parquet"),
