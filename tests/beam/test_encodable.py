@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import apache_beam as beam
 import pytest
 
+from headrace import SKIP
 from headrace.beam import DeadLetterRows, KeyedModelHandler, ModelHandler, RunInference
 from headrace.beam.encodable import encodable
 from headrace.core.result import ErrorRecord
@@ -101,6 +102,11 @@ class TestAcrossAShuffle:
         _, dead = run.create(NASTY) | RunInference(handler, isolate=True).with_exception_handling()
         elements = [element for [element], _ in shuffled(run, dead.failed_inferences)]
         assert {one if isinstance(one, str) else one["name"] for one in elements} == set(NASTY)  # one as it came
+
+    def test_skipped_elements(self, run):
+        handler = Refusing().with_preprocess_fn(lambda _: SKIP).with_preprocess_fn(made)
+        _, skipped = run.create(NASTY) | RunInference(handler).with_skipped_elements()
+        self.check(run.values(skipped=skipped | beam.Reshuffle()))
 
     def test_keys(self, run):
         handler = KeyedModelHandler(Refusing()).with_preprocess_fn(lambda name: (NASTY[name](), name))

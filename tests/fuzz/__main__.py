@@ -1,8 +1,9 @@
 """The command behind ``make fuzz``: every fuzzer in turn, round after round, with cases that were never tried before.
 
 A fuzzer is a module of this folder's ``targets`` with ``ROUND``, how many cases make a round of about ten seconds, and
-``run(seed, cases)``, which raises where rows that went in are not what came out. The suite runs a few cases of each
-(``test_*.py`` beside this file), with seeds that stay the same.
+``run(seed, cases)``, which raises where rows that went in are not what came out. One that needs more than
+Python packages has ``unable()``, too: why it cannot run on this machine, or None if it can. The suite runs a few cases
+of each (``test_*.py`` beside this file), with seeds that stay the same.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def fuzz(names: list[str], asked: argparse.Namespace) -> int:
     """Rounds of each target until the time is over, or as many cases as were asked for."""
     sys.path[:0] = [str(FOLDER / "targets")]
     targets = {name: importlib.import_module(name) for name in names}
-    tried, failed, deadline = Counter(), [], time.monotonic() + asked.seconds
+    failed = without_unable(targets)
+    tried, deadline = Counter(), time.monotonic() + asked.seconds
     while targets and (asked.cases or time.monotonic() < deadline):
         for name, target in list(targets.items()):
             seed = random.randrange(2**32) if asked.seed is None else asked.seed
@@ -49,6 +51,16 @@ def fuzz(names: list[str], asked: argparse.Namespace) -> int:
         print(", ".join(f"{name} {count:,}" for name, count in tried.items()), f"- {len(failed)} failed", flush=True)
     print(*failed, sep="\n")
     return 1 if failed else 0
+
+
+def without_unable(targets: dict[str, object]) -> list[str]:
+    """Removes the targets that cannot run on this machine; a line for each, which says why."""
+    lines = []
+    for name, target in list(targets.items()):
+        if hasattr(target, "unable") and (why := target.unable()):
+            lines.append(f"{name} cannot run here: {why}")
+            del targets[name]
+    return lines
 
 
 def round_of(name: str, target: object, seed: int, cases: int) -> list[str]:

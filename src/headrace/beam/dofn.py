@@ -12,7 +12,7 @@ import apache_beam as beam
 from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
-from headrace.beam.encodable import encodable
+from headrace.beam.encodable import encodable, encodable_element
 from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.metrics import BeamSink, MetricReplay
 from headrace.beam.surroundings import lingers
@@ -136,7 +136,7 @@ def as_outputs(outcome: Outcome) -> Iterable[Output]:
         return map(WindowedValue.with_value, outcome.tags, outcome.values)
     if isinstance(outcome, Skipped):
         tag = skipped_tag(outcome.stage, outcome.index)
-        places = map(WindowedValue.with_value, outcome.tags, outcome.elements)
+        places = map(WindowedValue.with_value, outcome.tags, map(encodable_element, outcome.elements))
         return (beam.pvalue.TaggedOutput(tag, place) for place in places)
     tag = dead_letter_tag(outcome.stage, outcome.index)
     return (beam.pvalue.TaggedOutput(tag, outcome.tag.with_value(encodable(outcome.record))),)

@@ -1,4 +1,7 @@
-"""Dead letters that any step behind can be given: a runner encodes what it shuffles, and fails where it cannot."""
+"""Dead letters and skipped elements that any step behind can be given.
+
+A runner encodes what it shuffles, and fails where it cannot.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _CODER = coders.FastPrimitivesCoder()
 """What Beam takes for elements of which it knows no type, as of dead letters."""
 _SURROGATE = b"\xed"
 """With which one begins in a pickle, where it is no error; so do other letters."""
-_IN_MEMORY = {"cpu", "meta"}
+_MEMORY = {"cpu", "meta"}
 _PLAIN = {bool, int, float, str, bytes, type(None)}
 _DEEPEST = 10
 """Containers within each other that are looked through for arrays."""
@@ -28,7 +31,7 @@ def encodable(record: tuple[Any, ErrorRecord]) -> tuple[Any, ErrorRecord]:
     """
     element, error = record
     parts = element, error.key, error.source, error.model_id
-    here = _on_cpu(parts) if "torch" in sys.modules else parts
+    here = _in_memory(parts)
     if here is parts and _travels((record, error.key, error.model_id, *error[1:])):
         return record
     element, key, source, model_id = (transferable(part, _travels) for part in here)
@@ -37,6 +40,11 @@ def encodable(record: tuple[Any, ErrorRecord]) -> tuple[Any, ErrorRecord]:
     return element, ErrorRecord(
         triple, attempts=error.attempts, model_id=model_id, key=key, source=source, wrapped=error.wrapped
     )
+
+
+def encodable_element(element: Any) -> Any:
+    """The same of an element that was skipped."""
+    return transferable(_in_memory(element), _travels)
 
 
 def _travels(value: Any) -> bool:
@@ -56,6 +64,10 @@ def _sendable(cls: type[BaseException]) -> type[BaseException]:
     return next(base for base in cls.__mro__ if _travels(base))
 
 
+def _in_memory(value: Any) -> Any:
+    return _on_cpu(value) if "torch" in sys.modules else value
+
+
 def _on_cpu(value: Any, depth: int = _DEEPEST) -> Any:
     """The same, with arrays that tuples, lists and dicts hold on an accelerator in the CPU's memory."""
     if type(value) in _PLAIN:
@@ -65,7 +77,7 @@ def _on_cpu(value: Any, depth: int = _DEEPEST) -> Any:
         if made is not value:
             return made
     try:
-        return value if value.device.type in _IN_MEMORY else value.cpu()
+        return value if value.device.type in _MEMORY else value.cpu()
     except AttributeError:  # no tensor
         return value
     except Exception:  # the device is lost

@@ -11,8 +11,18 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, RetryConfig, Stage
+from headrace import (
+    SKIP,
+    BatchingConfig,
+    Failure,
+    KeyedModelHandler,
+    KeyModelMapping,
+    ModelHandler,
+    RetryConfig,
+    Stage,
+)
 from headrace.core.errors import ConfigurationError
+from headrace.core.result import Skipped
 from headrace.runtime.bundle import Bundle
 from headrace.runtime.lane import Lane
 from headrace.runtime.observers import Everybody
@@ -23,6 +33,7 @@ from headrace.testing import FakeClock
 ROUND = 400
 MODELS = 3
 PASSING = "passing"
+SKIPS = "skips "
 
 
 class Row(NamedTuple):
@@ -31,7 +42,8 @@ class Row(NamedTuple):
     number: int
     size: int = 1
     fault: str = ""
-    """What fails: an operation (``preprocessing 0``), its size, or the first call with it (``PASSING``)."""
+    """What fails: an operation (``preprocessing 0``), its size, or the first call with it (``PASSING``); behind
+    ``SKIPS`` the operation that skips it."""
 
 
 class Refused(Exception):
@@ -39,15 +51,16 @@ class Refused(Exception):
 
 
 class Refusing:
-    """A function for pre- or postprocessing that refuses some rows and changes no other."""
+    """A function for pre- or postprocessing that refuses some rows, skips some, and changes no other."""
 
     def __init__(self, fault: str) -> None:
         self._fault = fault
 
     def __call__(self, row: Any) -> Any:
-        if (row[1] if isinstance(row, tuple) and not isinstance(row, Row) else row).fault == self._fault:
-            raise Refused(self._fault)
-        return row
+        fault = (row[1] if isinstance(row, tuple) and not isinstance(row, Row) else row).fault
+        if fault == self._fault:
+            raise Refused(fault)
+        return SKIP if fault == SKIPS + self._fault else row
 
 
 def size_of(row: Row) -> float:
@@ -63,7 +76,7 @@ def size_of_pair(pair: tuple[Any, Row]) -> float:
 
 
 class Watching(ModelHandler):
-    """Hands back its rows; notes how large its batches are, and has room for some rows only.
+    """Hands back its rows, skips some; notes how large its batches are, and has room for some rows only.
 
     Args:
         room: a batch of more rows runs out of memory.
@@ -91,7 +104,7 @@ class Watching(ModelHandler):
             if row.fault == PASSING and row.number not in self._seen:
                 self._seen.add(row.number)
                 raise ConnectionError("lost")
-            yield row
+            yield SKIP if row.fault == SKIPS + "inference 0" else row
 
 
 class Case(NamedTuple):
@@ -124,10 +137,10 @@ def cases(draw: Any) -> Case:
     options |= draw(st.sampled_from([{}, {}, {"lookahead_bytes": 2000}, {"lookahead": 4}]))
     options |= draw(st.sampled_from([{}, {"max_batch_duration_secs": 5}]))
     before, after = draw(st.integers(0, 2)), draw(st.integers(0, 2))
-    faults = (
-        ["inference 0"] * 3 + [PASSING] + ["size", "no size"] * bool(options.keys() & {"element_size_fn", "length_fn"})
-    )
-    faults += [f"preprocessing {n}" for n in range(before)] + [f"postprocessing {n}" for n in range(after)]
+    operations = ["inference 0", *(f"preprocessing {n}" for n in range(before))]
+    operations += [f"postprocessing {n}" for n in range(after)]
+    faults = [*operations, *(SKIPS + operation for operation in operations), "inference 0", PASSING]
+    faults += ["size", "no size"] * bool(options.keys() & {"element_size_fn", "length_fn"})
     bad = draw(st.sampled_from([0, 0.1, 0.5, 0.9, 1]))
     numbers = iter(range(10**6))
     row = st.builds(
@@ -248,24 +261,29 @@ def bundle_of(worker: Worker, case: Case) -> Bundle:
 
 
 def assert_exact(case: Case, rows: list[Row], outcomes: list[Any]) -> None:
-    """Each row came out once: as itself, or as the failure that it deserves."""
-    good, bad = {}, {}
+    """Each row came out once: as itself, or as the failure that it deserves, or skipped where it is to be."""
+    good, left, bad = {}, {}, {}
     count: Counter[int] = Counter()
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             bad[outcome.tag] = (outcome.stage.value, outcome.index, type(outcome.error).__name__)
             count[outcome.tag] += 1
+            continue
+        count.update(outcome.tags)
+        if isinstance(outcome, Skipped):
+            where = f"{outcome.stage.value} {outcome.index}"
+            left.update((tag, (where, given)) for tag, given in zip(outcome.tags, outcome.elements, strict=True))
         else:
             good.update(zip(outcome.tags, outcome.values, strict=True))
-            count.update(outcome.tags)
     assert count == Counter(row.number for row in rows)
-    expected = {row.number: deserved(row) for row in rows if row.fault not in ("", PASSING)}
+    as_given = {row.number: row if case.kind == "plain" else (row.number % MODELS, row) for row in rows}
+    skipped = {row.number: row.fault.removeprefix(SKIPS) for row in rows if row.fault.startswith(SKIPS)}
+    assert left == {number: (where, as_given[number]) for number, where in skipped.items()}
+    failing = [row for row in rows if row.fault not in ("", PASSING) and row.number not in skipped]
+    expected = {row.number: deserved(row) for row in failing}
     assert {number: failure for number, failure in bad.items() if number not in expected} == {}, "good rows lost"
     assert bad == expected
-    plain = {number: value if case.kind == "plain" else value[1] for number, value in good.items()}
-    assert plain == {row.number: row for row in rows if row.number not in expected}
-    if case.kind != "plain":
-        assert {number: value[0] for number, value in good.items()} == {number: number % MODELS for number in good}
+    assert good == {number: given for number, given in as_given.items() if number not in {**expected, **skipped}}
 
 
 def deserved(row: Row) -> tuple[str, int, str]:

@@ -9,7 +9,6 @@ hands an element from one stage to the next twice.
 
 from __future__ import annotations
 
-import importlib
 import random
 import sys
 import uuid
@@ -27,6 +26,11 @@ from apache_beam.utils.windowed_value import PaneInfoTiming
 from headrace import BatchingConfig
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
 
+sys.path.append(str(Path(__file__).resolve().parents[3] / "engines"))
+
+import prism
+from fetch import EngineError
+
 ROUND = 80
 _BRANCHES = 8
 _SIDE_SECS = 10
@@ -35,6 +39,15 @@ _SEEN: dict[str, list[tuple]] = defaultdict(list)
 """What came out, by pipeline; its workers are threads of this process."""
 _NOW = [0.0]
 """What time it is for the direct runner's workers."""
+
+
+def unable() -> str | None:
+    """Why it cannot run on this machine; None if it can. Builds Prism if it is not there yet."""
+    try:
+        prism.prism()
+    except EngineError as error:
+        return str(error)
+    return None
 
 
 def run(seed: int, cases: int, *, on_prism: bool = True) -> None:
@@ -47,7 +60,7 @@ def run(seed: int, cases: int, *, on_prism: bool = True) -> None:
 
     Raises:
         AssertionError: something is lost, or not as it should be.
-        EngineError: Prism is not built, and cannot be.
+        EngineError: there is no Prism; see ``unable``.
     """
     rng = random.Random(seed)
     branches = [branch(rng) for _ in range(_BRANCHES if on_prism else 2)]
@@ -63,11 +76,7 @@ def run(seed: int, cases: int, *, on_prism: bool = True) -> None:
 
 
 def _prism() -> dict:
-    """A pipeline's runner and options; Prism is built from source if it is not there yet."""
-    folder = str(Path(__file__).resolve().parents[3] / "engines")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    prism = importlib.import_module("prism")  # one of the scripts there, which import each other
+    """A pipeline's runner and options."""
     return {"options": PipelineOptions(prism.pipeline_options())}
 
 
