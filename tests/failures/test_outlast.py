@@ -386,11 +386,24 @@ def test_an_answer_in_which_nothing_succeeded_gives_no_hope():
 
 def test_with_hope_the_rest_is_tried_and_searched():
     dead = died()
-    script = Script(dead, "good", "others")
-    assert probed(script, [1, 4, 5], died()) == [([1], dead), ([4], "good"), ([0, 2, 3, 5], "others")]
+    script = Script(died(), "good", dead, "others")
+    assert probed(script, [1, 4, 5], died()) == [([4], "good"), ([1], dead), ([0, 2, 3, 5], "others")]
+    assert script.tried == [[1], [4], [1], [0, 2, 3, 5]]
     script = Script("good", overran(), *"12345")
     assert probed(script, [0, 3], overran()) == [([0], "good"), *(([int(one)], one) for one in "12345")]
     assert script.tried == [[0], [1, 2, 3, 4, 5], [1], [2], [3], [4], [5]]
+
+
+def test_an_outsiders_kill_condemns_nobody_who_is_tried_alone():
+    script = Script(died(), "good", "good, too", "others")
+    pairs = [([4], "good"), ([1], "good, too"), ([0, 2, 3, 5], "others")]
+    assert probed(script, [1, 4], died()) == pairs
+
+
+def test_what_overran_alone_is_not_tried_again():
+    late = overran()
+    script = Script(late, "good", "others")
+    assert probed(script, [1, 4], overran()) == [([1], late), ([4], "good"), ([0, 2, 3, 5], "others")]
 
 
 def test_all_may_be_tried_alone():

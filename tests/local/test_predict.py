@@ -69,6 +69,14 @@ def test_what_would_give_columns_keys_or_letters_is_refused(given, cure):
         predict(Doubler(), given)
 
 
+def test_what_gives_rows_may_have_a_method_that_is_called_columns():
+    class Result(list):  # as SQLAlchemy's
+        def columns(self, *names):
+            return self
+
+    assert list(predict(Doubler(), Result([1, 2]))) == [2, 4]
+
+
 def test_arguments_reach_the_model():
     assert list(predict(Doubler(), [1, 2], inference_args={"plus": 5})) == [7, 9]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy
 import pytest
+from apache_beam.ml.inference import base as incumbent
 
 from headrace import (
     BatchingConfig,
@@ -66,6 +67,23 @@ def test_in_inference(caught, retry):
         assert str(raised.value.__cause__) == SAID
     finally:
         worker.close()
+
+
+@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
+def test_an_endpoint_that_has_lost_its_device_costs_this_process_nothing():
+    class Client(incumbent.RemoteModelHandler):
+        def create_client(self):
+            return None
+
+        def request(self, batch, model, inference_args=None):
+            if 3 in batch:
+                raise RuntimeError(SAID)
+            return batch
+
+    handler = Client("namespace", num_retries=0, throttle_delay_secs=0)
+    outcomes = list(predict(handler, range(6), batching=BatchingConfig(2, 2), on_failure="yield"))
+    assert [one for one in outcomes if not isinstance(one, Failure)] == [0, 1, 4, 5]
+    assert [str(one.error) for one in outcomes[2:4]] == [SAID, SAID]
 
 
 def test_in_a_search():

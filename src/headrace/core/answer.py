@@ -112,7 +112,7 @@ def _counted(number: int, noun: str) -> str:
 
 def _is_of_columns(answer: Any) -> bool:
     """Whether it is a data frame or a table, which gives its columns when it is iterated."""
-    return hasattr(type(answer), "columns")
+    return not callable(getattr(type(answer), "columns", len))  # else a method, as of SQLAlchemy's results
 
 
 def _is_of_fields(answer: Any) -> bool:

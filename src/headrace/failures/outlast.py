@@ -213,15 +213,26 @@ def _probe(
     attempt: Attempt[ResultT],
     is_hopeless: Callable[[ResultT | Lost], bool],
 ) -> Generator[tuple[Sequence[int], ResultT | Lost], None, tuple[list[int], bool]]:
-    """Tries elements alone while it is hopeless; returns the others, and whether it still is."""
+    """Tries elements alone while it is hopeless; returns the others, and whether it still is.
+
+    Once there is hope, what died before is tried once more: an outsider may have killed its host.
+    """
     others = list(positions)
+    died: list[tuple[Sequence[int], Lost]] = []
+    is_dead = True
     for place in places:
+        alone = [positions[place]]
         others.remove(positions[place])
-        answer = attempt([positions[place]], {})
-        yield [positions[place]], answer
-        if not is_hopeless(answer):
-            return others, False
-    return others, True
+        answer = attempt(alone, {})
+        if isinstance(answer, Lost) and not answer.timed_out:
+            died.append((alone, answer))
+        else:
+            yield alone, answer
+        is_dead = is_hopeless(answer)
+        if not is_dead:
+            break
+    yield from ((alone, lost if is_dead else attempt(alone, {})) for alone, lost in died)
+    return others, is_dead
 
 
 class _Part(NamedTuple):

@@ -80,7 +80,7 @@ def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
         problem = f"a {type(given).__name__}, which would be taken for its letters: put a single element into a list"
     elif isinstance(given, Mapping):
         problem = "a mapping, which would be taken for its keys: put a single element into a list"
-    elif hasattr(type(given), "columns"):
+    elif not callable(getattr(type(given), "columns", len)):  # else a method, as of SQLAlchemy's results
         problem = (
             f"a {type(given).__name__}, which would be taken for its columns: give its rows, as "
             "frame.to_dict('records') or table.to_pylist(), or a list of it where elements are columnar"

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from headrace.core.errors import DeviceLostError, HostDiedError
 from headrace.failures.device import device_loss, in_a_line
+from headrace.runtime.plan import is_client
 from headrace.runtime.session import SessionSpec
 
 _lost: dict[str, str] = {}
@@ -25,7 +26,8 @@ def catches(spec: SessionSpec, error: BaseException) -> bool:
     Raises:
         DeviceLostError: the exception says that this process has lost its device.
     """
-    culprit = device_loss(error) if isinstance(error, Exception) else None
+    is_of_endpoint = all(map(is_client, spec.plan.models.values()))  # whose device is not this process's
+    culprit = device_loss(error) if isinstance(error, Exception) and not is_of_endpoint else None
     if culprit is not None and str(error) != _lost.get(spec.store):
         _lost[spec.store] = (
             f"{spec.plan.name} is of no use in this process any more, which has lost its device "

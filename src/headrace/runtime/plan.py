@@ -161,7 +161,7 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
         keyed=keyed,
         routed=routed,
         prebatched=prebatched,
-        remote=any(hasattr(model, "create_client") and hasattr(model, "request") for model in models.values()),
+        remote=any(map(is_client, models.values())),
         batching=batching or BatchingConfig.from_kwargs(handler.batch_elements_kwargs(), handler),
         model_limit=inner.max_models if routed else None,
         own_batching=_own_batching(handler, models) if routed and batching is None else {},
@@ -176,6 +176,11 @@ class _OfExample:
 
     def __call__(self, pair: Any) -> float:
         return self.function(pair[1])
+
+
+def is_client(handler: Handler) -> bool:
+    """Whether it only asks an endpoint for predictions, as a RemoteModelHandler does."""
+    return hasattr(handler, "create_client") and hasattr(handler, "request")
 
 
 def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, BatchingConfig]:
