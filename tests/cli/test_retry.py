@@ -1,6 +1,7 @@
 """``headrace retry``: dead letters of ``headrace run`` go through a model once more."""
 
 import json
+import os
 
 import pytest
 
@@ -92,6 +93,7 @@ def test_no_dead_letters_no_rows(folder, call):
     ("arguments", "complaint"),
     [
         (["in.jsonl", "--output", "q.jsonl"], "as dead letters: no dead letter"),
+        ([os.devnull, "--output", "q.jsonl"], "is a pipe; write the dead letters that come through it to a file"),
         (["p.dead-letters.jsonl", "--output", "p.jsonl"], "is among the inputs and would be overwritten"),
         (["p.dead-letters.jsonl", "--output", "q.jsonl", "--dead-letters", "q.jsonl"], "are the same file"),
         (["p.dead-letters.jsonl", "--output", "q.jsonl", "--dead-letters", "q.csv"], "--dead-letters must end in"),

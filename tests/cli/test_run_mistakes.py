@@ -1,5 +1,7 @@
 """Whatever is wrong is said in one line, with the exit code that fits, and leaves the output as it was."""
 
+import os
+
 import pytest
 
 ROWS = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
@@ -74,6 +76,7 @@ def test_handlers(mistaken, handler, error):
     ("arguments", "error"),
     [
         (["--columns", "a,c"], "--columns: there is no column 'c'; the columns are a, b."),
+        (["--columns", ""], "--columns names no column; leave it out if the model is to see all of them."),
         (["--keep", "c*"], "--keep: there is no column 'c*'; the columns are a, b."),
         (["--text-columns", "c"], "--text-columns: there is no column 'c'"),
         (["--key", "c"], "--key: there is no column 'c'"),
@@ -106,6 +109,40 @@ def test_options(mistaken, arguments, error):
 )
 def test_outputs(mistaken, output, error):
     assert error in mistaken(output=output)
+
+
+@pytest.mark.parametrize(("name", "output"), [("link.jsonl", "in.jsonl"), ("in.jsonl", "link/in.jsonl")])
+def test_an_input_of_another_name_is_not_overwritten(headrace, handlers, folder, name, output):
+    """By the name of a link to it, or to its folder."""
+    folder.write("in.jsonl", ROWS)
+    (folder.path / "link.jsonl").symlink_to("in.jsonl")
+    (folder.path / "link").symlink_to(".")
+    result = headrace("run", name, "--handler", f"{handlers}:Add", "--output", output)
+    assert result.code == 2
+    assert f"{output} is among the inputs and would be overwritten" in result.error
+    assert folder.rows("in.jsonl") == ROWS
+
+
+@pytest.mark.parametrize(
+    ("output", "letters", "error"),
+    [
+        ("p.jsonl", "link/p.jsonl", "--output and --dead-letters are the same file"),
+        ("p.failed.jsonl", "p.jsonl", "where the dead letters go if too many rows fail"),
+        ("pipe.jsonl", "q.jsonl", "pipe.jsonl is a pipe, a socket or a device"),
+        ("q.jsonl", "pipe.jsonl", "--dead-letters must be a file"),
+    ],
+)
+def test_an_output_has_a_place_of_its_own(headrace, handlers, folder, output, letters, error):
+    """Else one output replaced the other, or a file replaced a pipe on which somebody waits."""
+    folder.write("in.jsonl", ROWS)
+    (folder.path / "link").symlink_to(".")
+    os.mkfifo(folder.path / "pipe.jsonl")
+    before = folder.names()
+    arguments = ("--handler", f"{handlers}:Add", "--output", output, "--dead-letters", letters)
+    result = headrace("run", "in.jsonl", *arguments)
+    assert result.code == 2
+    assert error in result.error
+    assert folder.names() == before
 
 
 @pytest.mark.parametrize(

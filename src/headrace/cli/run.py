@@ -102,7 +102,10 @@ def _prepare(words: Words) -> Any:
     key = choose("--key", [words.key] if words.key else None, head.columns)
     keep = choose("--keep", words.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
-    examples = Examples(choose("--columns", words.columns, head.columns), head.columns, key[0] if key else None)
+    columns = choose("--columns", words.columns, head.columns)
+    if columns == ():
+        raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
+    examples = Examples(columns, head.columns, key[0] if key else None)
     sizes = {"min_batch_size": words.min_batch_size, "max_batch_size": words.max_batch_size}
     return pipeline.Run(
         pipeline.Job(

@@ -71,6 +71,14 @@ def absolute(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
+def location(path: str) -> str:
+    """Where a file lies, by one name, whatever links lead to its folder; a link in its place is not followed."""
+    if "://" in path:
+        return path
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
 def stamp(path: str) -> tuple[int, float]:
     """What changes when a file does: its size in bytes, and when it was changed, in seconds.
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 _DISTINCT = 100
-_CHARACTERS = 160
+_CHARACTERS = 300
 
 
 class Messages:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from headrace.beam.job.files import absolute, dead_letters_path, failed_path, output_format
+from headrace.beam.job.files import absolute, dead_letters_path, failed_path, location, output_format
 from headrace.beam.job.messages import Messages
 from headrace.beam.job.publishing import Move, PublishError, earlier_of, put_in_place
 from headrace.beam.job.text import lines
@@ -119,8 +119,7 @@ class Output:
         self.failed_letters = failed_path(self.dead_letters)
         """Where the dead letters of a run go that is refused, so that those of an earlier one stay."""
         self.letters_format = output_format(self.dead_letters, "--dead-letters")
-        if self.dead_letters == self.path:
-            raise ConfigurationError("--output and --dead-letters are the same file.")
+        self._refuse_one_place()
         name = name or uuid.uuid4().hex[:12]
         folder, output_name = FileSystems.split(self.path)
         self.folder = str(FileSystems.join(folder, f".{output_name}.headrace-{name}"))
@@ -137,6 +136,16 @@ class Output:
         """Whether finished parts or files stay in the folder, since they could not be put in their places."""
         self._moving = threading.Lock()
 
+    def _refuse_one_place(self) -> None:
+        place = location(self.path)
+        if place == location(self.dead_letters):
+            raise ConfigurationError("--output and --dead-letters are the same file; name two.")
+        if place == location(self.failed_letters):
+            raise ConfigurationError(
+                f"--output is {self.path}, where the dead letters go if too many rows fail; choose another --output or "
+                "--dead-letters."
+            )
+
     @property
     def manifest(self) -> str:
         """The file that lists the parts of the bundles that succeeded."""
@@ -149,8 +158,9 @@ class Output:
             ConfigurationError: the output cannot be written there.
         """
         for path, option in ((self.path, "--output"), (self.dead_letters, "--dead-letters")):
-            if os.path.isdir(path):
-                raise ConfigurationError(f"{option} must be a file, and {path} is a folder.")
+            if os.path.exists(path) and not os.path.isfile(path):
+                kind = "a folder" if os.path.isdir(path) else "a pipe, a socket or a device"
+                raise ConfigurationError(f"{option} must be a file, and {path} is {kind}.")
         try:
             self._make_folder()
         except OSError as error:

@@ -6,6 +6,7 @@ bundle writes parts of its own; only the names of the parts are gathered.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 from apache_beam.transforms.combiners import ToListCombineFn
 
-from headrace.beam.job.files import Source
+from headrace.beam.job.files import Source, location
 from headrace.beam.job.messages import Messages
 from headrace.beam.job.output import Output, Part, write_manifest
 from headrace.beam.job.pipes import is_pipe
@@ -245,11 +246,12 @@ def _refuse_failed(state: Any) -> None:
         raise RuntimeError(f"the runner ended the pipeline as {state}")
 
 
-def _refuse_overwriting(output: Output, sources: Iterable[Source]) -> None:
-    inputs = {source.path for source in sources}
+def _refuse_overwriting(output: Output, sources: Sequence[Source]) -> None:
+    paths = [source.path for source in sources]
+    inputs = {*map(location, paths), *(os.path.realpath(path) for path in paths if "://" not in path)}
     letters = "--output or --dead-letters"
     for path, option in ((output.path, "--output"), (output.dead_letters, letters), (output.failed_letters, letters)):
-        if path in inputs:
+        if location(path) in inputs:
             raise ConfigurationError(f"{path} is among the inputs and would be overwritten; choose another {option}.")
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from headrace.beam.job.durable import DurableParts
-from headrace.beam.job.files import absolute
+from headrace.beam.job.files import absolute, location
 from headrace.beam.job.messages import Messages
 from headrace.beam.job.output import KINDS, Output, Part
 from headrace.beam.job.positions import Places
@@ -45,9 +45,8 @@ class ResumableOutput(Output):
                     f"--resume keeps parts in local folders only, and {option} is {where}; leave --resume out, or "
                     "write a local file and copy it."
                 )
-        folder, file = os.path.split(absolute(path))
-        place = os.path.join(os.path.realpath(folder), file)  # which has one name, whatever links lead there
-        super().__init__(path, dead_letters, "resume-" + hashlib.sha256(os.fsencode(place)).hexdigest()[:8])
+        place = os.fsencode(location(absolute(path)))
+        super().__init__(path, dead_letters, "resume-" + hashlib.sha256(place).hexdigest()[:8])
         self._decisive = {"the version": _VERSION, **job}
         self._lock: BinaryIO | None = None
         self._is_over = False

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from headrace.beam.job.files import Source, match
-from headrace.beam.job.pipes import is_pipe
+from headrace.beam.job.files import Source, absolute, match
+from headrace.beam.job.pipes import as_path, is_pipe
 from headrace.beam.job.reading import SAMPLED_ROWS, read_rows
 from headrace.beam.job.rows import BrokenLine, Row, TriedRow
 from headrace.core.errors import ConfigurationError
@@ -20,12 +20,12 @@ def match_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
     Raises:
         ConfigurationError: a pattern matches nothing, or a file can be no file of dead letters.
     """
+    _refuse_pipes(absolute(as_path(pattern)) for pattern in patterns)  # whose names seldom tell a format
     sources = match(patterns)
+    _refuse_pipes(source.path for source in sources)
     for source in sources:
         if source.format == "csv":
             raise ConfigurationError(f"{source.path} can hold no dead letters; they are in .jsonl or .parquet files.")
-        if is_pipe(source.path):
-            raise ConfigurationError(f"{source.path} is a pipe; write the dead letters that come through it to a file.")
     return tuple(source._replace(letters=True) for source in sources)
 
 
@@ -56,6 +56,12 @@ def read_letters(source: Source) -> Iterator[Row | BrokenLine]:
     """
     for number, letter in enumerate(read_rows(source, {}), 1):
         yield _row_of(letter, source.path, number)
+
+
+def _refuse_pipes(paths: Iterable[str]) -> None:
+    for path in paths:
+        if is_pipe(path):
+            raise ConfigurationError(f"{path} is a pipe; write the dead letters that come through it to a file.")
 
 
 def _is_letter(letter: Row | BrokenLine) -> bool:

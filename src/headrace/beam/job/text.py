@@ -18,7 +18,7 @@ _COMPRESSED = {
     b"\x1f\x8b": ("gzip", ".gz", "gzip -dc"),
     b"BZh": ("bzip2", ".bz2", "bzip2 -dc"),
     b"\xfd7zXZ\0": ("xz", ".xz", "xz -dc"),
-    b"\x28\xb5\x2f\xfd": ("zstd", None, "zstd -dc"),
+    b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstd -dc"),
     b"PK\x03\x04": ("ZIP", None, "unzip -p"),
 }
 """How such files begin; what they are, the extension that Headrace knows them by, and what decompresses them."""
