@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
@@ -385,3 +385,11 @@ def test_what_an_element_waited_in_its_bundle_counts():
     assert list(wait.process((KEY, tuple(late)), Cell(), Value(), due, Timer())) == []
     assert due.fires == 1001.0
     wait.teardown()
+
+
+@pytest.mark.parametrize("waits_secs", [None, 5])
+def test_prism_is_told_not_to_split_bundles_where_elements_wait(waits_secs):
+    pipeline = beam.Pipeline()
+    elements = pipeline | test_stream.TestStream().advance_watermark_to_infinity()
+    _ = elements | RunInference(Sizes(), batching=BatchingConfig(max_batch_duration_secs=waits_secs))
+    assert bool(pipeline.options.view_as(DebugOptions).lookup_experiment("prism_disable_sdf_split")) == bool(waits_secs)

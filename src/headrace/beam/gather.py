@@ -14,6 +14,7 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam import coders, typehints
+from apache_beam.options.pipeline_options import DebugOptions
 from apache_beam.pvalue import AsSideInput
 from apache_beam.transforms.core import Windowing
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
@@ -32,6 +33,8 @@ from headrace.runtime.session import SessionSpec
 
 _LONGEST_CHUNK = 1000
 """Elements; what is done once for a chunk then costs next to nothing for each."""
+_NEVER_SPLIT = "prism_disable_sdf_split"
+"""An experiment. Prism 2.77 splits slow bundles, runs a key in two of them at once, and loses what is in its state."""
 
 
 class Gather(beam.PTransform):
@@ -56,6 +59,7 @@ class Gather(beam.PTransform):
 
     def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
         """A ParDo that chooses the buffers, and one that has them."""
+        pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NEVER_SPLIT)  # other runners pass it over
         hints = self._spec.plan.handler.get_resource_hints()  # other hints would be another environment, never fused
         everywhere = Windowing(GlobalWindows())  # in their own windows a runner would drop what is late
         choose = ParDoInto(_Choose(self._spec.plan, self._coder, self._window_coder), everywhere)

@@ -3,8 +3,7 @@
 A schedule is what happens to one key: its elements come in time, early or late, while the watermark and time move on.
 Hundreds of them are in one pipeline, whose branches have windows, lateness, ways to wait, and arguments of their own.
 On Prism, time and the watermark are the runner's. Beam's bundle-based direct runner, in this process, holds no
-watermark, so that what is grouped behind is compared on Prism only; but there once means once, while Prism sometimes
-hands an element from one stage to the next twice.
+watermark, so that what is grouped behind is compared on Prism only.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ ROUND = 80
 _BRANCHES = 8
 _SIDE_SECS = 10
 """The windows of a side input, each of which has its start."""
+_BROKE_DOWN = "panic in stage.Execute bundle processing goroutine: runtime error: invalid memory address"
+"""Prism 2.77 asks a worker how far a bundle is after a tenth of a second; its own groupings have none."""
 _SEEN: dict[str, list[tuple]] = defaultdict(list)
 """What came out, by pipeline; its workers are threads of this process."""
 _NOW = [0.0]
@@ -66,13 +67,25 @@ def run(seed: int, cases: int, *, on_prism: bool = True) -> None:
     branches = [branch(rng) for _ in range(_BRANCHES if on_prism else 2)]
     keys = -(-cases // len(branches))
     drawn = ticks(rng, len(branches), keys)
-    name = uuid.uuid4().hex
-    with beam.Pipeline(**(_prism() if on_prism else _direct())) as pipeline:
-        build(pipeline, branches, drawn, name, keys, on_prism=on_prism)
-    seen = _SEEN.pop(name, [])
+    seen = _outcomes(branches, drawn, keys, on_prism=on_prism)
     for number, one in enumerate(branches):
         elements = [each for tick in drawn for part in tick.bundles for each in part if each.branch == number]
         check(one, elements, [line[1:] for line in seen if line[0] == number], on_prism=on_prism)
+
+
+def _outcomes(branches: list[Branch], drawn: list[Tick], keys: int, *, on_prism: bool, tries: int = 3) -> list[tuple]:
+    """What came out of the pipeline; of a new one, if Prism has broken down."""
+    name = uuid.uuid4().hex
+    try:
+        with beam.Pipeline(**(_prism() if on_prism else _direct())) as pipeline:
+            build(pipeline, branches, drawn, name, keys, on_prism=on_prism)
+    except RuntimeError as error:
+        if tries == 1 or _BROKE_DOWN not in str(error):
+            raise
+        return _outcomes(branches, drawn, keys, on_prism=on_prism, tries=tries - 1)
+    finally:
+        seen = _SEEN.pop(name, [])
+    return seen
 
 
 def _prism() -> dict:
@@ -211,8 +224,6 @@ def check(one: Branch, elements: list[Element], seen: list[tuple], *, on_prism: 
         for where in one.windows_of(each.second)
     )
     found = Counter((kind, key, answer[0], second, where) for kind, key, answer, second, where in outcomes)
-    if on_prism:
-        found = Counter(found.keys())
     assert found == expected, f"{one}: lost {expected - found}, invented {found - expected}"
     for kind, _, answer, _, where in outcomes:
         if kind == "good":
@@ -257,4 +268,4 @@ def check_panes(one: Branch, elements: list[Element], panes: list[tuple]) -> Non
             mine = [timing for timing, where in panes_of if where.start <= own.start and own.end <= where.end]
             if end > each.watermark:  # Prism calls the only pane of a session early
                 in_time = {"EARLY", "ON_TIME"} if one.windows.is_merging() else {"ON_TIME"}
-                assert in_time.issuperset(mine or ["never"]), f"{one}: {each} in time is grouped {mine}"
+                assert Counter(mine) in ({timing: 1} for timing in in_time), f"{one}: {each} in time is grouped {mine}"
