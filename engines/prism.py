@@ -12,6 +12,7 @@ from fetch import EngineError, made_at_once, run_command
 FOLDER = Path(__file__).resolve().parent.parent / ".engines"
 _PACKAGE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 _OLDEST_GO = "1.21"
+_PATIENT = "--job_server_timeout=600"  # a busy machine takes more than Beam's minute to answer
 
 
 def prism(folder: Path = FOLDER) -> str:
@@ -40,4 +41,5 @@ def pipeline_options(**environment: str) -> list[str]:
         EngineError: it cannot be built.
     """
     os.environ.update(environment)
-    return ["--runner=PrismRunner", f"--prism_location={prism()}", "--environment_type=LOOPBACK", "--streaming"]
+    runner = ["--runner=PrismRunner", f"--prism_location={prism()}", "--environment_type=LOOPBACK"]
+    return [*runner, "--streaming", _PATIENT]
