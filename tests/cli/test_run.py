@@ -156,12 +156,6 @@ def test_no_rows(folder, run):
     assert folder.rows("p.jsonl") == folder.rows("p.dead-letters.jsonl") == []
 
 
-def test_every_row_failing_is_worth_a_warning(folder, run):
-    folder.write("in.jsonl", [{"a": "x"}])
-    result = run("Add", "in.jsonl", "--output", "p.jsonl")
-    assert (result.code, result.err) == (0, "warning: every row failed; the dead letters say why.\n")
-
-
 @pytest.mark.parametrize("resume", [[], ["--resume"]])
 def test_a_prediction_that_cannot_leave_its_host_is_a_dead_letter_of_its_row(folder, run, resume):
     folder.write("in.jsonl", [{"a": n} for n in range(3)])

@@ -270,7 +270,7 @@ def test_hosts_that_loading_kills_are_told_of(opened):
     assert failed.error is failure.error
 
 
-def test_while_everything_dies_a_batch_costs_one_host_and_no_search(opened):
+def test_while_everything_dies_a_batch_costs_its_probes_and_no_search(opened):
     def sometimes(example):
         return example if example >= 0 else os._exit(3)
 
@@ -278,7 +278,7 @@ def test_while_everything_dies_a_batch_costs_one_host_and_no_search(opened):
     assert len(run(worker, [-1] * 10, events)) == 10
     searched = len(events.of(HostLost))
     run(worker, [-1, -1], events)
-    assert len(events.of(HostLost)) == searched + 1
+    assert len(events.of(HostLost)) == searched + 1 + 2  # the batch, and each of its elements alone
     assert run(worker, [1, 2], events) == [1, 2]
     _, good = sorted(run(worker, [-1, 3], events), key=lambda out: isinstance(out, int))
     assert good == 3

@@ -180,7 +180,7 @@ def serves(wait_until):
 def models(path):
     """Those of this process that were loaded from there, weakly."""
     everything = gc.get_objects()
-    return [weakref.ref(one) for one in everything if type(one).__name__ == "Model" and one.path == path]
+    return [weakref.ref(one) for one in everything if type(one) is Model and one.path == path]
 
 
 def loads(folder, path):
