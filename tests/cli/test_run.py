@@ -172,3 +172,39 @@ def test_a_warning_is_short(folder, run):
     assert result.code == 0
     (line,) = result.err.splitlines()
     assert line == "NotYetHonouredWarning: a model may be slow"
+
+
+class TestColumnsThatAPredictionHas:
+    """Only the first row's are known before the run begins."""
+
+    @pytest.fixture
+    def of_rows(self, folder):
+        rows = [{"a": 1}, {"a": 2, "prediction": 7}, {"a": 3, "model_id": "m"}]
+        folder.write("in.jsonl", rows)
+        return rows
+
+    @pytest.mark.parametrize("resume", [[], ["--resume"]])
+    def test_a_later_row_that_has_one_is_a_dead_letter(self, folder, run, of_rows, resume):
+        assert run("bare", "in.jsonl", "--columns", "a", "--output", "p.jsonl", *resume).code == 0
+        assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 1}]
+        letters = folder.rows("p.dead-letters.jsonl")
+        assert [letter["row"] for letter in letters] == of_rows[1:]
+        assert "the row has a column 'prediction' of its own" in letters[0]["message"]
+        assert "with --keep" in letters[1]["message"]
+
+    def test_where_it_is_not_kept_it_does_no_harm(self, folder, run, of_rows):
+        assert run("bare", "in.jsonl", "--columns", "a", "--keep", "a", "--output", "p.jsonl").code == 0
+        assert folder.rows("p.jsonl") == [{"a": n, "prediction": n} for n in (1, 2, 3)]
+
+    @pytest.mark.parametrize("name", ["2.csv", "2.parquet"])
+    def test_a_later_file_in_columns(self, folder, run, name):
+        rows = [{"a": 2, "prediction": 7}, {"a": 3, "prediction": 8}]
+        folder.write("1.csv", "a\n1\n")
+        folder.write(name, rows if name.endswith("parquet") else "a,prediction\n2,7\n3,8\n")
+        inputs = ("InColumns", "1.csv", name, "--columns", "a")
+        assert run(*inputs, "--output", "p.jsonl").code == 0
+        assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 2.0}]
+        found = [letter["row"] for letter in folder.rows("p.dead-letters.jsonl")]
+        assert [{name: int(value) for name, value in row.items()} for row in found] == rows
+        assert run(*inputs, "--keep", "a", "--output", "p.jsonl").code == 0
+        assert folder.rows("p.jsonl") == [{"a": n, "prediction": 2.0 * n} for n in (1, 2, 3)]

@@ -28,7 +28,6 @@ from headrace.runtime.observers import subscribed
 
 FAILED, MISUSED, REFUSED, INTERRUPTED = 1, 2, 3, 130
 
-_RESERVED = ("prediction", "model_id")
 _GRACE_SECONDS = 1.5
 
 
@@ -130,7 +129,9 @@ def _prepare(words: Words) -> Any:
 
 
 def _refuse_reserved(columns: Sequence[str]) -> None:
-    for name in _RESERVED:
+    from headrace.beam.job.rows import RESERVED  # noqa: PLC0415 - as above
+
+    for name in RESERVED:
         if name in columns:
             raise ConfigurationError(
                 f"the input has a column {name!r}, where the prediction goes; name the columns to keep with --keep."

@@ -25,7 +25,7 @@ def in_columns(job: Job, output: Output, names: tuple[str, ...]) -> Way | None:
     resume = job.resume is not None
     return Way(
         ReadBlocks(job.numbers, output.folder, names, resume=resume),
-        over_blocks(job.handler, job.examples),
+        over_blocks(job.handler, job.examples, job.reserved),
         batching_over_blocks(job.handler, job.batch_sizes),
         WriteBlocks(output.folder, job.keep, resume=resume),
         WriteBlockLetters(output.folder, resume=resume),

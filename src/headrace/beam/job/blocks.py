@@ -6,7 +6,7 @@ This runs in model hosts, too, and so imports nothing of Beam.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -82,15 +82,16 @@ class Block:
         return None if self.batch is None else tuple(self.batch.schema.field(name).type for name in self.names)
 
 
-def over_blocks(handler: Any, examples: Examples) -> Any:
+def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
     """A handler with blocks for its elements, of one that ``takes_columns``.
 
-    Making an example of a row that is not fit for columns is its preprocessing function.
+    Making an example of a row that is not fit for columns is its preprocessing function, which refuses rows with
+    columns that are ``reserved``.
     """
     inner = make_plan(handler).handler
     over = _new(type(inner))
     vars(over).update(vars(inner))
-    return over.with_preprocess_fn(_Prepare(ExampleOfRow(examples, inner.example_from_row)))
+    return over.with_preprocess_fn(_Prepare(ExampleOfRow(examples, inner.example_from_row, reserved)))
 
 
 def batching_over_blocks(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
@@ -102,11 +103,15 @@ def batching_over_blocks(handler: Any, sizes: Mapping[str, int]) -> BatchingConf
 class _Prepare:
     """A block that is one row -> one with the example of it."""
 
-    def __init__(self, of_row: Callable[[Any], tuple[Row, Any]]) -> None:
+    def __init__(self, of_row: ExampleOfRow) -> None:
         self._of_row = of_row
 
     def __call__(self, block: Block) -> Block:
-        return block if block.batch is not None else replace(block, example=self._of_row(block.row)[1])
+        if block.batch is None:
+            assert block.row is not None
+            return replace(block, example=self._of_row(block.row)[1])
+        self._of_row.refuse_reserved(block.batch.schema.names)
+        return block
 
 
 class _OverBlocks:

@@ -34,6 +34,7 @@ from headrace.beam.job.row_steps import (
     refuse_if_cancelled,
 )
 from headrace.beam.job.rows import (
+    RESERVED,
     Examples,
     batching_over_rows,
     over_rows,
@@ -86,6 +87,11 @@ class Job:
     """The share of rows, from 0 to 1, that may fail; if more do the run is refused. None: not all may."""
     columnar: bool = True
     """Whether rows may go through in columns, where the same comes of it."""
+
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """The columns that no row may have; where they are not kept, it may."""
+        return RESERVED if self.keep is None else ()
 
 
 class Report(NamedTuple):
@@ -296,7 +302,8 @@ def _build(pipeline: beam.Pipeline, job: Job, output: Output, way: Way, *, sprea
 
 
 def _row_by_row(job: Job, output: Output) -> Way:
-    handler, batching = over_rows(job.handler, job.examples), batching_over_rows(job.handler, job.batch_sizes)
+    handler = over_rows(job.handler, job.examples, job.reserved)
+    batching = batching_over_rows(job.handler, job.batch_sizes)
     resume = job.resume is not None
     read = Read(job.numbers, output.folder, resume=resume)
     write = WritePredictions(output.folder, job.keep, resume=resume)

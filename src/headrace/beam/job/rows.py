@@ -5,7 +5,7 @@ This runs in model hosts, too, and so imports nothing of Beam.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,9 @@ from headrace.core.keyed import KeyedModelHandler, mappings_of
 from headrace.runtime.plan import make_plan
 
 Row = dict[str, Any]
+
+RESERVED = ("prediction", "model_id")
+"""The columns that stand beside a row's own in the output; see ``fields_of``."""
 
 
 class BrokenLine(NamedTuple):
@@ -71,11 +74,18 @@ class Examples:
     """The column of the key, for a keyed handler."""
 
 
-def over_rows(handler: Any, examples: Examples) -> KeyedModelHandler[Any, Any, Any, Any]:
+def over_rows(
+    handler: Any, examples: Examples, reserved: Collection[str] = ()
+) -> KeyedModelHandler[Any, Any, Any, Any]:
     """A handler with rows for its elements and (row, prediction) for its predictions.
 
     Making the example is the first preprocessing function; those of ``handler`` follow. They get what the handler's
     ``example_from_row`` would get: a dict of the columns, or the bare value if exactly one column was chosen.
+
+    Args:
+        handler: for examples.
+        examples: what they are.
+        reserved: the columns that no row may have; one that has fails.
 
     Raises:
         ConfigurationError: it is no handler, or none that rows can be given to.
@@ -86,7 +96,7 @@ def over_rows(handler: Any, examples: Examples) -> KeyedModelHandler[Any, Any, A
     _refuse_wrong_key(plan.handler, examples.key, keyed=keyed, plainly=plan.keyed)
     first_model = next(iter(plan.models.values()))
     from_row = None if plan.preprocess else getattr(first_model, "example_from_row", None)
-    before = [ExampleOfRow(examples, from_row), *map(_OnValue, plan.preprocess)]
+    before = [ExampleOfRow(examples, from_row, reserved), *map(_OnValue, plan.preprocess)]
     after: list[Callable[[Any], Any]] = [_OnValue(function) for function in plan.postprocess]
     if keyed:
         before.append(_key_to_row)
@@ -160,7 +170,10 @@ def _depth(cls: type, method: str) -> int:
 class ExampleOfRow:
     """Row -> (row, example), or (row, (key, example)) for a keyed handler; the row with its place, if it has one."""
 
-    def __init__(self, examples: Examples, from_row: Callable[[Mapping[str, Any]], Any] | None) -> None:
+    def __init__(
+        self, examples: Examples, from_row: Callable[[Mapping[str, Any]], Any] | None, reserved: Collection[str] = ()
+    ) -> None:
+        self._reserved = tuple(reserved)
         self._columns = examples.columns
         if self._columns is None and from_row:
             self._columns = examples.all_columns
@@ -177,6 +190,7 @@ class ExampleOfRow:
         row = element.row if isinstance(element, Placed) else element
         if isinstance(row, BrokenLine):
             raise row.error
+        self.refuse_reserved(row)
         try:
             example = self._chosen(row)
             key = None if self._key is None else row[self._key]
@@ -185,6 +199,15 @@ class ExampleOfRow:
         if self._from_row:
             example = self._from_row(example)
         return (element, example) if self._key is None else (element, (key, example))
+
+    def refuse_reserved(self, columns: Collection[str]) -> None:
+        """Raises ValueError if one of these columns is reserved."""
+        for name in self._reserved:
+            if name in columns:
+                raise ValueError(
+                    f"the row has a column {name!r} of its own, which the prediction's would replace in the output; name "
+                    "the columns to keep with --keep."
+                )
 
     def _chosen(self, row: Row) -> Any:
         if self._columns is None:
