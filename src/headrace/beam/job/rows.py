@@ -205,8 +205,8 @@ class ExampleOfRow:
         for name in self._reserved:
             if name in columns:
                 raise ValueError(
-                    f"the row has a column {name!r} of its own, which the prediction's would replace in the output; name "
-                    "the columns to keep with --keep."
+                    f"the row has a column {name!r} of its own, which the prediction's would replace in the output; "
+                    "name the columns to keep with --keep."
                 )
 
     def _chosen(self, row: Row) -> Any:
