@@ -110,7 +110,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _is_of_columns(answer: Any) -> bool:
+def is_of_columns(answer: Any) -> bool:
     """Whether it is a data frame or a table, which gives its columns when it is iterated."""
     return not callable(getattr(type(answer), "columns", len))  # else a method, as of SQLAlchemy's results
 
@@ -144,7 +144,7 @@ _NO_LISTS: tuple[tuple[Callable[[Any], bool], Callable[[Any], str], str], ...] =
     ),
     (lambda answer: isinstance(answer, str | bytes | bytearray), _name, _IN_A_LIST),
     (lambda answer: isinstance(answer, set | frozenset), lambda answer: f"{_name(answer)}, which has no order", ""),
-    (_is_of_columns, _name, "; of a data frame, frame.to_dict('records') makes such a list"),
+    (is_of_columns, _name, "; of a data frame, frame.to_dict('records') makes such a list"),
     (_is_of_fields, _name, _IN_A_LIST),
     (_has_no_rows, lambda answer: f"{_name(answer)} without a dimension for the examples", _IN_A_LIST),
 )

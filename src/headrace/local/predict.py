@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, Literal
 
-from headrace.core.answer import SKIP
+from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Failure, Outcome, Skipped
@@ -80,7 +80,7 @@ def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
         problem = f"a {type(given).__name__}, which would be taken for its letters: put a single element into a list"
     elif isinstance(given, Mapping):
         problem = "a mapping, which would be taken for its keys: put a single element into a list"
-    elif not callable(getattr(type(given), "columns", len)):  # else a method, as of SQLAlchemy's results
+    elif is_of_columns(given):
         problem = (
             f"a {type(given).__name__}, which would be taken for its columns: give its rows, as "
             "frame.to_dict('records') or table.to_pylist(), or a list of it where elements are columnar"
