@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import operator
+import sys
 
+import cloudpickle
 import pytest
 import torch
 import transformers
 
-from headrace import BatchingConfig, ConfigurationError, Failure, PredictionCountError, predict
+from headrace import BatchingConfig, ConfigurationError, Failure, PredictionCountError, PredictionResult, predict
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, default_tensor_inference_fn
 from headrace.handlers.torch_tensors import settled
@@ -89,6 +92,41 @@ def test_three_rows_come_out_alike_in_every_batch(model_class, expected, source)
         for size in (1, 2, 3):
             found = outcomes(handler, [examples[place] for place in order], size)
             assert found == [expected[place] for place in order], (order, size)
+
+
+def own_answers(batch, model, device, inference_args, model_id):
+    """An inference function that gives its answers one by one, and for the last example another one."""
+    yield from (PredictionResult(example, example.dtype) for example in batch[:-1])
+    yield PredictionResult("another", batch[-1].dtype)
+
+
+@pytest.fixture
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("_module_travels")
+@pytest.mark.parametrize("isolate", [False, True])
+def test_what_comes_out_holds_the_example_as_it_was_given(isolate):
+    twice = torch.tensor([4], dtype=torch.int32)
+    examples = [torch.tensor([3], dtype=torch.int32), twice, torch.tensor([0.5]), torch.tensor([5]), twice]
+    handler = HuggingFaceModelHandlerTensor("m", Ids)
+    outcomes = list(predict(handler, examples, on_failure="yield", isolate=isolate))
+    held = [one.element if isinstance(one, Failure) else one.example for one in outcomes]
+    assert [isinstance(one, Failure) for one in outcomes] == [False, False, True, False, False]
+    assert all(map(operator.is_, held, examples))
+
+
+def test_an_inference_fn_of_ones_own_says_which_example_is_beside_its_answer():
+    examples = [torch.tensor([3], dtype=torch.int32), torch.tensor([5], dtype=torch.int32)]
+    handler = HuggingFaceModelHandlerTensor("m", Ids, inference_fn=own_answers)
+    first, second = handler.run_inference(examples, Ids())
+    assert first.example is examples[0]
+    assert second.example == "another"
+    assert first.inference == second.inference == torch.int64
 
 
 def test_what_does_not_fit_names_the_cure():

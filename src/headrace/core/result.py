@@ -14,7 +14,7 @@ class PredictionResult(NamedTuple):
     """One example with what the model said about it."""
 
     example: Any
-    """The input, as the model was fed it."""
+    """The input, as the handler was given it."""
     inference: Any
     """The model's answer for this example."""
     model_id: str | None = None

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from headrace.core.answer import predictions_of
 from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, in_groups, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
@@ -271,12 +272,16 @@ class HuggingFaceModelHandlerTensor(_HuggingFaceModelHandler[torch.Tensor]):
     def run_inference(
         self, batch: Sequence[torch.Tensor], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts, where the model's first weights are.
+        """Predicts, where the model's first weights are; the results hold the examples as they were given.
 
         Raises:
             ValueError: an example with a fraction is given to a model of token ids.
         """
-        return super().run_inference(settled(batch, model), model, inference_args)
+        tensors = settled(batch, model)
+        given = {id(tensor): example for tensor, example in zip(tensors, batch, strict=True)}
+        for result in predictions_of(super().run_inference(tensors, model, inference_args), "inference_fn"):
+            is_fed = isinstance(result, PredictionResult) and id(result.example) in given
+            yield result._replace(example=given[id(result.example)]) if is_fed else result
 
     def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
         """Bytes of the tensors' elements."""
