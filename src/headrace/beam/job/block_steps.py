@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.beam.job.block_parts import BlockPartWriter, DurableBlockPartWriter
-from headrace.beam.job.block_reading import has_blocks, read_blocks
+from headrace.beam.job.block_reading import has_blocks, paced, read_blocks
 from headrace.beam.job.blocks import batching_over_blocks, over_blocks
 from headrace.beam.job.files import Source
 from headrace.beam.job.output import Output
@@ -42,8 +42,9 @@ class ReadBlocks(Read):
 
     def rows(self, index: int, source: Source) -> Iterator[Any]:
         """Blocks."""
-        done = load_done(self._folder) if self._resume else Places()
-        return read_blocks(source, index, self.numbers, self._names, done)
+        if not self._resume:
+            return read_blocks(source, index, self.numbers, self._names, Places())
+        return paced(read_blocks(source, index, self.numbers, self._names, load_done(self._folder)))
 
 
 class WriteBlocks(WriteParts):
