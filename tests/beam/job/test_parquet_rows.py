@@ -1,6 +1,7 @@
 """Rows of Parquet files: each as it is, or a row that cannot be read, alike in columns and row by row."""
 
 import datetime
+import json
 
 import pyarrow
 import pyarrow.parquet
@@ -31,6 +32,28 @@ def test_in_columns_too(tmp_path, both_ways):
     _, letters, predictions, counts = both_ways(path)
     assert (predictions, counts) == (2, {("reading", "OverflowError"): 1})
     assert letters[0]["row"]["line_number"] == 2
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_nanoseconds_are_the_same_text_everywhere(tmp_path, both_ways, output):
+    counts = [1, 1000, None, 1_234_567_890_123_456_789]
+    kinds = {"moment": pyarrow.timestamp("ns", "Europe/Berlin"), "time": pyarrow.time64("ns")}
+    kinds["length"] = pyarrow.duration("ns")
+    columns = {name: pyarrow.array([n and n % (86_400 * 10**9) for n in counts], kind) for name, kind in kinds.items()}
+    columns["listed"] = pyarrow.array([[n] for n in counts], pyarrow.list_(kinds["length"]))
+    a = pyarrow.array([1.0, 13.0, 13.0, 2.0])
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": a, "b": [1, 2, 3, 4], **columns}), path)
+    content, letters, _, _ = both_ways(path, output=output)
+    found = content[1] if output == "out.parquet" else [json.loads(line) for line in content.splitlines()]
+    assert found[0]["moment"] == "1970-01-01T01:00:00.000000001+01:00"
+    assert (found[0]["time"], found[0]["length"]) == ("00:00:00.000000001", "P0DT0H0M0.000000001S")
+    assert found[1]["time"] == "23:31:30.123456789"
+    assert found[1]["listed"] == ["P14288DT23H31M30.123456789S"]
+    whole, none = (letter["row"] for letter in letters)
+    assert whole["moment"] == "1970-01-01T01:00:00.000001+01:00"
+    assert (whole["time"], whole["length"]) == ("00:00:00.000001", "P0DT0H0M0.000001S")
+    assert none["listed"] == [None]
 
 
 @pytest.mark.parametrize(

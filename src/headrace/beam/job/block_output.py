@@ -22,6 +22,7 @@ from headrace.beam.job.blocks import Block
 from headrace.beam.job.output import as_line
 from headrace.beam.job.parquet import MIXED, NOTHING, Columns, Kind, Number, Scalar, as_array, kind_of, schema_of
 from headrace.beam.job.rows import fields_of
+from headrace.beam.job.values import as_values
 
 _JSON = {b"headrace": b"json"}
 _ROWS = 1 << 16
@@ -167,7 +168,7 @@ def _of_column(column: Any, *, finite: bool = False) -> _Column:
             return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
         except pyarrow.ArrowInvalid:  # more than 64 bits with a sign hold
             pass
-    return _of_values(column.to_pylist())
+    return _of_values(as_values(column))
 
 
 def _without_infinities(column: Any) -> Any:

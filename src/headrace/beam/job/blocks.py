@@ -18,6 +18,7 @@ import pyarrow
 
 from headrace.beam.job.positions import place_at
 from headrace.beam.job.rows import BrokenLine, ExampleOfRow, Examples, Row
+from headrace.beam.job.values import as_rows
 from headrace.core.answer import predictions_of
 from headrace.core.config import BatchingConfig
 from headrace.core.conversion import to_results
@@ -60,11 +61,11 @@ class Block:
             if stop - start == len(self):
                 return self
             return replace(self, first=self.first + start, batch=self.batch.slice(start, stop - start))
-        return self.row if self.batch is None else self.batch.slice(place, 1).to_pylist()[0]
+        return self.row if self.batch is None else as_rows(self.batch.slice(place, 1))[0]
 
     def rows(self) -> list[Any]:
         """The rows as they are read one by one."""
-        return [self.row] if self.batch is None else self.batch.to_pylist()
+        return [self.row] if self.batch is None else as_rows(self.batch)
 
     @property
     def nbytes(self) -> int:

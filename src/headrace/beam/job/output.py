@@ -11,11 +11,13 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any, BinaryIO, NamedTuple
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
+from headrace.beam.job.durations import duration_text
 from headrace.beam.job.files import absolute, dead_letters_path, failed_path, location, output_format
 from headrace.beam.job.messages import Messages
 from headrace.beam.job.publishing import Move, PublishError, earlier_of, put_in_place
@@ -29,7 +31,6 @@ BLOCKS = ".arrows"
 
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
-
 
 KINDS = {True: "predictions", False: "letters", None: "skipped"}
 """How the names of other parts end, by what they hold; see ``Part``."""
@@ -309,6 +310,8 @@ def _known(value: Any) -> Any:
     for method in ("tolist", "item", "isoformat", "model_dump", "numpy"):
         if callable(getattr(value, method, None)) and not isinstance(value, type):
             return getattr(value, method)()
+    if isinstance(value, timedelta):
+        return duration_text(value)
     return list(value) if isinstance(value, set | frozenset) else str(value)
 
 

@@ -29,8 +29,10 @@ def rows_of(batch: Any, path: str, first: int) -> list[Row | BrokenLine]:
         path: of their file.
         first: where in it the first of them is, counted from 0.
     """
+    from headrace.beam.job.values import as_rows  # noqa: PLC0415 - needs pyarrow
+
     try:
-        rows: list[Row | BrokenLine] = batch.to_pylist()
+        rows: list[Row | BrokenLine] = [*as_rows(batch)]
     except Exception:  # of any one value
         return [_row_of(batch.slice(place, 1), path, first + place) for place in range(batch.num_rows)]
     return rows
@@ -55,16 +57,20 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _is_readable(column: Any) -> bool:
+    from headrace.beam.job.values import as_values  # noqa: PLC0415 - needs pyarrow
+
     try:
-        column.to_pylist()
+        as_values(column)
     except Exception:  # of any one value
         return False
     return True
 
 
 def _row_of(batch: Any, path: str, place: int) -> Row | BrokenLine:
+    from headrace.beam.job.values import as_rows  # noqa: PLC0415 - needs pyarrow
+
     try:
-        row: Row = batch.to_pylist()[0]
+        row: Row = as_rows(batch)[0]
     except Exception as error:
         columns = zip(batch.schema.names, batch.columns, strict=True)
         text = "\n".join(f"{name}: {' '.join(column.to_string().split())}" for name, column in columns)

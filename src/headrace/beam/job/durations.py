@@ -1,0 +1,21 @@
+"""A length of time as ISO 8601 has it, to the nanosecond."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+def duration_text(value: timedelta, nanoseconds: int = 0) -> str:
+    """As ``P1DT2H3M4.000005S``: no digits of the fraction where it is zero, else six, or nine with ``nanoseconds``.
+
+    Args:
+        value: whole microseconds.
+        nanoseconds: more than these, fewer than 1,000.
+    """
+    total = (value.days * 86400 + value.seconds) * 10**9 + value.microseconds * 1000 + nanoseconds
+    seconds, fraction = divmod(abs(total), 10**9)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    digits = f".{fraction:09}"[: 10 if nanoseconds else 7] if fraction else ""
+    return f"{'-' if total < 0 else ''}P{days}DT{hour}H{minute}M{second}{digits}S"
