@@ -16,6 +16,20 @@ WHERE = window.IntervalWindow(0, 10)
 PANE = PaneInfo(True, False, 1, 3, 2)
 
 
+class Unloadable:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+class Undumpable:
+    """Refuses to be pickled."""
+
+    def __reduce__(self):
+        raise StopIteration("cannot be sent")
+
+
 def through(coder, arrived):
     """What a runner makes of a chunk, decoded."""
     chunk = coder.encode(arrived, None, 0, 0.0)
@@ -45,3 +59,31 @@ def test_any_objects_come_through():
         ChunkCoder(registry.get_coder(object)), [WindowedValue(row, Timestamp(0), (WHERE,)) for row in rows]
     )
     assert (found[0].value.tolist(), found[1].value, found[2].value) == ([0, 1, 2], {"a": (1, "b")}, None)
+
+
+@pytest.mark.parametrize("element_type", [object, beam.typehints.Tuple[str, object]])
+def test_what_does_not_come_through_leaves_the_others_alone(element_type):
+    values = [("a", 1), ("b", Unloadable()), ("c", ValueError("an element")), ("d", Undumpable()), ("e", 5)]
+    found = through(
+        ChunkCoder(registry.get_coder(element_type)),
+        [WindowedValue(value, Timestamp(n), (WHERE,)) for n, value in enumerate(values)],
+    )
+    assert [one.timestamp for one in found] == list(map(Timestamp, range(5)))
+    assert [found[n].value for n in (0, 4)] == [("a", 1), ("e", 5)]
+    assert found[2].value[1].args == ("an element",)
+    unloadable, undumpable = found[1].value, found[3].value
+    assert unloadable.text == "<tuple>"
+    assert "of type tuple cannot be decoded" in unloadable.problem
+    assert "no number" in unloadable.problem
+    assert undumpable.text.startswith("('d', <")
+    assert "of type tuple cannot be encoded" in undumpable.problem
+    assert "cannot be sent" in undumpable.problem
+
+
+def test_the_type_of_one_among_others_is_named():
+    rows = [1, Unloadable(), "x"]
+    found = through(
+        ChunkCoder(registry.get_coder(object)), [WindowedValue(row, Timestamp(0), (WHERE,)) for row in rows]
+    )
+    assert [found[0].value, found[2].value] == [1, "x"]
+    assert found[1].value.text == f"<{__name__}.Unloadable>"

@@ -25,11 +25,15 @@ from apache_beam.utils.windowed_value import WindowedValue
 from headrace.batching.batcher import Batcher
 from headrace.beam.arguments import ArgumentsDoFn
 from headrace.beam.buffer import BufferDoFn, Key
-from headrace.beam.chunks import Chunk, ChunkCoder, Part
-from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output
+from headrace.beam.chunks import Chunk, ChunkCoder, Misfit, Part
+from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output, as_outputs
 from headrace.beam.refresh import AsTold, RefreshingDoFn, RefreshingInferenceDoFn
+from headrace.core.result import Caught, Stage
+from headrace.runtime.devices import catches
+from headrace.runtime.observers import Everybody
 from headrace.runtime.plan import Plan
 from headrace.runtime.session import SessionSpec
+from headrace.runtime.steps import Operations
 
 _LONGEST_CHUNK = 1000
 """Elements; what is done once for a chunk then costs next to nothing for each."""
@@ -199,13 +203,27 @@ class GatheredInferenceDoFn(InferenceDoFn):
         window = windowed.windows[0]
         for fields, start, stop in gathered:
             for one in self._decoded(fields, window)[start:stop]:
-                yield from super().process(one.value, one)
+                if type(one.value) is Misfit:
+                    yield from self._refused(one.value, one)
+                else:
+                    yield from super().process(one.value, one)
         yield from super().finish_bundle()
 
     def finish_bundle(self) -> Iterable[Output]:
         """Forgets what it has read."""
         self._last = (None, None, [])
         return super().finish_bundle()
+
+    def _refused(self, misfit: Misfit, windowed: WindowedValue) -> Iterable[Output]:
+        """The dead letter of the first operation, which was to have the element."""
+        try:
+            raise TypeError(misfit.problem)
+        except TypeError as error:
+            if not catches(self._spec, error):
+                raise
+            stage = Stage.PREPROCESSING if self._spec.plan.preprocess else Stage.INFERENCE
+            operations = Operations(self._spec, Everybody())
+            return as_outputs(operations.fail(windowed, stage, 0, misfit.text, Caught.of(error)))
 
     def _decoded(self, fields: tuple[Any, ...], window: Any) -> list[WindowedValue]:
         """A chunk's elements; one that is parted among batches comes several times in a row."""
