@@ -87,10 +87,9 @@ class Stream:
             elements = pipeline | self._stream.advance_watermark_to_infinity() | "Tell" >> beam.Map(told)
             out = (elements | beam.WindowInto(into, allowed_lateness=lateness) if into else elements) | transform
             if isinstance(out, tuple):
-                out, dead = out
-                for n, failed in enumerate([dead.failed_inferences, *dead.failed_preprocessing]):
-                    letters = failed | f"Letters{n}" >> beam.Map(lambda record: record[0])
-                    _ = letters | f"Dead{n}" >> beam.Map(see)
+                good, dead = out
+                _ = dead.failed_inferences | "Letters" >> beam.Map(lambda record: record[0]) | "Dead" >> beam.Map(see)
+                out = good
             _ = out | "Good" >> beam.Map(see)
         return list(SEEN)
 
@@ -186,28 +185,6 @@ def test_only_the_bad_element_becomes_a_dead_letter():
     seen = Stream().add(*range(10, 18)).run(waiting(4).with_exception_handling())
     assert [value for value, stamp, _ in seen if value == [13] and stamp == 13.0] == [[13]]
     assert sorted(value[0] for value, _, _ in seen if value != [13]) == [10, 11, 12, 14, 15, 16, 17]
-
-
-class Unloadable:
-    """Can be pickled, but not unpickled."""
-
-    def __reduce__(self):
-        return int, ("no number",)
-
-
-@pytest.mark.parametrize("prepared", [False, True])
-def test_an_element_that_does_not_unpickle_becomes_a_dead_letter(prepared):
-    handler = Sizes().with_preprocess_fn(abs) if prepared else Sizes()
-    seen = Stream().add(10, Unloadable(), 11, 12).run(waiting(3, handler=handler).with_exception_handling())
-    text = f"<{__name__}.Unloadable>"
-    letters = [value for value, stamp, _ in seen if text in value and stamp == 0]
-    assert letters == [text if prepared else [text]]
-    assert batches([one for one in seen if one[0] not in letters]) == {(10, 11), (12,)}
-
-
-def test_an_element_that_does_not_unpickle_is_named_where_it_fails_the_bundle():
-    with pytest.raises(TypeError, match=r"Unloadable cannot be decoded, .*no number.*make its class one that pickles"):
-        Stream().add(10, Unloadable(), at=1).run(waiting(2))
 
 
 def test_an_isolated_model_gets_batches_across_bundles():

@@ -1,0 +1,58 @@
+"""Elements that do not come out of a stream's state fail alone."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import pytest
+
+from headrace.beam import ModelHandler, RunInference
+from headrace.core.config import BatchingConfig
+
+WAITING = BatchingConfig(min_batch_size=3, max_batch_size=3, max_batch_duration_secs=1000)
+
+
+class Sizes(ModelHandler):
+    """Answers each example with its batch."""
+
+    def load_model(self):
+        return sorted
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [model(batch)] * len(batch)
+
+
+class Unloadable:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def made(place):
+    """A source's element: nothing has encoded it yet."""
+    return Unloadable() if place == 1 else place
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_one_becomes_a_dead_letter_and_the_others_are_predicted(run, prepared):
+    handler = Sizes().with_preprocess_fn(abs) if prepared else Sizes()
+    places = run.create(range(6))
+    places.is_bounded = False
+    elements = places | beam.Map(made)
+    predictions, dead = elements | RunInference(handler, batching=WAITING).with_exception_handling()
+    failed = dead.failed_preprocessing[0] if prepared else dead.failed_inferences
+    batches, letters = run.values(out=predictions, dead=failed)
+    assert sorted(batches) == [[0, 2]] * 2 + [[3, 4, 5]] * 3
+    text = f"<{__name__}.Unloadable>"
+    [(element, error)] = letters
+    assert element == (text if prepared else [text])
+    assert error[0] is TypeError
+    assert "Unloadable cannot be decoded" in error[1]
+
+
+def test_without_exception_handling_the_error_names_type_and_cure(run):
+    places = run.create(range(2))
+    places.is_bounded = False
+    predictions = places | beam.Map(made) | RunInference(Sizes(), batching=WAITING)
+    with pytest.raises(TypeError, match=r"Unloadable cannot be decoded, .*no number.*make its class one that pickles"):
+        run.values(out=predictions)
