@@ -10,11 +10,19 @@ import struct
 from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pyarrow
 import pyarrow.parquet
 
 _START = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+class Count(int):
+    """Of a unit of time, as Arrow has it."""
+
+    text: str | None
+    """As the output has it; None: a row with it cannot be read."""
 
 
 class Made(NamedTuple):
@@ -58,6 +66,69 @@ def _decimal(random: Random) -> decimal.Decimal:
     return decimal.Decimal(random.randint(-(10**37), 10**37)).scaleb(-4, decimal.Context(prec=38))
 
 
+def _count(number: int, text: str | None) -> Count:
+    count = Count(number)
+    count.text = text
+    return count
+
+
+def _fraction(nanoseconds: int) -> str:
+    if nanoseconds % 1000:
+        return f".{nanoseconds:09}"
+    return f".{nanoseconds // 1000:06}" if nanoseconds else ""
+
+
+def duration(nanoseconds: int) -> str:
+    """As the output has it."""
+    seconds, rest = divmod(abs(nanoseconds), 10**9)
+    sign = "-" if nanoseconds < 0 else ""
+    parts = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60, seconds % 60
+    return sign + "P{}DT{}H{}M{}".format(*parts) + _fraction(rest) + "S"
+
+
+def _nanoseconds(random: Random, least: int, most: int) -> int:
+    unit = random.choice([1, 1, 1000, 10**9])
+    ends = [value for value in (least, most, 0, 1, -1, 999, -1000, 10**9 + 1) if least <= value <= most]
+    return random.choice([*ends, random.randint(least // unit + 1, most // unit) * unit])
+
+
+def _moment(zone: datetime.tzinfo | None) -> Callable[[Random], Count]:
+    def moment(random: Random) -> Count:
+        number = _nanoseconds(random, -(2**63), 2**63 - 1)
+        seconds, rest = divmod(number, 10**9)
+        text = (_START + datetime.timedelta(seconds=seconds)).astimezone(zone or datetime.timezone.utc).isoformat()
+        return _count(number, text[:19] + _fraction(rest) + (text[19:] if zone else ""))
+
+    return moment
+
+
+def _length(random: Random) -> Count:
+    number = _nanoseconds(random, -(2**63), 2**63 - 1)
+    return _count(number, duration(number))
+
+
+def _time(unit: int) -> Callable[[Random], Count]:
+    """Of units of so many nanoseconds."""
+
+    def time(random: Random) -> Count:
+        number = _nanoseconds(random, 0, 86400 * 10**9 - 1) // unit
+        seconds, rest = divmod(number * unit, 10**9)
+        text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        return _count(number, text + _fraction(rest))
+
+    return time
+
+
+def _nowhere(values: list[int]) -> Callable[[Random], Count]:
+    """What Python does not have."""
+    return lambda random: _count(random.choice(values), None) if random.random() < 0.1 else None
+
+
+ZONES = {
+    "UTC": _START.tzinfo,
+    "Europe/Berlin": ZoneInfo("Europe/Berlin"),
+    "America/New_York": ZoneInfo("America/New_York"),
+}
 SCALARS = [
     Kind(pyarrow.int64(), _integer(-(2**63), 2**63 - 1), is_number=True),
     Kind(pyarrow.int8(), _integer(-128, 127), is_number=True),
@@ -74,15 +145,48 @@ SCALARS = [
         pyarrow.timestamp("us", "UTC"),
         lambda random: _START + datetime.timedelta(microseconds=random.randint(-(10**15), 10**15)),
     ),
+    *(Kind(pyarrow.timestamp("ns", name), _moment(zone)) for name, zone in ZONES.items()),
+    Kind(pyarrow.timestamp("ns"), _moment(None)),
+    Kind(pyarrow.duration("ns"), _length),
+    Kind(pyarrow.time64("ns"), _time(1)),
+    Kind(pyarrow.time64("us"), _time(10**3)),
+    Kind(pyarrow.time32("ms"), _time(10**6)),
+    Kind(
+        pyarrow.duration("us"),
+        lambda random: datetime.timedelta(microseconds=random.randint(-(10**15), 10**15)),
+    ),
     Kind(pyarrow.date32(), lambda random: datetime.date.fromordinal(random.randint(1, 3652059))),
     Kind(pyarrow.null(), lambda random: None),
 ]
+BEYOND = [
+    Kind(pyarrow.timestamp("us", "Europe/Berlin"), _nowhere([2**62, -(2**62), 253402300799999999])),
+    Kind(pyarrow.timestamp("s"), _nowhere([2**53, 2**40])),
+    Kind(pyarrow.date32(), _nowhere([10**7, -(10**7)])),
+    Kind(pyarrow.time64("ns"), _nowhere([86400 * 10**9, -1])),
+    Kind(pyarrow.time32("ms"), _nowhere([86400 * 10**3, -1])),
+]
+"""Columns that are null, but for rows that cannot be read."""
 
 
-def make(random: Random, *, columns: tuple[str, ...] | None = None) -> Made:
-    """A file."""
+def is_readable(value: Any) -> bool:
+    """Whether Python has all of a row's values."""
+    if isinstance(value, Count):
+        return value.text is not None
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else []
+    return all(map(is_readable, inner))
+
+
+def make(random: Random, *, columns: tuple[str, ...] | None = None, beyond: bool = False) -> Made:
+    """A file.
+
+    Args:
+        random: decides.
+        columns: their names.
+        beyond: whether some rows are to have values that Python does not have.
+    """
     names = columns or random.sample(["a", "b", "é", 'q"', "", "A", "n\n"], random.choice([1, 2, 3, 5]))
-    kinds = {name: _kind(random, 2) for name in names}
+    scalars = SCALARS + 3 * BEYOND if beyond else SCALARS
+    kinds = {name: _kind(random, scalars, 2) for name in names}
     count = random.choice([0, 1, 2, 7, 40])
     lacking = {name: random.choice([0, 0, 0.2]) for name in names}
     values = {name: [_value(random, kind, lacking[name]) for _ in range(count)] for name, kind in kinds.items()}
@@ -100,10 +204,10 @@ def _value(random: Random, kind: Kind, lacking: float) -> Any:
     return None if random.random() < lacking else kind.value(random)
 
 
-def _kind(random: Random, depth: int) -> Kind:
+def _kind(random: Random, scalars: list[Kind], depth: int) -> Kind:
     if not depth or random.random() < 0.8:
-        return random.choice(SCALARS)
-    inner = _kind(random, depth - 1)
+        return random.choice(scalars)
+    inner = _kind(random, scalars, depth - 1)
     if inner.type == pyarrow.null() or pyarrow.types.is_dictionary(inner.type):
         inner = SCALARS[0]
 

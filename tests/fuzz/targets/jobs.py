@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import collections
+import datetime
 import gzip
 import json
 import logging
@@ -133,6 +134,10 @@ def tell(example: Any) -> Any:
 
 def as_json(value: Any) -> Any:
     """As the output has it: what is no finite number is null."""
+    if isinstance(value, parquet_files.Count):
+        return value.text
+    if isinstance(value, datetime.timedelta):
+        return parquet_files.duration(value // datetime.timedelta(microseconds=1) * 1000)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
