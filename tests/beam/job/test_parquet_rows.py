@@ -34,6 +34,20 @@ def test_in_columns_too(tmp_path, both_ways):
     assert letters[0]["row"]["line_number"] == 2
 
 
+@pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.list_(pyarrow.string())])
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_text_that_is_no_utf8_costs_its_row(tmp_path, both_ways, output, kind):
+    texts = pyarrow.array([b"x", b"\xff\xfe", "é".encode()]).view(pyarrow.string())
+    if kind.num_fields:
+        texts = pyarrow.ListArray.from_arrays([0, 1, 2, 3], texts)
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3], "text": texts.cast(kind)})
+    pyarrow.parquet.write_table(table, path)
+    _, letters, predictions, counts = both_ways(path, output=output)
+    assert (predictions, counts) == (2, {("reading", "UnicodeDecodeError"): 1})
+    assert letters[0]["row"]["line_number"] == 2
+
+
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
 def test_nanoseconds_are_the_same_text_everywhere(tmp_path, both_ways, output):
     counts = [1, 1000, None, 1_234_567_890_123_456_789]

@@ -52,15 +52,19 @@ def _is_plain(kind: Any) -> bool:
     """Whether Python has a value for each of a type's."""
     from pyarrow import types  # noqa: PLC0415 - only where there is a Parquet file
 
-    tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
-    return any(is_it(kind) for is_it in tests)
+    return any(is_it(kind) for is_it in (types.is_integer, types.is_floating, types.is_boolean))
 
 
 def _is_readable(column: Any) -> bool:
+    from pyarrow import types  # noqa: PLC0415 - only where there is a Parquet file
+
     from headrace.beam.job.values import as_values  # noqa: PLC0415 - needs pyarrow
 
     try:
-        as_values(column)
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            column.validate(full=True)  # that it is UTF-8, in far less time
+        else:
+            as_values(column)
     except Exception:  # of any one value
         return False
     return True
