@@ -34,6 +34,23 @@ def test_in_columns_too(tmp_path, both_ways):
     assert letters[0]["row"]["line_number"] == 2
 
 
+@pytest.mark.parametrize(
+    ("count", "unit", "writer", "value"),
+    [
+        (253_402_300_799_999_999, "us", "org.apache.spark.version", datetime.datetime.max),
+        (1_000_000_001, "ns", "another", "1970-01-01T00:00:01.000000001"),
+    ],
+)
+def test_moments_of_96_bits_are_of_any_year_where_spark_wrote_them(tmp_path, count, unit, writer, value):
+    table = pyarrow.table({"when": pyarrow.array([count], pyarrow.timestamp(unit))})
+    path = tmp_path / "a.parquet"
+    options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    with pyarrow.parquet.ParquetWriter(path, table.schema, **options) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({writer: "3.5.1"})
+    assert list(read_parquet(match([str(path)])[0])) == [{"when": value}]
+
+
 @pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.list_(pyarrow.string())])
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
 def test_text_that_is_no_utf8_costs_its_row(tmp_path, both_ways, output, kind):

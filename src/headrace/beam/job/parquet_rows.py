@@ -10,6 +10,8 @@ from headrace.beam.job.rows import BrokenLine, Row
 
 _CHUNK_BYTES = 1 << 20
 _ROWS = 1024
+_SPARK = b"org.apache.spark.version"
+"""What Spark's files say. Its INT96 are microseconds, of any year; as nanoseconds those after 2262 become others."""
 
 
 def read_parquet(source: Source) -> Iterator[Row | BrokenLine]:
@@ -90,7 +92,12 @@ def parquet_file(file: BinaryIO) -> Any:
     """
     import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
 
-    parquet = pyarrow.parquet.ParquetFile(file, buffer_size=_CHUNK_BYTES, pre_buffer=False)
+    options: dict[str, Any] = {"buffer_size": _CHUNK_BYTES, "pre_buffer": False}
+    parquet = pyarrow.parquet.ParquetFile(file, **options)
+    if _SPARK in (parquet.metadata.metadata or {}):
+        parquet = pyarrow.parquet.ParquetFile(
+            file, metadata=parquet.metadata, coerce_int96_timestamp_unit="us", **options
+        )
     _refuse_doubles(parquet.schema_arrow)
     return parquet
 
