@@ -125,6 +125,21 @@ class Answers(BaseEstimator):
         return FORMS[self.form](numpy.asarray(rows).sum(axis=1))
 
 
+class Unwritable:
+    """Has no form in JSON."""
+
+    def tolist(self):
+        """None."""
+        raise RuntimeError("no list")
+
+
+def _some_unwritable(sums):
+    itself = {}
+    itself["x"] = itself
+    odd = {1: itself, 2: Unwritable(), 3: {1: 1, "1": 2}}
+    return numpy.array([odd.get(n % 5, {"sum": one}) for n, one in enumerate(sums.tolist())], object)
+
+
 FORMS = {
     "list": list,
     "generator": iter,
@@ -134,6 +149,7 @@ FORMS = {
     "dict": lambda sums: {"sum": sums, "rows": sums.reshape(-1, 1)},
     "columns": lambda sums: numpy.column_stack([sums, sums]),
     "objects": lambda sums: numpy.array([*({"sum": one} for one in sums)], object),
+    "unwritable": _some_unwritable,
     "other bytes": lambda sums: sums.astype(">f8"),
     "large": lambda sums: numpy.full(len(sums), 2**63 + 1, "uint64"),
     "tuple": lambda sums: (sums, sums),

@@ -251,6 +251,23 @@ def test_answers_of_all_forms_and_models_that_always_fail(both_ways, tmp_path, a
     both_ways(path, handler=SklearnModelHandlerNumpy(answering, min_batch_size=8, max_batch_size=8), threshold=1)
 
 
+@pytest.mark.parametrize("options", [{}, {"resume": {"job": 1}}], ids=["", "resume"])
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("answering", ["unwritable"], indirect=True)
+def test_rows_whose_prediction_cannot_be_written(both_ways, tmp_path, answering, output, options):
+    path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(80)], b=list(range(80)))
+    handler = SklearnModelHandlerNumpy(answering, min_batch_size=40, max_batch_size=40)
+    _, letters, predictions, counts = both_ways(path, handler=handler, keep=["b"], output=output, **options)
+    assert predictions == 48
+    assert counts == {("writing", "RuntimeError"): 16, ("writing", "ValueError"): 16}
+    rows = sorted((letter["row"] for letter in letters), key=lambda row: row["b"])
+    assert rows == [{"a": n / 3, "b": n} for n in range(80) if n % 5 in (1, 2)]
+    assert {letter["message"].split(": ")[1] for letter in letters} == {
+        "it contains itself, or values within values without end",
+        "no list",
+    }
+
+
 class Narrow(torch.nn.Module):
     """Answers with numbers that numpy does not have."""
 

@@ -1,82 +1,14 @@
-"""Records become lines of JSON, lines become parts, and parts become two files at once or none."""
+"""Lines become parts, and parts become two files at once or none."""
 
-import datetime
-import decimal
 import gzip
 import json
 import os
 
-import numpy as np
 import pyarrow.parquet
 import pytest
-import torch
 
-from headrace.beam.job.output import Output, Part, PartWriter, as_line
+from headrace.beam.job.output import Output, Part, PartWriter
 from headrace.core.errors import ConfigurationError
-
-
-class Modelled:
-    """As pydantic's objects are."""
-
-    def model_dump(self):
-        return {"text": "hello", "usage": {"tokens": 1}}
-
-
-class OfTensorflow:
-    """As its tensors are: without ``tolist``."""
-
-    def numpy(self):
-        return np.array([[1.0, np.nan]])
-
-
-class Strange:
-    def __repr__(self):
-        return "strange"
-
-
-def through_json(value):
-    line = as_line({"value": value})
-    assert line.endswith(b"\n")
-    assert line.count(b"\n") == 1
-    return json.loads(line)["value"]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        pytest.param(Modelled(), {"text": "hello", "usage": {"tokens": 1}}, id="modelled"),
-        (float("nan"), None),
-        ([1.5, float("inf"), {"x": -float("inf")}], [1.5, None, {"x": None}]),
-        (np.float64("nan"), None),
-        (np.array([[1.0, np.nan], [2.0, 3.0]]), [[1.0, None], [2.0, 3.0]]),
-        (np.array([1, 2]), [1, 2]),
-        (np.int64(3), 3),
-        (np.float32(0.5), 0.5),
-        (np.bool_(True), True),
-        (np.datetime64("2024-05-06"), "2024-05-06"),
-        (torch.tensor([1, 2]), [1, 2]),
-        (torch.tensor(0.5, requires_grad=True), 0.5),
-        pytest.param(OfTensorflow(), [[1.0, None]], id="of TensorFlow"),
-        (b"\x00\xff", "AP8="),
-        ((1, (2,)), [1, [2]]),
-        ({1, 1}, [1]),
-        (datetime.datetime(2024, 5, 6, 7, tzinfo=datetime.timezone.utc), "2024-05-06T07:00:00+00:00"),
-        (decimal.Decimal("1.10"), "1.10"),
-        (Strange(), "strange"),
-        (np.ndarray, "<class 'numpy.ndarray'>"),
-        ({(1, 2): 3, None: 4, 5: np.nan}, {"(1, 2)": 3, "None": 4, "5": None}),
-        ("line\nends and \u2028 and ü", "line\nends and \u2028 and ü"),
-        ("lone \ud800 surrogate", "lone \ud800 surrogate"),
-        (None, None),
-    ],
-    ids=repr,
-)
-def test_every_value_has_a_form_in_json(value, expected):
-    assert through_json(value) == expected
-
-
-def test_text_stays_readable():
-    assert as_line({"ä": "ö"}) == '{"ä": "ö"}\n'.encode()
 
 
 def test_a_part_counts_what_its_lines_are(tmp_path):

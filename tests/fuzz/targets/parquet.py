@@ -16,7 +16,7 @@ import pyarrow.parquet
 from headrace.beam.job.block_output import answered, lines_of, write_parquet
 from headrace.beam.job.block_reading import read_blocks
 from headrace.beam.job.files import Source
-from headrace.beam.job.output import as_line
+from headrace.beam.job.json_lines import as_line
 from headrace.beam.job.parquet import Columns, write_table
 from headrace.beam.job.positions import Places
 from headrace.beam.job.reading import read_rows

@@ -19,7 +19,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from headrace.beam.job.blocks import Block
-from headrace.beam.job.output import as_line
+from headrace.beam.job.json_lines import as_line
 from headrace.beam.job.parquet import MIXED, NOTHING, Columns, Kind, Number, Scalar, as_array, kind_of, schema_of
 from headrace.beam.job.rows import fields_of
 from headrace.beam.job.values import as_values

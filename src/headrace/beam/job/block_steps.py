@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.beam.job.block_parts import BlockPartWriter, DurableBlockPartWriter
 from headrace.beam.job.block_reading import has_blocks, paced, read_blocks
-from headrace.beam.job.blocks import batching_over_blocks, over_blocks
+from headrace.beam.job.blocks import Block, batching_over_blocks, over_blocks
 from headrace.beam.job.files import Source
+from headrace.beam.job.json_lines import NoJsonError
 from headrace.beam.job.output import Output
 from headrace.beam.job.positions import Places
 from headrace.beam.job.resume import load_done
-from headrace.beam.job.row_steps import Read, Way, WriteLetters, WriteParts, WriteSkipped
+from headrace.beam.job.row_steps import Read, Way, WithLetters, WriteLetters, WriteSkipped, unwritten
+from headrace.beam.job.rows import fields_of
 
 if TYPE_CHECKING:
     from headrace.beam.job.pipeline import Job
@@ -47,21 +49,32 @@ class ReadBlocks(Read):
         return paced(read_blocks(source, index, self.numbers, self._names, load_done(self._folder)))
 
 
-class WriteBlocks(WriteParts):
+class WriteBlocks(WithLetters):
     """Writes blocks with their predictions."""
 
-    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
-        super().__init__(folder, resume=resume)
-        self._keep = keep
-
     def start_bundle(self) -> None:
-        """Begins a part."""
+        """Begins the parts."""
+        super().start_bundle()
         writer = DurableBlockPartWriter if self._resume else BlockPartWriter
         self._part = writer(self._folder, self._keep)
 
     def process(self, result: Any) -> None:
         """Writes rows."""
-        self._part.write(result.example, result.inference, result.model_id)
+        self._write(result.example, result.inference, result.model_id)
+
+    def _write(self, block: Block, predictions: Any, model_id: str | None) -> None:
+        """Writes rows; if that fails its halves, down to the rows that cannot be written."""
+        try:
+            self._part.write(block, predictions, model_id)
+        except NoJsonError as error:
+            middle = len(block) // 2
+            if middle:
+                self._write(block[:middle], predictions[:middle], model_id)
+                self._write(block[middle:], predictions[middle:], model_id)
+                return
+            if isinstance(predictions, list):
+                model_id = fields_of(predictions[0]).get("model_id")
+            self._letters.write_row(block.rows()[0], unwritten(error, model_id), block.place)
 
 
 class WriteBlockLetters(WriteLetters):

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy
 
-from headrace.beam.job.output import BLOCKS, KINDS, Part, as_line
+from headrace.beam.job.json_lines import as_line
+from headrace.beam.job.output import BLOCKS, KINDS, Part
 from headrace.beam.job.positions import Places
 from headrace.beam.job.publishing import sync_folder
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
-import math
 import os
 import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import timedelta
 from typing import Any, BinaryIO, NamedTuple
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
-from headrace.beam.job.durations import duration_text
 from headrace.beam.job.files import absolute, dead_letters_path, failed_path, location, output_format
+from headrace.beam.job.json_lines import as_line
 from headrace.beam.job.messages import Messages
 from headrace.beam.job.publishing import Move, PublishError, earlier_of, put_in_place
 from headrace.beam.job.text import lines
@@ -287,48 +284,6 @@ def write_manifest(path: str, parts: list[str]) -> None:
     """Lists the parts that make up the output, each as JSON."""
     with create(path) as file:
         file.write(json.dumps(parts).encode())
-
-
-def as_line(record: Any) -> bytes:
-    """A record, or another value, as a line of JSON.
-
-    NaN and infinities are null, bytes base64, arrays as lists, the unknown as text.
-    """
-    try:
-        text = _encode(record)
-    except (ValueError, TypeError):
-        text = _encode(_plain(record))
-    # A lone surrogate, which UTF-8 does not have, becomes \udXXX: the escape that JSON has for it.
-    return text.encode("utf-8", "backslashreplace") + b"\n"
-
-
-def _known(value: Any) -> Any:
-    """Something that JSON does not know as something that it does."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return base64.b64encode(value).decode("ascii")
-    # Arrays and tensors, their scalars, dates, pydantic's; TensorFlow's tensors become arrays first.
-    for method in ("tolist", "item", "isoformat", "model_dump", "numpy"):
-        if callable(getattr(value, method, None)) and not isinstance(value, type):
-            return getattr(value, method)()
-    if isinstance(value, timedelta):
-        return duration_text(value)
-    return list(value) if isinstance(value, set | frozenset) else str(value)
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_known).encode
-
-
-def _plain(value: Any) -> Any:
-    """The slow way, for values that hold what even ``default`` of JSONEncoder is not asked about."""
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key if isinstance(key, str | int) else str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return _plain(_known(value))
 
 
 def create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> BinaryIO:

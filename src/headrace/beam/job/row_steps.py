@@ -13,6 +13,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.job.durable import DurablePartWriter
 from headrace.beam.job.files import Source
+from headrace.beam.job.json_lines import NoJsonError
 from headrace.beam.job.output import PartWriter
 from headrace.beam.job.positions import Places, place_at
 from headrace.beam.job.reading import read_rows
@@ -20,6 +21,9 @@ from headrace.beam.job.resume import load_done
 from headrace.beam.job.retry import read_letters
 from headrace.beam.job.rows import BrokenLine, Placed, Row, fields_of, place_of, row_of
 from headrace.core.config import BatchingConfig
+from headrace.core.errors import as_type_name
+from headrace.core.result import Caught
+from headrace.failures.device import device_loss
 
 cancelled: set[str] = set()
 """The folders of the jobs of this process that have been cancelled."""
@@ -128,23 +132,6 @@ class _WriteLines(WriteParts):
         self._part.write(line, what, place)
 
 
-class WritePredictions(_WriteLines):
-    """Writes (row, prediction) pairs."""
-
-    predictions = True
-
-    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
-        super().__init__(folder, resume=resume)
-        self._keep = keep
-
-    def process(self, pair: tuple[Any, Any]) -> None:
-        """Writes a line."""
-        element, prediction = pair
-        row: Any = element if type(element) is dict else row_of(element)
-        kept = row if self._keep is None else {name: row.get(name) for name in self._keep}
-        self._write({**kept, **fields_of(prediction)}, "predictions", self.place(element))
-
-
 class WriteLetters(_WriteLines):
     """Writes dead letters."""
 
@@ -168,6 +155,67 @@ class WriteLetters(_WriteLines):
             "model_id": letter.model_id,
         }
         self._write(line, f"{line['stage']} {letter.error_type}", place)
+
+
+def unwritten(error: NoJsonError, model_id: str | None) -> beam.Row:
+    """What is known of a prediction that cannot be written, as of other dead letters.
+
+    Raises:
+        Exception: not the prediction is to blame, but a device that is lost.
+    """
+    cause = error.__cause__ or error
+    if device_loss(cause) is not None:
+        raise cause
+    return beam.Row(
+        stage="writing",
+        index=0,
+        error_type=as_type_name(cause),
+        message=f"the prediction cannot be written as JSON: {cause}",
+        traceback="".join(Caught.of(cause).lines),
+        attempts=1,
+        model_id=model_id,
+    )
+
+
+class WithLetters(WriteParts):
+    """Writes predictions, and dead letters of rows whose prediction cannot be written."""
+
+    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
+        super().__init__(folder, resume=resume)
+        self._keep = keep
+        self._letters = WriteLetters(folder, resume=resume)
+
+    def start_bundle(self) -> None:
+        """Begins the parts."""
+        super().start_bundle()
+        self._letters.start_bundle()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Ends them."""
+        yield from super().finish_bundle()
+        yield from self._letters.finish_bundle()
+
+    def teardown(self) -> None:
+        """As of its class."""
+        super().teardown()
+        self._letters.teardown()
+
+
+class WritePredictions(WithLetters, _WriteLines):
+    """Writes (row, prediction) pairs."""
+
+    predictions = True
+
+    def process(self, pair: tuple[Any, Any]) -> None:
+        """Writes a line."""
+        element, prediction = pair
+        row: Any = element if type(element) is dict else row_of(element)
+        kept = row if self._keep is None else {name: row.get(name) for name in self._keep}
+        fields, place = fields_of(prediction), self.place(element)
+        try:
+            self._write({**kept, **fields}, "predictions", place)
+        except NoJsonError as error:
+            self._letters.write_row(row, unwritten(error, fields.get("model_id")), place)
 
 
 class WriteSkipped(_WriteLines):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from headrace.beam.job.json_lines import Endless, is_endless
 from headrace.core.answer import SKIP
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
@@ -101,6 +102,7 @@ def over_rows(
     if keyed:
         before.append(_key_to_row)
         after = [_key_to_value, *after, _without_key] if after else after
+    after.append(_with_an_end)
     rows: Any = _by_column(plan.handler) if keyed else _OverRows(plan.handler)
     for function in reversed(before):
         rows = rows.with_preprocess_fn(function)
@@ -278,6 +280,11 @@ def _without_key(pair: tuple[Any, Any]) -> tuple[Any, Any]:
     """Postprocessing functions that leave (key, prediction) pairs leave the key, too, which is in the row already."""
     row, value = pair
     return (row, value[1]) if type(value) is tuple and len(value) == 2 else pair
+
+
+def _with_an_end(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    value = pair[1]
+    return (pair[0], Endless()) if type(value) in (dict, list, tuple) and is_endless(value) else pair
 
 
 def _refuse_unfit(handler: Any) -> None:
