@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from headrace.beam.job.durations import duration_text
-from headrace.beam.job.output import as_line
+from headrace.beam.job.json_lines import as_line
 
 
 @pytest.mark.parametrize(

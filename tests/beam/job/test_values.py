@@ -138,7 +138,7 @@ if sys.argv[2] == "without":
 else:
     import pandas
 from headrace.beam.job.files import Source
-from headrace.beam.job.output import as_line
+from headrace.beam.job.json_lines import as_line
 from headrace.beam.job.reading import read_rows
 
 for row in read_rows(Source(sys.argv[1], "parquet"), {}):
