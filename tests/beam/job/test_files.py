@@ -1,18 +1,14 @@
 """Files are found, their beginnings looked at, and their rows read one by one, whatever is wrong with some of them."""
 
-import bz2
 import csv
 import gzip
 import json
-import lzma
 import subprocess
-import zlib
 from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
-import zstandard
 
 from headrace.beam.job.files import Source, absolute, dead_letters_path, match, output_format
 from headrace.beam.job.reading import Head, peek, read_rows
@@ -120,33 +116,6 @@ def test_a_line_in_many_pieces():
     pieces = iter([*[b"x" * 64] * 600_000, b"\ny"])
     file = SimpleNamespace(read=lambda _: next(pieces, b""))
     assert [len(line) for line in lines(file)] == [64 * 600_000, 1]
-
-
-@pytest.mark.parametrize(
-    ("extension", "compress"),
-    [
-        ("gz", gzip.compress),
-        ("bz2", bz2.compress),
-        ("xz", lzma.compress),
-        ("deflate", zlib.compress),
-        ("zst", zstandard.compress),
-        ("zst", lambda content: zstandard.compress(content[:100]) + zstandard.compress(content[100:])),
-    ],
-)
-def test_compressed_files(write, extension, compress):
-    write(f"a.csv.{extension}", compress(b"a,b\n" + b"1,x\n" * 1000))
-    assert rows_of(f"a.csv.{extension}") == [{"a": 1, "b": "x"}] * 1000
-
-
-@pytest.mark.parametrize(
-    ("extension", "compress"),
-    [("gz", gzip.compress), ("bz2", bz2.compress), ("deflate", zlib.compress), ("zst", zstandard.compress)],
-)
-def test_a_compressed_file_that_breaks_off_is_no_shorter_file(write, extension, compress):
-    whole = compress("".join(f"{n}\n" for n in range(300_000)).encode())
-    path = write(f"a.csv.{extension}", whole[: len(whole) // 2])
-    with pytest.raises(EOFError):
-        list(read_rows(Source(path, "csv"), {}))
 
 
 def test_csv_fields_with_quotes_line_ends_and_a_byte_order_mark(write):

@@ -1,6 +1,7 @@
 """A job runs as a pipeline: every row comes out once, in order, or nothing comes out at all."""
 
 import json
+import lzma
 import os
 import threading
 from collections import Counter
@@ -168,13 +169,18 @@ def test_a_model_that_does_not_load_leaves_everything_as_it_was(make, tmp_path, 
     assert (tmp_path / "out.jsonl").read_text() == "old\n"
 
 
-def test_a_file_that_breaks_off_leaves_everything_as_it_was(make, tmp_path):
-    job = make([0, 2])
-    (tmp_path / "in1.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
+@pytest.mark.parametrize("resume", [None, {"job": 1}], ids=["", "resume"])
+@pytest.mark.parametrize(
+    ("name", "content"), [("in1.jsonl.gz", b"\x1f\x8b\x08"), ("in1.jsonl.xz", lzma.compress(b'{"n": 4}\n') + b"{}")]
+)
+def test_a_file_that_breaks_off_or_goes_on_leaves_everything_as_it_was(make, tmp_path, name, content, resume):
+    job = make([0, 2], resume=resume)
+    (tmp_path / name).write_bytes(content)
     run = Run(replace(job, sources=match([str(tmp_path / "in*")])))
-    with pytest.raises(OSError, match=r"cannot read .*in1\.jsonl\.gz as jsonl"):
+    with pytest.raises(OSError, match=rf"cannot read .*{name} as jsonl"):
         run.execute()
-    assert sorted(os.listdir(tmp_path)) == ["in0.jsonl", "in1.jsonl.gz", "out.jsonl"]
+    assert sorted(os.listdir(tmp_path))[-3:] == ["in0.jsonl", name, "out.jsonl"]
+    assert (tmp_path / "out.jsonl").read_text() == "old\n"
 
 
 def test_a_cancelled_run_leaves_everything_as_it_was(make, tmp_path):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import os
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from headrace.beam.job import pipes
+from headrace.beam.job.compression import decompressed
 from headrace.core.errors import ConfigurationError
 
 _FORMATS = {
@@ -160,69 +157,15 @@ def _format_of(path: str) -> str:
 
 @contextmanager
 def open_source(source: Source) -> Iterator[BinaryIO]:
-    """The file, uncompressed; one that breaks off is an error, not a shorter file, as it is to Beam.
+    """The file, uncompressed; one that breaks off, or goes on as something else, is an error, as it is not to Beam.
 
     Raises:
         OSError: it cannot be opened.
     """
-    compression = CompressionTypes.detect_compression_type(source.path)
+    compression, seekable = CompressionTypes.detect_compression_type(source.path), source.format == "parquet"
     if pipes.is_pipe(source.path):
         with pipes.opened(source.path) as pipe:
-            yield _decompressed(pipe, compression)
+            yield decompressed(pipe, compression, seekable=seekable)
         return
     with FileSystems.open(source.path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
-        yield _decompressed(file, compression)
-
-
-def _decompressed(file: Any, compression: str) -> BinaryIO:
-    openers: dict[str, Callable[[Any], Any]] = {
-        CompressionTypes.GZIP: gzip.open,
-        CompressionTypes.BZIP2: bz2.open,
-        CompressionTypes.LZMA: lzma.open,
-        CompressionTypes.DEFLATE: lambda file: _Decompressed(file, zlib.decompressobj),
-        CompressionTypes.ZSTD: lambda file: _Decompressed(file, _zstd),
-    }
-    opened: BinaryIO = openers.get(compression, lambda file: file)(file)
-    return opened
-
-
-def _zstd() -> Any:
-    import zstandard  # noqa: PLC0415 - only where there is such a file
-
-    return zstandard.ZstdDecompressor().decompressobj()
-
-
-class _Decompressed:
-    """A file, decompressed piece by piece, for what Python's library has no files of.
-
-    Args:
-        file: open for reading.
-        make: makes an object that decompresses one stream; several may follow each other.
-    """
-
-    def __init__(self, file: Any, make: Callable[[], Any]) -> None:
-        self._file = file
-        self._make = make
-        self._stream = make()
-        self._is_within = False
-
-    def read(self, size: int) -> bytes:
-        """Some bytes; none at the end.
-
-        Raises:
-            EOFError: the file ends within a stream.
-        """
-        while True:
-            if self._stream.eof:
-                rest, self._stream = self._stream.unused_data, self._make()
-                self._is_within = False
-            else:
-                rest = b""
-            chunk = rest or self._file.read(size)
-            if not chunk and self._is_within:
-                raise EOFError("the compressed file ends before its end marker")
-            if not chunk:
-                return b""
-            self._is_within = True
-            if text := self._stream.decompress(chunk):
-                return bytes(text)
+        yield decompressed(file, compression, seekable=seekable)
