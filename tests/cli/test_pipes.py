@@ -122,9 +122,36 @@ def test_neither_files_nor_pipes(folder, run, headrace, handlers):
     assert retried.error.endswith("is a pipe; write the dead letters that come through it to a file.")
 
 
-def test_nothing_to_read_is_said(folder, run):
+@pytest.mark.parametrize("name", ["{}", "/dev/null", "in.csv {}", "{}.gz"])
+def test_a_pipe_that_ends_without_a_byte_replaces_nothing(folder, run, name):
+    """What should have written into it has failed."""
+    folder.write("in.csv", "a,b\n1,2\n")
+    folder.write("p.jsonl", "old\n")
     with pipe(b"") as path:
-        for name in (path, "/dev/null"):
+        if name.endswith(".gz"):
+            os.symlink(path, path := folder.path / "in.gz")
+            name = "{}"
+        result = run(*name.format(path).split(), "--format", "csv")
+    assert (result.code, result.out) == (3, "")
+    assert "the command that writes into it has most likely failed; run it by itself to see why." in result.error
+    assert [path for path in folder.names() if path != "in.gz"] == ["in.csv", "p.jsonl"]
+    assert (folder.path / "p.jsonl").read_text() == "old\n"
+
+
+def test_standard_input_that_ends_without_a_byte(folder, command, handlers):
+    folder.write("p.jsonl", "old\n")
+    arguments = ("run", "-", "--handler", f"{handlers}:Add", "--format", "csv", "--output", "p.jsonl")
+    process = command(*arguments, stdin=subprocess.PIPE)
+    assert process.communicate("", DEADLINE)[1].startswith("error: not a byte came through -: the command")
+    assert process.returncode == 3
+    assert (folder.path / "p.jsonl").read_text() == "old\n"
+
+
+def test_no_rows_are_said(folder, run):
+    """Of a pipe, and of an empty file that the shell has opened."""
+    folder.write("empty.csv", "")
+    with pipe(b"\n") as path, open("empty.csv") as empty:
+        for name in (path, f"/dev/fd/{empty.fileno()}"):
             result = run(name, "--format", "jsonl")
             assert (result.code, result.err) == (0, "warning: there are no rows in the input.\n")
     assert folder.rows("p.jsonl") == []

@@ -15,8 +15,8 @@ from headrace.cli.errors import report_error
 from headrace.cli.run import INTERRUPTED, MISUSED, Words, execute
 
 _EXIT_CODES = (
-    "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 3 too many rows failed, 130 "
-    "interrupted."
+    "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 3 too many rows failed or a "
+    "pipe was empty, 130 interrupted."
 )
 
 _RUN = "\n\n".join(

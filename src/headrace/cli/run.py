@@ -77,7 +77,7 @@ def execute(words: Words) -> int:
             if not signals.received:
                 own_words = isinstance(error, ValueError) and str(error)
                 message = str(error) if own_words else f"{as_type_name(error)}: {error}"
-                return _fail(errors, MISUSED, message, error, verbose=words.verbose)
+                return _fail(errors, _code_of(error), message, error, verbose=words.verbose)
         return _interrupted(errors, signals)
 
 
@@ -152,7 +152,8 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
     if isinstance(worker.error, ConfigurationError):
         raise worker.error
     if worker.error is not None:
-        return _fail(errors, FAILED, _why(run, worker.error), worker.error, verbose=words.verbose)
+        code = FAILED if run.was_fed else REFUSED
+        return _fail(errors, code, _why(run, worker.error), worker.error, verbose=words.verbose)
     report = worker.report
     figures = totals if totals.batches else report.totals
     written = {} if report.refusal else {"written": run.output.path}
@@ -165,6 +166,12 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
     if not report.rows:
         report_error(errors, "there are no rows in the input.", "warning")
     return 0
+
+
+def _code_of(error: BaseException) -> int:
+    from headrace.beam.job.pipes import EmptyPipeError  # noqa: PLC0415 - as above
+
+    return REFUSED if isinstance(error, EmptyPipeError) else MISUSED
 
 
 def _why(run: Any, error: BaseException) -> str:

@@ -22,7 +22,7 @@ from apache_beam.transforms.combiners import ToListCombineFn
 from headrace.beam.job.files import Source, location
 from headrace.beam.job.messages import Messages
 from headrace.beam.job.output import Output, Part, write_manifest
-from headrace.beam.job.pipes import is_pipe
+from headrace.beam.job.pipes import is_pipe, was_silent
 from headrace.beam.job.resume import ResumableOutput
 from headrace.beam.job.row_steps import (
     Read,
@@ -133,6 +133,7 @@ class Run:
     def __init__(self, job: Job) -> None:
         _refuse_no_share(job.threshold)
         self._threshold = job.threshold
+        self._sources = job.sources
         self.output = (
             Output(job.output, job.dead_letters)
             if job.resume is None
@@ -190,6 +191,11 @@ class Run:
             skipped=sum(sum(part.counts.values()) for part in none),
         )
         return report._replace(refusal=too_many(report.failed, report.rows - report.skipped, self._threshold))
+
+    @property
+    def was_fed(self) -> bool:
+        """Whether something came through each pipe that was read."""
+        return not any(was_silent(source.path) for source in self._sources)
 
     def cancel(self) -> None:
         """Makes ``execute``, which another thread is in, end soon."""

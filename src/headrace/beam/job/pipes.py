@@ -16,6 +16,10 @@ _ALSO_STDIN = ("-", "/dev/fd/0", "/proc/self/fd/0")
 _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
+class EmptyPipeError(ConfigurationError):
+    """A pipe ended without a byte."""
+
+
 class Pipe:
     """What comes through a pipe; its beginning can be read again and again, until it is taken.
 
@@ -29,9 +33,16 @@ class Pipe:
         self._seen = io.BytesIO()
         self.is_taken = False
         """Whether the next reading is the last one."""
+        self.is_silent = False
+        """Whether it has ended without a byte."""
+        self._has_begun = False
 
     def read(self, size: int) -> bytes:
-        """At most ``size`` bytes, as soon as there are any; none at the end."""
+        """At most ``size`` bytes, as soon as there are any; none at the end.
+
+        Raises:
+            EmptyPipeError: there have been none at all.
+        """
         if seen := self._seen.read(size):
             return seen
         if self._descriptor is None:
@@ -41,11 +52,22 @@ class Pipe:
         except BlockingIOError:  # whoever shares it wants it so
             select.select([self._descriptor], [], [])
             return self.read(size)
+        self._refuse_silence(self._descriptor, chunk)
         if self.is_taken:
             self._seen = io.BytesIO()
         else:
             self._seen.write(chunk)
         return chunk
+
+    def _refuse_silence(self, descriptor: int, chunk: bytes) -> None:
+        """An empty file that somebody has opened for this process is as good as its path."""
+        self._has_begun = self._has_begun or bool(chunk)
+        self.is_silent = not self._has_begun and not stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if self.is_silent:
+            raise EmptyPipeError(
+                f"not a byte came through {as_name(self._path)}: the command that writes into it has most likely "
+                "failed; run it by itself to see why. If there are no rows on purpose, give an empty file."
+            )
 
     def rewind(self) -> None:
         """Goes back to the beginning."""
@@ -59,11 +81,17 @@ class Pipe:
 
 _pipes: dict[str, Pipe] = {}
 """Those that this process was given, by their paths."""
+_silent: set[str] = set()
 
 
 def as_path(name: str) -> str:
     """The path of what the user names; standard input has several names."""
     return STDIN if name in _ALSO_STDIN else name
+
+
+def as_name(path: str) -> str:
+    """What to call a path in a message: the shortest of the names of standard input."""
+    return _ALSO_STDIN[0] if path == STDIN else path
 
 
 def is_pipe(path: str) -> bool:
@@ -77,6 +105,7 @@ def expect(path: str) -> None:
     Raises:
         ConfigurationError: it is neither a file nor a pipe.
     """
+    _silent.discard(path)
     if is_pipe(path):
         _pipes[path] = Pipe(path)
     elif _is(path, stat.S_ISCHR, stat.S_ISBLK, stat.S_ISSOCK):
@@ -106,6 +135,13 @@ def opened(path: str) -> Iterator[Pipe]:
         if pipe.is_taken:
             _pipes.pop(path, None)
             pipe.close()
+            if pipe.is_silent:
+                _silent.add(path)
+
+
+def was_silent(path: str) -> bool:
+    """Whether this is a pipe that was read, and through which not a byte came."""
+    return path in _silent
 
 
 def _is(path: str, *kinds: Callable[[int], bool]) -> bool:

@@ -36,7 +36,8 @@ def peek(sources: Iterable[Source]) -> Head:
     """Looks at the beginning of the input.
 
     Raises:
-        ConfigurationError: it cannot be read; the message says which file and why.
+        ConfigurationError: it cannot be read; the message says which file and why. An EmptyPipeError, if a pipe that
+            had to be read for it ends without a byte.
     """
     columns: tuple[str, ...] = ()
     numbers: dict[str, type] | None = None
@@ -47,6 +48,8 @@ def peek(sources: Iterable[Source]) -> Head:
                 numbers = _number_columns(source)
             if "://" not in source.path and not pipes.is_pipe(source.path):
                 _refuse_unfit(source)
+        except pipes.EmptyPipeError:
+            raise
         except Exception as error:
             raise ConfigurationError(f"cannot read {source.path} as {source.format}: {error}") from error
     return Head(columns, numbers or {})
