@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import PredictionCountError, PredictionResult
-from headrace.core.conversion import FLOAT32_MAX, column_numbers, parsed, single_output, to_numbers, to_results
+from headrace.core.conversion import (
+    FLOAT32_MAX,
+    column_numbers,
+    in_groups,
+    parsed,
+    single_output,
+    to_numbers,
+    to_results,
+)
 
 
 def test_each_example_stands_beside_its_prediction():
@@ -20,6 +28,20 @@ def test_each_example_stands_beside_its_prediction():
         PredictionResult("a", 1, "model"),
         PredictionResult("b", 2, "model"),
     ]
+
+
+@given(st.lists(st.one_of(st.booleans(), st.integers(0, 2), st.sampled_from([0.0, 1.0, "a", "b"])), max_size=8))
+def test_a_call_has_examples_of_one_kind_only_and_each_gets_its_own_prediction(batch):
+    calls = []
+
+    def predict(alike):
+        calls.append(list(alike))
+        return [str(example) for example in alike]
+
+    assert in_groups(batch, type, predict) == list(map(str, batch))
+    assert sorted(map(repr, calls)) == sorted(
+        repr([one for one in batch if type(one) is kind]) for kind in set(map(type, batch))
+    )
 
 
 def test_any_iterable_of_predictions_will_do():

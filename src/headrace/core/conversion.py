@@ -61,11 +61,12 @@ def in_groups(batch: Sequence[Any], kind: Callable[[Any], Hashable], predict: Ca
     Raises:
         PredictionCountError: there are several kinds, and of one ``predict`` gave a wrong number of predictions.
     """
-    groups: dict[Hashable, list[int]] = {}
-    for place, example in enumerate(batch):
-        groups.setdefault(kind(example), []).append(place)
-    if len(groups) == 1:
+    kinds = list(map(kind, batch))
+    if kinds and kinds.count(kinds[0]) == len(kinds):  # nearly always; half the time that hashing them takes
         return predict(batch)
+    groups: dict[Hashable, list[int]] = {}
+    for place, its_kind in enumerate(kinds):
+        groups.setdefault(its_kind, []).append(place)
     predictions: list[Any] = [None] * len(batch)
     for places in groups.values():
         answer = predict([batch[place] for place in places])

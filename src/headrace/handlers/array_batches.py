@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ except ImportError as error:
 __all__ = ["fitted", "stacked_alike"]
 
 Array = numpy.ndarray[Any, Any]
+
+_kind = operator.attrgetter("dtype", "shape")
 
 
 def stacked_alike(
@@ -76,7 +79,3 @@ def _numbers(array: Array) -> Array | None:
     if array.dtype.kind == "O" and all(isinstance(item, int | float | numpy.number) for item in array.flat):
         array = numpy.array(array.tolist())
     return array if array.dtype.kind in "biuf" else None
-
-
-def _kind(array: Array) -> tuple[Any, Any]:
-    return array.dtype, array.shape

@@ -188,8 +188,10 @@ def kind_of(example: Any) -> tuple[Any, ...]:
     Raises:
         TypeError: the example is made of something else.
     """
+    if isinstance(example, torch.Tensor):  # which is asked before as it costs a third of what asking for a mapping does
+        return example.shape, example.dtype
     if isinstance(example, Mapping):
-        return tuple((name, *_kind(example[name])) for name in sorted(example))
+        return tuple([(name, *_kind(example[name])) for name in sorted(example)])
     return _kind(example)
 
 
