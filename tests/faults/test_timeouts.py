@@ -211,6 +211,31 @@ def test_what_others_do_before_they_load_a_model_of_the_machines_does_not_count(
     assert [(key, one.inference) for key, one in outcomes] == [(key, 2 * n) for key, n in pairs]
 
 
+@pytest.mark.usefixtures("runtime")
+@pytest.mark.parametrize(("bad", "failed", "timeouts"), [([13], 1, 3), (range(64), 64, 6)])
+def test_in_the_machines_hosts_models_by_key_cost_no_more_timeouts(counted, bad, failed, timeouts):
+    """The batch, a part of it, and then one by one."""
+    handler = FaultyHandler(counted.then(hang_holding_gil), *bad, model_copies=2)
+    outcomes = run(KeyedModelHandler([KeyModelMapping(["a"], handler)]), [("a", n) for n in range(64)])
+    failures = [one for one in outcomes if isinstance(one, Failure)]
+    assert [type(one.error) for one in failures] == [TimeoutError] * failed
+    assert {one.element for one in failures} == {("a", n) for n in bad}
+    assert [one[1].inference for one in outcomes if not isinstance(one, Failure)] == [
+        2 * n for n in range(64) if n not in bad
+    ]
+    assert counted.count() == timeouts
+
+
+@pytest.mark.usefixtures("runtime")
+def test_batches_by_key_that_take_too_long_for_the_machines_hosts_become_smaller(counted):
+    handler = KeyedModelHandler([KeyModelMapping(["a"], Crowded(counted.then(hang_holding_gil), model_copies=2))])
+    batching = BatchingConfig(min_batch_size=32, max_batch_size=32)
+    rows = [("a", n) for n in range(512)]
+    sizes = [size for _, size in predict(handler, rows, timeout=TIMEOUT, on_failure="yield", batching=batching)]
+    assert max(sizes) <= 8
+    assert counted.count() <= 12
+
+
 def test_dying_in_loading(counted):
     """A death may be an outsider's doing, so it is tried a second time."""
     outcomes = run(FaultyLoadHandler(counted.then(os.abort)), size=4)

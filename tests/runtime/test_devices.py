@@ -69,8 +69,9 @@ def test_in_inference(caught, retry):
         worker.close()
 
 
-@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
-def test_an_endpoint_that_has_lost_its_device_costs_this_process_nothing():
+def client():
+    """A handler of an endpoint that has lost its device; of Beam's, which has such handlers since 2.65."""
+
     class Client(incumbent.RemoteModelHandler):
         def create_client(self):
             return None
@@ -80,10 +81,36 @@ def test_an_endpoint_that_has_lost_its_device_costs_this_process_nothing():
                 raise RuntimeError(SAID)
             return batch
 
-    handler = Client("namespace", num_retries=0, throttle_delay_secs=0)
-    outcomes = list(predict(handler, range(6), batching=BatchingConfig(2, 2), on_failure="yield"))
+    return Client("namespace", num_retries=0, throttle_delay_secs=0)
+
+
+@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
+def test_an_endpoint_that_has_lost_its_device_costs_this_process_nothing():
+    outcomes = list(predict(client(), range(6), batching=BatchingConfig(2, 2), on_failure="yield"))
     assert [one for one in outcomes if not isinstance(one, Failure)] == [0, 1, 4, 5]
     assert [str(one.error) for one in outcomes[2:4]] == [SAID, SAID]
+
+
+@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
+@pytest.mark.parametrize("isolate", [False, True])
+def test_nor_does_one_beside_models_of_this_process(isolate):
+    mappings = [KeyModelMapping(["there"], client()), KeyModelMapping(["here"], DoublingHandler())]
+    pairs = [("there", 3), ("there", 4), ("here", 3), ("here", 4)]
+    outcomes = list(
+        predict(KeyedModelHandler(mappings), pairs, isolate=isolate, batching=BatchingConfig(1, 1), on_failure="yield")
+    )
+    assert str(outcomes[0].error) == SAID
+    assert outcomes[1] == ("there", 4)
+    assert [one.inference for _, one in outcomes[2:]] == [6, 8]
+    with pytest.raises(RuntimeError, match=f"^{SAID}"):
+        list(predict(KeyedModelHandler(mappings), pairs, isolate=isolate))
+
+
+@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
+def test_beside_an_endpoint_this_process_may_lose_its_own():
+    mappings = [KeyModelMapping(["there"], client()), KeyModelMapping(["here"], DeviceLosingHandler(13))]
+    with pytest.raises(DeviceLostError, match=CURE):
+        list(predict(KeyedModelHandler(mappings), [("there", 4), ("here", 13)], on_failure="yield"))
 
 
 def test_in_a_search():

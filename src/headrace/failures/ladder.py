@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from headrace.core.errors import HostDiedError, PredictionCountError
 from headrace.core.result import Caught
-from headrace.failures.bisect import bisect
 from headrace.failures.breaker import CALLS, HOSTS, OUTAGES, TIMEOUTS, CircuitBreaker
 from headrace.failures.memory import free_memory, is_out_of_memory
+from headrace.failures.overruns import NOTHING_KNOWN, Overruns, Search
 from headrace.failures.probe import probe
 from headrace.failures.retry import Patience
 
@@ -116,7 +116,13 @@ def _is_handlers(error: BaseException) -> bool:
 
 
 def climb(
-    size: int, failure: Caught, attempt: Callable[[int, int], ResultT | Caught], choose: Choose, probes: Probes
+    size: int,
+    failure: Caught,
+    attempt: Callable[[int, int], ResultT | Caught],
+    choose: Choose,
+    probes: Probes,
+    *,
+    overruns: Overruns = NOTHING_KNOWN,
 ) -> Iterator[Sequence[Part]]:
     """Does what the failure of a batch asks for, and those that follow, until each element has an answer.
 
@@ -126,6 +132,7 @@ def climb(
         attempt: calls the model with the elements from one place up to another; a Caught is what it raised.
         choose: decides what comes after a failure. Within a search only AGAIN and RAISE count.
         probes: says what is tried alone, where that is decided.
+        overruns: what a search needs for calls that take too long.
 
     Yields:
         Parts in their order, which together are the batch: at once all that has come of one call and the search after
@@ -152,6 +159,7 @@ def climb(
             if rung is not Rung.AGAIN:
                 return answer, rung
 
+    search = Search(lambda begin, end: persist(begin, end)[0], _is_handlers, overruns)
     start, step = 0, size
     while start < size:
         stop = min(start + step, size)
@@ -161,13 +169,10 @@ def climb(
             continue
         parts: list[tuple[int, int, ResultT | Caught]] = [(start, stop, answer)]
         if isinstance(answer, Caught) and rung is Rung.SEARCH:
-            parts = list(bisect(start, stop, lambda begin, end: persist(begin, end)[0], answer, _is_handlers))
+            parts = list(search.among(start, stop, answer))
         elif isinstance(answer, Caught) and rung is Rung.PROBE and stop - start > 1:
             places = probes(stop - start, answer.error)
-            tried = probe(
-                start, stop, places, lambda begin, end: persist(begin, end)[0], answer, is_of_all=_is_handlers
-            )
-            parts = list(tried)
+            parts = list(probe(start, stop, places, search.attempt, answer, search=search.among))
         tries = list(accumulate(calls[start:stop], initial=before))[1:]
         yield [Part(*part, tries[part[0] - start]) for part in parts]
         start, before = stop, tries[-1]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from headrace.core.result import Caught
-from headrace.failures.bisect import bisect
 
 ResultT = TypeVar("ResultT")
 
@@ -18,7 +17,7 @@ def probe(
     attempt: Callable[[int, int], ResultT | Caught],
     caught: Caught,
     *,
-    is_of_all: Callable[[BaseException], bool] = lambda _: False,
+    search: Callable[[int, int, Caught], Iterator[tuple[int, int, ResultT | Caught]]],
 ) -> Iterator[tuple[int, int, ResultT | Caught]]:
     """Tries elements alone until one succeeds; then searches what has not been tried, else gives it up.
 
@@ -28,7 +27,7 @@ def probe(
         places: of the elements to be tried, counted from the start of the batch.
         attempt: runs the elements from one place up to another; returns their result, or the exception they raised.
         caught: what the whole batch raised.
-        is_of_all: whether an exception is no single element's fault; a part that raised such a one is not halved.
+        search: finds what is bad among elements whose attempt raised something, as ``bisect`` does.
 
     Yields:
         (start, stop, result) of consecutive parts, which together are the batch; of one that has been given up the
@@ -48,7 +47,7 @@ def probe(
         elif begin < end:
             answer = attempt(begin, end)
             if isinstance(answer, Caught):
-                yield from bisect(begin, end, attempt, answer, is_of_all)
+                yield from search(begin, end, answer)
             else:
                 yield begin, end, answer
         if end < stop:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from headrace.core.errors import DeviceLostError, HostDiedError
 from headrace.failures.device import device_loss, in_a_line
-from headrace.runtime.plan import is_client
+from headrace.runtime.plan import ONLY, is_client
 from headrace.runtime.session import SessionSpec
 
 _lost: dict[str, str] = {}
@@ -20,13 +21,20 @@ class DeviceLostInHostError(HostDiedError, DeviceLostError):
     retryable = False
 
 
-def catches(spec: SessionSpec, error: BaseException) -> bool:
+def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
     """Whether an exception is to become a failure of elements; otherwise the caller raises it.
+
+    Args:
+        spec: of the session.
+        error: the exception.
+        model: the name of the model that it is about, where it is about one.
 
     Raises:
         DeviceLostError: the exception says that this process has lost its device.
     """
-    is_of_endpoint = all(map(is_client, spec.plan.models.values()))  # whose device is not this process's
+    models = spec.plan.models
+    about = [models[model]] if model in models else models.values()
+    is_of_endpoint = all(map(is_client, about))  # whose device is not this process's
     culprit = device_loss(error) if isinstance(error, Exception) and not is_of_endpoint else None
     if culprit is not None and str(error) != _lost.get(spec.store):
         _lost[spec.store] = (
@@ -49,8 +57,8 @@ def check_device(spec: SessionSpec) -> None:
 
 
 @contextmanager
-def on_device(spec: SessionSpec) -> Iterator[None]:
-    """For what calls a handler and catches nothing itself.
+def on_device(spec: SessionSpec, model: Any = ONLY) -> Iterator[None]:
+    """For what calls the handler of that model and catches nothing itself.
 
     Raises:
         DeviceLostError: this process has lost its device, now or before.
@@ -59,5 +67,5 @@ def on_device(spec: SessionSpec) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        catches(spec, error)
+        catches(spec, error, model)
         raise

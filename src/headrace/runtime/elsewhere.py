@@ -9,6 +9,7 @@ from typing import Any
 from headrace.core.answer import SKIP
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
+from headrace.failures.overruns import overrun
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Loss
 from headrace.runtime.hosted_models import Answer, HostedModels
@@ -51,11 +52,17 @@ class HostedModel(ModelElsewhere):
             raise self._error(answer, len(rows))
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
+        for _, seconds in answer.observations:
+            self._models.note_call(self._name, seconds)
         self._tell(event for event in answer.events if not isinstance(event, _COUNTED_HERE))
         answers: list[Any] = [SKIP] * len(rows)
         for place, (_, prediction) in zip(answer.tags, predictions, strict=True):
             answers[place] = prediction
         return answers
+
+    def parts(self, count: int) -> int:
+        """See ``ModelElsewhere``."""
+        return self._models.parts_after_timeout(self._name, count)
 
     def _lost(self, loss: Loss, work: Work, rows: list[Any]) -> Answer:
         self._tell([HostLost(str(self._name), loss.timed_out, loss.ending)])
@@ -70,7 +77,7 @@ class HostedModel(ModelElsewhere):
     def _error(loss: Loss, count: int) -> Exception:
         text = f"the host {loss.ending} while it was running inference on {count} elements."
         died = HostOutOfMemoryError if loss.out_of_memory else HostDiedError
-        error = TimeoutError(text) if loss.timed_out else died(text)
+        error = overrun(text) if loss.timed_out else died(text)
         vars(error)["retryable"] = False  # this has been done, or would be too dear
         return error
 

@@ -16,7 +16,7 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
-from headrace.failures.outlast import Attempt, Lost, Sentence, outlast, parts_after_timeout, probe_hosts
+from headrace.failures.outlast import Attempt, Lost, Sentence, outlast, probe_hosts
 from headrace.hosting.exceptions import with_traceback_of
 from headrace.hosting.life import Call, Loss
 from headrace.hosting.progress import Doing
@@ -303,18 +303,13 @@ class HostedBundle:
             outlast,
             attempt=attempt,
             settles_alone=not task.work.preprocess,
-            parts=lambda count: self._parts(task, count),
+            parts=partial(self._models.parts_after_timeout, task.work.model),
             too_large=lambda positions: self._observe(task, positions, math.inf),
         )
         if not breaker.is_open:
             return search(everything, first)
         probes = breaker.probes(len(everything), TIMEOUTS if first.timed_out else HOSTS)
         return probe_hosts(probes, everything, first, attempt, search=search, is_hopeless=lambda: breaker.is_open)
-
-    def _parts(self, task: _Task, count: int) -> int:
-        """See ``parts_after_timeout``."""
-        call_secs = self._models.quickest_call_secs.get(task.work.model, math.inf)
-        return parts_after_timeout(count, call_secs, self._timeout_secs or math.inf)
 
     def _observe(self, task: _Task, positions: Sequence[int], seconds: float | None) -> None:
         """Tells the choice of sizes of a batch that failed, though its elements did not."""
@@ -357,7 +352,7 @@ class HostedBundle:
 
     def _give_up(self, task: _Task, stage: Stage, caught: Caught, index: int = 0) -> Iterator[Outcome]:
         """Failures for elements of which nothing more is known than what was sent; raises what is not caught."""
-        if not catches(self._spec, caught.error):
+        if not catches(self._spec, caught.error, task.work.model):
             raise with_traceback_of(*caught)
         stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
         for position, element in enumerate(task.batch.elements):

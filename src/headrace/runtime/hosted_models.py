@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from headrace.core.events import Event, HostLost
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.loads import LoadRecord
+from headrace.failures.outlast import parts_after_timeout
 from headrace.hosting.client import ModelHosts
 from headrace.hosting.life import Call, Loss
 from headrace.hosting.progress import Doing
@@ -54,7 +56,7 @@ class HostedModels:
         self._opening = LoadRecord(spec.clock.time_ns)
         self.asked_for: set[Any] = set()
         """The names of models that have been loaded."""
-        self.quickest_call_secs: dict[Any, float] = {}
+        self._quickest_call_secs: dict[Any, float] = {}
         """What the quickest batch of each model took."""
         self.breaker = CircuitBreaker()
         """Of preprocessing that comes before batching."""
@@ -107,7 +109,12 @@ class HostedModels:
     def note_call(self, name: Any, seconds: float | None) -> None:
         """Takes note of what a call of the model of that name took."""
         if seconds is not None:
-            self.quickest_call_secs[name] = min(seconds, self.quickest_call_secs.get(name, seconds))
+            self._quickest_call_secs[name] = min(seconds, self._quickest_call_secs.get(name, seconds))
+
+    def parts_after_timeout(self, name: Any, count: int) -> int:
+        """Into how many parts a group of so many elements is cut that took the model of that name too long."""
+        call_secs = self._quickest_call_secs.get(name, math.inf)
+        return parts_after_timeout(count, call_secs, self._timeout_secs or math.inf)
 
     def close(self) -> None:
         """Ends the hosts, or leaves them."""

@@ -154,6 +154,10 @@ class ModelElsewhere(ABC):
             Exception: what the handler raises there, or what became of the process.
         """
 
+    @abstractmethod
+    def parts(self, count: int) -> int:
+        """Into how many parts a batch of so many elements is cut that took too long; see ``parts_after_timeout``."""
+
 
 class Sizes(dict[Any, SizeController]):
     """What this process has learnt about the sizes of a transform's batches, by the names of the models."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -24,11 +25,12 @@ from headrace.core.events import (
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.ladder import Judge, Rung, climb
 from headrace.failures.memory import is_out_of_memory
+from headrace.failures.overruns import NOTHING_KNOWN, Overruns
 from headrace.failures.retry import Patience
 from headrace.runtime.devices import catches, check_device, on_device
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch
-from headrace.runtime.session import InferenceSession, SessionSpec
+from headrace.runtime.session import InferenceSession, ModelElsewhere, SessionSpec
 
 _LONGEST_SLEEP_SECS = 0.1
 """At a time, where somebody watches; no time limit makes sense that is not much longer."""
@@ -178,7 +180,7 @@ class Steps(Operations):
         Raises:
             Exception: it cannot be loaded.
         """
-        with on_device(self._spec), self._worker.model(name):
+        with on_device(self._spec, name), self._worker.model(name):
             pass
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
@@ -190,7 +192,7 @@ class Steps(Operations):
                     self._watch.loading(name)
                 model = stack.enter_context(self._worker.model(name))
             except BaseException as error:
-                if not catches(self._spec, error):
+                if not catches(self._spec, error, name):
                     raise
                 caught = Caught.of(error)
                 self._tell_failed(name, batch.total, error)
@@ -244,8 +246,12 @@ class Steps(Operations):
             searched = max(searched, stop) if rung in (Rung.SEARCH, Rung.PROBE) else searched
             return rung
 
+        def too_large(start: int, stop: int) -> None:
+            self._observe(name, batch.part(start, stop), math.inf)
+
         outcomes: list[Outcome] = []
-        for parts in climb(batch.total, failure, attempt, choose, judge.probes):
+        overruns = Overruns(model.parts, too_large) if isinstance(model, ModelElsewhere) else NOTHING_KNOWN
+        for parts in climb(batch.total, failure, attempt, choose, judge.probes, overruns=overruns):
             breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
             for start, stop, answer, tries in parts:
                 outcomes += self._settle(name, batch.part(start, stop), answer, tries)
@@ -258,7 +264,7 @@ class Steps(Operations):
                 self._watch.operation(Stage.INFERENCE, None, 0)
             predictions, event, seconds = self._worker.run(name, model, batch.elements)
         except BaseException as error:
-            if catches(self._spec, error):
+            if catches(self._spec, error, name):
                 return Caught.of(error)
             if not isinstance(error, Exception) or isinstance(error, DeviceLostError):
                 raise

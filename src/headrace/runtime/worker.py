@@ -119,7 +119,7 @@ class Worker(AnyWorker):
 
     def load(self, name: Any) -> None:
         """See ``AnyWorker``."""
-        with on_device(self.spec), self.model(name):
+        with on_device(self.spec, name), self.model(name):
             pass
 
     def names_in_use(self) -> set[Any]:
