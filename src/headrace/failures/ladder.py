@@ -12,7 +12,6 @@ from headrace.core.result import Caught
 from headrace.failures.breaker import CALLS, HOSTS, OUTAGES, TIMEOUTS, CircuitBreaker
 from headrace.failures.memory import free_memory, is_out_of_memory
 from headrace.failures.overruns import NOTHING_KNOWN, Overruns, Search
-from headrace.failures.probe import probe
 from headrace.failures.retry import Patience
 
 ResultT = TypeVar("ResultT")
@@ -171,8 +170,7 @@ def climb(
         if isinstance(answer, Caught) and rung is Rung.SEARCH:
             parts = list(search.among(start, stop, answer))
         elif isinstance(answer, Caught) and rung is Rung.PROBE and stop - start > 1:
-            places = probes(stop - start, answer.error)
-            parts = list(probe(start, stop, places, search.attempt, answer, search=search.among))
+            parts = list(search.of_few(start, stop, answer, probes(stop - start, answer.error)))
         tries = list(accumulate(calls[start:stop], initial=before))[1:]
         yield [Part(*part, tries[part[0] - start]) for part in parts]
         start, before = stop, tries[-1]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from headrace.core.result import Caught, Stage
 from headrace.failures.bisect import bisect
 from headrace.failures.outlast import TIMEOUTS_BORNE, Lost, Sentence, outlast
+from headrace.failures.probe import probe
 
 ResultT = TypeVar("ResultT")
 
@@ -56,7 +57,7 @@ class Search(Generic[ResultT]):
         is_of_all: Callable[[BaseException], bool],
         overruns: Overruns,
     ) -> None:
-        self.attempt = attempt
+        self._attempt = attempt
         self._is_of_all = is_of_all
         self._overruns = overruns
         self._alone: list[Caught] = []
@@ -69,6 +70,12 @@ class Search(Generic[ResultT]):
                 yield from self._among_slow(begin, end, answer)
             else:
                 yield begin, end, answer
+
+    def of_few(
+        self, start: int, stop: int, caught: Caught, places: Iterable[int]
+    ) -> Iterator[tuple[int, int, ResultT | Caught]]:
+        """See ``probe``."""
+        return probe(start, stop, places, self._attempt, caught, search=self.among)
 
     def _among_slow(self, start: int, stop: int, caught: Caught) -> Iterator[tuple[int, int, ResultT | Caught]]:
         tried: Iterator[tuple[Sequence[int], ResultT | Caught | Lost]] = outlast(
@@ -96,7 +103,7 @@ class Search(Generic[ResultT]):
     def _try(self, start: int, stop: int) -> ResultT | Caught:
         if len(self._alone) > TIMEOUTS_BORNE:
             return self._alone[-1]
-        answer = self.attempt(start, stop)
+        answer = self._attempt(start, stop)
         if stop - start == 1 and isinstance(answer, Caught) and is_overrun(answer.error):
             self._alone.append(answer)
         return answer
