@@ -95,7 +95,12 @@ def test_standard_input(folder, command, handlers):
         ),
         (["--format", "csv", "--runner", "PrismRunner"], CSV, "is a pipe, which can be read only once"),
         (["--format", "parquet"], "", "is a pipe, and Parquet has to be read from its end: write it to a file first."),
-        ([], CSV, "tells no format; add --format jsonl, csv or parquet."),
+        ([], CSV, "is a pipe, which tells no format; add --format jsonl or csv."),
+        (
+            ["--format", "jsonl"],
+            '{"a": "é"}\n'.encode("latin1"),
+            "if it is Latin-1, convert it: ... | iconv -f latin1 -t utf-8 | headrace run - --format jsonl ...",
+        ),
         (
             ["--format", "csv"],
             gzip.compress(b"a\n1\n", mtime=0),
@@ -110,6 +115,11 @@ def test_pipes_that_cannot_be_read(folder, run, arguments, content, error):
     assert (result.code, result.out) == (2, "")
     assert error in result.error
     assert folder.names() == []
+
+
+def test_standard_input_is_named_as_it_was(run):
+    assert run("-").error == "- is a pipe, which tells no format; add --format jsonl or csv."
+    assert run("-", "--format", "parquet").error.startswith("- is a pipe, and Parquet has to be read from its end")
 
 
 def test_neither_files_nor_pipes(folder, run, headrace, handlers):

@@ -75,7 +75,7 @@ def test_more_fail_than_may(folder, run, name, content, handler, resume):
 def test_kept_rows_are_told(folder, run):
     folder.write("in.jsonl", ROWS)
     error = run("--threshold", 0, "--resume").error
-    assert "(20 rows are done and kept; the same command with a higher --threshold writes them, and without " in error
+    assert "The same command with a higher --threshold writes them; to have all rows predicted again, " in error
 
 
 def test_all_may_fail_if_that_is_said(folder, run):

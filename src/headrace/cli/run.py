@@ -229,8 +229,8 @@ def _kept(run: Any, *, refused: bool = False) -> str:
         return ""
     if refused:
         return (
-            f" ({rows:,} rows are done and kept; the same command with a higher --threshold writes them, and without "
-            f"{run.output.folder} it begins anew.)"
+            f" ({rows:,} rows are done and kept in {run.output.folder}. The same command with a higher --threshold "
+            "writes them; to have all rows predicted again, delete that folder first.)"
         )
     return f" ({rows:,} rows are done and kept; the same command goes on from there.)"
 

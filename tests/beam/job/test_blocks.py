@@ -15,9 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.beam.job.block_reading import read_blocks
-from headrace.beam.job.files import Source
+from headrace.beam.job.files import Source, match
+from headrace.beam.job.pipeline import Job, Run
 from headrace.beam.job.positions import Places, place_at
+from headrace.beam.job.publishing import PublishError
 from headrace.beam.job.reading import read_rows
+from headrace.beam.job.rows import Examples
 from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 
@@ -287,6 +290,24 @@ def test_columns_of_the_names_of_our_own(both_ways, tmp_path):
 
 def test_in_a_host(both_ways, good, plain):
     both_ways(good, keep=["id"], isolate=True, handler=SklearnModelHandlerNumpy(plain))
+
+
+def test_an_output_may_have_the_name_of_a_file_of_our_own(tmp_path, plain, monkeypatch):
+    """What is joined does not replace the file that says which job the kept rows are of."""
+    path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(9)], b=list(range(9)))
+    examples = Examples(("a", "b"), ("a", "b"))
+    sources = match([str(path)])
+    job = Job(SklearnModelHandlerNumpy(plain), sources, str(tmp_path / "job.json"), examples, resume={"job": 1})
+
+    def refuse(moves):
+        raise PublishError("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace.beam.job.output.put_in_place", refuse)
+        with pytest.raises(PublishError):
+            Run(job).execute()
+    report = Run(job).execute()
+    assert (report.earlier, report.predictions) == (9, 9)
 
 
 class Halved(SklearnModelHandlerNumpy):

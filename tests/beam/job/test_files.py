@@ -271,6 +271,9 @@ def test_the_first_file_with_rows_tells_the_columns(write):
         ("a.jsonl", '"a"\n', "line 1: a row must be a JSON object, not str"),
         ("a.csv", "a,b,a\n", "the header has 'a' twice"),
         ("a.csv", b"a,M\xfcller\n1,2\n", "the header cannot be read: 'utf-8' codec"),
+        ("a.tsv", b"\xe9\n", "convert it: iconv -f latin1 -t utf-8 < "),
+        ("a.csv.gz", gzip.compress(b"\xe9\n"), "convert it: gzip -dc < "),
+        ("a.jsonl", b'\n{"a": "\xe9"}\n', "line 2: 'utf-8' codec can't decode byte 0xe9 in position 7: invalid"),
         ("a.csv", 'a,"b\n1,2\n', "the header cannot be read: a quote is never closed"),
         ("a.csv", gzip.compress(b"a\n1\n", mtime=0), "it is compressed (gzip); give it the extension .gz"),
         ("a.csv", "a,b\n1,2\n".encode("utf-16"), "it is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8 < "),
@@ -307,6 +310,21 @@ def test_output_paths(output, file_format, dead_letters):
 def test_outputs_of_no_known_format(output):
     with pytest.raises(ConfigurationError, match=r"must end in \.jsonl"):
         output_format(output)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrap", "line"), [("a b.tsv", bytes, "é\tx"), ("a.jsonl.gz", gzip.compress, '{"é": 1, "b": 2}')]
+)
+def test_latin_1_is_converted_by_the_command_that_a_row_says(write, tmp_path, name, wrap, line):
+    good = "a\tb" if "tsv" in name else '{"a": 1}'
+    write(name, wrap(f"{good}\n{line}\n".encode("latin1")))
+    (row,) = [row for row in rows_of(name) if isinstance(row, BrokenLine)]
+    assert isinstance(row.error, UnicodeDecodeError)
+    command = str(row.error).split("convert it: ")[1]
+    subprocess.run(command, shell=True, check=True)
+    (converted,) = tmp_path.glob("converted.*")
+    assert converted.suffix == (".tsv" if "tsv" in name else ".jsonl")
+    assert converted.read_text() == f"{good}\n{line}\n"
 
 
 def test_a_json_array_is_converted_by_the_command_that_refuses_it(write):

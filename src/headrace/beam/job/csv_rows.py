@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.beam.job.files import Source
 from headrace.beam.job.rows import BrokenLine, Row
-from headrace.beam.job.text import TextFile, ends_with_returns, lines, lines_of_any_end, open_text
+from headrace.beam.job.text import TextFile, ends_with_returns, lines, lines_of_any_end, not_utf8, open_text
 
 _MOST_OF_A_QUOTE = 1 << 29
 _TROUBLE = str.maketrans("\r\0", "\1\1")
@@ -83,7 +83,10 @@ class CsvRecords:
             if header:
                 twice = sorted({name for name in header if header.count(name) > 1})
                 if twice:
-                    raise ValueError(f"the header has {', '.join(map(repr, twice))} twice")
+                    raise ValueError(
+                        f"the header has {', '.join(map(repr, twice))} twice, and a row can have it once only; rename "
+                        "one of them in the header"
+                    )
                 return header
         return []
 
@@ -122,7 +125,7 @@ class CsvRecords:
                 text = line.decode()
             except UnicodeDecodeError as error:
                 text = line.decode("utf-8", "backslashreplace")
-                self._undecodable = self._undecodable or error
+                self._undecodable = self._undecodable or not_utf8(error, Source(self._path, "csv", self._delimiter))
             size = size + len(text) if self._record else 0
             if size > _MOST_OF_A_QUOTE:
                 raise ValueError(

@@ -49,6 +49,8 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
     Raises:
         ConfigurationError: a pattern matches nothing, or the format of a file is not known.
     """
+    if not all(patterns):
+        raise ConfigurationError("an INPUT has no name (''); is a variable of the shell empty?")
     paths = dict.fromkeys(path for pattern in patterns for path in _matching(pattern))
     sources = tuple(
         Source(path, file_format or _format_of(path), delimiter or ("\t" if ".tsv" in _extensions(path) else ","))
@@ -57,7 +59,8 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
     for source in sources:
         if source.format == "parquet" and pipes.is_pipe(source.path):
             raise ConfigurationError(
-                f"{source.path} is a pipe, and Parquet has to be read from its end: write it to a file first."
+                f"{pipes.as_name(source.path)} is a pipe, and Parquet has to be read from its end: write it to a file "
+                "first."
             )
     return sources
 
@@ -152,6 +155,8 @@ def _format_of(path: str) -> str:
     for extension in _extensions(path)[:1]:
         if extension in _FORMATS:
             return _FORMATS[extension]
+    if pipes.is_pipe(path):
+        raise ConfigurationError(f"{pipes.as_name(path)} is a pipe, which tells no format; add --format jsonl or csv.")
     raise ConfigurationError(f"the extension of {path!r} tells no format; add --format jsonl, csv or parquet.")
 
 

@@ -277,7 +277,8 @@ class Output:
         return _joined(path, parts, check, copy=self._letters_are_elsewhere)
 
     def _scratch(self, path: str) -> str:
-        return str(FileSystems.join(self.folder, FileSystems.split(path)[1]))
+        """Where a finished file waits; its name is none that something else there has, as ``manifest.json``."""
+        return str(FileSystems.join(self.folder, f"joined-{FileSystems.split(path)[1]}"))
 
 
 def write_manifest(path: str, parts: list[str]) -> None:

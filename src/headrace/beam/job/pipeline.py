@@ -22,7 +22,7 @@ from apache_beam.transforms.combiners import ToListCombineFn
 from headrace.beam.job.files import Source, location
 from headrace.beam.job.messages import Messages
 from headrace.beam.job.output import Output, Part, write_manifest
-from headrace.beam.job.pipes import is_pipe, was_silent
+from headrace.beam.job.pipes import as_name, is_pipe, was_silent
 from headrace.beam.job.resume import ResumableOutput
 from headrace.beam.job.row_steps import (
     Read,
@@ -272,8 +272,8 @@ def _refuse_pipes(job: Job, *, elsewhere: bool) -> None:
         if is_pipe(source.path) and (elsewhere or job.resume is not None):
             option = "--resume" if job.resume is not None else "--runner and the options of workers"
             raise ConfigurationError(
-                f"{source.path} is a pipe, which can be read only once, and by this process only; leave {option} out, "
-                "or write what comes through it to a file first."
+                f"{as_name(source.path)} is a pipe, which can be read only once, and by this process only; leave "
+                f"{option} out, or write what comes through it to a file first."
             )
 
 

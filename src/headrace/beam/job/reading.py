@@ -13,7 +13,7 @@ from headrace.beam.job.csv_rows import CsvRecords, csv_lines, number, read_csv
 from headrace.beam.job.files import Source, open_source
 from headrace.beam.job.parquet_rows import parquet_file, read_parquet
 from headrace.beam.job.rows import BrokenLine, Row
-from headrace.beam.job.text import lines, open_text
+from headrace.beam.job.text import lines, not_utf8, open_text
 from headrace.core.errors import ConfigurationError
 
 SAMPLED_ROWS = 1000
@@ -51,7 +51,7 @@ def peek(sources: Iterable[Source]) -> Head:
         except pipes.EmptyPipeError:
             raise
         except Exception as error:
-            raise ConfigurationError(f"cannot read {source.path} as {source.format}: {error}") from error
+            raise ConfigurationError(f"cannot read {pipes.as_name(source.path)} as {source.format}: {error}") from error
     return Head(columns, numbers or {})
 
 
@@ -118,8 +118,11 @@ def _read_jsonl(source: Source) -> Iterator[Row | BrokenLine]:
                     raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
                 if line.count(b"[") + line.count(b"{") > _DEEPEST and _is_deep(row):
                     raise ValueError(f"the row has values within values, more than {_DEEPEST} deep")
+            except UnicodeDecodeError as error:
+                text = line.decode("utf-8", "backslashreplace")
+                yield BrokenLine(text, source.path, number, not_utf8(error, source))
             except (ValueError, TypeError, RecursionError) as error:
-                yield BrokenLine(line.decode("utf-8", "backslashreplace"), source.path, number, error)
+                yield BrokenLine(line.decode(), source.path, number, error)
             else:
                 yield row
 

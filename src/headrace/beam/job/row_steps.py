@@ -15,6 +15,7 @@ from headrace.beam.job.durable import DurablePartWriter
 from headrace.beam.job.files import Source
 from headrace.beam.job.json_lines import NoJsonError
 from headrace.beam.job.output import PartWriter
+from headrace.beam.job.pipes import as_name
 from headrace.beam.job.positions import Places, place_at
 from headrace.beam.job.reading import read_rows
 from headrace.beam.job.resume import load_done
@@ -74,7 +75,7 @@ class Read(beam.DoFn):
         try:
             yield from self.rows(index, source)
         except Exception as error:
-            raise OSError(f"cannot read {source.path} as {source.format}: {error}") from error
+            raise OSError(f"cannot read {as_name(source.path)} as {source.format}: {error}") from error
 
     def rows(self, index: int, source: Source) -> Iterator[Any]:
         """Of the source with that index."""

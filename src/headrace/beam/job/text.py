@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -89,6 +90,13 @@ def lines_of_any_end(file: TextFile) -> Iterator[bytes]:
         yield rest
 
 
+def not_utf8(error: UnicodeDecodeError, source: Source) -> UnicodeDecodeError:
+    """What a line says that cannot be decoded, with a cure."""
+    cure = _converted(source, "iconv -f latin1 -t utf-8")
+    error.reason += f"; it is not UTF-8, and if it is Latin-1, convert it: {cure}"
+    return error
+
+
 def ends_with_returns(beginning: bytes) -> bool:
     r"""Whether the lines of a CSV file end with ``\r`` alone, as its first one that does not end within quotes."""
     return _first_end(beginning) == b"\r"
@@ -137,4 +145,7 @@ def _converted(source: Source, command: str) -> str:
     """A command line that has a file, or what comes through a pipe, converted by a command."""
     if pipes.is_pipe(source.path):
         return f"... | {command} | headrace run - --format {source.format} ..."
-    return f"{command} < {shlex.quote(source.path)} > converted.{source.format}"
+    commands = {extension: command for _, extension, command in _COMPRESSED.values()}
+    before = commands.get(os.path.splitext(source.path)[1])
+    path, extension = shlex.quote(source.path), "tsv" if source.delimiter == "\t" else source.format
+    return f"{f'{before} < {path} | {command}' if before else f'{command} < {path}'} > converted.{extension}"
