@@ -23,7 +23,7 @@ def test_processing_comes_off(cls):
     assert plan.preprocess == (float, int)
     assert plan.postprocess == (str,)
     assert type(plan.models[ONLY]) is cls
-    assert (plan.keyed, plan.routed, plan.prebatched, plan.remote) == (False, False, False, False)
+    assert (plan.keyed, plan.routed, plan.prebatched, plan.remote) == (False, False, False, frozenset())
 
 
 @pytest.mark.parametrize("cls", [Ours, Theirs])
@@ -89,8 +89,8 @@ def test_requests_to_an_endpoint_are_known():
         def request(self, batch, model, inference_args=None):
             return batch
 
-    assert make_plan(Theirs("namespace")).remote
-    assert make_plan(incumbent.KeyedModelHandler(Theirs("namespace"))).remote
+    assert make_plan(Theirs("namespace")).remote == {ONLY}
+    assert make_plan(incumbent.KeyedModelHandler(Theirs("namespace"))).remote == {ONLY}
 
 
 def test_batching_options_are_the_handlers_unless_replaced():

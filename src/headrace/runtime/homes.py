@@ -277,7 +277,7 @@ def _needs_sharing(spec: SessionSpec, taken: Taken) -> bool:
 def _order(spec: SessionSpec, name: Any, identifier: str) -> Order:
     there = spec if spec.isolated else replace(spec, plan=replace(spec.plan, preprocess=(), postprocess=()))
     if spec.plan.routed:  # whoever calls the model from elsewhere sees to what fails: see HostedModel
-        there = replace(there, caught=(), plan=replace(there.plan, remote=True))
+        there = replace(there, caught=(), plan=replace(there.plan, remote=frozenset(there.plan.models)))
     label = spec.plan.label(name)
     return Order(
         key=f"{spec.pipeline}\0{identifier}\0{spec.plan.stored(name)!r}",  # the label of 1 and "1" is the same

@@ -279,7 +279,7 @@ class HostedBundle:
         if first.too_large:
             self._observe(task, everything, None)
         self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
-        if self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
+        if task.work.model in self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
             breaker.record(succeeded=False)
             yield from self._give_up_lost(settled(everything), first)
             return

@@ -49,8 +49,8 @@ class Plan:
     """Whether the key decides on the model."""
     prebatched: bool
     """Whether each element is a batch, given to the model as it is."""
-    remote: bool
-    """Whether a batch is a request to somebody's endpoint, so that trying its parts again would be billed."""
+    remote: frozenset[Any]
+    """The models of which a batch is a request to somebody's endpoint, so that trying its parts again is billed."""
     batching: BatchingConfig
     model_limit: int | None
     """How many of the models one process may hold; None: all."""
@@ -161,7 +161,7 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
         keyed=keyed,
         routed=routed,
         prebatched=prebatched,
-        remote=any(map(is_client, models.values())),
+        remote=frozenset(name for name, model in models.items() if is_client(model)),
         batching=batching or BatchingConfig.from_kwargs(handler.batch_elements_kwargs(), handler),
         model_limit=inner.max_models if routed else None,
         own_batching=_own_batching(handler, models) if routed and batching is None else {},

@@ -225,7 +225,7 @@ class Steps(Operations):
     def _recover(self, name: Any, batch: AnyBatch, model: Any, failure: Caught) -> list[Outcome]:
         spec, breaker = self._worker.spec, self._session.breakers[name]
         patience = Patience(spec.retry, spec.clock.time_ns, self._wait)
-        judge = Judge(spec.caught, patience, breaker, billed=self._plan.remote)
+        judge = Judge(spec.caught, patience, breaker, billed=name in self._plan.remote)
         searched = 0
 
         def attempt(start: int, stop: int) -> list[Any] | Caught:
