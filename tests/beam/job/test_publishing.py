@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.localfilesystem import LocalFileSystem
 
+from headrace.beam.job import publishing
 from headrace.beam.job.output import Output
 from headrace.beam.job.publishing import Move, PublishError, put_in_place
 
@@ -203,6 +205,30 @@ def test_local_files(tmp_path):
     (tmp_path / "p").rmdir()
     put_in_place(moves)
     assert [(tmp_path / name).read_bytes() for name in "pq"] == [b"p", b"q"]
+
+
+def test_files_of_several_runs_do_not_mix(tmp_path, monkeypatch):
+    """Each run's two files are moved together, whoever comes between; no lock is left behind."""
+    moving = []
+    replace = publishing._replace
+
+    def slowly(move):
+        moving.append(move.source)
+        os.sched_yield()  # others may go on
+        replace(move)
+
+    monkeypatch.setattr(publishing, "_replace", slowly)
+    runs = []
+    for run in range(20):
+        for name in "qp":
+            (tmp_path / f"{name}{run}").write_text(str(run))
+        runs.append([Move(name, str(tmp_path / f"{name}{run}"), str(tmp_path / name)) for name in "qp"])
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(put_in_place, runs))
+    pairs = {tuple(move.source for move in run) for run in runs}
+    assert {tuple(moving[n : n + 2]) for n in range(0, 40, 2)} == pairs
+    assert (tmp_path / "p").read_text() == (tmp_path / "q").read_text()
+    assert sorted(name for name in os.listdir(tmp_path) if "earlier" not in name) == ["p", "q"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])

@@ -8,10 +8,11 @@ although the file has arrived.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, NamedTuple
 
 from apache_beam.io.filesystem import CompressionTypes
@@ -46,6 +47,8 @@ def earlier_of(source: str) -> str:
 def put_in_place(moves: Sequence[Move]) -> None:
     """Moves files to their places, in this order; if one cannot be moved, those before it are taken back.
 
+    Where the last one has a local place, another process that moves files there waits until all are moved.
+
     Args:
         moves: of files that belong together. Each source lies in the file system of its destination.
 
@@ -53,6 +56,11 @@ def put_in_place(moves: Sequence[Move]) -> None:
         PublishError: not all are in their places. Every file, new or earlier, is still somewhere, and the message
             says where.
     """
+    with _alone_at(moves[-1].destination):
+        _put_in_place(moves)
+
+
+def _put_in_place(moves: Sequence[Move]) -> None:
     begun: list[Move] = []
     moved: list[Move] = []
     try:
@@ -75,6 +83,38 @@ def put_in_place(moves: Sequence[Move]) -> None:
     except OSError as error:
         places = " and ".join(move.destination for move in moves)
         raise PublishError(f"{places} are there, but the disk does not say that they are safe: {error}") from error
+
+
+@contextmanager
+def _alone_at(path: str) -> Iterator[None]:
+    """Holds a lock of a local path, if its file system has locks; who had it last removes its file."""
+    folder, name = os.path.split(path)
+    lock = os.path.join(folder, f".{name}.headrace-lock")
+    descriptor = None if _is_remote(path) else _locked(lock)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            with suppress(OSError):
+                os.remove(lock)
+            os.close(descriptor)
+
+
+def _locked(lock: str) -> int | None:
+    while True:
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # whether anything can be written there, the moves find out
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
+                return descriptor
+        except FileNotFoundError:  # who had it has removed it
+            pass
+        except OSError:  # a file system without locks
+            return descriptor
+        os.close(descriptor)
 
 
 def sync_folder(path: str) -> None:
