@@ -115,6 +115,7 @@ def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(o
         ("rename", "bad.joined", "p.dead-letters.jsonl"),
         ("rename", "good.joined", "p.jsonl"),
         ("fsync", tmp_path.name),
+        ("remove", ".p.jsonl.headrace-lock"),
         ("remove", "job.json"),
     ]
 
