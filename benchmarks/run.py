@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import machine
 import report
 from measure import compare
+
+import machine
 
 WORKLOADS = (
     "tiny",
@@ -74,20 +75,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(name: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
-    surroundings = machine.describe()
+    environment = machine.describe()
     workload = importlib.import_module(f"workloads.{name}")
     with tempfile.TemporaryDirectory() as folder:
         if hasattr(workload, "facts"):
             facts = list(workload.facts(Path(folder), options.repeats, quick=options.quick))
             about = [getattr(workload, "ABOUT", ""), workload.remarks(facts) if hasattr(workload, "remarks") else ""]
-            page = report.render_facts(workload.TITLE, "\n\n".join(filter(None, about)), facts, surroundings)
-            return page, {"title": workload.TITLE, "machine": surroundings, "facts": facts}
+            page = report.render_facts(workload.TITLE, "\n\n".join(filter(None, about)), facts, environment)
+            return page, {"title": workload.TITLE, "machine": environment, "facts": facts}
         cases = workload.cases(Path(folder), quick=options.quick)
         comparisons = [compare(case, options.repeats, _tell) for case in cases]
     title = f"{workload.TITLE}{' (quick: a fraction of it)' if options.quick else ''}"
     return (
-        report.render_comparisons(title, comparisons, surroundings),
-        report.as_data(title, comparisons, surroundings),
+        report.render_comparisons(title, comparisons, environment),
+        report.as_data(title, comparisons, environment),
     )
 
 

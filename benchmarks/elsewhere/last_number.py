@@ -1,4 +1,4 @@
-"""A model that computes nothing, so that only the way to it and back takes time; with its handler and its servant."""
+"""A model that computes nothing, so that only the way to it and back takes time; with its handler and its request handler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace import ModelHandler, PredictionResult
-from headrace.hosting.host import Answer
+from headrace.hosts.host import Response
 
 
 class LastNumber:
@@ -40,15 +40,15 @@ class LastNumberServant:
         self._handler = LastNumberHandler()
         self._model = self._handler.load_model()
 
-    def answer(self, head: Any, rows: list[Any], progress: Any) -> Answer:
+    def answer(self, head: Any, rows: list[Any], progress: Any) -> Response:
         """The rows' predictions."""
-        return Answer(head, list(self._handler.run_inference(rows, self._model)))
+        return Response(head, list(self._handler.run_inference(rows, self._model)))
 
-    def unreadable(self, error: Exception) -> Answer:
+    def unreadable(self, error: Exception) -> Response:
         """Does not happen here."""
         raise error
 
-    def unsendable(self, answer: Answer, error: Exception) -> Answer:
+    def unsendable(self, answer: Response, error: Exception) -> Response:
         """Does not happen here."""
         raise error
 

@@ -19,7 +19,7 @@ import importlib, json, sys, time
 started = time.perf_counter()
 importlib.import_module(sys.argv[1])
 seconds = time.perf_counter() - started
-from headrace.hosting.memory import process_bytes
+from headrace.models.memory import process_bytes
 print(json.dumps({"seconds": seconds, "bytes": process_bytes(), "torch": "torch" in sys.modules}))
 """
 

@@ -17,12 +17,12 @@ from elsewhere.last_number import LastNumberHandler, LastNumberServant
 from elsewhere.shared_model import shared_model
 from outputs import Outputs
 
-from headrace.hosting.client import ModelHosts
-from headrace.hosting.nursery import Nursery
-from headrace.hosting.portable import pickled
-from headrace.runtime.observers import Everybody
-from headrace.runtime.prepare import Request, prepare
-from headrace.runtime.worker import open_worker
+from headrace.hosts.client import ModelHosts
+from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, prepare
 
 TITLE = "A batch's way to a model in another process and back"
 
@@ -30,7 +30,7 @@ ABOUT = """\
 Milliseconds from handing over a batch to having its predictions, each an example (of the caller's own) with a number;
 the model itself does next to nothing. All ways gave equal predictions.
 
-- *bare host*: Headrace's `ModelHosts` with a servant that only calls the handler.
+- *bare host*: Headrace's `ModelHosts` with a request handler that only calls the handler.
 - *bundle*: Headrace with `isolate=True`, all but the engine: batching, metrics, the handling of failures.
 - *Beam*: the handler's call of a model that Beam shares (`large_model=True`), from another process than the one that
   has it; without batching and metrics.
@@ -106,7 +106,9 @@ def _frozen_heap() -> Iterator[None]:
 
 @contextmanager
 def _bare_host() -> Iterator[Way]:
-    host = ModelHosts(Nursery(pickled(LastNumberServant(), "LastNumber"), "LastNumber"), "LastNumber", None)
+    host = ModelHosts(
+        ForkServerClient(pickle_or_explain(LastNumberServant(), "LastNumber"), "LastNumber"), "LastNumber", None
+    )
     try:
         yield lambda batch: host.result(host.submit(None, batch)).rows
     finally:
@@ -117,10 +119,10 @@ def _bare_host() -> Iterator[Way]:
 def _bundles(count: int) -> Iterator[Way]:
     """Bundles of one batch, which has ``count`` elements."""
     handler = LastNumberHandler(min_batch_size=count, max_batch_size=count)
-    worker = open_worker(prepare(handler, Request(isolate=True)))
+    worker = open_worker(prepare(handler, InferenceRequest(isolate=True)))
 
     def run(batch: list[np.ndarray]) -> list[Any]:
-        bundle = worker.bundle(Everybody())
+        bundle = worker.bundle(FanOut())
         outcomes = [outcome for element in batch for outcome in bundle.add(element, None)]
         return [value for outcome in (*outcomes, *bundle.finish()) for value in outcome.values]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import BatchingConfig
-from headrace.batching.size import AdaptiveSize, FittingSize, FixedSize, size_controller
+from headrace.batching.size import AdaptiveSize, FixedSize, MemoryLimitedSize, size_controller
 from headrace.batching.times import fit_line
 
 
@@ -306,5 +306,5 @@ def test_one_more_batch_costs_what_the_line_says():
         sizes.observe(size, 0.1 + 0.01 * size)
     sizes.target()
     assert sizes.overhead() == pytest.approx(10)
-    assert FittingSize(sizes).overhead() == sizes.overhead()
+    assert MemoryLimitedSize(sizes).overhead() == sizes.overhead()
     assert FixedSize(3).overhead() == math.inf

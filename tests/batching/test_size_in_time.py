@@ -9,9 +9,9 @@ import statistics
 import pytest
 
 from headrace import BatchingConfig
-from headrace.batching.size import FittingSize, FixedSize, size_controller
+from headrace.batching.size import FixedSize, MemoryLimitedSize, size_controller
 from headrace.core.result import Stage
-from headrace.failures.outlast import Lost, outlast, parts_after_timeout
+from headrace.failures.isolate_fatal import LostBatch, isolate_fatal, parts_after_timeout
 
 RELOAD_SECS = 0.5
 
@@ -60,7 +60,7 @@ class Machine:
             positions = range(start, min(rows, start + self.sizes.target()))
             self.formed.append(len(positions))
             first = self.call(positions)
-            if isinstance(first, Lost):
+            if isinstance(first, LostBatch):
                 self.outlast(positions, first)
             start = positions.stop
         return self
@@ -70,14 +70,14 @@ class Machine:
         if seconds > self.timeout or self.hanging.intersection(positions):
             self.spent += self.timeout + RELOAD_SECS
             self.timeouts += 1
-            return Lost(TimeoutError(), timed_out=True, stage=Stage.INFERENCE)
+            return LostBatch(TimeoutError(), timed_out=True, stage=Stage.INFERENCE)
         self.spent += seconds
         self.quickest = min(self.quickest, seconds)
         self.sizes.observe(len(positions), seconds)
         return "answer"
 
-    def outlast(self, positions, first):
-        parts = outlast(
+    def isolate_fatal(self, positions, first):
+        parts = isolate_fatal(
             positions,
             first,
             self.call,
@@ -85,7 +85,7 @@ class Machine:
             parts=lambda count: parts_after_timeout(count, self.quickest, self.timeout),
             too_large=lambda group: self.sizes.observe(len(group), math.inf),
         )
-        self.failed += [position for part, answer in parts if isinstance(answer, Lost) for position in part]
+        self.failed += [position for part, answer in parts if isinstance(answer, LostBatch) for position in part]
 
 
 def line(fixed, each):
@@ -178,7 +178,7 @@ def test_a_model_that_becomes_slower_gets_smaller_batches():
 
 def test_after_a_size_that_failed_the_smallest_grows_again():
     """Of a size of three halves no batch could have been about as large."""
-    sizes = FittingSize(FixedSize(64))
+    sizes = MemoryLimitedSize(FixedSize(64))
     sizes.observe(3, None)
     assert sizes.target() == 1
     for _ in range(8):
@@ -187,7 +187,7 @@ def test_after_a_size_that_failed_the_smallest_grows_again():
 
 
 def test_what_was_formed_before_a_smaller_batch_failed_changes_nothing():
-    sizes = FittingSize(FixedSize(64))
+    sizes = MemoryLimitedSize(FixedSize(64))
     for size in (64, 32, 64):
         sizes.observe(size, None)
     assert sizes.target() == 16

@@ -18,7 +18,7 @@ from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInfe
 from headrace.beam.arguments import ArgumentsDoFn
 from headrace.beam.dofn import InferenceDoFn
 from headrace.core.config import BatchingConfig
-from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.prepare import InferenceRequest, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +155,7 @@ def test_elements_that_wait_for_others(run, tmp_path, windows, lateness):
 
 def test_arguments_that_cannot_be_compared(tmp_path):
     """Arrays, and another copy of them in each bundle."""
-    dofn = ArgumentsDoFn(prepare(Scaling(tmp_path, max_batch_size=4), Request()), InferenceDoFn)
+    dofn = ArgumentsDoFn(prepare(Scaling(tmp_path, max_batch_size=4), InferenceRequest()), InferenceDoFn)
     outputs = []
     for by in (2.0, 2.0, 3.0):
         dofn.start_bundle()

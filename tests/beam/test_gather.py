@@ -21,7 +21,7 @@ from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunI
 from headrace.beam.buffer import BufferDoFn
 from headrace.beam.chunks import Chunk, ChunkCoder
 from headrace.core.config import BatchingConfig
-from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import FakeClock, SlowHandler
 
 NOW = [0.0]
@@ -343,7 +343,7 @@ def chunk(coder, stamps, waited=0.0):
 )
 def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arrivals, target):
     batching = BatchingConfig(min_batch_size=target, max_batch_size=target, max_batch_duration_secs=5, clock=now)
-    wait = BufferDoFn(prepare(Sizes(), Request(batching=batching)), WINDOW_CODER)
+    wait = BufferDoFn(prepare(Sizes(), InferenceRequest(batching=batching)), WINDOW_CODER)
     coder = ChunkCoder(beam.coders.VarIntCoder())
     wait.setup()
     bag, state, due, window_end = Cell(), Value(), Timer(), Timer()
@@ -378,7 +378,7 @@ def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arriv
 
 def test_what_an_element_waited_in_its_bundle_counts():
     batching = BatchingConfig(min_batch_size=2, max_batch_duration_secs=5, clock=now)
-    wait = BufferDoFn(prepare(Sizes(), Request(batching=batching)), WINDOW_CODER)
+    wait = BufferDoFn(prepare(Sizes(), InferenceRequest(batching=batching)), WINDOW_CODER)
     wait.setup()
     NOW[0], due = 1000.0, Timer()
     late = chunk(ChunkCoder(beam.coders.VarIntCoder()), [3], waited=4.0)

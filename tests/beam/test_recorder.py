@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from headrace.beam.metrics import MetricReplay, values_with
 from headrace.beam.recorder import BeamRecorder
 from headrace.core.events import BatchFailed, HandlerMetric
-from headrace.runtime.recorders import Recorders
+from headrace.runtime.engine_metrics import EngineMetrics
 
 CHILD = """
 import os, pickle, runpy, sys
@@ -334,7 +334,7 @@ def test_threads_record_each_their_own(recorder):
 
 
 def test_the_runtime_finds_it(recorder):
-    with Recorders().recording() as records:
+    with EngineMetrics().recording() as records:
         Metrics.counter("n", "calls").inc(3)
     assert records == [HandlerMetric("counter", "n", "calls", 3)]
 

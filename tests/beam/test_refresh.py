@@ -28,9 +28,9 @@ from headrace.beam import (
     RunInference,
     WatchFilePattern,
 )
-from headrace.beam.refresh import AsTold, RefreshingInferenceDoFn
+from headrace.beam.refresh import AsModelUpdates, RefreshingInferenceDoFn
 from headrace.core.errors import ConfigurationError
-from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.prepare import InferenceRequest, prepare
 
 WAITING = {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}
 ALIVE = weakref.WeakSet()
@@ -136,8 +136,8 @@ def test_without_a_value_the_handlers_own_model_serves(run):
 
 
 def test_of_several_values_the_latest_counts(run):
-    news = [window.TimestampedValue(metadata(f"v{n}"), n) for n in (1, 3, 2)]
-    newer = run.pipeline | "Newer" >> beam.Create(news) | "At" >> beam.Map(lambda one: one)
+    update = [window.TimestampedValue(metadata(f"v{n}"), n) for n in (1, 3, 2)]
+    newer = run.pipeline | "Newer" >> beam.Create(update) | "At" >> beam.Map(lambda one: one)
     values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), model_metadata_pcoll=newer))
     assert predicted(values) == [(1, "v3")]
 
@@ -250,8 +250,10 @@ def test_where_nothing_matches_the_pattern_the_pipeline_fails(run, tmp_path):
 
 def test_a_worker_that_keeps_its_side_input_learns_what_it_says_later(wait_until):
     pairs = []
-    told = AsTold._from_runtime_iterable(pairs, {})  # once, as Beam's workers do where it is in the global window
-    dofn = RefreshingInferenceDoFn(prepare(Versioned("v0"), Request()))
+    told = AsModelUpdates._from_runtime_iterable(
+        pairs, {}
+    )  # once, as Beam's workers do where it is in the global window
+    dofn = RefreshingInferenceDoFn(prepare(Versioned("v0"), InferenceRequest()))
 
     def ask():
         dofn.start_bundle()
@@ -305,8 +307,8 @@ def test_a_side_input_is_read_once_for_each_window_and_bundle():
             reads.append(self)
             return iter([(1, metadata("v1"))])
 
-    first, second = (AsTold._from_runtime_iterable(Pairs(), {}) for _ in range(2))
-    dofn = RefreshingInferenceDoFn(prepare(Versioned("v0"), Request()))
+    first, second = (AsModelUpdates._from_runtime_iterable(Pairs(), {}) for _ in range(2))
+    dofn = RefreshingInferenceDoFn(prepare(Versioned("v0"), InferenceRequest()))
     dofn.setup()
     try:
         for _ in range(2):

@@ -16,8 +16,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from headrace.beam.job.durable import DurableParts
 from headrace.cli.main import main
+from headrace.jobs.durable import DurableParts
 
 HANDLERS = '''
 """Handlers of a user's own."""

@@ -14,8 +14,8 @@ import pytest
 import sklearn.linear_model
 
 import headrace as package
-from headrace.hosting.census import take_census
-from headrace.hosting.orphans import MARK, new_mark
+from headrace.hosts.orphans import MARK, new_mark
+from headrace.machine.status import machine_status
 from headrace.testing import DoublingHandler
 
 LOADED = """
@@ -31,7 +31,7 @@ def directory(monkeypatch):
     """A runtime directory of its own, whose path is short."""
     directory = tempfile.mkdtemp(prefix="hr")
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
-    monkeypatch.setattr("headrace.runtime.examination._ENOUGH_SECS", 0.0)
+    monkeypatch.setattr("headrace.runtime.profiling._ENOUGH_SECS", 0.0)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -52,16 +52,16 @@ def sharing(wait_until):
     next(predictions)
     yield
     predictions.close()
-    assert wait_until(lambda: not take_census().managers)
+    assert wait_until(lambda: not machine_status().managers)
 
 
 @pytest.fixture
 def stale(sharing, wait_until):
     """The name of a seat whose manager was killed."""
-    (manager,) = take_census().managers
+    (manager,) = machine_status().managers
     os.kill(manager.process.process, signal.SIGKILL)
-    assert wait_until(lambda: take_census().stale == (manager.seat,))
-    return manager.seat
+    assert wait_until(lambda: machine_status().stale == (manager.endpoint,))
+    return manager.endpoint
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def orphan(popen, wait_until):
         namespace, _, start, _ = new_mark().split(":")
         owner.kill()
     process = popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
-    assert wait_until(lambda: process.pid in [one.process for one in take_census().orphans])
+    assert wait_until(lambda: process.pid in [one.process for one in machine_status().orphans])
     return process.pid
 
 
 def no_orphans(wait_until):
     """Other tests of this user may have some for a moment."""
-    return wait_until(lambda: not take_census().orphans)
+    return wait_until(lambda: not machine_status().orphans)
 
 
 def test_nothing_is_there(headrace, directory, wait_until):
@@ -100,7 +100,7 @@ def test_nothing_large_is_imported_for_it(folder):
 
 def test_a_manager_and_its_model(headrace, sharing):
     out = headrace("doctor").out
-    (manager,) = take_census().managers
+    (manager,) = machine_status().managers
     lines = {line.strip().partition("  ")[0]: line for line in out.splitlines()}
     assert f"process {manager.process.process} (" in lines["manager"]
     assert lines["manager"].endswith("; 1 client")
@@ -153,7 +153,7 @@ def test_what_a_handler_needs(headrace, model, wait_until):
         f"batches of {size}" for size in ("1", "8", "64", "512", "4,096")
     ]
     assert "would choose 'process': " in lines["placement='auto'"]
-    assert wait_until(lambda: not (take_census().managers or take_census().stale))
+    assert wait_until(lambda: not (machine_status().managers or machine_status().stale))
 
 
 def test_the_needs_as_json(headrace, model):
@@ -217,9 +217,9 @@ def test_mistakes(headrace, handlers, folder, arguments, message):
 
 def test_ctrl_c_while_the_model_loads(command, handlers, folder, directory, wait_until):
     process = command("doctor", f"{handlers}:NeverLoads")
-    assert wait_until(lambda: [model for manager in take_census().managers for model in manager.models])
+    assert wait_until(lambda: [model for manager in machine_status().managers for model in manager.models])
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=30)
     assert (process.returncode, out, error) == (130, "", "error: interrupted.\n")
-    assert wait_until(lambda: not take_census().managers)
-    assert take_census().stale == ()
+    assert wait_until(lambda: not machine_status().managers)
+    assert machine_status().stale == ()

@@ -7,7 +7,7 @@ import warnings
 import pytest
 from rich.console import Console
 
-from headrace.cli.errors import orderly, report_error
+from headrace.cli.errors import console_logging, report_error
 
 
 @pytest.fixture
@@ -35,13 +35,13 @@ def log_and_warn():
 
 
 def test_warnings_are_short_and_beams_log_stays_away(console, screen):
-    with orderly(console, verbose=False):
+    with console_logging(console, verbose=False):
         log_and_warn()
     assert screen.getvalue() == "warning: shop: of the user\nUserWarning: have a care\n"
 
 
 def test_beams_log_comes_when_asked_for(console, screen):
-    with orderly(console, verbose=True):
+    with console_logging(console, verbose=True):
         log_and_warn()
     assert "error: apache_beam.runners: of Beam\n" in screen.getvalue()
     assert "info: shop: details\n" in screen.getvalue()
@@ -50,7 +50,7 @@ def test_beams_log_comes_when_asked_for(console, screen):
 def test_the_log_is_left_as_it_was(console):
     root, shown = logging.getLogger(), warnings.showwarning
     before = (root.level, list(root.handlers))
-    with pytest.raises(RuntimeError), orderly(console, verbose=True):
+    with pytest.raises(RuntimeError), console_logging(console, verbose=True):
         raise RuntimeError
     assert (root.level, list(root.handlers)) == before
     assert warnings.showwarning is shown

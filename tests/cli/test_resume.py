@@ -19,7 +19,8 @@ import signal
 import time
 
 import headrace
-from headrace.beam.job import durable, publishing
+from headrace.jobs import durable
+from headrace.jobs import publishing
 
 durable._COMMIT_SECONDS = 0.05
 replace, moves = publishing._replace, []

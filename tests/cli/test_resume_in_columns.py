@@ -16,7 +16,7 @@ import time
 import numpy
 
 import headrace
-from headrace.beam.job import durable
+from headrace.jobs import durable
 
 durable._COMMIT_SECONDS = 0.05
 

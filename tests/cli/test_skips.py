@@ -9,7 +9,7 @@ import os
 import time
 
 import headrace
-from headrace.beam.job import durable
+from headrace.jobs import durable
 
 durable._COMMIT_SECONDS = 0.05
 

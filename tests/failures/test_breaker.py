@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from headrace import RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import CALLS, HOSTS, TIMEOUTS, CircuitBreaker, Probing
-from headrace.failures.ladder import Judge, climb
-from headrace.failures.retry import Patience
+from headrace.failures.recovery import RecoveryPolicy, recover
+from headrace.failures.retry import RetryBudget
 from headrace.testing import FakeClock
 
 
@@ -81,16 +81,16 @@ def simulated(share, size, bad_before, rows=50_000, seed=1):
     randomness = random.Random(f"{share} {size} {seed}")
     rows = [1] * bad_before + [int(randomness.random() < share) for _ in range(rows)]
     clock = FakeClock()
-    patience = Patience(RetryConfig(), clock.time_ns, clock.sleep)
+    budget = RetryBudget(RetryConfig(), clock.time_ns, clock.sleep)
     breaker, model, found, calls_before = CircuitBreaker(), Rows(rows), 0, 0
     for start in range(0, len(rows), size):
         if start == bad_before:
             calls_before = model.calls
-        found += batch(breaker, Judge(Exception, patience, breaker), model, start, min(start + size, len(rows)))
+        found += batch(breaker, RecoveryPolicy(Exception, budget, breaker), model, start, min(start + size, len(rows)))
     return model.calls - calls_before, rows.count(0) - found
 
 
-def batch(breaker, judge, model, first, last):
+def batch(breaker, policy, model, first, last):
     """Goes through one as the runtime does; returns how many rows have a prediction."""
 
     def attempt(start, stop):
@@ -102,7 +102,7 @@ def batch(breaker, judge, model, first, last):
     answer, found = attempt(0, last - first), 0
     if not isinstance(answer, Caught):
         return last - first
-    for parts in climb(last - first, answer, attempt, judge.choose, judge.probes):
+    for parts in recover(last - first, answer, attempt, policy.choose, policy.probes):
         good = [len(part.answer) for part in parts if not isinstance(part.answer, Caught)]
         breaker.record(succeeded=bool(good))
         found += sum(good)

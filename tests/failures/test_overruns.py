@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from headrace import RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.ladder import Judge, climb
-from headrace.failures.outlast import TIMEOUTS_BORNE
+from headrace.failures.isolate_fatal import TIMEOUTS_BORNE
 from headrace.failures.overruns import Overruns, is_overrun, overrun
-from headrace.failures.retry import Patience
+from headrace.failures.recovery import RecoveryPolicy, recover
+from headrace.failures.retry import RetryBudget
 from headrace.testing import FakeClock
 
 
@@ -48,9 +48,11 @@ def answers(size, model, parts=lambda count: count):
     if not isinstance(first, Caught):
         return first, {}, told
     clock = FakeClock()
-    judge = Judge(Exception, Patience(RetryConfig(), clock.time_ns, clock.sleep), CircuitBreaker(), free=lambda: None)
+    policy = RecoveryPolicy(
+        Exception, RetryBudget(RetryConfig(), clock.time_ns, clock.sleep), CircuitBreaker(), free=lambda: None
+    )
     overruns = Overruns(parts, lambda start, stop: told.append((start, stop)))
-    found = climb(size, first, model, judge.choose, judge.probes, overruns=overruns)
+    found = recover(size, first, model, policy.choose, policy.probes, overruns=overruns)
     everything = [part for parts in found for part in parts]
     assert [place for part in everything for place in range(part.start, part.stop)] == list(range(size))
     good = [place for part in everything if not isinstance(part.answer, Caught) for place in part.answer]

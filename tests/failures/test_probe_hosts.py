@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from headrace.core.result import Stage
-from headrace.failures.outlast import Lost, outlast, probe_hosts
+from headrace.failures.isolate_fatal import LostBatch, isolate_fatal, probe_hosts
 
 
 def died():
-    return Lost(RuntimeError("died"), timed_out=False, stage=Stage.INFERENCE, position=None, index=0)
+    return LostBatch(RuntimeError("died"), timed_out=False, stage=Stage.INFERENCE, position=None, index=0)
 
 
 def overran():
-    return Lost(TimeoutError("overran"), timed_out=True, stage=Stage.INFERENCE, position=None, index=0)
+    return LostBatch(TimeoutError("overran"), timed_out=True, stage=Stage.INFERENCE, position=None, index=0)
 
 
 class Script:
@@ -21,7 +21,7 @@ class Script:
         self.answers = list(answers)
         self.tried = []
 
-    def __call__(self, part, condemned):
+    def __call__(self, part, fatal):
         self.tried.append(list(part))
         return self.answers.pop(0)
 
@@ -31,7 +31,7 @@ def probed(script, places, first, *, good="good"):
     hope = []
 
     def search(positions, lost):
-        return outlast(positions, lost, script)
+        return isolate_fatal(positions, lost, script)
 
     tried = probe_hosts(places, range(6), first, script, search=search, is_hopeless=lambda: not hope)
     pairs = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace import RetryConfig
 from headrace.core.errors import HostDiedError, PredictionCountError
-from headrace.failures.retry import Patience, is_transient, may_pass
+from headrace.failures.retry import RetryBudget, is_transient, may_pass
 from headrace.testing import FakeClock
 
 
@@ -72,52 +72,52 @@ def test_what_cannot_be_told_does_not_pass(caplog):
     assert [bool(record.exc_info) for record in caplog.records] == [True, True]
 
 
-def patience(clock, jitter=0.5, **config):
-    return Patience(RetryConfig(**config), clock.time_ns, clock.sleep, lambda: jitter)
+def budget(clock, jitter=0.5, **config):
+    return RetryBudget(RetryConfig(**config), clock.time_ns, clock.sleep, lambda: jitter)
 
 
 def test_pauses_grow_to_their_longest():
     clock = FakeClock()
-    waits, pauses = patience(clock, jitter=1.0, attempts=9, timeout_secs=1000), []
+    waits, pauses = budget(clock, jitter=1.0, attempts=9, timeout_secs=1000), []
     for failed in range(1, 9):
         before = clock.seconds()
-        assert waits.again(ConnectionError(), failed)
+        assert waits.allows_retry(ConnectionError(), failed)
         pauses.append(round(clock.seconds() - before))
     assert pauses == [1, 2, 4, 8, 16, 20, 20, 20]
-    assert not waits.again(ConnectionError(), 9)
+    assert not waits.allows_retry(ConnectionError(), 9)
 
 
 def test_the_time_counts_from_the_first_failure_of_the_batch():
     clock = FakeClock()
-    waits = patience(clock, timeout_secs=10)
-    assert waits.again(ConnectionError(), 1)
+    waits = budget(clock, timeout_secs=10)
+    assert waits.allows_retry(ConnectionError(), 1)
     clock.advance(9)
-    assert waits.again(ConnectionError(), 1)
+    assert waits.allows_retry(ConnectionError(), 1)
     clock.advance(0.5)
-    assert not waits.again(ConnectionError(), 1)
+    assert not waits.allows_retry(ConnectionError(), 1)
 
 
 def test_what_does_not_pass_is_not_waited_for():
     clock = FakeClock()
     before = clock.time_ns()
-    assert not patience(clock).again(ValueError(), 1)
-    assert not patience(clock, attempts=1).again(ConnectionError(), 1)
+    assert not budget(clock).allows_retry(ValueError(), 1)
+    assert not budget(clock, attempts=1).allows_retry(ConnectionError(), 1)
     assert clock.time_ns() == before
 
 
 def test_the_user_may_say_what_passes():
     clock = FakeClock()
-    waits = patience(clock, retryable=lambda error: "busy" in str(error))
-    assert waits.again(ValueError("busy"), 1)
-    assert not waits.again(ConnectionError("lost"), 1)
+    waits = budget(clock, retryable=lambda error: "busy" in str(error))
+    assert waits.allows_retry(ValueError("busy"), 1)
+    assert not waits.allows_retry(ConnectionError("lost"), 1)
 
 
 @given(st.integers(1, 20), st.floats(0.1, 100), st.floats(0, 0.999))
 def test_both_bounds_hold(attempts, timeout_secs, jitter):
     clock = FakeClock()
-    waits, failed = patience(clock, jitter=jitter, attempts=attempts, timeout_secs=timeout_secs), 1
+    waits, failed = budget(clock, jitter=jitter, attempts=attempts, timeout_secs=timeout_secs), 1
     before = clock.seconds()
-    while waits.again(ConnectionError(), failed):
+    while waits.allows_retry(ConnectionError(), failed):
         failed += 1
     assert failed <= attempts
     assert clock.seconds() - before <= timeout_secs + 1e-3

@@ -38,13 +38,13 @@ class Census:
         return {process: _read(process, "cmdline").replace("\0", " ") for process in _all() if self._counts(process)}
 
     def managers(self):
-        return [process for process, command in self.processes().items() if "headrace.hosting.manager" in command]
+        return [process for process, command in self.processes().items() if "headrace.machine.manager" in command]
 
-    def zygotes(self, owner=None):
-        return [one for one in _children(owner or os.getpid()) if "headrace.hosting\0" in _read(one, "cmdline")]
+    def fork_servers(self, owner=None):
+        return [one for one in _children(owner or os.getpid()) if "headrace.hosts\0" in _read(one, "cmdline")]
 
     def hosts(self, owner=None):
-        return [host for zygote in self.zygotes(owner) for host in _children(zygote)]
+        return [host for fork_server in self.fork_servers(owner) for host in _children(fork_server)]
 
     def servers(self):
         """What hosts have started."""

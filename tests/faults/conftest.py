@@ -17,7 +17,7 @@ import cloudpickle
 import pytest
 
 from headrace import BatchingConfig
-from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 
 
 def _module(name):
@@ -127,7 +127,7 @@ class Machine:
         """The model is mapped into workers, or each has a host over it, or the machine has two hosts."""
         options = {"model_copies": 2} if kind == "copies" else {"large_model": True}
         batching = BatchingConfig(self.program.BATCH, self.program.BATCH)
-        request = Request(batching=batching, timeout_secs=20.0 if kind == "timeout" else None)
+        request = InferenceRequest(batching=batching, timeout_secs=20.0 if kind == "timeout" else None)
         return catching(prepare(getattr(self.program, handler)(**options), request), Exception)
 
     def start(self, spec, moment="never", workers=3, bundles=3):

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from headrace import Failure, ModelHandler
-from headrace.runtime.observers import Everybody
-from headrace.runtime.worker import open_worker
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
 
 BATCH = 4
 BUNDLE = 3 * BATCH
@@ -92,7 +92,7 @@ def main(first: int, bundles: int) -> None:
         for number in range(bundles):
             if number == 1:
                 hold("idle")
-            outcomes = run(worker.bundle(Everybody()), range(first + number * BUNDLE, first + (number + 1) * BUNDLE))
+            outcomes = run(worker.bundle(FanOut()), range(first + number * BUNDLE, first + (number + 1) * BUNDLE))
             print(json.dumps(outcomes), file=results, flush=True)
             if (folder / "enough").exists():
                 break

@@ -45,7 +45,7 @@ def test_ctrl_c(tmp_path, census, popen, wait_until, run, fault):
     with log.open("w") as file:
         process = popen([sys.executable, script], stderr=file, start_new_session=True)
     assert wait_until(lambda: "begun" in log.read_text(), 60), log.read_text()
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: its zygote and host are in groups of their own
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: its fork server and host are in groups of their own
     process.wait(60)  # what hangs is killed, not waited for
     assert wait_until(lambda: not census.processes(), 60), census.processes()
     assert process.returncode != 0

@@ -23,8 +23,8 @@ from headrace import (
 )
 from headrace.beam import RunInference
 from headrace.core.events import HostLost
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.worker import open_worker
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
 
 SAID = "RuntimeError: CUDA error: device-side assert triggered"
@@ -75,7 +75,7 @@ def test_as_often_as_a_crash(place):
     class Seen:
         on_event = events.append
 
-    request = Request(batching=BATCHING, isolate=True)
+    request = InferenceRequest(batching=BATCHING, isolate=True)
     worker = open_worker(catching(prepare(DeviceLosingHandler(5), request), Exception))
     try:
         bundle = worker.bundle(Seen())

@@ -59,8 +59,8 @@ def test_loader(machine, census, kind, moment):
 def test_managers_zygote(machine, census, kind, moment):
     machine.start(machine.spec(kind), moment)
     machine.held(HELD[moment])
-    [zygote] = census.zygotes(machine.manager())
-    kill(zygote)
+    [fork_server] = census.fork_servers(machine.manager())
+    kill(fork_server)
     machine.go()
     machine.end()
     machine.assert_vacated()

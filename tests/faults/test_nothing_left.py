@@ -78,7 +78,7 @@ def test_a_handler_that_cannot_be_unpickled(census):
 
 
 class Unloadable(DoublingHandler):
-    """Refuses to be unpickled in a zygote."""
+    """Refuses to be unpickled in a fork server."""
 
     def __setstate__(self, state):
         if "HEADRACE_HOST_OF" in os.environ:

@@ -22,7 +22,7 @@ class LibraryWithoutPrctl(ctypes.CDLL):
 ctypes.CDLL = LibraryWithoutPrctl
 """,
 }
-"""Python code that takes a piece away; it runs at the start of the owner, of its zygote and of what those start."""
+"""Python code that takes a piece away; it runs at the start of the owner, of its fork server and of what those start."""
 
 EXPECTED = [[n, 2 * n] for n in range(24)]
 
@@ -54,7 +54,7 @@ def test_a_host_that_is_killed_is_recovered(start_poor_owner, census, lacking):
 
 @pytest.mark.parametrize("moment", ["load", "batch", "idle"])
 def test_the_owners_end_ends_all(start_poor_owner, census, wait_until, moment):
-    """Zygote and host see that their channels close, and the zygote sees to the host."""
+    """Fork server and host see that their channels close, and the fork server sees to the host."""
     owner = start_poor_owner(moment)
     assert len(census.processes()) == 3
     owner.process.kill()
@@ -65,8 +65,8 @@ def test_the_owners_end_ends_all(start_poor_owner, census, wait_until, moment):
 def test_a_zygote_that_is_killed(start_poor_owner, census):
     """Nothing tells its host, which its owner has to end."""
     owner = start_poor_owner("batch")
-    [zygote] = census.zygotes(owner.pid)
-    os.kill(zygote, signal.SIGKILL)
+    [fork_server] = census.fork_servers(owner.pid)
+    os.kill(fork_server, signal.SIGKILL)
     owner.go()
     assert owner.result() == EXPECTED
 

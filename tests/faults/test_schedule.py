@@ -19,9 +19,9 @@ import pytest
 from headrace import BatchingConfig, Failure
 from headrace.core.errors import HostDiedError
 from headrace.core.result import Stage
-from headrace.runtime.observers import Everybody
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.worker import open_worker
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import DoublingHandler, hang_holding_gil, segfault
 
 THREADS = 3
@@ -89,7 +89,7 @@ class Thread(threading.Thread):
             worker = open_worker(self._spec)
             try:
                 while len(self.elements) < MINED or not self._may_stop():
-                    self._run_bundle(worker.bundle(Everybody()))
+                    self._run_bundle(worker.bundle(FanOut()))
             finally:
                 worker.close()
         except BaseException as error:
@@ -104,7 +104,7 @@ class Thread(threading.Thread):
 
 
 class Outsider:
-    """Kills the host at random moments, and now and then its zygote.
+    """Kills the host at random moments, and now and then its fork server.
 
     A batch may be its victim only once: of an element in whose operation hosts die twice nobody could say that it is
     innocent. So between its deeds it waits until every thread has settled three more batches.
@@ -134,7 +134,7 @@ class Outsider:
 
     def _kill(self):
         whom = "zygote" if self._random.random() < 0.04 else "host"
-        for process in self._census.zygotes() if whom == "zygote" else self._census.hosts():
+        for process in self._census.fork_servers() if whom == "zygote" else self._census.hosts():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
                 self.deeds[whom] += 1
@@ -157,7 +157,7 @@ def seed():
 
 def run(handler, census, goal, randomness):
     """Elements and their outcomes; the outsider has committed ``goal`` deeds meanwhile."""
-    request = Request(batching=BatchingConfig(BATCH, BATCH), timeout_secs=TIMEOUT)
+    request = InferenceRequest(batching=BatchingConfig(BATCH, BATCH), timeout_secs=TIMEOUT)
     spec = catching(prepare(handler, request), Exception)
     outsider = Outsider(census, goal, randomness)
     threads = [Thread(spec, n * APART, outsider.is_done.is_set) for n in range(THREADS)]

@@ -1,4 +1,4 @@
-"""Signals to owner, zygote and host, at any moment: what is left is right, or nothing is left."""
+"""Signals to owner, fork server and host, at any moment: what is left is right, or nothing is left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_owner(start_owner, census, wait_until, moment, number):
     """Three servers, one of them in a session of its own and one fully detached, go with it."""
     owner = start_owner(moment, servers=1).reached()
     assert wait_until(lambda: len(census.servers()) == (0 if moment == "start" else 3))
-    assert len(census.zygotes(owner.pid)) == 1
+    assert len(census.fork_servers(owner.pid)) == 1
     os.kill(owner.pid, number)
     owner.process.wait()
     assert wait_until(lambda: not census.processes()), census.processes()
@@ -36,8 +36,8 @@ def test_owner(start_owner, census, wait_until, moment, number):
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_zygote(start_owner, census, moment):
     owner = start_owner(moment, servers=1).reached()
-    [zygote] = census.zygotes(owner.pid)
-    os.kill(zygote, KILL)
+    [fork_server] = census.fork_servers(owner.pid)
+    os.kill(fork_server, KILL)
     owner.go()
     assert owner.result() == EXPECTED
 
@@ -69,7 +69,7 @@ def test_all_three_at_once(start_owner, census, wait_until):
     """Servers survive for want of somebody to end them; the next owner does."""
     owner = start_owner("batch", servers=1).reached()
     assert wait_until(lambda: len(census.servers()) == 3)
-    everybody = [owner.pid, *census.zygotes(owner.pid), *census.hosts(owner.pid)]
+    everybody = [owner.pid, *census.fork_servers(owner.pid), *census.hosts(owner.pid)]
     for number in (STOP, KILL):
         for process in everybody:
             os.kill(process, number)

@@ -22,8 +22,8 @@ from headrace.beam import RunInference
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted
 from headrace.core.result import Stage
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.worker import open_worker
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import (
     DoublingHandler,
     FakeClock,
@@ -139,7 +139,9 @@ def test_sizes_that_adapt_stay_below_the_limit():
 def test_an_element_that_hangs_makes_no_later_batch_smaller(counted):
     handler = FaultyHandler(counted.then(hang_holding_gil), 100)
     events = Sizes()
-    spec = catching(prepare(handler, Request(batching=BatchingConfig(64, 64), timeout_secs=TIMEOUT)), Exception)
+    spec = catching(
+        prepare(handler, InferenceRequest(batching=BatchingConfig(64, 64), timeout_secs=TIMEOUT)), Exception
+    )
     worker = open_worker(spec)
     try:
         bundle = worker.bundle(events)

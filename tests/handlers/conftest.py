@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace import ModelHandler
-from headrace.hosting.arena import attach, export
+from headrace.ipc.weights_file import attach, export
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: no model of these tests is on the hub
 

@@ -21,7 +21,7 @@ from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
 from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
-from headrace.hosting.memory import resident_bytes
+from headrace.models.memory import resident_bytes
 from headrace.testing import nearly_equal
 
 RNG = numpy.random.default_rng(7)

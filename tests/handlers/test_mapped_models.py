@@ -23,12 +23,12 @@ import torch
 import transformers
 from torch import nn
 
-from headrace.hosting.arena import NotMappableError, attach, export
+from headrace.ipc.weights_file import NotMappableError, attach, export
 
 ELSEWHERE = """
 import os, pickle, socket, sys
 import numpy, torch
-from headrace.hosting.arena import attach
+from headrace.ipc.weights_file import attach
 link = socket.socket(fileno=int(sys.argv[1]))
 while True:
     try:

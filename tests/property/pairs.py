@@ -17,9 +17,9 @@ from hypothesis.extra import numpy as npst
 from headrace import BatchingConfig, Failure, PredictionResult
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded
 from headrace.core.result import Skipped
-from headrace.runtime.hosted import HostedWorker
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.worker import open_worker
+from headrace.runtime.hosted_worker import HostedWorker
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 
 SCALARS = npst.scalar_dtypes().map(lambda dtype: dtype.newbyteorder("="))  # numpy's own pickles lose some orders
 DTYPES = st.one_of(SCALARS, npst.unicode_string_dtypes(max_len=3), npst.nested_dtypes(SCALARS, max_itemsize=64))
@@ -97,8 +97,8 @@ class Pair:
 
     def __init__(self, handler, elsewhere, size=3, **batching):
         request = {"batching": BatchingConfig(min_batch_size=size, max_batch_size=size, **batching)}
-        here = catching(prepare(copy.deepcopy(handler), Request(**request, placement="process")), Exception)
-        there = catching(prepare(handler, Request(**request, **elsewhere)), Exception)
+        here = catching(prepare(copy.deepcopy(handler), InferenceRequest(**request, placement="process")), Exception)
+        there = catching(prepare(handler, InferenceRequest(**request, **elsewhere)), Exception)
         assert there.lives_elsewhere
         self._given = []
         with ExitStack() as stack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.hosting.admission import Evict, Go, Held, Refuse, Wait, admit, margin_of
+from headrace.models.admission import Evict, Go, Held, Refuse, Wait, admit, margin_of
 
 figures = st.integers(0, 20)  # few, so that sums meet exactly; times 10**8, so that the margin is in their midst
 nbytes = figures.map(lambda figure: figure * 10**8)

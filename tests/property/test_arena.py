@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.arrays import LARGE
-from headrace.hosting.arena import attach, export
+from headrace.ipc.weights_file import attach, export
 
 DTYPES = st.sampled_from(["?", "i1", "i4", ">f8", "c8", "S5", "M8[s]", "f2", [("a", "i4"), ("b", "f8", 3)]])
 TORCH_DTYPES = st.sampled_from(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from headrace import PredictionResult
-from headrace.hosting.encoding import decode, encode
+from headrace.ipc.codec import decode, encode
 
 
 class Point(NamedTuple):

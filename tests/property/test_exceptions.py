@@ -13,7 +13,7 @@ import cloudpickle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.hosting.exceptions import stand_ins
+from headrace.ipc.exceptions import stand_ins
 
 LOCK = threading.Lock()
 
@@ -101,8 +101,8 @@ def test_every_exception_arrives_with_its_words(sent):
 OWNER = """
 import pickle, subprocess, sys
 from headrace.core.handler import ModelHandler
-from headrace.hosting.exceptions import with_traceback_of
-from headrace.hosting.portable import pickled
+from headrace.ipc.exceptions import with_traceback_of
+from headrace.ipc.unpicklable import pickle_or_explain
 
 class Refused(Exception):
     def __init__(self, row, why):
@@ -115,7 +115,7 @@ class Divides(ModelHandler):
 
 handler = Divides().with_preprocess_fn(lambda x: x + OFFSET)
 OFFSET = 40
-host = subprocess.run([sys.executable, "-c", sys.argv[1]], input=pickled(handler, "Divides"), stdout=subprocess.PIPE)
+host = subprocess.run([sys.executable, "-c", sys.argv[1]], input=pickle_or_explain(handler, "Divides"), stdout=subprocess.PIPE)
 refused, local, locked, lines = pickle.loads(host.stdout)
 assert type(refused) is Refused and refused.row == 42, type(refused).__mro__
 print(repr(local), local.row, isinstance(local, LookupError), type(local).__module__)
@@ -125,7 +125,7 @@ raise with_traceback_of(refused, lines)
 HOST = """
 import collections, pickle, sys, threading, traceback
 import cloudpickle
-from headrace.hosting.exceptions import stand_ins
+from headrace.ipc.exceptions import stand_ins
 
 class Local(LookupError):
     def __init__(self, row, why):

@@ -9,7 +9,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.core.result import Stage
-from headrace.failures.outlast import LETHAL_IN_A_ROW, LETHAL_PROBES, TIMEOUTS_BORNE, Lost, Sentence, outlast
+from headrace.failures.isolate_fatal import (
+    LETHAL_IN_A_ROW,
+    LETHAL_PROBES,
+    TIMEOUTS_BORNE,
+    InjectedFailure,
+    LostBatch,
+    isolate_fatal,
+)
 
 PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 
@@ -24,10 +31,10 @@ class Fault(NamedTuple):
     is_hungry: bool = False
     """Whether it dies for want of memory."""
 
-    def strike(self, position: int) -> Lost:
+    def strike(self, position: int) -> LostBatch:
         error = TimeoutError("overran") if self.hangs else RuntimeError("died")
         too_large = self.is_hungry and not self.hangs and self.stage is RUN
-        return Lost(error, self.hangs, self.stage, None if self.stage is RUN else position, self.index, too_large)
+        return LostBatch(error, self.hangs, self.stage, None if self.stage is RUN else position, self.index, too_large)
 
 
 class Host:
@@ -47,31 +54,31 @@ class Host:
         self.deaths = 0
         self.struck_alone: set[int] = set()
 
-    def __call__(self, part: Any, condemned: Any) -> Any:
-        answer = self._outsider(part) or self._run(part, condemned)
+    def __call__(self, part: Any, fatal: Any) -> Any:
+        answer = self._outsider(part) or self._run(part, fatal)
         self.runs += 1
-        self.deaths += isinstance(answer, Lost) and not answer.timed_out
+        self.deaths += isinstance(answer, LostBatch) and not answer.timed_out
         return answer
 
-    def _outsider(self, part: Any) -> Lost | None:
+    def _outsider(self, part: Any) -> LostBatch | None:
         alone = len(part) == 1
         if self.runs not in self.kills or (alone and part[0] in self.struck_alone):
             return None
         self.struck_alone.update(part if alone else ())
         at = self.kills[self.runs]
         if at is None or (self.deaths and not alone):
-            return Lost(RuntimeError("killed"), timed_out=False, stage=RUN)
-        return Lost(RuntimeError("killed"), timed_out=False, stage=PRE, position=part[at % len(part)])
+            return LostBatch(RuntimeError("killed"), timed_out=False, stage=RUN)
+        return LostBatch(RuntimeError("killed"), timed_out=False, stage=PRE, position=part[at % len(part)])
 
-    def _run(self, part: Any, condemned: Any) -> Any:
+    def _run(self, part: Any, fatal: Any) -> Any:
         answer: dict[int, Any] = {}
         for stage in (PRE, RUN, POST):
             for position in part:
-                fault, sentence = self.faults.get(position), condemned.get(position)
+                fault, injected_failure = self.faults.get(position), fatal.get(position)
                 if position in answer:
                     continue
-                if sentence is not None and sentence.stage is stage:
-                    answer[position] = sentence.error
+                if injected_failure is not None and injected_failure.stage is stage:
+                    answer[position] = injected_failure.error
                 elif fault is not None and fault.stage is stage:
                     return fault.strike(position)
         return {position: answer.get(position, "good") for position in part}
@@ -104,14 +111,14 @@ cuts = st.sampled_from([one_by_one, lambda count: math.ceil(math.sqrt(count)), l
 def becomes_of(positions, host, settles_alone=False, parts=one_by_one):
     """What becomes of each element: "good" or its error. Fails where one is lost or doubled, or their number blamed."""
     first = host(positions, {})
-    assume(isinstance(first, Lost))
+    assume(isinstance(first, LostBatch))
     fates: dict[int, Any] = {}
     too_large = []
     options = {"settles_alone": settles_alone, "parts": parts, "too_large": too_large.append}
-    for part, answer in outlast(positions, first, host, **options):
+    for part, answer in isolate_fatal(positions, first, host, **options):
         assert fates.keys().isdisjoint(part)
         assert len(set(part)) == len(part) > 0
-        fates.update(dict.fromkeys(part, answer.error) if isinstance(answer, Lost) else answer)
+        fates.update(dict.fromkeys(part, answer.error) if isinstance(answer, LostBatch) else answer)
     assert fates.keys() == set(positions)
     assert too_large == []
     return fates
@@ -138,9 +145,9 @@ def test_an_outsider_who_kills_now_and_then_costs_no_good_element(case, settles_
 @given(st.lists(st.integers(0, 500), unique=True, min_size=2, max_size=200), st.integers(1, 50), cuts)
 def test_what_overruns_only_together_is_all_answered_and_its_size_is_told(positions, most, parts):
     assume(len(positions) > most)
-    lost = Lost(TimeoutError("overran"), timed_out=True, stage=RUN)
+    lost = LostBatch(TimeoutError("overran"), timed_out=True, stage=RUN)
     too_large = []
-    answers = outlast(
+    answers = isolate_fatal(
         positions,
         lost,
         lambda part, _: lost if len(part) > most else "answer",
@@ -178,7 +185,7 @@ def test_a_model_that_loses_everything_costs_little_more_for_more_elements(size,
 
 
 losses = st.builds(
-    Lost,
+    LostBatch,
     error=st.just(RuntimeError("lost")),
     timed_out=st.booleans() | st.just(False),
     stage=st.sampled_from(Stage),
@@ -197,15 +204,15 @@ losses = st.builds(
 def test_it_ends_whatever_attempts_return(positions, first, answers, settles_alone, parts):
     left, attempts = set(positions), 0
 
-    def attempt(part, condemned):
+    def attempt(part, fatal):
         nonlocal attempts
         attempts += 1
         assert left.issuperset(part)
-        assert set(condemned) <= set(part)
-        assert all(isinstance(sentence, Sentence) for sentence in condemned.values())
+        assert set(fatal) <= set(part)
+        assert all(isinstance(injected_failure, InjectedFailure) for injected_failure in fatal.values())
         return answers[attempts % len(answers)]
 
-    for part, _ in outlast(positions, first, attempt, settles_alone=settles_alone, parts=parts):
+    for part, _ in isolate_fatal(positions, first, attempt, settles_alone=settles_alone, parts=parts):
         assert left.issuperset(part)
         assert len(set(part)) == len(part) > 0
         left.difference_update(part)
@@ -215,14 +222,14 @@ def test_it_ends_whatever_attempts_return(positions, first, answers, settles_alo
 
 @given(st.integers(1, 60), losses.filter(lambda lost: not lost.timed_out))
 def test_the_bound_holds_for_whoever_spares_the_host_just_often_enough(size, lost):
-    """Dies of everything but the condemned and every tenth element alone, which starts the count anew."""
+    """Dies of everything but the fatal and every tenth element alone, which starts the count anew."""
     attempts = 0
 
-    def attempt(part, condemned):
+    def attempt(part, fatal):
         nonlocal attempts
         attempts += 1
-        return "answer" if set(part) <= set(condemned) or (len(part) == 1 and part[0] % 10 == 9) else lost
+        return "answer" if set(part) <= set(fatal) or (len(part) == 1 and part[0] % 10 == 9) else lost
 
-    parts = [part for part, _ in outlast(range(size), lost, attempt)]
+    parts = [part for part, _ in isolate_fatal(range(size), lost, attempt)]
     assert sorted(position for part in parts for position in part) == list(range(size))
     assert attempts <= 6 * size

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from headrace import SKIP, BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, Stage
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped
 from headrace.core.result import Skipped
+from headrace.runtime.background import BackgroundExecutor
 from headrace.runtime.bundle import Bundle
-from headrace.runtime.lane import Lane
-from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 
 
@@ -73,9 +73,9 @@ class Refusing:
 
 def run(handler, elements, batching, caught, beside, bundles=2):
     """Outcomes in order, what was raised, and events: those before batching, and the others in order."""
-    spec = prepare(handler, Request(batching=batching))
+    spec = prepare(handler, InferenceRequest(batching=batching))
     worker = Worker(catching(spec, caught) if caught else spec)
-    lane = Lane(worker, Sometimes(beside)) if beside else None
+    lane = BackgroundExecutor(worker, Sometimes(beside)) if beside else None
     outcomes, seen, raised = [], Seen(), None
     try:
         for _ in range(bundles):

@@ -21,13 +21,13 @@ import pytest
 
 from headrace import BatchingConfig, ModelHandler
 from headrace.core.result import Predictions
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.worker import open_worker
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 
 ELSEWHERE = """
 import pickle, sys
 spec, elements, events, run = pickle.load(sys.stdin.buffer)
-from headrace.runtime.worker import open_worker
+from headrace.runtime.open_worker import open_worker
 worker = open_worker(spec)
 outcomes = run(worker, elements, events)
 worker.close()
@@ -146,7 +146,7 @@ class Home:
         return Homely(self.folder, load, **options)
 
     def spec(self, handler, caught=(), **request):
-        return catching(prepare(handler, Request(batching=BatchingConfig(1, 1), **request)), caught)
+        return catching(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1), **request)), caught)
 
     def open(self, spec):
         """A worker, which is closed in the end if not before."""
@@ -173,7 +173,7 @@ class Home:
 
     def logged(self):
         """What was said of where models live."""
-        return [one.getMessage() for one in self._caplog.records if one.name == "headrace.runtime.homes"]
+        return [one.getMessage() for one in self._caplog.records if one.name == "headrace.runtime.placement"]
 
     def close(self):
         """Closes all workers and waits until the machine has nothing of theirs any more; returns whether it has not."""

@@ -20,7 +20,7 @@ from headrace import (
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
 from headrace.runtime.bundle import Bundle
-from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 
 
@@ -51,7 +51,7 @@ class Seen(list):
 
 def run(handler, elements, *, caught=(), batching=None, seen=None, bundles=1, breaks_after=5):
     """(tag, prediction) pairs and failures of elements whose tags are their places."""
-    spec = prepare(handler, Request(batching=batching))
+    spec = prepare(handler, InferenceRequest(batching=batching))
     worker = Worker(catching(spec, caught) if caught else spec)
     worker.session.breakers = {name: CircuitBreaker(breaks_after) for name in worker.session.breakers}
     good, bad = [], []
@@ -214,7 +214,7 @@ def test_a_size_function_that_raises_is_its_elements_failure():
 
 def test_what_a_failed_bundle_left_is_not_in_the_next_one():
     handler = Poisoned()
-    worker = Worker(prepare(handler, Request(batching=fixed(3))))
+    worker = Worker(prepare(handler, InferenceRequest(batching=fixed(3))))
     abandoned = Bundle(worker, Seen())
     abandoned.add(1, "old")
     fresh = Bundle(worker, Seen())

@@ -26,7 +26,7 @@ from headrace import (
 from headrace.core.errors import HostDiedError
 from headrace.metrics.totals import Totals
 from headrace.runtime.bundle import Bundle
-from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import hang
 
@@ -151,7 +151,7 @@ def test_a_row_that_hangs_fails_alone():
 
 
 def test_batches_are_of_rows_and_pieces_keep_their_elements_tags():
-    spec = catching(prepare(Doubling(), Request(batching=fixed(4))), Exception)
+    spec = catching(prepare(Doubling(), InferenceRequest(batching=fixed(4))), Exception)
     worker, totals = Worker(spec), Totals()
     try:
         bundle = Bundle(worker, totals)

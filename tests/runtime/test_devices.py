@@ -15,10 +15,11 @@ from headrace import (
     RetryConfig,
     predict,
 )
-from headrace.runtime.lane import Lane
-from headrace.runtime.observers import Everybody
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.worker import Worker, open_worker
+from headrace.runtime.background import BackgroundExecutor
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.runtime.worker import Worker
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
 
 SAID = "CUDA error: device-side assert triggered"
@@ -43,7 +44,7 @@ class Counting(DeviceLosingHandler):
 
 
 def worker_of(handler, caught=Exception, **asked):
-    spec = prepare(handler, Request(**{"batching": BATCHING, **asked}))
+    spec = prepare(handler, InferenceRequest(**{"batching": BATCHING, **asked}))
     return open_worker(catching(spec, caught) if caught else spec)
 
 
@@ -60,7 +61,7 @@ def test_in_inference(caught, retry):
     worker, outcomes = worker_of(Counting(13), caught, retry=retry), []
     try:
         with pytest.raises(DeviceLostError, match=CURE) as raised:
-            add_all(worker.bundle(Everybody()), range(64), outcomes)
+            add_all(worker.bundle(FanOut()), range(64), outcomes)
         assert worker.plan.handler.calls == 2
         assert [outcome.tags for outcome in outcomes] == [list(range(8))]
         assert isinstance(raised.value.__cause__, RuntimeError)
@@ -126,7 +127,7 @@ def test_in_a_search():
     worker, outcomes = worker_of(Both(7)), []
     try:
         with pytest.raises(DeviceLostError, match=CURE):
-            add_all(worker.bundle(Everybody()), range(64), outcomes)
+            add_all(worker.bundle(FanOut()), range(64), outcomes)
         assert worker.plan.handler.calls == 7  # 8, 4, 2, 1, 1, 2, 4
         assert outcomes == []
     finally:
@@ -136,14 +137,14 @@ def test_in_a_search():
 def test_later_bundles_and_workers_of_the_process_do_not_call_the_model():
     worker = worker_of(Counting(3))
     try:
-        handler, early = worker.plan.handler, worker.bundle(Everybody())
-        bundle = worker.bundle(Everybody())
+        handler, early = worker.plan.handler, worker.bundle(FanOut())
+        bundle = worker.bundle(FanOut())
         with pytest.raises(DeviceLostError, match=CURE):
             [bundle.add(n, n) for n in range(8)]
         with pytest.raises(DeviceLostError, match=CURE):
             [early.add(n, n) for n in range(100, 108)]
         with pytest.raises(DeviceLostError, match=CURE):
-            worker.bundle(Everybody())
+            worker.bundle(FanOut())
         assert handler.calls == 1
         spec = worker.spec
     finally:
@@ -165,11 +166,11 @@ def test_before_and_after_inference(stage, caught):
         handler = handler.with_postprocess_fn(lambda one: lose(one.example))
     worker = worker_of(handler, caught)
     try:
-        bundle = worker.bundle(Everybody())
+        bundle = worker.bundle(FanOut())
         with pytest.raises(DeviceLostError, match=CURE):
             [bundle.add(n, n) for n in range(16)]
         with pytest.raises(DeviceLostError, match=CURE):
-            worker.bundle(Everybody())
+            worker.bundle(FanOut())
     finally:
         worker.close()
 
@@ -177,7 +178,7 @@ def test_before_and_after_inference(stage, caught):
 def open_bundle(spec):
     worker = Worker(spec)
     try:
-        worker.bundle(Everybody())
+        worker.bundle(FanOut())
     finally:
         worker.close()
 
@@ -192,7 +193,7 @@ def test_in_loading(caught):
             loads.append(1)
             return super().load_model()
 
-    spec = prepare(Loading(device.lose), Request(retry=RetryConfig(retryable=lambda error: True)))
+    spec = prepare(Loading(device.lose), InferenceRequest(retry=RetryConfig(retryable=lambda error: True)))
     spec = catching(spec, caught) if caught else spec
     for _ in range(2):
         with pytest.raises(DeviceLostError, match=CURE):
@@ -238,8 +239,8 @@ def test_on_the_second_thread():
 
     worker = worker_of(Counting(13), batching=BatchingConfig(8, 8, overlap=True))
     try:
-        worker._lane = Lane(worker, Always())
-        bundle = worker.bundle(Everybody())
+        worker._background = BackgroundExecutor(worker, Always())
+        bundle = worker.bundle(FanOut())
         with pytest.raises(DeviceLostError, match=CURE):
             [bundle.add(n, n) for n in range(64)] and list(bundle.finish())
         assert worker.plan.handler.calls == 2
@@ -251,7 +252,7 @@ def test_where_bundles_share_batches():
     """Each is told, of which none has lost an element."""
     worker = worker_of(Counting(3), batching=BatchingConfig(8, 8, max_batch_duration_secs=1))
     try:
-        bundle = worker.bundle(Everybody())
+        bundle = worker.bundle(FanOut())
         outcomes = [one for n in range(5) for one in bundle.add(n, n)]
         with pytest.raises(DeviceLostError, match=CURE):
             list(bundle.finish())

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler
-from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.worker import Worker
 
 BOUND = 8_000_000
@@ -34,7 +34,7 @@ class Deaf:
 
 def peak(handler, elements, **options):
     """Bytes that were allocated at most, and how many outcomes there were."""
-    worker = Worker(prepare(handler, Request(batching=BatchingConfig(lookahead_bytes=BOUND, **options))))
+    worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(lookahead_bytes=BOUND, **options))))
     count = 0
     try:
         bundle = worker.bundle(Deaf())
@@ -89,7 +89,7 @@ def test_large_columnar_elements():
 
 def test_a_minimum_is_kept_where_there_is_one_model_so_that_a_fixed_size_stays_fixed():
     handler = Sum()
-    worker = Worker(prepare(handler, Request(batching=BatchingConfig(20, 20, lookahead_bytes=BOUND))))
+    worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(20, 20, lookahead_bytes=BOUND))))
     bundle = worker.bundle(Deaf())
     for element in megabytes(50):
         bundle.add(element, None)

@@ -9,8 +9,8 @@ import cloudpickle
 import pytest
 
 from headrace import BatchingConfig, ModelHandler
-from headrace.runtime.prepare import Request, prepare
-from headrace.runtime.worker import open_worker
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, prepare
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_elements_are_taken_while_batches_run_elsewhere(tmp_path, isolate):
 
     handler = Patient(file, model_copies=2)
     handler = handler if isolate else handler.with_preprocess_fn(go)  # which an isolated model's host does
-    worker = open_worker(prepare(handler, Request(batching=BatchingConfig(1, 1), isolate=isolate)))
+    worker = open_worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1), isolate=isolate)))
     try:
         bundle, outcomes = worker.bundle(Deaf()), []
         for element in range(20):

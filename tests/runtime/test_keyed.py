@@ -22,11 +22,11 @@ from headrace import (
     ModelHandler,
     predict,
 )
-from headrace.hosting import room
-from headrace.hosting.memory import resident_bytes
+from headrace.models import memory_budget
+from headrace.models.memory import resident_bytes
+from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import make_plan
-from headrace.runtime.prepare import Request, prepare
-from headrace.runtime.worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import DoublingHandler
 
 MIB = 1 << 20
@@ -130,7 +130,7 @@ def test_the_limit_holds_however_many_threads_there_are(tmp_path, way, wrap):
         handler = handler.with_preprocess_fn(lambda pair: pair).with_postprocess_fn(lambda pair: pair)
     if wrap == "prebatched":
         handler = handler.with_no_batching()
-    spec = prepare(handler, Request(batching=BatchingConfig(max_batch_size=5), **way))
+    spec = prepare(handler, InferenceRequest(batching=BatchingConfig(max_batch_size=5), **way))
     everybody = threading.Barrier(6, timeout=60)
 
     def bundle(number):
@@ -159,7 +159,7 @@ class Deaf:
 def test_a_bounded_number_of_bytes_waits_for_models_that_are_not_there(tmp_path, options):
     """Some leave before the end, many together."""
     batching = BatchingConfig(lookahead_bytes=20_000, min_batch_size=4, max_batch_size=4)
-    spec = prepare(keyed(tmp_path / "notes", **options), Request(batching=batching))
+    spec = prepare(keyed(tmp_path / "notes", **options), InferenceRequest(batching=batching))
     worker = open_worker(spec)
     bundle, came = worker.bundle(Deaf()), 0
     for given, (key, _) in enumerate(pairs(600), 1):
@@ -235,7 +235,7 @@ def test_models_stay_within_the_memory_that_there_is_without_a_hint(monkeypatch)
     before = resident_bytes()
     limit = 200 * MIB
     figures = (lambda: limit - (resident_bytes() - before), lambda: limit, resident_bytes)
-    monkeypatch.setattr(room.Room.__init__, "__defaults__", figures)
+    monkeypatch.setattr(memory_budget.MemoryBudget.__init__, "__defaults__", figures)
     seen = [nbytes for _, (nbytes, _) in predict(large(8), [(n, n) for n in range(8)], placement="process")]
     assert len(seen) == 8
     assert max(seen) - before < limit

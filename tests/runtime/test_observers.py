@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.core.events import BatchFailed
-from headrace.runtime.observers import Everybody, subscribed
+from headrace.runtime.observers import FanOut, subscribed
 
 
 class Ear:
@@ -16,7 +16,7 @@ class Ear:
 
 def test_subscribers_and_own_observers():
     own, subscriber = Ear(), Ear()
-    everybody = Everybody(own)
+    everybody = FanOut(own)
     first, second, third = (BatchFailed("", n, ValueError()) for n in range(3))
     everybody.on_event(first)
     with subscribed(subscriber):

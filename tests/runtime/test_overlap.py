@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.runtime.overlap import Overlap
+from headrace.runtime.overlap import AdaptiveOverlap
 
 
 def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):
     """Which of so many batches ran beside, where that saves so much of the shorter part of a batch's time."""
-    policy, beside = Overlap(), []
+    policy, beside = AdaptiveOverlap(), []
     for n in range(batches):
         beside.append(policy.next_is_beside())
         if beside[-1]:
@@ -42,7 +42,7 @@ def test_where_it_gains_nothing_it_is_tried_ever_more_rarely():
 
 
 def test_what_pays_later_is_found():
-    policy, late = Overlap(), 0
+    policy, late = AdaptiveOverlap(), 0
     for n in range(8000):
         pays = n > 1000
         if policy.next_is_beside():
@@ -60,7 +60,7 @@ def test_the_size_settles_first():
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.floats(0, 1), st.floats(0, 1)), max_size=300))
 def test_no_period_is_endless_whatever_the_times(batches):
-    policy, in_a_row = Overlap(), 0
+    policy, in_a_row = AdaptiveOverlap(), 0
     for size, call, idle in batches * 3:
         if policy.next_is_beside():
             policy.was_beside(size, call)

@@ -1,30 +1,252 @@
-"""What ``placement="auto"`` chooses."""
+"""Each model lives where it should, is loaded as often as it must, and is let go of with its session."""
 
 from __future__ import annotations
 
+import copy
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
 import pytest
 
-from headrace.runtime.placement import choose
+from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping
+from headrace.core.errors import HostDiedError
+from headrace.core.events import BatchFailed, ElementFailed, HostLost, ModelLoaded
+from headrace.core.result import Failure
+from headrace.runtime.prepare import catching
 
-GB = 10**9
+HERE = os.getpid()
+
+
+def of(kind, events):
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_one_that_can_be_mapped_is(home):
+    spec = home.spec(home.handler(large_model=True))
+    [(first, loader, computing)], events = home.run(spec)
+    assert (first, computing) == (2, HERE)
+    [elsewhere, second], others = home.elsewhere(spec, [3, 4])
+    assert elsewhere == (6, loader, second[2])
+    assert second[:2] == (8, loader)
+    assert home.noted("loaded") == [loader]
+    assert len({loader, HERE, second[2]}) == 3
+    assert len(of(ModelLoaded, events)) == 1
+    assert of(ModelLoaded, others) == []
+    assert [line.rpartition(" in ")[0] for line in home.logged()] == ["Homely: mapped 0.8 MB"]
+
+
+def test_threads_map_it_once(home):
+    spec = home.spec(home.handler(large_model=True))
+    specs = [replace(spec, plan=replace(spec.plan, models={None: copy.copy(spec.plan.handler)})) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        [(one, events), (other, more)] = pool.map(home.run, specs)
+    assert one == other
+    assert len(of(ModelLoaded, [*events, *more])) == len(home.noted("loaded")) == len(home.logged()) == 1
+
+
+def test_in_isolation_a_host_maps_it(home):
+    spec = home.spec(home.handler(large_model=True), isolate=True)
+    [(_, loader, host)], events = home.run(spec)
+    [(_, same, other)], others = home.elsewhere(spec)
+    assert home.noted("loaded") == [loader] == [same]
+    assert len({loader, host, other, HERE}) == 4
+    assert [len(of(ModelLoaded, one)) for one in (events, others)] == [1, 0]
+    assert home.logged() == []
+
+
+def test_copies_are_hosts_of_the_machines(home):
+    spec = home.spec(home.handler(model_copies=2, computers=2))
+    here, events = home.run(spec, range(6))
+    there, others = home.elsewhere(spec, range(6))
+    [loader] = home.noted("loaded")
+    hosts = {host for _, _, host in [*here, *there]}
+    assert len(hosts) == 2
+    assert hosts.isdisjoint({HERE, loader})
+    assert sorted(value for value, _, _ in here) == [0, 2, 4, 6, 8, 10]
+    assert [len(of(ModelLoaded, one)) for one in (events, others)] == [1, 0]
+    assert home.logged() == ["Homely: the model lives in the machine's hosts, in 2 copies that map the same weights."]
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_one_that_cannot_be_mapped_lives_in_a_host_for_all(home, isolate):
+    spec = home.spec(home.handler(home.guarded, large_model=True), isolate=isolate)
+    [(_, loader, host)], _ = home.run(spec)
+    [(_, _, same)], _ = home.elsewhere(spec)
+    assert home.noted("loaded") == [loader] == [host] == [same]
+    [line] = home.logged()
+    assert line.startswith("Homely: the model lives in the machine's hosts, since it does not pickle (TypeError: ")
+    assert "lock" in line
+
+
+def test_each_host_loads_what_cannot_be_mapped(home):
+    here, _ = home.run(home.spec(home.handler(home.guarded, model_copies=2, computers=2)), range(6))
+    assert all(loader == host for _, loader, host in here)
+    assert sorted(home.noted("loaded")) == sorted({host for _, _, host in here})
+    assert len(home.noted("loaded")) == 2
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "processes", "free", "placement"),
+    ("options", "request_", "hosted"),
     [
-        (1 * GB, 4, 8 * GB, "process"),
-        (1 * GB, 5, 8 * GB, "machine"),
-        (1 * GB, 1, 2 * GB, "process"),
-        (1 * GB + 1, 1, 2 * GB, "machine"),
-        (0, 64, 1 * GB, "process"),
-        (3 * GB, 8, 32 * GB, "machine"),
+        ({"large_model": True}, {}, False),
+        ({"model_copies": 2}, {}, False),
+        ({"large_model": True}, {"isolate": True}, True),
+        ({"model_copies": 2}, {"isolate": True}, True),
     ],
+    ids=["mapped", "copies", "mapped in isolation", "copies in isolation"],
 )
-def test_half_of_what_is_free_is_for_all_else(nbytes, processes, free, placement):
-    assert choose(nbytes, processes, free).placement == placement
+def test_where_processing_runs(home, options, request_, hosted):
+    handler = home.handler(**options)
+    handler = handler.with_preprocess_fn(lambda element: [os.getpid()])
+    handler = handler.with_postprocess_fn(lambda prediction: (prediction, os.getpid()))
+    [((doubled, _, computing), after)], _ = home.run(home.spec(handler, **request_))
+    assert doubled == [computing if hosted else HERE] * 2
+    assert after == doubled[0]
 
 
-def test_the_figures_are_said():
-    assert choose(3 * GB, 8, 32 * GB).why == (
-        "3.0 GB for each of 8 processes, one for each core, of 32.0 GB that are free for models and everything else"
-    )
+def test_models_by_key(home):
+    mappings = [KeyModelMapping(["a"], home.handler(large_model=True)), KeyModelMapping(["b"], home.handler())]
+    spec = home.spec(KeyedModelHandler(mappings))
+    [(_, (_, first, computing)), (_, second)], events = home.run(spec, [("a", 1), ("b", 1)])
+    assert computing == HERE != first
+    assert second == (2, HERE, HERE)
+    assert len(of(ModelLoaded, events)) == 2
+    [(_, (_, same, _)), (_, (_, own, there))], events = home.elsewhere(spec, [("a", 1), ("b", 1)])
+    assert same == first
+    assert own == there != HERE
+    assert len(of(ModelLoaded, events)) == 1
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_those_by_key_that_cannot_be_mapped_live_in_the_machines_hosts(home, isolate):
+    mappings = [KeyModelMapping([key], home.handler(home.guarded, large_model=True)) for key in "ab"]
+    spec = home.spec(KeyedModelHandler(mappings), isolate=isolate)
+    outcomes, events = home.run(spec, [("a", 1), ("b", 1)])
+    hosts = [host for _, (_, host, _) in outcomes]
+    assert outcomes == [(key, (2, host, host)) for key, host in zip("ab", hosts, strict=True)]
+    assert len({HERE, *hosts}) == 3
+    assert len(of(ModelLoaded, events)) == 2
+    lines = [line for line in home.logged() if "lives in the machine's hosts, since it does not pickle" in line]
+    assert isolate or len(lines) == 2  # what a host says comes when it comes
+    same, events = home.elsewhere(spec, [("a", 1), ("b", 1)])
+    assert same == outcomes
+    assert not of(ModelLoaded, events)
+
+
+def test_models_by_key_have_as_many_hosts_as_each_asks_for(home):
+    mappings = [KeyModelMapping([key], home.handler(model_copies=copies)) for key, copies in [("a", 2), ("b", 1)]]
+    outcomes, _ = home.run(home.spec(KeyedModelHandler(mappings)), [("a", 1), ("b", 1)])
+    (_, (_, loader, host)), (_, (_, _, computing)) = outcomes
+    assert len({loader, host, HERE}) == 3
+    assert computing == HERE
+    first, second = home.logged()
+    assert first == "a: the model lives in the machine's hosts, in 2 copies that map the same weights."
+    assert second.startswith("b: mapped ")
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_keys_that_look_alike_are_different_models(home, isolate):
+    mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in (1, "1")]
+    outcomes, events = home.run(home.spec(KeyedModelHandler(mappings), isolate=isolate), [(1, 5), ("1", 5)])
+    (_, (_, first, _)), (_, (_, second, _)) = outcomes
+    assert first != second
+    assert len(of(ModelLoaded, events)) == 2
+
+
+@pytest.mark.parametrize("how", ["once", "always"])
+def test_a_host_by_key_that_dies_is_replaced_and_tried_once_more(home, how):
+    handler = home.handler(home.guarded, large_model=True, dies=how)
+    spec = catching(home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)])), Exception)
+    [outcome], events = home.run(spec, [("a", 3)])
+    assert len(of(HostLost, events)) == (1 if how == "once" else 2)
+    if how == "once":
+        assert outcome[1][0] == 6
+    else:
+        assert isinstance(outcome.error, HostDiedError)
+
+
+def test_too_little_memory_in_a_host_by_key_is_learnt_from(home):
+    handler = home.handler(home.guarded, large_model=True, fits=2)
+    spec = home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)]))
+    spec = replace(spec, plan=replace(spec.plan, batching=BatchingConfig(8, 8)))
+    outcomes, events = home.run(spec, [("a", n) for n in range(40)])
+    assert [value for _, (value, _, _) in outcomes] == [2 * n for n in range(40)]
+    assert len(of(BatchFailed, events)) <= 4  # of 8 and 4, and trials; not all of five batches
+
+
+@pytest.mark.parametrize("load", ["guarded", "Model"])
+def test_what_fails_there_fails_here(home, load):
+    handler = home.handler(getattr(home, load), large_model=True)
+    spec = catching(home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)])), Exception)
+    outcomes, events = home.run(spec, [("a", 1), ("a", None), ("a", 2)])
+    [failure] = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+    assert isinstance(failure.error, TypeError)
+    assert failure.element == ("a", None)
+    assert sorted(one[1][0] for one in outcomes if one is not failure) == [2, 4]
+    assert len(of(BatchFailed, events)) == len(of(ElementFailed, events)) == 1
+
+
+def test_in_isolation_the_processes_host_maps_models_by_key(home):
+    mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in "ab"]
+    spec = home.spec(KeyedModelHandler(mappings), isolate=True)
+    [(_, (_, first, host)), (_, (_, second, same))], events = home.run(spec, [("a", 1), ("b", 1)])
+    assert host == same
+    assert len({first, second, host, HERE}) == 4
+    assert len(of(ModelLoaded, events)) == 2
+    [(_, (_, again, other)), _], events = home.elsewhere(spec, [("a", 1), ("b", 1)])
+    assert again == first
+    assert other not in (host, first, HERE)
+    assert not of(ModelLoaded, events)
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize(("cores", "placement"), [(10**8, "machine"), (1, "process")])
+def test_automatic_placement(home, monkeypatch, cores, placement, isolate):
+    monkeypatch.setattr(placement, "allowed_cores", lambda: cores)  # how many copies there might be
+    [(_, loader, computing)], _ = home.run(home.spec(home.handler(), placement="auto", isolate=isolate))
+    assert (loader == computing) == (placement == "process")
+    assert (computing == HERE) != isolate
+    chosen, *_ = home.logged()
+    assert chosen.startswith(f"Homely: placement='auto' has chosen '{placement}': ")
+    assert f"for each of {cores} processes" in chosen
+
+
+def two(home, load, pipelines="pp"):
+    """Specifications of two transforms that share a model's identifier but not a handler."""
+    handlers = [home.handler(load, made=name, large_model=True) for name in ("first", "second")]
+    pairs = zip(handlers, pipelines, strict=True)
+    return [replace(home.spec(one, model_identifier="m"), pipeline=pipeline) for one, pipeline in pairs]
+
+
+def test_transforms_with_one_identifier_map_one_model(home):
+    first, second = two(home, home.Model)
+    [(_, loader, _)], events = home.run(first)
+    second.plan.handler.made = "second"  # as without sharing, only the handler that loads is told what loading sets
+    [(_, same, computing)], others = home.run(second)
+    assert home.noted("loaded") == [loader] == [same]
+    assert computing == HERE
+    assert len(of(ModelLoaded, [*events, *others])) == 1
+    [(_, same, _)], _ = home.elsewhere(second)
+    assert same == loader
+
+
+@pytest.mark.parametrize("load", ["guarded", "Model"])
+def test_hosts_are_a_transforms_own(home, load):
+    specs = two(home, getattr(home, load))
+    if load == "Model":
+        specs = [replace(spec, copies=2) for spec in specs]
+    [(_, _, first)], _ = home.run(specs[0])
+    [(_, _, second)], _ = home.run(specs[1])
+    assert len({first, second, HERE}) == 3
+    [(_, _, again)], _ = home.elsewhere(specs[0])
+    assert again not in (second, HERE)
+
+
+def test_identifiers_of_different_pipelines_are_different(home):
+    first, second = two(home, home.Model, "pq")
+    [(_, loader, _)], _ = home.run(first)
+    [(_, other, _)], events = home.run(second)
+    assert loader != other
+    assert len(of(ModelLoaded, events)) == 1
+    assert sorted(home.noted("loaded")) == sorted([loader, other])

@@ -17,7 +17,7 @@ from headrace import (
     RetryConfig,
 )
 from headrace.runtime.plan import ONLY
-from headrace.runtime.prepare import Request, catching, isolated, prepare
+from headrace.runtime.prepare import InferenceRequest, catching, isolated, prepare
 
 
 class Handler(ModelHandler):
@@ -31,30 +31,30 @@ class Handler(ModelHandler):
 @pytest.mark.parametrize("given", ["handler", Handler, None])
 def test_no_handler(given):
     with pytest.raises(ConfigurationError, match="no model handler"):
-        prepare(given, Request())
+        prepare(given, InferenceRequest())
 
 
 def test_batching_must_be_a_batching_config():
     with pytest.raises(ConfigurationError, match="batching must be a BatchingConfig"):
-        prepare(Handler(), Request(batching={"max_batch_size": 3}))
+        prepare(Handler(), InferenceRequest(batching={"max_batch_size": 3}))
 
 
 @pytest.mark.parametrize("given", ["ValueError", [ValueError], (ValueError, 3), int])
 def test_only_exceptions_can_be_caught(given):
     with pytest.raises(ConfigurationError, match="exc_class must be"):
-        catching(prepare(Handler(), Request()), given)
+        catching(prepare(Handler(), InferenceRequest()), given)
 
 
 def test_retries_are_configured_by_a_config():
-    assert prepare(Handler(), Request()).retry == RetryConfig()
-    assert prepare(Handler(), Request(retry=RetryConfig(7))).retry.attempts == 7
+    assert prepare(Handler(), InferenceRequest()).retry == RetryConfig()
+    assert prepare(Handler(), InferenceRequest(retry=RetryConfig(7))).retry.attempts == 7
     with pytest.raises(ConfigurationError, match="retry must be a RetryConfig, not 3"):
-        prepare(Handler(), Request(retry=3))
+        prepare(Handler(), InferenceRequest(retry=3))
 
 
 @pytest.mark.parametrize("placement", [None, "process", PlacementConfig(), PlacementConfig("process")])
 def test_the_process_is_where_models_live(placement):
-    assert prepare(Handler(), Request(placement=placement)).plan.models
+    assert prepare(Handler(), InferenceRequest(placement=placement)).plan.models
 
 
 @pytest.mark.parametrize(
@@ -82,28 +82,28 @@ def test_the_process_is_where_models_live(placement):
     ],
 )
 def test_what_is_shared(base, asks, placement, shared, copies, automatic):
-    spec = prepare(base(**asks), Request(placement=placement))
+    spec = prepare(base(**asks), InferenceRequest(placement=placement))
     assert (spec.shared, spec.copies, spec.automatic) == (frozenset([ONLY] if shared else []), copies, automatic)
     assert spec.lives_elsewhere == shared
 
 
 def test_what_is_shared_of_models_by_key():
     mappings = [KeyModelMapping(["a"], Handler(large_model=True)), KeyModelMapping(["b"], Handler())]
-    assert len(prepare(KeyedModelHandler(mappings), Request()).shared) == 1
-    assert len(prepare(KeyedModelHandler(mappings), Request(placement="machine")).shared) == 2
+    assert len(prepare(KeyedModelHandler(mappings), InferenceRequest()).shared) == 1
+    assert len(prepare(KeyedModelHandler(mappings), InferenceRequest(placement="machine")).shared) == 2
 
 
 def test_a_runtime_directory_that_cannot_be_used_is_an_error_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
-    prepare(Handler(), Request())
+    prepare(Handler(), InferenceRequest())
     with pytest.raises(ConfigurationError, match="HEADRACE_RUNTIME_DIR"):
-        prepare(Handler(large_model=True), Request())
+        prepare(Handler(large_model=True), InferenceRequest())
 
 
 def test_keyed_models_give_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        prepare(KeyedModelHandler([KeyModelMapping(["a"], Handler())]), Request())
+        prepare(KeyedModelHandler([KeyModelMapping(["a"], Handler())]), InferenceRequest())
 
 
 def test_the_handler_may_refuse_arguments():
@@ -113,14 +113,14 @@ def test_the_handler_may_refuse_arguments():
                 raise ValueError("none, please")
 
     with pytest.raises(ValueError, match="none, please"):
-        prepare(Strict(), Request(inference_args={"a": 1}))
+        prepare(Strict(), InferenceRequest(inference_args={"a": 1}))
 
 
 def test_identifiers():
-    one, two = prepare(Handler(), Request()), prepare(Handler(), Request())
+    one, two = prepare(Handler(), InferenceRequest()), prepare(Handler(), InferenceRequest())
     assert one.transform != two.transform
     assert one.model_identifier != two.model_identifier
-    shared = [prepare(Handler(), Request(model_identifier="m")) for _ in range(2)]
+    shared = [prepare(Handler(), InferenceRequest(model_identifier="m")) for _ in range(2)]
     assert shared[0].model_identifier == shared[1].model_identifier == "m"
     assert shared[0].transform != shared[1].transform
 
@@ -128,11 +128,11 @@ def test_identifiers():
 @pytest.mark.parametrize(
     ("request_", "timeout"),
     [
-        (Request(isolate=True), None),
-        (Request(placement=PlacementConfig(isolate=True)), None),
-        (Request(placement=PlacementConfig("process", isolate=True)), None),
-        (Request(timeout_secs=3), 3),
-        (Request(timeout_secs=0.5, isolate=True), 0.5),
+        (InferenceRequest(isolate=True), None),
+        (InferenceRequest(placement=PlacementConfig(isolate=True)), None),
+        (InferenceRequest(placement=PlacementConfig("process", isolate=True)), None),
+        (InferenceRequest(timeout_secs=3), 3),
+        (InferenceRequest(timeout_secs=0.5, isolate=True), 0.5),
     ],
 )
 def test_what_isolates(request_, timeout):
@@ -140,7 +140,10 @@ def test_what_isolates(request_, timeout):
     assert (spec.isolated, spec.timeout_secs) == (True, timeout)
 
 
-@pytest.mark.parametrize("request_", [Request(), Request(placement=PlacementConfig()), Request(placement="process")])
+@pytest.mark.parametrize(
+    "request_",
+    [InferenceRequest(), InferenceRequest(placement=PlacementConfig()), InferenceRequest(placement="process")],
+)
 def test_what_does_not(request_):
     spec = prepare(Handler(), request_)
     assert (spec.isolated, spec.timeout_secs) == (False, None)
@@ -149,9 +152,9 @@ def test_what_does_not(request_):
 @pytest.mark.parametrize("timeout", [0, 0.0, -1, float("inf"), float("nan"), "5", [5], True])
 def test_a_timeout_must_be_a_positive_number(timeout):
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
-        prepare(Handler(), Request(timeout_secs=timeout))
+        prepare(Handler(), InferenceRequest(timeout_secs=timeout))
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
-        isolated(prepare(Handler(), Request()), timeout)
+        isolated(prepare(Handler(), InferenceRequest()), timeout)
 
 
 class Holding(Handler):
@@ -164,15 +167,15 @@ class Holding(Handler):
 
 def test_what_cannot_go_to_a_host_is_named():
     handler = Holding(main=threading.Lock())
-    assert not prepare(handler, Request()).isolated
+    assert not prepare(handler, InferenceRequest()).isolated
     with pytest.raises(ConfigurationError, match=r"^Holding cannot go .* Holding\.connections\['main'\],.* load_model"):
-        prepare(handler, Request(isolate=True))
+        prepare(handler, InferenceRequest(isolate=True))
 
 
 def test_neither_can_what_a_handler_within_holds():
     models = [KeyModelMapping(["a"], Handler()), KeyModelMapping(["b"], Holding(x=threading.Lock()))]
     with pytest.raises(ConfigurationError, match=r"connections\['x'\], of type _thread.lock, does not pickle"):
-        prepare(KeyedModelHandler(models), Request(isolate=True))
+        prepare(KeyedModelHandler(models), InferenceRequest(isolate=True))
 
 
 def test_nor_a_functions_variable():
@@ -183,9 +186,9 @@ def test_nor_a_functions_variable():
             return element
 
     with pytest.raises(ConfigurationError, match=r"variable `lock` of the function .*guarded"):
-        prepare(Handler().with_preprocess_fn(guarded), Request(timeout_secs=3))
+        prepare(Handler().with_preprocess_fn(guarded), InferenceRequest(timeout_secs=3))
 
 
 def test_nor_an_argument():
     with pytest.raises(ConfigurationError, match=r"inference_args\['lock'\]"):
-        prepare(Handler(), Request(isolate=True, inference_args={"lock": threading.Lock()}))
+        prepare(Handler(), InferenceRequest(isolate=True, inference_args={"lock": threading.Lock()}))

@@ -24,10 +24,9 @@ from headrace import (
 )
 from headrace.core.events import BatchCompleted, ModelRefreshed, RefreshFailed
 from headrace.core.result import PredictionResult
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.refresh_policy import News
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.refreshing_worker import open_refreshing_worker
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.testing import FakeDevice
 
 PLACES = {
@@ -99,7 +98,7 @@ class Thread:
         self.moment = 9
         self.worker = None
 
-    def open(self, first=News(0, None), waits=False):
+    def open(self, first=ModelUpdate(0, None), waits=False):
         self.worker = open_refreshing_worker(self.fresh, waits=waits)
         self.begin(first)
 
@@ -112,16 +111,16 @@ class Thread:
     def models(self):
         return self.worker.models
 
-    def begin(self, first=News(0, None)):
+    def begin(self, first=ModelUpdate(0, None)):
         self.bundle = self.worker.bundle(lambda _: self.events)
         self.outcomes = []
         self.bundle.see(first)
 
     def told(self, *value):
         self.moment += 1
-        news = News(self.moment, value[0] if isinstance(value[0], list) else ModelMetadata(value[0], value[0]))
-        self.bundle.see(news)
-        return news
+        update = ModelUpdate(self.moment, value[0] if isinstance(value[0], list) else ModelMetadata(value[0], value[0]))
+        self.bundle.see(update)
+        return update
 
     def add(self, *elements):
         for element in elements:
@@ -156,7 +155,7 @@ def thread(place):
 
     def make(handler, caught=(), **options):
         is_spec = isinstance(handler, SessionSpec)
-        spec = handler if is_spec else catching(prepare(handler, Request(**PLACES[place])), caught)
+        spec = handler if is_spec else catching(prepare(handler, InferenceRequest(**PLACES[place])), caught)
         threads.append(Thread(spec))
         threads[-1].open(**options)
         return threads[-1]
@@ -295,28 +294,28 @@ def test_who_is_about_to_open_the_older_model_finds_it_there(thread, serves, wai
 
 def test_the_very_first_model_is_the_newest_and_is_waited_for(thread, tmp_path):
     (tmp_path / "v7").touch()
-    one = thread(Versioned(tmp_path, path="bad"), first=News(3, ModelMetadata("v7", "seven")))
+    one = thread(Versioned(tmp_path, path="bad"), first=ModelUpdate(3, ModelMetadata("v7", "seven")))
     assert ids(one.ask(1)) == ["v7"]
     assert (loads(tmp_path, "v7"), one.count(ModelRefreshed)) == (1, 0)
 
 
 def test_where_the_very_first_model_cannot_be_loaded_the_handlers_own_serves(thread, tmp_path):
-    one = thread(Versioned(tmp_path), first=News(3, ModelMetadata("bad", "")))
+    one = thread(Versioned(tmp_path), first=ModelUpdate(3, ModelMetadata("bad", "")))
     assert ids(one.ask(1)) == ["v0"]
     assert one.count(RefreshFailed) == 1
 
 
 def test_where_no_model_can_be_loaded_the_bundle_fails(thread, tmp_path):
     with pytest.raises(ValueError, match="bad1"):
-        thread(Versioned(tmp_path, "bad1"), first=News(3, ModelMetadata("bad2", "")))
+        thread(Versioned(tmp_path, "bad1"), first=ModelUpdate(3, ModelMetadata("bad2", "")))
 
 
 def test_news_that_do_not_fit_the_handler_are_said_once_and_change_nothing(thread, tmp_path):
     one = thread(Versioned(tmp_path))
     mappings = [KeyModelPathMapping(["a"], "v1")]
-    one.bundle.see(News(1, mappings))
-    one.bundle.see(News(1, mappings))
-    one.bundle.see(News(2, "v1"))
+    one.bundle.see(ModelUpdate(1, mappings))
+    one.bundle.see(ModelUpdate(1, mappings))
+    one.bundle.see(ModelUpdate(2, "v1"))
     assert ids(one.ask(1)) == ["v0"]
     messages = [str(event.error) for event in one.events if isinstance(event, RefreshFailed)]
     assert len(messages) == 2
@@ -350,13 +349,13 @@ def test_each_thread_waits_for_the_model_that_it_is_told_of(thread, tmp_path):
 def test_who_opens_while_an_earlier_one_still_loads_gets_that_model_too(thread, serves, tmp_path, monkeypatch):
     monkeypatch.setattr("headrace.runtime.refresh._LONGEST_END_SECS", 0.0)
     one = thread(Versioned(tmp_path))
-    news = one.told("v1")
+    update = one.told("v1")
     loading = one.models
     serves_soon = threading.Timer(0.2, (tmp_path / "v1").touch)
     while loading.policy._loading is None:
         time.sleep(0.001)
     one.close()
-    again = thread(one.spec, first=news)
+    again = thread(one.spec, first=update)
     assert ids(again.ask(1)) == ["v0"]
     serves_soon.start()
     serves(again, "v1")

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.runtime.plan import ONLY, Refreshed
-from headrace.runtime.refresh_policy import News, RefreshPolicy
+from headrace.runtime.refresh_policy import RefreshPolicy
+from headrace.runtime.spec import ModelUpdate
 from headrace.runtime.versions import Version
 
 NOW = 1000.0
@@ -20,7 +21,7 @@ def to(path, *keys):
 def wanting(*paths, policy=None):
     policy = policy or RefreshPolicy()
     for moment, path in enumerate(paths):
-        policy.want(News(moment, path), to(path))
+        policy.want(ModelUpdate(moment, path), to(path))
     return policy
 
 
@@ -35,8 +36,8 @@ def load_all(policy, broken=(), now=NOW):
 
 def test_nothing_is_loaded_that_nobody_wants():
     policy = RefreshPolicy()
-    policy.want(News(0, None), {})
-    policy.want(News(0, "same"), {})
+    policy.want(ModelUpdate(0, None), {})
+    policy.want(ModelUpdate(0, "same"), {})
     assert not policy.is_due(LATER)
     assert policy.next(LATER) is None
 
@@ -55,17 +56,17 @@ def test_what_is_wanted_while_another_loads_comes_next_and_only_the_latest_of_it
 def test_news_are_in_the_order_of_their_moments_unless_each_thread_gets_what_it_is_told():
     for waits, expected in ((False, "new"), (True, "old")):
         policy = RefreshPolicy(waits=waits)
-        policy.want(News(5, "new"), to("new"))
-        policy.want(News(3, "old"), to("old"))
+        policy.want(ModelUpdate(5, "new"), to("new"))
+        policy.want(ModelUpdate(3, "old"), to("old"))
         assert load_all(policy) == expected
 
 
 def test_going_back_is_news():
     policy = wanting("a")
     load_all(policy)
-    policy.want(News(7, "b"), to("b"))
+    policy.want(ModelUpdate(7, "b"), to("b"))
     load_all(policy)
-    policy.want(News(8, "a"), to("a"))
+    policy.want(ModelUpdate(8, "a"), to("a"))
     assert load_all(policy) == "a"
 
 
@@ -89,26 +90,26 @@ def test_what_failed_is_tried_again_ever_more_rarely():
 def test_what_failed_is_forgotten_for_something_newer():
     policy = wanting("broken")
     load_all(policy, {"broken"})
-    policy.want(News(9, "good"), to("good"))
+    policy.want(ModelUpdate(9, "good"), to("good"))
     assert load_all(policy, {"broken"}) == "good"
     assert not policy.is_due(LATER)
 
 
 def test_changes_of_other_keys_are_not_lost():
     policy = RefreshPolicy()
-    policy.want(News(1, 1), to("one", "k1"))
-    policy.want(News(2, 2), to("two", "k2"))
-    policy.want(News(3, 3), to("three", "k2"))
+    policy.want(ModelUpdate(1, 1), to("one", "k1"))
+    policy.want(ModelUpdate(2, 2), to("two", "k2"))
+    policy.want(ModelUpdate(3, 3), to("three", "k2"))
     load_all(policy)
     assert policy.serving == Version().after(to("one", "k1")).after(to("three", "k2"))
 
 
 def test_a_beginning_that_failed_is_tried_again_later():
     policy = RefreshPolicy()
-    news, change = News(1, "broken"), to("broken")
+    update, change = ModelUpdate(1, "broken"), to("broken")
     assert str(policy.first(change)) == "broken"
-    policy.started(Version(), news, change, NOW)
-    policy.want(news, change)
+    policy.started(Version(), update, change, NOW)
+    policy.want(update, change)
     assert not policy.is_due(NOW)
     assert policy.first(change) == Version()
     assert str(policy.next(LATER)) == "broken"
@@ -117,7 +118,7 @@ def test_a_beginning_that_failed_is_tried_again_later():
 def test_a_beginning_without_what_served_before_tries_that_again_later():
     policy = wanting("a")
     load_all(policy)
-    policy.started(Version(), News(0, "a"), None, NOW)
+    policy.started(Version(), ModelUpdate(0, "a"), None, NOW)
     assert not policy.is_due(NOW)
     assert load_all(policy, now=LATER) == "a"
 
@@ -126,7 +127,7 @@ def test_what_is_being_loaded_is_still_wanted_where_it_is_handed_on():
     policy = wanting("a")
     load_all(policy)
     wanting("b", "c", policy=policy)
-    policy.want(News(9, "b"), to("b"))
+    policy.want(ModelUpdate(9, "b"), to("b"))
     assert str(policy.next(NOW)) == "b"
     successor = policy.handed_on()
     policy.loaded()
@@ -136,8 +137,8 @@ def test_what_is_being_loaded_is_still_wanted_where_it_is_handed_on():
 
 def test_news_that_make_no_sense_are_said_once():
     policy = RefreshPolicy()
-    assert policy.refuse(News(1, "what?"))
-    assert not policy.refuse(News(1, "what?"))
+    assert policy.refuse(ModelUpdate(1, "what?"))
+    assert not policy.refuse(ModelUpdate(1, "what?"))
     assert not policy.is_due(LATER)
 
 
@@ -147,7 +148,7 @@ def test_the_last_good_one_wins(steps, broken):
     for step in steps:
         if isinstance(step, int):
             said.append(step)
-            policy.want(News(len(said), step), to(str(step)))
+            policy.want(ModelUpdate(len(said), step), to(str(step)))
         elif step == "begin" and loading is None:
             loading = policy.next(NOW)
         elif step == "end" and loading is not None:

@@ -12,9 +12,9 @@ import pytest
 
 from headrace import ModelHandler, ModelMetadata, PredictionResult
 from headrace.core.events import ModelRefreshed, RefreshFailed
-from headrace.runtime.prepare import Request, prepare
-from headrace.runtime.refresh_policy import News, Watch
+from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.refreshing_worker import open_refreshing_worker
+from headrace.runtime.spec import FileWatch, ModelUpdate
 from headrace.testing import FakeClock
 
 INTERVAL = 10
@@ -51,7 +51,7 @@ class Files:
         self.broken = set()
 
     def put(self, path):
-        self.found.insert(0, News(len(self.found), ModelMetadata(path, path)))
+        self.found.insert(0, ModelUpdate(len(self.found), ModelMetadata(path, path)))
 
     def look(self):
         self.looks += 1
@@ -79,8 +79,8 @@ def open_worker(files):
     stack, transform = ExitStack(), uuid.uuid4().hex
 
     def fresh():
-        spec = prepare(Named("v0", files.broken), Request(clock=files.clock))
-        return replace(spec, transform=transform, watch=Watch("*.bin", files.look, INTERVAL))
+        spec = prepare(Named("v0", files.broken), InferenceRequest(clock=files.clock))
+        return replace(spec, transform=transform, watch=FileWatch("*.bin", files.look, INTERVAL))
 
     def make(until=stack):
         return until.enter_context(closing(open_refreshing_worker(fresh)))
@@ -93,7 +93,7 @@ def open_worker(files):
 def ask(worker, events=None):
     """What a bundle of one element is told by whichever model serves."""
     bundle = worker.bundle(lambda _: Events() if events is None else events)
-    bundle.see(News(0, None))
+    bundle.see(ModelUpdate(0, None))
     outcomes = [*bundle.add(1, None), *bundle.finish()]
     return next(value.inference for outcome in outcomes for value in outcome.values)
 

@@ -13,8 +13,8 @@ from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHa
 from headrace.core.events import BatchFailed, BatchRetried, ElementFailed, ModelLoaded
 from headrace.core.result import Failure
 from headrace.metrics.inference import InferenceMetrics
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.worker import open_worker
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock
 
 
@@ -103,7 +103,7 @@ def counted(folder, what):
 def outcomes(handler, elements, *, caught=(), retry=None, size=4, events=None, clock=None, **where):
     """Predictions and failures, in the order of the elements."""
     batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
-    spec = prepare(handler, Request(clock=clock or FakeClock(), batching=batching, retry=retry, **where))
+    spec = prepare(handler, InferenceRequest(clock=clock or FakeClock(), batching=batching, retry=retry, **where))
     worker = open_worker(catching(spec, caught) if caught else spec)
     try:
         bundle = worker.bundle(Seen() if events is None else events)

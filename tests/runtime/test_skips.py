@@ -27,10 +27,10 @@ from headrace.batching.batcher import Batch
 from headrace.batching.size import FixedSize
 from headrace.core.result import Predictions, Skipped
 from headrace.metrics.totals import Totals
+from headrace.runtime.cross_bundle import CrossBundleBatching
 from headrace.runtime.observers import subscribed
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.sharing import Sharing
-from headrace.runtime.worker import open_worker
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock
 
 
@@ -279,7 +279,7 @@ def test_what_cannot_be_sent_back_is_described():
 
 def outcomes_of(handler, elements, **request):
     batching = BatchingConfig(len(elements), len(elements))
-    worker = open_worker(catching(prepare(handler, Request(batching=batching, **request)), Exception))
+    worker = open_worker(catching(prepare(handler, InferenceRequest(batching=batching, **request)), Exception))
     try:
         bundle = worker.bundle(Totals())
         return [*(one for tag, it in enumerate(elements) for one in bundle.add(it, tag)), *bundle.finish()]
@@ -292,7 +292,7 @@ def by_stage(outcomes):
 
 
 def test_bundles_that_share_a_batch_get_their_own_skips():
-    sharing = Sharing(BatchingConfig(max_batch_duration_secs=10), {None: FixedSize(4)}, FakeClock())
+    cross_bundle = CrossBundleBatching(BatchingConfig(max_batch_duration_secs=10), {None: FixedSize(4)}, FakeClock())
 
     def run(name, batch):
         return [
@@ -300,11 +300,11 @@ def test_bundles_that_share_a_batch_get_their_own_skips():
             Predictions(batch.tags[1::2], batch.elements[1::2]),
         ]
 
-    members = [sharing.join(), sharing.join()]
+    slots = [cross_bundle.join(), cross_bundle.join()]
     with ThreadPoolExecutor(2) as pool:
         given = [[(None, Batch(elements, elements))] for elements in ([1, 2], [3, 4])]
         found = [
-            job.result(20) for job in [pool.submit(one.finish, it, run) for one, it in zip(members, given, strict=True)]
+            job.result(20) for job in [pool.submit(one.finish, it, run) for one, it in zip(slots, given, strict=True)]
         ]
     skipped = [one.elements for outcomes in found for one in outcomes if isinstance(one, Skipped)]
     good = [one.values for outcomes in found for one in outcomes if isinstance(one, Predictions)]

@@ -11,7 +11,7 @@ from headrace.batching.batcher import Batch
 from headrace.core.events import BatchFailed, ElementFailed, ModelLoaded
 from headrace.failures.breaker import OUTAGES, CircuitBreaker
 from headrace.runtime.plan import ONLY
-from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
@@ -72,7 +72,7 @@ class Notes(list):
 
 def run(handler, *batches, name=ONLY, caught=(), seen=None, watch=None, clock=None):
     """(tag, prediction) pairs and failures of batches; each element's tag is its place among all."""
-    spec = prepare(handler, Request(clock=clock))
+    spec = prepare(handler, InferenceRequest(clock=clock))
     worker = Worker(catching(spec, caught) if caught else spec)
     worker.session.breakers = {name: CircuitBreaker(5) for name in worker.session.breakers}
     try:

@@ -21,9 +21,9 @@ from headrace import (
 )
 from headrace.core.events import ModelLoaded
 from headrace.runtime.bundle import Bundle
-from headrace.runtime.observers import Everybody
+from headrace.runtime.observers import FanOut
 from headrace.runtime.plan import ONLY
-from headrace.runtime.prepare import Request, prepare
+from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
 
@@ -53,12 +53,12 @@ class Counting(ModelHandler):
 
 
 def opened(handler, **request):
-    return Worker(prepare(handler, Request(**request)))
+    return Worker(prepare(handler, InferenceRequest(**request)))
 
 
 def test_nothing_loads_before_a_session_opens():
     loads = []
-    spec = prepare(Counting(loads), Request())
+    spec = prepare(Counting(loads), InferenceRequest())
     assert loads == []
     worker = Worker(spec)
     assert len(loads) == 1
@@ -75,7 +75,7 @@ def test_any_object_is_a_model(model):
 
 def test_threads_share_a_session_and_its_model():
     loads, together = [], threading.Barrier(6)
-    spec = prepare(Counting(loads), Request())
+    spec = prepare(Counting(loads), InferenceRequest())
 
     def work(_):
         together.wait()
@@ -107,7 +107,7 @@ def test_transforms_without_identifier_do_not():
 
 def test_a_session_reopened_at_once_finds_its_model_again():
     loads = []
-    spec = prepare(Counting(loads), Request())
+    spec = prepare(Counting(loads), InferenceRequest())
     for _ in range(3):
         Worker(spec).close(linger=True)
     assert len(loads) == 1
@@ -120,7 +120,7 @@ def test_a_failed_load_leaves_nothing_open():
             raise OSError("no disk")
 
     loads = []
-    spec = prepare(Failing(loads), Request())
+    spec = prepare(Failing(loads), InferenceRequest())
     for _ in range(2):
         with pytest.raises(OSError, match="no disk"):
             Worker(spec)
@@ -221,16 +221,16 @@ def test_models_by_key_load_when_needed_and_never_more_than_the_limit():
 
 def test_a_worker_that_lingers_keeps_its_model_until_another_transform_comes():
     loads = []
-    spec = prepare(Counting(loads), Request(model_identifier="same"))
+    spec = prepare(Counting(loads), InferenceRequest(model_identifier="same"))
     Worker(spec).close(linger=True)
-    again = prepare(Counting(loads), Request(model_identifier="same"))
+    again = prepare(Counting(loads), InferenceRequest(model_identifier="same"))
     Worker(again).close()
     assert len(loads) == 2
 
 
 def test_nothing_lingers_unless_it_is_asked_to():
     loads = []
-    spec = prepare(Counting(loads), Request())
+    spec = prepare(Counting(loads), InferenceRequest())
     for _ in range(2):
         Worker(spec).close()
     assert len(loads) == 2
@@ -247,7 +247,7 @@ def test_each_thread_has_a_handler_of_its_own_with_what_loading_changed():
             self.calls += 1
             return [(self.device, self.calls) for _ in batch]
 
-    spec = prepare(Scratching([]), Request())
+    spec = prepare(Scratching([]), InferenceRequest())
     one, two = Worker(spec), Worker(replace(spec, plan=replace(spec.plan, models={ONLY: Scratching([])})))
     devices, calls = set(), []
     for worker in (one, one, two):
@@ -274,7 +274,7 @@ def test_a_handler_that_reports_itself_is_told_the_namespace():
             self.told = metrics_namespace
             return True
 
-    spec = prepare(Reporting([]), Request())
+    spec = prepare(Reporting([]), InferenceRequest())
     worker = Worker(spec, "mine")
     assert worker.handler_reports
     assert spec.plan.handler.told == "mine"
@@ -294,10 +294,10 @@ def test_what_loading_sets_reaches_handlers_within_handlers_too_and_only_the_own
         with worker.model(ONLY) as model:
             return worker.run(ONLY, model, [1])[0]
 
-    spec = prepare(MaybeKeyedModelHandler(Inner([])), Request(model_identifier="shared"))
+    spec = prepare(MaybeKeyedModelHandler(Inner([])), InferenceRequest(model_identifier="shared"))
     loader = Worker(spec)
     fresh = replace(spec, plan=replace(spec.plan, models={ONLY: MaybeKeyedModelHandler(Inner([]))}))
-    same, other = Worker(fresh), Worker(prepare(Inner([]), Request(model_identifier="shared")))
+    same, other = Worker(fresh), Worker(prepare(Inner([]), InferenceRequest(model_identifier="shared")))
     assert [answer(worker) for worker in (loader, same, other)] == [[["a"]], [["a"]], [None]]
     for worker in (loader, same, other):
         worker.close()
@@ -309,7 +309,7 @@ def test_a_class_that_can_load_models_is_no_handler_within():
             super().__init__(models)
             self.model_class = Counting
 
-    worker = Worker(prepare(Makes([]), Request()))
+    worker = Worker(prepare(Makes([]), InferenceRequest()))
     with worker.model(ONLY) as model:
         assert model is not None
     worker.close()
@@ -333,11 +333,11 @@ def test_a_limit_on_models_is_one_on_memory(threads):
 
     alive, most = weakref.WeakSet(), []
     handler = KeyedModelHandler([KeyModelMapping([n], Light([])) for n in range(6)], max_models_per_worker_hint=2)
-    spec = prepare(handler, Request())
+    spec = prepare(handler, InferenceRequest())
     workers = [Worker(spec) for _ in range(threads)]
 
     def work(worker):
-        bundle = Bundle(worker, Everybody())
+        bundle = Bundle(worker, FanOut())
         for n in range(30):
             bundle.add((n % 6, n), n)
         list(bundle.finish())

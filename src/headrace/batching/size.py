@@ -202,7 +202,7 @@ class AdaptiveSize:
         return max(size * (1 + change), size + 1) if change > 0 else size * (1 + change)
 
 
-class FittingSize:
+class MemoryLimitedSize:
     """Another controller's size, as far as memory and the time limit allow.
 
     A batch that ran out of memory, or was killed because it took too long, is the measure: no further one is larger
@@ -303,4 +303,6 @@ def size_controller(config: BatchingConfig, timeout_secs: float | None = None) -
         timeout_secs: after so long a batch is killed; None: it may take any time.
     """
     limit = math.inf if timeout_secs is None else timeout_secs
-    return FittingSize(FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config, limit), limit)
+    return MemoryLimitedSize(
+        FixedSize(config.max_batch_size) if config.fixed_size else AdaptiveSize(config, limit), limit
+    )

@@ -18,12 +18,12 @@ from headrace.core.result import ModelMetadata, PredictionResult
 if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
 
-    from headrace.beam.letters import DeadLetterRows
+    from headrace.beam.dead_letters import DeadLetterRows
     from headrace.beam.transform import RunInference, RunInferenceDLQ
     from headrace.beam.watch import WatchFilePattern
 
 _HOME = {
-    "DeadLetterRows": "headrace.beam.letters",
+    "DeadLetterRows": "headrace.beam.dead_letters",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.transform",
     "WatchFilePattern": "headrace.beam.watch",

@@ -14,8 +14,8 @@ from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output, in_their_windows
-from headrace.beam.refresh import Told
-from headrace.runtime.session import SessionSpec
+from headrace.beam.refresh import ModelUpdates
+from headrace.runtime.spec import SessionSpec
 
 
 class ArgumentsDoFn(beam.DoFn):
@@ -41,7 +41,7 @@ class ArgumentsDoFn(beam.DoFn):
         self._is_open = False
 
     def process(
-        self, element: Any, arguments: Any, windowed: WindowedValue = WINDOWED, told: Told | None = None
+        self, element: Any, arguments: Any, windowed: WindowedValue = WINDOWED, told: ModelUpdates | None = None
     ) -> Iterable[Output]:
         """Takes one element, the arguments that its window has, and what is told of newer models, if they are told of.
 

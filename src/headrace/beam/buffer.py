@@ -16,7 +16,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.gather import Gathered, GatherPolicy
 from headrace.beam.chunks import Chunk, Part
-from headrace.runtime.session import SessionSpec, sizes_of
+from headrace.runtime.session import sizes_of
+from headrace.runtime.spec import SessionSpec
 
 Key = tuple[str, bytes]
 """Of a buffer: its name, and the window of its elements, encoded; empty where elements of any window are in it."""

@@ -15,14 +15,15 @@ from apache_beam.utils.windowed_value import WindowedValue
 from headrace.beam.encodable import encodable, encodable_element
 from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.metrics import BeamSink, MetricReplay
-from headrace.beam.surroundings import lingers
+from headrace.beam.runner import lingers
 from headrace.core.result import Outcome, Predictions, Skipped, Stage
 from headrace.metrics.inference import InferenceMetrics
 from headrace.runtime.bundle import AnyBundle
-from headrace.runtime.observers import Everybody
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import ONLY
-from headrace.runtime.session import SessionSpec
-from headrace.runtime.worker import AnyWorker, open_worker
+from headrace.runtime.spec import SessionSpec
+from headrace.runtime.worker import AnyWorker
 
 _BEAMS = beam.DoFn.WindowedValueParam
 
@@ -109,15 +110,15 @@ class InferenceDoFn(beam.DoFn):
         self._micros, self._windows, self._pane = windowed.timestamp_micros, windowed.windows, windowed.pane_info
 
 
-def observer_of(worker: AnyWorker) -> Everybody:
+def observer_of(worker: AnyWorker) -> FanOut:
     """Counts what a worker's batches do, and tells all who have subscribed."""
     plan = worker.plan
     if worker.handler_reports:
-        return Everybody(MetricReplay())
+        return FanOut(MetricReplay())
     batch_elements = plan.batching.record_metrics and not plan.prebatched
     refreshed = plan.refreshed[ONLY].name if ONLY in plan.refreshed and not plan.routed else ""
     metrics = InferenceMetrics(BeamSink(), worker.namespace, batch_elements=batch_elements, refreshed=refreshed)
-    return Everybody(MetricReplay(), metrics)
+    return FanOut(MetricReplay(), metrics)
 
 
 def dead_letter_tag(stage: Stage, index: int) -> str:
@@ -142,7 +143,7 @@ def as_outputs(outcome: Outcome) -> Iterable[Output]:
     return (beam.pvalue.TaggedOutput(tag, outcome.tag.with_value(encodable(outcome.record))),)
 
 
-class Once(tuple):  # type: ignore[type-arg]
+class UnmultipliedWindows(tuple):  # type: ignore[type-arg]
     """Windows that stay as they are when multiplied.
 
     Beam multiplies the windows of whatever ``process`` emits by the number of windows of the current input, taking it
@@ -151,7 +152,7 @@ class Once(tuple):  # type: ignore[type-arg]
 
     __slots__ = ()
 
-    def __mul__(self, _: Any) -> Once:
+    def __mul__(self, _: Any) -> UnmultipliedWindows:
         return self
 
 
@@ -162,5 +163,5 @@ def in_their_windows(outputs: Iterable[Output], windowed: WindowedValue) -> Iter
 
 def _unmultiplied(output: Output) -> Output:
     windowed = output.value if isinstance(output, beam.pvalue.TaggedOutput) else output
-    windowed.windows = Once(windowed.windows)
+    windowed.windows = UnmultipliedWindows(windowed.windows)
     return output

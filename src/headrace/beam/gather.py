@@ -26,13 +26,13 @@ from headrace.batching.batcher import Batcher
 from headrace.beam.arguments import ArgumentsDoFn
 from headrace.beam.buffer import BufferDoFn, Key
 from headrace.beam.chunks import Chunk, ChunkCoder, Misfit, Part
-from headrace.beam.dofn import WINDOWED, InferenceDoFn, Once, Output, as_outputs
-from headrace.beam.refresh import AsTold, RefreshingDoFn, RefreshingInferenceDoFn
+from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output, UnmultipliedWindows, as_outputs
+from headrace.beam.refresh import AsModelUpdates, RefreshingDoFn, RefreshingInferenceDoFn
 from headrace.core.result import Caught, Stage
 from headrace.runtime.devices import catches
-from headrace.runtime.observers import Everybody
+from headrace.runtime.observers import FanOut
 from headrace.runtime.plan import Plan
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations
 
 _LONGEST_CHUNK = 1000
@@ -149,7 +149,9 @@ class _Choose(beam.DoFn):
             chunk = self._coder.encode(those, sizes, max(0, model), self._clock() - (since or 0))
             place = b"" if self._window_coder is None else self._window_coder.encode(window)
             key: Key = f"{_process_name(os.getpid())} {model} {bucket}", place
-            yield WindowedValue((key, tuple(chunk)), Timestamp(micros=min(chunk.micros)), Once((GlobalWindow(),)))
+            yield WindowedValue(
+                (key, tuple(chunk)), Timestamp(micros=min(chunk.micros)), UnmultipliedWindows((GlobalWindow(),))
+            )
 
     def _bucket(self, element: Any) -> int:
         if not self._bounds:
@@ -222,7 +224,7 @@ class GatheredInferenceDoFn(InferenceDoFn):
             if not catches(self._spec, error):
                 raise
             stage = Stage.PREPROCESSING if self._spec.plan.preprocess else Stage.INFERENCE
-            operations = Operations(self._spec, Everybody())
+            operations = Operations(self._spec, FanOut())
             return as_outputs(operations.fail(windowed, stage, 0, misfit.text, Caught.of(error)))
 
     def _decoded(self, fields: tuple[Any, ...], window: Any) -> list[WindowedValue]:
@@ -239,11 +241,11 @@ class RefreshingGatheredInferenceDoFn(RefreshingDoFn, GatheredInferenceDoFn):
         GatheredInferenceDoFn.__init__(self, spec, coder, namespace)
 
 
-def waiting_for_others(
+def build_inference_step(
     pcoll: beam.PCollection,
     spec: SessionSpec,
     namespace: str | None,
-    refresh: AsTold | None = None,
+    refresh: AsModelUpdates | None = None,
     arguments: AsSideInput | None = None,
 ) -> tuple[beam.PCollection, beam.ParDo]:
     """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered.

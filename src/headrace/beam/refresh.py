@@ -12,13 +12,12 @@ from apache_beam.pvalue import AsSideInput
 
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output, observer_of
 from headrace.beam.heap import hold_heap, release_heap
-from headrace.beam.surroundings import lingers
-from headrace.runtime.refresh_policy import News
+from headrace.beam.runner import lingers
 from headrace.runtime.refreshing_worker import RefreshedBundle, RefreshingWorker, open_refreshing_worker
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.spec import ModelUpdate, SessionSpec
 
 
-class Told:
+class ModelUpdates:
     """What a side input says of newer models, whenever it is asked.
 
     Beam's workers make the view of a side input once, where it is in the global window: one that held what was said
@@ -31,30 +30,30 @@ class Told:
     def __init__(self, pairs: Iterable[tuple[int, Any]] = ()) -> None:
         self._pairs = pairs
 
-    def latest(self) -> News:
+    def latest(self) -> ModelUpdate:
         """The latest now. Where panes follow one another, some runners show all of them, some only the last."""
-        latest = News(0, None)
+        latest = ModelUpdate(0, None)
         for moment, value in self._pairs:
             if latest.value is None or moment >= latest.moment:
-                latest = News(moment, value)
+                latest = ModelUpdate(moment, value)
         return latest
 
 
-NOTHING = Told()
+NOTHING = ModelUpdates()
 """Where nobody tells of anything."""
 
 
-class AsTold(AsSideInput):
+class AsModelUpdates(AsSideInput):
     """A side input as ``Told``: of any number of values, where Beam's ``AsSingleton`` wants one in each window."""
 
     @staticmethod
-    def _from_runtime_iterable(it: Iterable[tuple[int, Any]], options: Any) -> Told:  # noqa: ARG004 - Beam gives them
-        return Told(it)
+    def _from_runtime_iterable(it: Iterable[tuple[int, Any]], options: Any) -> ModelUpdates:  # noqa: ARG004 - Beam gives them
+        return ModelUpdates(it)
 
 
-def as_news(pcoll: beam.PCollection) -> AsTold:
+def as_model_updates(pcoll: beam.PCollection) -> AsModelUpdates:
     """A PCollection of what tells of newer models, as a side input."""
-    return AsTold(pcoll | "ToldWhen" >> beam.Map(_with_moment))
+    return AsModelUpdates(pcoll | "ToldWhen" >> beam.Map(_with_moment))
 
 
 def _with_moment(value: Any, timestamp: Any = beam.DoFn.TimestampParam) -> tuple[int, Any]:
@@ -79,10 +78,10 @@ class RefreshingDoFn(InferenceDoFn):
     def start_bundle(self) -> None:
         """See ``InferenceDoFn``."""
         super().start_bundle()
-        self._told: Told | None = None
-        self._heard: dict[Told, News] = {}
+        self._told: ModelUpdates | None = None
+        self._heard: dict[ModelUpdates, ModelUpdate] = {}
 
-    def process(self, element: Any, windowed: Any = WINDOWED, told: Told = NOTHING) -> Iterable[Output]:
+    def process(self, element: Any, windowed: Any = WINDOWED, told: ModelUpdates = NOTHING) -> Iterable[Output]:
         """Takes one element, and what its side input says of newer models, if it has one; emits what it completes."""
         if told is not self._told:
             self._told = told

@@ -11,11 +11,11 @@ from typing import Any, Generic, NamedTuple
 import apache_beam as beam
 from apache_beam.pvalue import AsSideInput
 
-from headrace.beam.gather import waiting_for_others
+from headrace.beam.gather import build_inference_step
 from headrace.beam.monitoring import with_predictions, without_predictions
 from headrace.beam.outputs import Outputs, outputs_of
-from headrace.beam.refresh import as_news
-from headrace.beam.surroundings import on_engine
+from headrace.beam.refresh import as_model_updates
+from headrace.beam.runner import on_engine
 from headrace.beam.threshold import check_threshold
 from headrace.beam.watch import watching
 from headrace.core.clock import Clock
@@ -23,7 +23,7 @@ from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, PredictionT
 from headrace.core.result import Stage
-from headrace.runtime.prepare import Placement, Request, catching, isolated, prepare
+from headrace.runtime.prepare import InferenceRequest, Placement, catching, isolated, prepare
 
 
 class RunInferenceDLQ(NamedTuple):
@@ -98,7 +98,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         self._arguments = inference_args if isinstance(inference_args, AsSideInput) else None
         known = inference_args if self._arguments is None else None
         self._spec = prepare(
-            model_handler, Request(known, model_identifier, placement, batching, retry, clock, isolate)
+            model_handler, InferenceRequest(known, model_identifier, placement, batching, retry, clock, isolate)
         )
         if watch_model_pattern:
             if self._spec.plan.routed:
@@ -185,8 +185,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         columnar = checks and spec.plan.batching.columnar
         if self._monitoring_transform is not None or columnar:
             spec = replace(spec, plan=with_predictions(spec.plan))
-        refresh = None if self._model_metadata_pcoll is None else as_news(self._model_metadata_pcoll)
-        waiting, pardo = waiting_for_others(pcoll, spec, self._metrics_namespace, refresh, self._arguments)
+        refresh = None if self._model_metadata_pcoll is None else as_model_updates(self._model_metadata_pcoll)
+        waiting, pardo = build_inference_step(pcoll, spec, self._metrics_namespace, refresh, self._arguments)
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None and self._monitoring_transform is None and not self._gives_skipped:
             return waiting | "BeamML_RunInference" >> pardo

@@ -21,7 +21,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import ModelMetadata
-from headrace.runtime.refresh_policy import News, Watch
+from headrace.runtime.spec import FileWatch, ModelUpdate
 
 _NEWEST = beam.DoFn.StateParam(ReadModifyWriteStateSpec("newest", coders.FastPrimitivesCoder()))
 
@@ -93,7 +93,7 @@ class _Newest(beam.DoFn):
             yield TimestampedValue(ModelMetadata("", ""), Timestamp(micros=moment))
 
 
-def watching(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> Watch:
+def watching(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MAX_TIMESTAMP) -> FileWatch:
     """The same for workers that look themselves, each process for itself: no side input, and no source, is needed.
 
     Raises:
@@ -108,10 +108,10 @@ def watching(file_pattern: Any, interval: Any = 360, stop_timestamp: Any = MAX_T
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"stop_timestamp must be a Timestamp or seconds, not {stop_timestamp!r}.") from error
     pattern = os.fspath(file_pattern)
-    return Watch(pattern, partial(_newer_files, pattern, time.time(), until), float(interval))
+    return FileWatch(pattern, partial(_newer_files, pattern, time.time(), until), float(interval))
 
 
-def _newer_files(file_pattern: str, started: float, until: float) -> list[News]:
+def _newer_files(file_pattern: str, started: float, until: float) -> list[ModelUpdate]:
     """Those that are newer than the pipeline, of the files that match and came in time; the newest first.
 
     Raises:
@@ -121,7 +121,7 @@ def _newer_files(file_pattern: str, started: float, until: float) -> list[News]:
     if not match.metadata_list:
         raise BeamIOError(f"no file matches watch_model_pattern={file_pattern!r}")
     found = sorted(((file.last_updated_in_seconds, file.path) for file in match.metadata_list), reverse=True)
-    return [News(round(at * 1e6), _metadata(path)) for at, path in found if started < at < until]
+    return [ModelUpdate(round(at * 1e6), _metadata(path)) for at, path in found if started < at < until]
 
 
 def _metadata(path: str) -> ModelMetadata:

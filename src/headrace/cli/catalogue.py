@@ -201,8 +201,8 @@ def _card(value: ast.expr, strings: dict[str, ast.Constant]) -> HandlerCard | No
         return None
     given = dict(zip(HandlerCard._fields, value.args, strict=False))
     given |= {keyword.arg: keyword.value for keyword in value.keywords if keyword.arg}
-    words = {name: word for name, node in given.items() if (word := _string(node, strings)) is not None}
-    return HandlerCard(**words) if set(words) == set(HandlerCard._fields) else None
+    args = {name: word for name, node in given.items() if (word := _string(node, strings)) is not None}
+    return HandlerCard(**args) if set(args) == set(HandlerCard._fields) else None
 
 
 def _string(node: ast.expr, strings: dict[str, ast.Constant]) -> str | None:

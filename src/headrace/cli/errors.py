@@ -21,7 +21,7 @@ def report_error(console: Console, message: str, level: str = "error") -> None:
 
 
 @contextmanager
-def orderly(console: Console, *, verbose: bool) -> Iterator[None]:
+def console_logging(console: Console, *, verbose: bool) -> Iterator[None]:
     """Sends the log and the warnings to ``console`` while the context is open; Beam's only with ``verbose``."""
     root, handler = logging.getLogger(), _ConsoleHandler(console, verbose=verbose)
     level = root.level

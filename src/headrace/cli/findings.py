@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from headrace.hosting.census import MachineState, ManagerState, ModelState, ProcessState
-    from headrace.runtime.examination import Examination, ModelFindings
+    from headrace.machine.status import MachineState, ManagerState, ModelState, ProcessState
+    from headrace.runtime.profiling import ModelFindings, Profile
 
 Line = tuple[str, str]
 """A name, and what there is to say; without a name it goes on with the line before, without both it is a gap."""
@@ -33,7 +33,7 @@ def show_census(console: Console, state: MachineState, cleaned: MachineState | N
     _show(console, list(_census_lines(state, cleaned)))
 
 
-def examination_as_json(found: Examination) -> dict[str, Any]:
+def examination_as_json(found: Profile) -> dict[str, Any]:
     """Plain values; bytes and seconds."""
     models = [
         {**asdict(model), "mapped": model.mapped, "costs": [cost._asdict() for cost in model.costs]}
@@ -48,7 +48,7 @@ def examination_as_json(found: Examination) -> dict[str, Any]:
     }
 
 
-def show_examination(console: Console, found: Examination) -> None:
+def show_examination(console: Console, found: Profile) -> None:
     """Prints what a handler needs."""
     _show(console, list(_examination_lines(found)))
 
@@ -67,7 +67,7 @@ def _census_lines(state: MachineState, cleaned: MachineState | None) -> Iterator
         yield "", ""
         yield from _manager_lines(manager)
     for silent in state.silent:
-        yield f"seat {silent.seat}", silent.problem
+        yield f"seat {silent.endpoint}", silent.problem
     for owner, hosts in state.own_hosts.items():
         whose = f"hosts of process {owner}" if owner else "hosts of others"
         yield whose, ", ".join(_described(host) for host in hosts)
@@ -92,7 +92,7 @@ def _leftover_lines(state: MachineState) -> Iterator[Line]:
 
 def _manager_lines(manager: ManagerState) -> Iterator[Line]:
     yield "manager", f"{_described(manager.process)}; {_counted(manager.clients, 'client')}"
-    yield "  seat", manager.seat
+    yield "  seat", manager.endpoint
     for helper in manager.helpers:
         yield "  forks hosts", _described(helper)
     for model in manager.models:
@@ -116,7 +116,7 @@ def _described(process: ProcessState) -> str:
     return f"process {process.process} ({_bytes(process.private)} private, {_bytes(process.pss)} PSS)"
 
 
-def _examination_lines(found: Examination) -> Iterator[Line]:
+def _examination_lines(found: Profile) -> Iterator[Line]:
     yield "handler", f"{found.handler}; asks for placement={found.default!r}{_copies(found)}"
     available, limit = _bytes(found.memory_available), _bytes(found.memory_limit)
     yield "machine", f"{_counted(found.cores, 'core')}; {available} of {limit} of memory available"
@@ -154,19 +154,19 @@ def _finding_lines(model: ModelFindings) -> Iterator[Line]:
         yield f"batches of {cost.size:,}", f"{_milliseconds(cost.seconds):>14}{rate:>20}"
 
 
-def _copies(found: Examination) -> str:
+def _copies(found: Profile) -> str:
     return f", {found.copies} copies in hosts" if found.copies > 1 else ""
 
 
-def _automatic(found: Examination) -> str:
+def _automatic(found: Profile) -> str:
     return "machine" if found.routed else found.choice.placement
 
 
-def _why(found: Examination) -> str:
+def _why(found: Profile) -> str:
     return "models by key are shared, each for itself" if found.routed else found.choice.why
 
 
-def _saving(found: Examination) -> str:
+def _saving(found: Profile) -> str:
     return "" if found.copy_per_machine < found.copy_each else "; sharing saves no memory"
 
 

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from headrace import __version__
 from headrace.cli import options
-from headrace.cli.doctor import DoctorWords, consult
+from headrace.cli.doctor import DoctorArgs, run_doctor
 from headrace.cli.errors import report_error
-from headrace.cli.run import INTERRUPTED, MISUSED, Words, execute
+from headrace.cli.run import INTERRUPTED, MISUSED, execute
+from headrace.cli.run_args import RunArgs
 
 _EXIT_CODES = (
     "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 3 too many rows failed or a "
@@ -108,7 +109,7 @@ def run(  # noqa: PLR0917 - typer passes them by name
 ) -> int:
     """Predicts for every row of some files."""
     return execute(
-        Words(
+        RunArgs(
             arguments=inputs,
             handler=handler,
             output=output,
@@ -161,7 +162,7 @@ def retry(  # noqa: PLR0917 - typer passes them by name
 ) -> int:
     """Predicts for every row of some dead letters."""
     return execute(
-        Words(
+        RunArgs(
             arguments=letters,
             retry=True,
             handler=handler,
@@ -206,8 +207,8 @@ def doctor(  # noqa: PLR0917 - typer passes them by name
     verbose: options.DoctorVerbose = False,
 ) -> int:
     """Says what there is on this machine, or what a handler needs on it."""
-    return consult(
-        DoctorWords(
+    return run_doctor(
+        DoctorArgs(
             handler=handler,
             model=model,
             handler_args=handler_arg or (),

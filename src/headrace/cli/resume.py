@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.handlers import parse_arguments
 
 if TYPE_CHECKING:
-    from headrace.beam.job.files import Source
-    from headrace.cli.run import Words
+    from headrace.cli.run_args import RunArgs
+    from headrace.jobs.files import Source
 
 
 def decisive(
-    words: Words,
+    args: RunArgs,
     sources: Sequence[Source],
     *,
     columns: Sequence[str] | None,
@@ -24,24 +24,24 @@ def decisive(
     """By the names that the user knows; batch sizes, workers, placement, time limits and the runner may change.
 
     Args:
-        words: of the command line.
+        args: of the command line.
         sources: the files that it means.
         columns: those that it chose for the model.
         keep: those that it chose for the output.
         text: the columns of CSV files that stay text.
     """
-    arguments = {"--model": words.model} if words.model is not None else {}
-    for option, pairs in (("--handler-arg", words.handler_args), ("--inference-arg", words.inference_args)):
+    arguments = {"--model": args.model} if args.model is not None else {}
+    for option, pairs in (("--handler-arg", args.handler_args), ("--inference-arg", args.inference_args)):
         arguments |= {f"{option} {name}": value for name, value in parse_arguments(option, pairs).items()}
     return {
-        "command": "retry" if words.retry else "run",
+        "command": "retry" if args.retry else "run",
         "the files": [source.path for source in sources],
         **{f"the file {source.path}": [*source[1:], _stamp(source.path)] for source in sources},
-        "--handler": words.handler,
+        "--handler": args.handler,
         **{name: [value, _stamp(value)] for name, value in arguments.items()},
         "--columns": columns,
         "--keep": keep,
-        "--key": words.key,
+        "--key": args.key,
         "--text-columns": text,
     }
 
@@ -51,7 +51,7 @@ def _stamp(value: Any) -> Any:
 
     None of a folder, too, whose time changes with whatever is kept there by the way, as a cache.
     """
-    from headrace.beam.job.files import stamp  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
+    from headrace.jobs.files import stamp  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
 
     if not isinstance(value, str) or os.path.isdir(value):
         return None

@@ -9,19 +9,18 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 
 from headrace.cli.columns import choose
-from headrace.cli.errors import orderly, report_error
+from headrace.cli.errors import console_logging, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.progress import wait
 from headrace.cli.resume import decisive
+from headrace.cli.run_args import RunArgs
 from headrace.cli.signals import Signals
 from headrace.cli.summary import show, summary
-from headrace.core.config import Scope
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
@@ -31,105 +30,77 @@ FAILED, MISUSED, REFUSED, INTERRUPTED = 1, 2, 3, 130
 _GRACE_SECONDS = 1.5
 
 
-@dataclass(frozen=True)
-class Words:
-    """The command line, as it was typed."""
-
-    arguments: Sequence[str]
-    """Inputs, mixed with options that are not ours."""
-    handler: str
-    output: str
-    dead_letters: str | None = None
-    retry: bool = False
-    """Whether the inputs are dead letters of an earlier run."""
-    model: str | None = None
-    handler_args: Sequence[str] = ()
-    inference_args: Sequence[str] = ()
-    columns: Sequence[str] | None = None
-    keep: Sequence[str] | None = None
-    key: str | None = None
-    text_columns: Sequence[str] | None = None
-    file_format: str | None = None
-    delimiter: str | None = None
-    min_batch_size: int | None = None
-    max_batch_size: int | None = None
-    placement: Scope | None = None
-    isolate: bool = False
-    timeout: float | None = None
-    threshold: float | None = None
-    resume: bool = False
-    runner: str | None = None
-    progress: bool = True
-    verbose: bool = False
-
-
-def execute(words: Words) -> int:
+def execute(args: RunArgs) -> int:
     """Runs; returns the exit code."""
     errors, out = Console(stderr=True), Console()
-    with orderly(errors, verbose=words.verbose), Signals() as signals:
-        busy = errors.status("starting") if words.progress and errors.is_terminal else nullcontext()
+    with console_logging(errors, verbose=args.verbose), Signals() as signals:
+        busy = errors.status("starting") if args.progress and errors.is_terminal else nullcontext()
         try:
             with busy:
-                run = _prepare(words)
+                run = _prepare(args)
             if not signals.received:  # something that was being imported may have swallowed the interrupt
-                return _run(run, words, errors, out, signals)
+                return _run(run, args, errors, out, signals)
         except (KeyboardInterrupt, Exception) as error:  # what is found before anything runs is the user's to correct
             if not signals.received:
                 own_words = isinstance(error, ValueError) and str(error)
                 message = str(error) if own_words else f"{as_type_name(error)}: {error}"
-                return _fail(errors, _code_of(error), message, error, verbose=words.verbose)
+                return _fail(errors, _code_of(error), message, error, verbose=args.verbose)
         return _interrupted(errors, signals)
 
 
-def _prepare(words: Words) -> Any:
-    from headrace.beam.job import files, pipeline, reading  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
-    from headrace.beam.job.retry import match_letters, peek_letters  # noqa: PLC0415 - as above
-    from headrace.beam.job.rows import Examples  # noqa: PLC0415 - as above
+def _prepare(args: RunArgs) -> Any:
+    from headrace.jobs import (
+        files,
+        reading,
+        run,
+    )
+    from headrace.jobs.retry import match_letters, peek_letters  # noqa: PLC0415 - as above
+    from headrace.jobs.rows import Examples  # noqa: PLC0415 - as above
 
-    inputs = pipeline.take_options(words.arguments)
+    inputs = run.take_options(args.arguments)
     if not inputs:
-        name = "DEAD_LETTERS" if words.retry else "INPUT"
+        name = "DEAD_LETTERS" if args.retry else "INPUT"
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
-    handler = make_handler(words.handler, parse_arguments("--handler-arg", words.handler_args), words.model)
-    if words.retry:
+    handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model)
+    if args.retry:
         sources = match_letters(inputs)
         head = reading.Head(peek_letters(sources), {})
     else:
-        sources = files.match(inputs, words.file_format, words.delimiter)
+        sources = files.match(inputs, args.file_format, args.delimiter)
         head = reading.peek(sources)
-    text = choose("--text-columns", words.text_columns, head.columns) or ()
-    key = choose("--key", [words.key] if words.key else None, head.columns)
-    keep = choose("--keep", words.keep, head.columns)
+    text = choose("--text-columns", args.text_columns, head.columns) or ()
+    key = choose("--key", [args.key] if args.key else None, head.columns)
+    keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
-    columns = choose("--columns", words.columns, head.columns)
+    columns = choose("--columns", args.columns, head.columns)
     if columns == ():
         raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
     examples = Examples(columns, head.columns, key[0] if key else None)
-    sizes = {"min_batch_size": words.min_batch_size, "max_batch_size": words.max_batch_size}
-    return pipeline.Run(
-        pipeline.Job(
+    sizes = {"min_batch_size": args.min_batch_size, "max_batch_size": args.max_batch_size}
+    return run.Run(
+        run.Job(
             handler=handler,
             sources=sources,
-            output=words.output,
-            dead_letters=words.dead_letters,
+            output=args.output,
+            dead_letters=args.dead_letters,
             examples=examples,
             numbers={name: kind for name, kind in head.numbers.items() if name not in text},
             keep=keep,
-            inference_args=parse_arguments("--inference-arg", words.inference_args) or None,
+            inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
             batch_sizes={name: size for name, size in sizes.items() if size is not None},
-            placement=words.placement,
-            isolate=words.isolate,
-            timeout=words.timeout,
-            threshold=words.threshold,
-            resume=decisive(words, sources, columns=examples.columns, keep=keep, text=text) if words.resume else None,
-            runner=words.runner or pipeline.DEFAULT_RUNNER,
-            options=tuple(words.arguments) if len(inputs) < len(words.arguments) else (),
+            placement=args.placement,
+            isolate=args.isolate,
+            timeout=args.timeout,
+            threshold=args.threshold,
+            resume=decisive(args, sources, columns=examples.columns, keep=keep, text=text) if args.resume else None,
+            runner=args.runner or run.DEFAULT_RUNNER,
+            options=tuple(args.arguments) if len(inputs) < len(args.arguments) else (),
         )
     )
 
 
 def _refuse_reserved(columns: Sequence[str]) -> None:
-    from headrace.beam.job.rows import RESERVED  # noqa: PLC0415 - as above
+    from headrace.jobs.rows import RESERVED  # noqa: PLC0415 - as above
 
     for name in RESERVED:
         if name in columns:
@@ -138,13 +109,13 @@ def _refuse_reserved(columns: Sequence[str]) -> None:
             )
 
 
-def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals) -> int:
+def _run(run: Any, args: RunArgs, errors: Console, out: Console, signals: Signals) -> int:
     totals, worker = Totals(), _Worker(run)
     started = time.monotonic()
     try:
         with subscribed(totals):
             worker.start()
-            wait(worker.done, totals, errors, show=words.progress)
+            wait(worker.done, totals, errors, show=args.progress)
     except KeyboardInterrupt:
         signals.heeded = False
         _stop(run, worker)
@@ -153,7 +124,7 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
         raise worker.error
     if worker.error is not None:
         code = FAILED if run.was_fed else REFUSED
-        return _fail(errors, code, _why(run, worker.error), worker.error, verbose=words.verbose)
+        return _fail(errors, code, _why(run, worker.error), worker.error, verbose=args.verbose)
     report = worker.report
     figures = totals if totals.batches else report.totals
     written = {} if report.refusal else {"written": run.output.path}
@@ -169,14 +140,14 @@ def _run(run: Any, words: Words, errors: Console, out: Console, signals: Signals
 
 
 def _code_of(error: BaseException) -> int:
-    from headrace.beam.job.pipes import EmptyPipeError  # noqa: PLC0415 - as above
+    from headrace.jobs.pipes import EmptyPipeError  # noqa: PLC0415 - as above
 
     return REFUSED if isinstance(error, EmptyPipeError) else MISUSED
 
 
 def _why(run: Any, error: BaseException) -> str:
-    from headrace.beam.job.pipeline import describe  # noqa: PLC0415 - as above
-    from headrace.beam.job.publishing import PublishError  # noqa: PLC0415 - as above
+    from headrace.jobs.publishing import PublishError  # noqa: PLC0415 - as above
+    from headrace.jobs.run import describe  # noqa: PLC0415 - as above
 
     said = str(error) if isinstance(error, PublishError) else f"the pipeline failed: {describe(error)}"
     return f"{said}{_kept(run)}"

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from headrace.core.result import Caught, Stage
 from headrace.failures.bisect import bisect
-from headrace.failures.outlast import TIMEOUTS_BORNE, Lost, Sentence, outlast
+from headrace.failures.isolate_fatal import TIMEOUTS_BORNE, InjectedFailure, LostBatch, isolate_fatal
 from headrace.failures.probe import probe
 
 ResultT = TypeVar("ResultT")
@@ -40,7 +40,7 @@ def is_overrun(error: BaseException) -> bool:
 
 
 class Search(Generic[ResultT]):
-    """As ``bisect``, for one batch; but elements that take too long together are tried as ``outlast`` says.
+    """As ``bisect``, for one batch; but elements that take too long together are tried as ``isolate_fatal`` says.
 
     When more elements than ``TIMEOUTS_BORNE`` have overrun alone, nothing else is tried: what is unanswered fails with
     the error of the last one.
@@ -78,7 +78,7 @@ class Search(Generic[ResultT]):
         return probe(start, stop, places, self._attempt, caught, search=self.among)
 
     def _among_slow(self, start: int, stop: int, caught: Caught) -> Iterator[tuple[int, int, ResultT | Caught]]:
-        tried: Iterator[tuple[Sequence[int], ResultT | Caught | Lost]] = outlast(
+        tried: Iterator[tuple[Sequence[int], ResultT | Caught | LostBatch]] = isolate_fatal(
             range(start, stop),
             _lost(caught),
             self._try_places,
@@ -88,14 +88,14 @@ class Search(Generic[ResultT]):
         )
         for places, answer in tried:
             begin, end = places[0], places[-1] + 1
-            if isinstance(answer, Lost):
+            if isinstance(answer, LostBatch):
                 yield begin, end, Caught.of(answer.error)
             elif isinstance(answer, Caught):
                 yield from self.among(begin, end, answer)
             else:
                 yield begin, end, answer
 
-    def _try_places(self, places: Sequence[int], _: Mapping[int, Sentence]) -> ResultT | Caught | Lost:
+    def _try_places(self, places: Sequence[int], _: Mapping[int, InjectedFailure]) -> ResultT | Caught | LostBatch:
         """Of neighbours: of those that overrun nobody is picked out."""
         answer = self._try(places[0], places[-1] + 1)
         return _lost(answer) if isinstance(answer, Caught) and is_overrun(answer.error) else answer
@@ -112,5 +112,5 @@ class Search(Generic[ResultT]):
         return is_overrun(error) or self._is_of_all(error)
 
 
-def _lost(caught: Caught) -> Lost:
-    return Lost(caught.error, timed_out=True, stage=Stage.INFERENCE)
+def _lost(caught: Caught) -> LostBatch:
+    return LostBatch(caught.error, timed_out=True, stage=Stage.INFERENCE)

@@ -64,7 +64,7 @@ def _plain(status: Any) -> Any:
         return None
 
 
-class Patience:
+class RetryBudget:
     """Says for one batch whether to try again what failed for a passing reason, and waits until then.
 
     Pauses grow to twice as much each time, 20 seconds at most, and are a random part of that, so that many clients of
@@ -95,11 +95,11 @@ class Patience:
         """Whether the same call may succeed a little later."""
         return may_pass(error, self._config)
 
-    def again_at_once(self, error: BaseException, failed: int) -> bool:
+    def allows_immediate_retry(self, error: BaseException, failed: int) -> bool:
         """Whether to try once more without a pause, which need not help; see ``again``."""
         return failed == 1 and self._config.attempts > 1 and self.may_pass(error)
 
-    def again(self, error: BaseException, failed: int) -> bool:
+    def allows_retry(self, error: BaseException, failed: int) -> bool:
         """Waits and returns True; or returns False at once: the error does not pass, or a bound is reached.
 
         Args:

@@ -85,7 +85,7 @@ def _has_ended(server: subprocess.Popen[bytes] | None) -> bool:
 
 
 def _are_left() -> bool:
-    """Whether there are children; buries those that have ended."""
+    """Whether there are children; reaps those that have ended."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -10,10 +10,10 @@ from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Failure, Outcome, Skipped
-from headrace.runtime.observers import Everybody
-from headrace.runtime.prepare import Placement, Request, catching, prepare
-from headrace.runtime.session import SessionSpec
-from headrace.runtime.worker import open_worker
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, Placement, catching, prepare
+from headrace.runtime.spec import SessionSpec
 
 _LONGEST_QUEUE = 10_000
 """How many outcomes may wait for an earlier element before batches are run that are not full."""
@@ -60,7 +60,7 @@ def predict(
     _refuse_what_is_no_iterable_of_elements(iterable)
     if on_failure not in ("raise", "yield"):
         raise ConfigurationError(f"on_failure must be 'raise' or 'yield', not {on_failure!r}.")
-    request = Request(
+    request = InferenceRequest(
         inference_args=inference_args,
         placement=placement,
         batching=batching,
@@ -95,7 +95,7 @@ def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
 def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     worker = open_worker(spec)
     try:
-        bundle = worker.bundle(Everybody())
+        bundle = worker.bundle(FanOut())
         for element in iterable:
             for _, value in _tagged(bundle.add(element, None)):
                 if value is not SKIP:
@@ -113,7 +113,7 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     early: dict[int, Any] = {}
     due = 0
     try:
-        bundle = worker.bundle(Everybody())
+        bundle = worker.bundle(FanOut())
         for place, element in enumerate(iterable):
             early.update(_tagged(bundle.add(element, place)))
             if len(early) > _LONGEST_QUEUE and due not in early:

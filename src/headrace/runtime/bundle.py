@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from headrace.core.events import Observer
 from headrace.core.result import Caught, Failure, Outcome, Skipped, Stage
-from headrace.runtime.lane import Lane, Task
+from headrace.runtime.background import BackgroundBatch, BackgroundExecutor
+from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, Queues
-from headrace.runtime.sharing import Member
-from headrace.runtime.steps import Models, Steps
+from headrace.runtime.steps import ModelAccess, Steps
 
 
 class AnyBundle(Protocol):
@@ -27,7 +27,7 @@ class AnyBundle(Protocol):
         ...
 
 
-class TimedModels(Models, Protocol):
+class TimedModels(ModelAccess, Protocol):
     """What a bundle needs of a worker."""
 
     computed: float
@@ -47,18 +47,22 @@ class Bundle:
     """
 
     def __init__(
-        self, worker: TimedModels, observer: Observer, member: Member | None = None, lane: Lane | None = None
+        self,
+        worker: TimedModels,
+        observer: Observer,
+        slot: BundleSlot | None = None,
+        background: BackgroundExecutor | None = None,
     ) -> None:
         self._caught = worker.spec.caught
         self._clock = worker.spec.clock
         self._worker = worker
         self._steps = Steps(worker, observer)
-        self._member = member
-        self._queues = Queues(worker.plan, worker.session.queue_sizes, worker.session.seats)
+        self._slot = slot
+        self._queues = Queues(worker.plan, worker.session.queue_sizes, worker.session.resident)
         self._direct = None if worker.plan.preprocess else self._queues.direct
-        self._lane = lane
-        self._run = self._steps.run if lane is None else self._run_overlapping
-        self._pending: deque[Task | Failure | Skipped] = deque()
+        self._background = background
+        self._run = self._steps.run if background is None else self._run_overlapping
+        self._pending: deque[BackgroundBatch | Failure | Skipped] = deque()
         """Batches on their way, and what comes after them."""
         self._moment = self._clock.time_ns()
         """When the last batch ended, or the bundle began."""
@@ -76,12 +80,12 @@ class Bundle:
 
     def finish(self) -> Iterator[Outcome]:
         """Runs what is left; afterwards every element has its outcome."""
-        if self._member is None:
+        if self._slot is None:
             for name, batch in self._queues.flush():
                 yield from self._run(name, batch)
         yield from self._collect(0)
-        if self._member is not None:
-            yield from self._member.finish(self._queues.flush(), self._steps.run)
+        if self._slot is not None:
+            yield from self._slot.finish(self._queues.flush(), self._steps.run)
         self._steps.tell_news()
 
     def _add(self, element: Any, tag: Any) -> Sequence[Outcome]:
@@ -99,21 +103,21 @@ class Bundle:
         if not self._pending:
             return [outcome]
         self._pending.append(outcome)
-        return self._collect(Lane.in_flight)
+        return self._collect(BackgroundExecutor.in_flight)
 
     def _run_overlapping(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Has a batch run on the other thread, where that pays; returns what is ready."""
-        assert self._lane is not None
-        if not self._lane.policy.next_is_beside():
-            return [*self._collect(0), *self._run_here(name, batch, self._lane)]
-        outcomes = self._collect(Lane.in_flight - 1)
-        self._pending.append(self._lane.submit(name, batch))
-        return outcomes + self._collect(Lane.in_flight)
+        assert self._background is not None
+        if not self._background.policy.next_is_beside():
+            return [*self._collect(0), *self._run_here(name, batch, self._background)]
+        outcomes = self._collect(BackgroundExecutor.in_flight - 1)
+        self._pending.append(self._background.submit(name, batch))
+        return outcomes + self._collect(BackgroundExecutor.in_flight)
 
-    def _run_here(self, name: Any, batch: AnyBatch, lane: Lane) -> list[Outcome]:
+    def _run_here(self, name: Any, batch: AnyBatch, background: BackgroundExecutor) -> list[Outcome]:
         computed = self._worker.computed
         outcomes = self._steps.run(name, batch)
-        lane.policy.was_here(batch.total, self._worker.computed - computed, self._seconds())
+        background.policy.was_here(batch.total, self._worker.computed - computed, self._seconds())
         return outcomes
 
     def _collect(self, on_their_way: int) -> list[Outcome]:
@@ -123,9 +127,9 @@ class Bundle:
             first = self._pending[0]
             if isinstance(first, Failure | Skipped):
                 outcomes.append(first)
-            elif self._lane is not None and (first.is_done or self._lane.on_their_way > on_their_way):
-                outcomes += self._lane.collect(first, self._steps)
-                self._lane.policy.was_beside(first.size, self._seconds())
+            elif self._background is not None and (first.is_done or self._background.on_their_way > on_their_way):
+                outcomes += self._background.collect(first, self._steps)
+                self._background.policy.was_beside(first.size, self._seconds())
             else:
                 break
             self._pending.popleft()

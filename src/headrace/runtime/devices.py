@@ -9,7 +9,7 @@ from typing import Any
 from headrace.core.errors import DeviceLostError, HostDiedError
 from headrace.failures.device import device_loss, in_a_line
 from headrace.runtime.plan import ONLY, is_client
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.spec import SessionSpec
 
 _lost: dict[str, str] = {}
 """What is said about the models of this process that have lost their device, by their store."""

@@ -16,31 +16,32 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
-from headrace.failures.outlast import Attempt, Lost, Sentence, outlast, probe_hosts
-from headrace.hosting.exceptions import with_traceback_of
-from headrace.hosting.life import Call, Loss
-from headrace.hosting.progress import Doing
+from headrace.failures.isolate_fatal import Attempt, InjectedFailure, LostBatch, isolate_fatal, probe_hosts
+from headrace.hosts.connection import Call, HostFailure
+from headrace.ipc.exceptions import with_traceback_of
+from headrace.ipc.progress import Activity
+from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.devices import catches
+from headrace.runtime.host_executor import Done, Raised, Unreadable, Work
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, Queues
-from headrace.runtime.servant import Done, Raised, Unreadable, Work
-from headrace.runtime.session import InferenceSession, SessionSpec
-from headrace.runtime.sharing import Member
+from headrace.runtime.session import InferenceSession
+from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations
 
 _LOGGER = logging.getLogger(__name__)
 _PREPROCESSED_TOGETHER = 256
 """How many elements are preprocessed by one request, at most, where that comes before batching."""
 
-_STAGES = {Doing.PREPROCESSING: Stage.PREPROCESSING, Doing.POSTPROCESSING: Stage.POSTPROCESSING}
+_STAGES = {Activity.PREPROCESSING: Stage.PREPROCESSING, Activity.POSTPROCESSING: Stage.POSTPROCESSING}
 _WORDS = {
-    Doing.DECODING: "reading",
-    Doing.PREPROCESSING: "preprocessing",
-    Doing.INFERENCE: "running inference on",
-    Doing.POSTPROCESSING: "postprocessing",
-    Doing.ANSWERING: "sending back the predictions for",
-    Doing.WAITING: "waiting to try again",
+    Activity.DECODING: "reading",
+    Activity.PREPROCESSING: "preprocessing",
+    Activity.INFERENCE: "running inference on",
+    Activity.POSTPROCESSING: "postprocessing",
+    Activity.ANSWERING: "sending back the predictions for",
+    Activity.WAITING: "waiting to try again",
 }
 
 
@@ -80,7 +81,7 @@ class HostedBundle:
         session: InferenceSession,
         models: HostedModels,
         observer: Observer,
-        member: Member | None = None,
+        slot: BundleSlot | None = None,
     ) -> None:
         self._spec = spec
         self._plan = spec.plan
@@ -89,8 +90,8 @@ class HostedBundle:
         self._session = session
         self._models = models
         self._observer = observer
-        self._member = member
-        self._queues = Queues(self._plan, session.queue_sizes, session.seats)
+        self._slot = slot
+        self._queues = Queues(self._plan, session.queue_sizes, session.resident)
         self._here = None if spec.isolated else Operations(spec, observer)
         there = bool(self._plan.preprocess) and self._here is None
         in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
@@ -124,8 +125,8 @@ class HostedBundle:
         while self._tasks or self._preprocessed:
             yield from self._collect_all()
             yield from self._queue_preprocessed()
-        if self._member is not None:
-            yield from self._member.finish(self._queues.flush(), self._infer_now)
+        if self._slot is not None:
+            yield from self._slot.finish(self._queues.flush(), self._infer_now)
         for name, batch in self._queues.flush():
             yield from self._infer(name, batch)
         yield from self._collect_all()
@@ -197,7 +198,7 @@ class HostedBundle:
         head, rows = answer
         if isinstance(head, Done):
             yield from self._done(task, head, rows)
-        elif isinstance(head, Loss):
+        elif isinstance(head, HostFailure):
             yield from self._outlast(task, head)
         elif isinstance(head, Unreadable) and task.batch.total > 1:
             middle = task.batch.total // 2
@@ -253,7 +254,7 @@ class HostedBundle:
             source=task.batch.elements[position] if task.work.preprocess else None,
         )
 
-    def _outlast(self, task: _Task, loss: Loss) -> Iterator[Outcome]:
+    def _outlast(self, task: _Task, host_failure: HostFailure) -> Iterator[Outcome]:
         """Has the good elements answered, and the bad ones fail, of a batch whose host was lost.
 
         Positions are those of elements, or of rows where elements are columnar.
@@ -261,21 +262,23 @@ class HostedBundle:
         breaker, everything = self._breaker(task.work), range(task.batch.total)
         losses: Counter[int] = Counter()
 
-        def lost(positions: Sequence[int], firsts: Sequence[int], loss: Loss) -> Lost:
+        def lost(positions: Sequence[int], firsts: Sequence[int], host_failure: HostFailure) -> LostBatch:
             losses.update(positions)
-            return self._lost(task, positions, firsts, loss)
+            return self._lost(task, positions, firsts, host_failure)
 
-        def attempt(positions: Sequence[int], sentences: Mapping[int, Sentence]) -> Answer | Lost:
+        def attempt(positions: Sequence[int], injected_failures: Mapping[int, InjectedFailure]) -> Answer | LostBatch:
             part, firsts = task.pick(positions)
-            answer = self._ask(part, {place: sentences[one] for place, one in enumerate(firsts) if one in sentences})
-            return lost(positions, firsts, answer[0]) if isinstance(answer[0], Loss) else answer
+            answer = self._ask(
+                part, {place: injected_failures[one] for place, one in enumerate(firsts) if one in injected_failures}
+            )
+            return lost(positions, firsts, answer[0]) if isinstance(answer[0], HostFailure) else answer
 
         def settled(positions: Sequence[int]) -> _Task:
             """Of elements that were lost equally often."""
             tries = task.losses + losses[positions[0]]
             return task.pick(positions)[0]._replace(losses=tries)
 
-        first = lost(everything, task.pick(everything)[1], loss)
+        first = lost(everything, task.pick(everything)[1], host_failure)
         if first.too_large:
             self._observe(task, everything, None)
         self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
@@ -285,7 +288,7 @@ class HostedBundle:
             return
         succeeded = False
         for positions, answer in self._tried(task, first, attempt):
-            if isinstance(answer, Lost):
+            if isinstance(answer, LostBatch):
                 for _, alike in groupby(positions, losses.__getitem__):
                     yield from self._give_up_lost(settled(list(alike)), answer)
             else:
@@ -295,12 +298,12 @@ class HostedBundle:
             breaker.record(succeeded=False)
 
     def _tried(
-        self, task: _Task, first: Lost, attempt: Attempt[Answer]
-    ) -> Iterator[tuple[Sequence[int], Answer | Lost]]:
-        """What is tried of a batch whose host was lost; see ``outlast``."""
+        self, task: _Task, first: LostBatch, attempt: Attempt[Answer]
+    ) -> Iterator[tuple[Sequence[int], Answer | LostBatch]]:
+        """What is tried of a batch whose host was lost; see ``isolate_fatal``."""
         breaker, everything = self._breaker(task.work), range(task.batch.total)
         search = partial(
-            outlast,
+            isolate_fatal,
             attempt=attempt,
             settles_alone=not task.work.preprocess,
             parts=partial(self._models.parts_after_timeout, task.work.model),
@@ -324,30 +327,34 @@ class HostedBundle:
     def _breaker(self, work: Work) -> CircuitBreaker:
         return self._session.breakers[work.model] if work.infer else self._models.breaker
 
-    def _ask(self, task: _Task, sentences: Mapping[int, Sentence] | None = None) -> Answer:
-        work = task.work._replace(sentences=sentences or {}, weight=task.batch.weight, useful=task.batch.useful)
+    def _ask(self, task: _Task, injected_failures: Mapping[int, InjectedFailure] | None = None) -> Answer:
+        work = task.work._replace(
+            injected_failures=injected_failures or {}, weight=task.batch.weight, useful=task.batch.useful
+        )
         return self._models.ask(work, task.batch.elements)
 
-    def _lost(self, task: _Task, positions: Sequence[int], firsts: Sequence[int], loss: Loss) -> Lost:
+    def _lost(
+        self, task: _Task, positions: Sequence[int], firsts: Sequence[int], host_failure: HostFailure
+    ) -> LostBatch:
         """A loss as the policy knows it."""
-        moment = loss.moment
-        position = firsts[moment.position] if moment.position >= 0 else None
+        snapshot = host_failure.snapshot
+        position = firsts[snapshot.position] if snapshot.position >= 0 else None
         culprit = positions[0] if position is None and len(positions) == 1 else position
         noun = "row" if self._plan.batching.columnar else "element"
         whom = f"{len(positions)} {noun}s" if culprit is None else f"{noun} {culprit} (counted from 0)"
-        what = f"{_WORDS[moment.doing]} {whom} of a batch of {task.batch.total}"
-        _LOGGER.warning("%s: the host %s while it was %s.", self._plan.name, loss.ending, what)
-        self._observer.on_event(HostLost(self._label(task.work), loss.timed_out, loss.ending))
+        what = f"{_WORDS[snapshot.activity]} {whom} of a batch of {task.batch.total}"
+        _LOGGER.warning("%s: the host %s while it was %s.", self._plan.name, host_failure.ending, what)
+        self._observer.on_event(HostLost(self._label(task.work), host_failure.timed_out, host_failure.ending))
         error = (
             TimeoutError(f"{what} took longer than {self._timeout_secs:g} s.")
-            if loss.timed_out
-            else HostDiedError(f"the host {loss.ending} while it was {what}.")
+            if host_failure.timed_out
+            else HostDiedError(f"the host {host_failure.ending} while it was {what}.")
         )
-        stage = _STAGES.get(moment.doing, Stage.INFERENCE)
-        too_large = loss.out_of_memory and moment.doing is Doing.INFERENCE
-        return Lost(error, loss.timed_out, stage, position, moment.index, too_large)
+        stage = _STAGES.get(snapshot.activity, Stage.INFERENCE)
+        too_large = host_failure.out_of_memory and snapshot.activity is Activity.INFERENCE
+        return LostBatch(error, host_failure.timed_out, stage, position, snapshot.index, too_large)
 
-    def _give_up_lost(self, task: _Task, lost: Lost) -> Iterator[Outcome]:
+    def _give_up_lost(self, task: _Task, lost: LostBatch) -> Iterator[Outcome]:
         return self._give_up(task, lost.stage, Caught.of(lost.error), lost.index)
 
     def _give_up(self, task: _Task, stage: Stage, caught: Caught, index: int = 0) -> Iterator[Outcome]:

@@ -12,18 +12,18 @@ from headrace.core.errors import HostDiedError, HostError
 from headrace.core.events import Event, HostLost
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.loads import LoadRecord
-from headrace.failures.outlast import parts_after_timeout
-from headrace.hosting.client import ModelHosts
-from headrace.hosting.life import Call, Loss
-from headrace.hosting.progress import Doing
+from headrace.failures.isolate_fatal import parts_after_timeout
+from headrace.failures.load_backoff import LoadBackoff
+from headrace.hosts.client import ModelHosts
+from headrace.hosts.connection import Call, HostFailure
+from headrace.ipc.progress import Activity
 from headrace.runtime.devices import DeviceLostInHostError
-from headrace.runtime.servant import DeviceLost, Done, Raised, Unreadable, Work
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.host_executor import DeviceLost, Done, Raised, Unreadable, Work
+from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
 
-Answer: TypeAlias = tuple[Done | Raised | Unreadable | Loss, list[Any]]
+Answer: TypeAlias = tuple[Done | Raised | Unreadable | HostFailure, list[Any]]
 """What has become of some work, and the predictions or preprocessed elements."""
 
 
@@ -52,8 +52,8 @@ class HostedModels:
         self._keeps = keeps or ExitStack()
         self.in_flight = 2 * hosts.copies
         """How many batches of a bundle may be on their way: for each host one to compute, and one that waits for it."""
-        self._loads = {name: LoadRecord(spec.clock.time_ns) for name in spec.plan.models}
-        self._opening = LoadRecord(spec.clock.time_ns)
+        self._loads = {name: LoadBackoff(spec.clock.time_ns) for name in spec.plan.models}
+        self._opening = LoadBackoff(spec.clock.time_ns)
         self.asked_for: set[Any] = set()
         """The names of models that have been loaded."""
         self._quickest_call_secs: dict[Any, float] = {}
@@ -87,14 +87,14 @@ class HostedModels:
                 raise
             except Exception as problem:  # the answer cannot be unpickled
                 return Unreadable(Caught.of(problem)), []
-            if not isinstance(result, Loss) and isinstance(result.head, DeviceLost):
-                result = Loss(result.head.moment, timed_out=False, ending=result.head.ending, device_lost=True)
-            if isinstance(result, Loss) and result.moment.doing is Doing.LOADING:
+            if not isinstance(result, HostFailure) and isinstance(result.head, DeviceLost):
+                result = HostFailure(result.head.snapshot, timed_out=False, ending=result.head.ending, device_lost=True)
+            if isinstance(result, HostFailure) and result.snapshot.activity is Activity.LOADING:
                 error = self._load_error(work, result)
-                again = record.failed(error, result.moment.seconds, timed_out=result.timed_out)
+                again = record.failed(error, result.snapshot.seconds, timed_out=result.timed_out)
                 call = self._hosts.submit(work, rows) if again else Raised(Caught(error, []), [], loading=True)
                 continue
-            if isinstance(result, Loss):
+            if isinstance(result, HostFailure):
                 return result, []
             record.loaded()
             if work.infer or not work.preprocess:
@@ -121,14 +121,14 @@ class HostedModels:
         with self._keeps:
             self._hosts.close()
 
-    def _record(self, work: Work) -> LoadRecord:
+    def _record(self, work: Work) -> LoadBackoff:
         """Of the model, if the work needs one: what is preprocessed before its key is known does not."""
         return self._loads[work.model] if work.infer or not self._plan.routed else self._opening
 
-    def _load_error(self, work: Work, loss: Loss) -> Exception:
-        self._tell([HostLost(self._plan.label(work.model), loss.timed_out, loss.ending)])
-        _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, loss.ending)
-        if loss.timed_out:
+    def _load_error(self, work: Work, host_failure: HostFailure) -> Exception:
+        self._tell([HostLost(self._plan.label(work.model), host_failure.timed_out, host_failure.ending)])
+        _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, host_failure.ending)
+        if host_failure.timed_out:
             return TimeoutError(f"loading the model of {self._name} took longer than {self._timeout_secs:g} s.")
-        died = DeviceLostInHostError if loss.device_lost else HostDiedError
-        return died(f"the host {loss.ending} while it was loading the model of {self._name}.")
+        died = DeviceLostInHostError if host_failure.device_lost else HostDiedError
+        return died(f"the host {host_failure.ending} while it was loading the model of {self._name}.")

@@ -20,7 +20,7 @@ def subscribed(observer: Observer) -> Iterator[None]:
         _subscribers.remove(observer)
 
 
-class Everybody:
+class FanOut:
     """Passes events on to some observers and to all who have subscribed."""
 
     def __init__(self, *observers: Observer) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 
-class Policy(Protocol):
+class OverlapPolicy(Protocol):
     """Says which batches run beside."""
 
     def next_is_beside(self) -> bool:
@@ -22,7 +22,7 @@ class Policy(Protocol):
         ...
 
 
-class _Here(NamedTuple):
+class _InlineTimes(NamedTuple):
     """A batch for which the bundle's thread waited."""
 
     size: int
@@ -32,7 +32,7 @@ class _Here(NamedTuple):
     """Seconds since the batch before: to collect its elements, in the model, to hand on the predictions."""
 
 
-class Overlap:
+class AdaptiveOverlap:
     """Weighs what running beside saves against what it costs, by trying it.
 
     Batches run here first. Once their size has settled, and their calls are long and leave the thread enough to do, a
@@ -53,7 +53,7 @@ class Overlap:
     _RESTS = (32, 2048)
 
     def __init__(self) -> None:
-        self._here: deque[_Here] = deque(maxlen=self._REMEMBERED)
+        self._here: deque[_InlineTimes] = deque(maxlen=self._REMEMBERED)
         self._left = 0
         """How many batches of this period are still to run beside."""
         self._size, self._seconds = 0, 0.0
@@ -72,14 +72,14 @@ class Overlap:
     def was_here(self, size: int, call: float, whole: float) -> None:
         """See ``Policy``."""
         if self._size:
-            self._judge()
+            self._policy()
         if self._resting:
             self._resting -= 1
         if call < self._SHORTEST_CALL:
             self._here.clear()
             return
         settled = size <= self._SETTLED * max((one.size for one in self._here), default=0)
-        self._here.append(_Here(size, call, whole))
+        self._here.append(_InlineTimes(size, call, whole))
         if settled and not self._resting and self._is_worth_trying():
             self._left = self._period
 
@@ -94,7 +94,7 @@ class Overlap:
         saving = min(call, whole - call)
         return count >= self._ENOUGH and saving >= max(self._SHORTEST_SAVING, self._LEAST_SHARE * whole)
 
-    def _judge(self) -> None:
+    def _policy(self) -> None:
         whole = sum(one.whole for one in self._here) / max(1, sum(one.size for one in self._here))
         if self._seconds / self._size < (1 - self._LEAST_SHARE) * whole:
             self._period = min(2 * self._period, self._PERIODS[1])

@@ -1,43 +1,323 @@
-"""What ``placement="auto"`` chooses: a policy, without a look at the machine."""
+"""Finds out, once for a session, where its models live: mapped from the machine's memory, or in hosts, and whose."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
-from headrace.hosting.admission import size
+from headrace.core.errors import HostDiedError
+from headrace.core.events import Event, HostLost
+from headrace.hosts.client import ModelHosts
+from headrace.hosts.connection import HostFailure
+from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.fork_server_client import ForkServerClient, Preload
+from headrace.hosts.orphans import new_mark
+from headrace.hosts.system import allowed_cores
+from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
+from headrace.ipc.codec import decode
+from headrace.ipc.exceptions import with_traceback_of
+from headrace.ipc.unpicklable import PROTOCOL, pickle_or_explain
+from headrace.ipc.weights_file import WeightsFile, attach
+from headrace.machine.lease import Lease, LoadRequest
+from headrace.models.memory import memory_of
+from headrace.runtime.devices import DeviceLostInHostError
+from headrace.runtime.host_executor import DeviceLost, Done, Elsewhere, HostExecutor, Source, Work
+from headrace.runtime.hosted_models import HostedModels
+from headrace.runtime.model_files import bytes_of_model_files
+from headrace.runtime.model_proxy import HostedModelProxy
+from headrace.runtime.placement_choice import choose
+from headrace.runtime.plan import ONLY
+from headrace.runtime.session import Loaded, ModelSource
+from headrace.runtime.spec import SessionSpec
+
+_LOGGER = logging.getLogger(__name__)
+
+Tell: TypeAlias = Callable[[Iterable[Event]], None]
 
 
-class Choice(NamedTuple):
-    """Where a model shall live, and why."""
+class AcquiredModel(NamedTuple):
+    """A share in a model of the machine's."""
 
-    shares: bool
-    """Whether the machine has one copy for all worker processes; else each has its own."""
+    lease: Lease
+    arena: WeightsFile | None
+    file: int | None
+    """The arena's; None where it lives in hosts."""
+    page: int | None
+    """Says how many processes compute."""
+    reason: str
+    """Why it cannot be mapped, if so."""
     nbytes: int
-    """Of one copy."""
-    processes: int
     free: int
-    """Bytes of memory that there are for models and everything else."""
+    """Bytes of memory that were free before it was loaded."""
+    variant: str
+    """What the machine's hosts do; see ``_variant``."""
+    peak: int | None
+    """Bytes that the process took, at most, that has loaded it."""
 
-    @property
-    def placement(self) -> str:
-        """As users write it."""
-        return "machine" if self.shares else "process"
+    def give_back(self) -> None:
+        """Ends the share."""
+        self.lease.close()
+        self.close_files()
 
-    @property
-    def why(self) -> str:
-        """The figures."""
+    def close_files(self) -> None:
+        """Of the arena and of the page; what is mapped stays."""
+        for file in (self.file, self.page):
+            if file is not None:
+                os.close(file)
+
+
+def place_models(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
+    """Where a session's models live that are not simply loaded into this process.
+
+    Raises:
+        HeadraceError: there is no host to be had, or no room for the model.
+        Exception: the model cannot be loaded.
+    """
+    if not spec.shared:
+        return _in_own_hosts(spec, tell)
+    if spec.plan.routed and spec.isolated:
+        return _in_own_hosts(spec, tell, source=MappedModels)  # it asks for each model when its key comes
+    if spec.plan.routed:
+        return MappedModels(spec, tell)
+    acquired = acquire(spec, ONLY, tell)
+    if isinstance(acquired, HostFailure):
+        if spec.isolated:  # its own host will show what that means for batches
+            return _in_own_hosts(spec, tell)
+        raise load_error(spec, acquired)
+    return _with_machine(spec, tell, acquired)
+
+
+def _with_machine(spec: SessionSpec, tell: Tell, acquired: AcquiredModel) -> HostedModels | ModelSource:
+    if spec.automatic and not _needs_sharing(
+        spec, acquired
+    ):  # the share is kept, so that other processes find the same
+        unshared = replace(spec, shared=frozenset())
         return (
-            f"{size(self.nbytes)} for each of {self.processes} processes, one for each core, of {size(self.free)} that "
-            "are free for models and everything else"
+            _in_own_hosts(unshared, tell, acquired)
+            if spec.isolated
+            else MappedModels(unshared, tell, acquired=acquired)
         )
+    if acquired.file is None:
+        return in_machines_hosts(spec, tell, acquired)
+    if spec.isolated:
+        return _in_own_hosts(spec, tell, acquired)
+    return MappedModels(spec, tell, acquired=acquired)
 
 
-def choose(nbytes: int, processes: int, free: int) -> Choice:
-    """The machine has one copy if a copy for each process would leave less than half of the memory to all else.
+class MappedModels(ModelSource):
+    """Models of the machine's, mapped into this process.
 
     Args:
-        nbytes: of one copy.
-        processes: that may run at a time.
-        free: bytes that are available, those of the copy that is loaded already included.
+        spec: of the session.
+        tell: is told of loads.
+        elsewhere: a context for what other processes do.
+        taken: a share in the only model, if there is only one.
     """
-    return Choice(nbytes * processes > free / 2, nbytes, processes, free)
+
+    def __init__(
+        self, spec: SessionSpec, tell: Tell, elsewhere: Elsewhere = nullcontext, acquired: AcquiredModel | None = None
+    ) -> None:
+        self._spec = spec
+        self._tell = tell
+        self._elsewhere = elsewhere
+        self._acquired = {ONLY: acquired} if acquired else {}
+        """What has not been asked for yet."""
+        self._failed: Lease | None = None
+        """The way to the manager that knows of failed loads: were nobody there, it would end, and forget."""
+
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
+        """See ``ModelSource``."""
+        if name not in self._spec.shared:
+            return None
+        acquired = self._acquired.pop(name, None) or self._take(name, fresh_secs)
+        if isinstance(acquired, HostFailure):
+            raise load_error(self._spec, acquired)
+        if acquired.file is None:
+            models = in_machines_hosts(self._spec, self._tell, acquired, name)
+            model = HostedModelProxy(name, models, self._tell, self._elsewhere)
+            return Loaded(model, self._spec.transform, {})
+        return self._attached(name, acquired)
+
+    def close(self) -> None:
+        """See ``ModelSource``."""
+        for acquired in self._acquired.values():
+            acquired.give_back()
+        self._acquired.clear()
+        self._keep_failed(None)
+
+    def _take(self, name: Any, fresh_secs: float) -> AcquiredModel | HostFailure:
+        lease = Lease(_load_request(self._spec, name, self._spec.model_identifier)._replace(fresh_secs=fresh_secs))
+        try:
+            with self._elsewhere():
+                return acquire(self._spec, name, self._tell, lease)
+        except BaseException:
+            self._keep_failed(lease)
+            raise
+
+    def _keep_failed(self, lease: Lease | None) -> None:
+        before, self._failed = self._failed, lease
+        if before is not None:
+            before.close()
+
+    def _attached(self, name: Any, acquired: AcquiredModel) -> Loaded:
+        assert acquired.file is not None
+        assert acquired.page is not None
+        self.thread_budget = self.thread_budget or ThreadBudget(ComputingPage.received(os.dup(acquired.page)))
+        try:
+            loaded = _attached(self._spec.plan.label(name) or self._spec.plan.name, acquired)
+        except BaseException:
+            acquired.lease.close()  # whoever keeps the error keeps no share
+            raise
+        finally:
+            acquired.close_files()
+        return loaded._replace(lease=acquired.lease)
+
+
+def _in_own_hosts(
+    spec: SessionSpec, tell: Tell, acquired: AcquiredModel | None = None, source: Source | None = None
+) -> HostedModels:
+    """A host for this process alone, over the machine's weights if they can be mapped."""
+    keeps = ExitStack()
+    preload = None
+    if acquired is not None:
+        keeps.callback(acquired.give_back)
+    if acquired is not None and spec.shared:
+        preload = Preload(_work(ONLY), acquired.file, acquired.arena, page=acquired.page)
+    fork_server = ForkServerClient(
+        pickle_or_explain(HostExecutor(spec, source), spec.plan.name), spec.plan.name, preload=preload
+    )
+    return HostedModels(spec, ModelHosts(fork_server, spec.plan.name, spec.timeout_secs), tell, keeps)
+
+
+def in_machines_hosts(spec: SessionSpec, tell: Tell, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
+    """Hosts for all of the machine's processes; the share in the model is theirs from now on."""
+    lease = acquired.lease
+    if acquired.variant != _variant(spec):  # these hosts do what another transform wants
+        lease.close()
+        lease = Lease(_load_request(spec, name, f"{spec.model_identifier}\0{_variant(spec)}"))
+    copies = spec.copies_of(name)
+    why = f"since {acquired.reason}" if acquired.reason else f"in {copies} copies that map the same weights"
+    label = spec.plan.label(name) or spec.plan.name
+    _LOGGER.info("%s: the model lives in the machine's hosts, %s.", label, why)
+    return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), tell)
+
+
+def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None) -> AcquiredModel | HostFailure:
+    """A share in a model. A load whose process dies is repeated once, since an outsider may have killed it.
+
+    Args:
+        spec: of the session.
+        name: of the model.
+        tell: is told of what happens.
+        given: with what to take it; stays the caller's if it cannot be loaded.
+
+    Raises:
+        Exception: it cannot be loaded.
+    """
+    lease = given or Lease(_load_request(spec, name, spec.model_identifier))
+    for again in (True, False):
+        acquired = lease.take()
+        if not isinstance(acquired, HostFailure):
+            break
+        tell([HostLost(spec.plan.label(name), acquired.timed_out, acquired.ending)])
+        _LOGGER.warning("%s: the host %s while it was loading the model.", spec.plan.name, acquired.ending)
+        if acquired.timed_out or not again:
+            lease.close()
+            return acquired
+    assert not isinstance(acquired, HostFailure)
+    grant, files = acquired
+    file, page = files or (None, None)
+    answer = decode(memoryview(grant.told), own=True).head
+    if not isinstance(answer, Done):
+        if given is None:
+            lease.close()
+        if isinstance(answer, DeviceLost):
+            host_failure = HostFailure(answer.snapshot, timed_out=False, ending=answer.ending, device_lost=True)
+            raise load_error(spec, host_failure)
+        raise with_traceback_of(*answer.caught)
+    if grant.is_first:
+        tell(answer.events)
+    return AcquiredModel(
+        lease, grant.arena, file, page, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak
+    )
+
+
+def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
+    """A model, mapped into this process; the seconds that it took, and the bytes that are this process's own.
+
+    Raises:
+        Exception: what unpickling raises.
+    """
+    assert acquired.arena is not None
+    assert acquired.file is not None
+    before, started = _private(), time.perf_counter()
+    loaded: Loaded = attach(acquired.file, acquired.arena)
+    return loaded, time.perf_counter() - started, max(0, _private() - before)
+
+
+def _attached(label: str, acquired: AcquiredModel) -> Loaded:
+    assert acquired.arena is not None
+    loaded, seconds, private = attached(acquired)
+    text = f"{label}: mapped {acquired.arena.nbytes / 1e6:,.1f} MB in {seconds * 1e3:,.0f} ms"
+    if private > max(acquired.arena.nbytes // 2, 1_000_000):
+        text += (
+            f", and {private / 1e6:,.1f} MB are this process's own: imports, and what its classes copy as they are "
+            "unpickled, as trees and forests do"
+        )
+    _LOGGER.info("%s.", text)
+    return loaded
+
+
+def _private() -> int:
+    usage = memory_of(os.getpid())
+    return usage.anonymous if usage else 0
+
+
+def _needs_sharing(spec: SessionSpec, acquired: AcquiredModel) -> bool:
+    choice = choose(acquired.nbytes, allowed_cores(), acquired.free)
+    _LOGGER.info("%s: placement='auto' has chosen %r: %s.", spec.plan.name, choice.placement, choice.why)
+    return choice.shares
+
+
+def _load_request(spec: SessionSpec, name: Any, identifier: str) -> LoadRequest:
+    there = spec if spec.isolated else replace(spec, plan=replace(spec.plan, preprocess=(), postprocess=()))
+    if spec.plan.routed:  # whoever calls the model from elsewhere sees to what fails: see HostedModel
+        there = replace(there, caught=(), plan=replace(there.plan, remote=frozenset(there.plan.models)))
+    label = spec.plan.label(name)
+    return LoadRequest(
+        key=f"{spec.pipeline}\0{identifier}\0{spec.plan.stored(name)!r}",  # the label of 1 and "1" is the same
+        variant=_variant(spec),
+        name=f"{spec.plan.name} {label}".strip(),
+        request_handler=pickle_or_explain(HostExecutor(there), spec.plan.name),
+        work=_work(name),
+        environment=ProcessEnvironment.here(),
+        copies=spec.copies_of(name),
+        hosted=spec.copies_of(name) > 1,
+        timeout_secs=spec.timeout_secs,
+        process=new_mark().rpartition(":")[0],
+        linger_secs=spec.linger_secs or 0,
+        at_least=bytes_of_model_files(spec.plan.models[name]),
+    )
+
+
+def _variant(spec: SessionSpec) -> str:
+    """What a request handler does depends on this, beside its model."""
+    return repr((spec.origin, spec.isolated, spec.timeout_secs, spec.caught, spec.branch))
+
+
+def _work(name: Any) -> bytes:
+    return pickle.dumps(Work(name), PROTOCOL)
+
+
+def load_error(spec: SessionSpec, host_failure: HostFailure) -> Exception:
+    """What to raise where the process was lost that was to load a model."""
+    if host_failure.timed_out:
+        return TimeoutError(f"loading the model of {spec.plan.name} took longer than {spec.timeout_secs:g} s.")
+    died = DeviceLostInHostError if host_failure.device_lost else HostDiedError
+    return died(f"the host {host_failure.ending} while it was loading the model of {spec.plan.name}.")

@@ -13,15 +13,15 @@ from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig, Scope
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning, UnsupportedError
 from headrace.core.remote import RemoteModelHandler
-from headrace.hosting.system import why_no_hosts
+from headrace.hosts.system import why_no_hosts
 from headrace.runtime.plan import Plan, make_plan
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.spec import SessionSpec
 
 Placement = Scope | PlacementConfig | None
 
 
 @dataclass(frozen=True)
-class Request:
+class InferenceRequest:
     """What ``RunInference`` and ``predict`` are asked for, beside the handler."""
 
     inference_args: dict[str, Any] | None = None
@@ -34,7 +34,7 @@ class Request:
     timeout_secs: float | None = None
 
 
-def prepare(handler: Any, request: Request) -> SessionSpec:
+def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
     """Checks everything and draws up what the workers need.
 
     Raises:
@@ -111,7 +111,7 @@ def _shared(spec: SessionSpec, scope: Scope | None) -> SessionSpec:
             stacklevel=4,
         )
         return spec
-    from headrace.hosting.rendezvous import runtime_directory  # noqa: PLC0415 - as in _check_that_it_pickles
+    from headrace.machine.discovery import runtime_directory  # noqa: PLC0415 - as in _check_that_it_pickles
 
     runtime_directory(make=False)
     copies = 1 if spec.plan.routed else spec.plan.handler.model_copies()
@@ -129,10 +129,10 @@ def _names_to_share(plan: Plan, scope: Scope | None) -> Iterator[Any]:
 
 
 def _check_that_it_pickles(spec: SessionSpec) -> None:
-    from headrace.hosting.portable import pickled  # noqa: PLC0415 - only now is it certain that the system has
-    from headrace.runtime.servant import InferenceServant  # noqa: PLC0415 - what these modules need
+    from headrace.ipc.unpicklable import pickle_or_explain  # noqa: PLC0415 - only now is it certain that the system has
+    from headrace.runtime.host_executor import HostExecutor  # noqa: PLC0415 - what these modules need
 
-    pickled(InferenceServant(spec), spec.plan.name, spec.plan.handler)
+    pickle_or_explain(HostExecutor(spec), spec.plan.name, spec.plan.handler)
 
 
 def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[BaseException], ...]) -> SessionSpec:

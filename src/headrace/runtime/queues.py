@@ -12,7 +12,7 @@ from headrace.batching.batcher import Batch, Batcher
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
 from headrace.batching.footprint import WaitingBytes, footprint
 from headrace.batching.lookahead import Measured, lookahead_for
-from headrace.batching.seats import Seats, Waiting, next_to_leave, order_of_flush
+from headrace.batching.resident_models import ResidentModels, Waiting, next_to_leave, order_of_flush
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
 from headrace.core.keyed import NO_PAIRS, not_pairs
@@ -159,10 +159,10 @@ class Queues:
         seats: which models are in memory; None: all that the plan allows.
     """
 
-    def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController], seats: Seats | None = None) -> None:
+    def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels | None = None) -> None:
         self._plan = plan
         self._sizes = sizes
-        self._seats = Seats(plan.model_limit) if seats is None else seats
+        self._resident = ResidentModels(plan.model_limit) if resident is None else resident
         config = plan.batching
         self._queues: dict[Any, _Queue] = {}
         self._bytes: dict[Any, float] = {}
@@ -189,7 +189,7 @@ class Queues:
         name = self._name(element) if self._plan.routed else ONLY
         queue = self._queues[name] if name in self._queues else self._queue(name)
         full: Iterable[Batch] = ()
-        if name in self._seats:
+        if name in self._resident:
             full = queue.add(element, tag)
         else:
             queue.hold(element, tag)
@@ -200,7 +200,7 @@ class Queues:
     def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
         """What is left in each queue; a queue is emptied when its turn comes."""
         lengths = {name: len(queue) for name, queue in self._queues.items()}
-        for name in order_of_flush(lengths, self._seats) if self._seats.are_few else lengths:
+        for name in order_of_flush(lengths, self._resident) if self._resident.are_few else lengths:
             yield from self._all_of(name)
         if self._rows:
             yield ONLY, self._rows.flush()
@@ -226,11 +226,11 @@ class Queues:
         """Some leave, since too much waits."""
         queues = self._queues.items()
         waiting = {name: Waiting(self._bytes[name], len(queue), queue.passed_over) for name, queue in queues}
-        name = next_to_leave(waiting, self._seats)
-        if name not in self._seats:
+        name = next_to_leave(waiting, self._resident)
+        if name not in self._resident:
             for _, queue in queues:
                 queue.passed_over += bool(len(queue))
-            makes_room = self._seats.next_to_go(name)
+            makes_room = self._resident.next_to_go(name)
             if makes_room in self._queues:  # as long as it is there
                 yield from self._all_of(makes_room)
         yield from self._all_of(name)
@@ -243,7 +243,7 @@ class Queues:
             yield self._left(name, batch)
 
     def _left(self, name: Any, batch: Batch) -> tuple[Any, AnyBatch]:
-        self._seats.take(name)
+        self._resident.take(name)
         return name, batch
 
     def _weigh(self, name: Any, nbytes: float) -> None:

@@ -9,28 +9,29 @@ from typing import Protocol
 
 from headrace.core.events import Event, ModelRefreshed, RefreshFailed
 from headrace.core.result import Caught
-from headrace.hosting.memory import give_back_memory
-from headrace.runtime.refresh_policy import News, RefreshPolicy, Watch
-from headrace.runtime.session import SessionSpec
+from headrace.models.memory import give_back_memory
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.refresh_policy import RefreshPolicy
+from headrace.runtime.spec import FileWatch, ModelUpdate, SessionSpec
 from headrace.runtime.versions import Change, Version, change_in, names_to_load, with_models
-from headrace.runtime.worker import AnyWorker, open_worker
+from headrace.runtime.worker import AnyWorker
 
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_END_SECS = 30.0
 """How long the end of a transform waits for a model that is just being loaded, which is then let go of."""
 
 
-class Member(Protocol):
+class VersionUser(Protocol):
     """A thread that runs one version."""
 
     def gives_up_older(self) -> bool:
         """Lets go of an older version if nothing runs; returns whether none is held."""
 
 
-class Models:
+class VersionedModels:
     """One transform's models in this process, or in one thread of it, older and newer; thread-safe.
 
-    Each version of them is a session of its own. A *keeper*, a worker that runs nothing, has it open for as long as it
+    Each version of them is a session of its own. A *preloader*, a worker that runs nothing, has it open for as long as it
     serves, so that the workers of the threads that join it wait for nothing.
 
     Args:
@@ -58,15 +59,15 @@ class Models:
         self.policy = policy or RefreshPolicy(waits=waits)
         self.serving: Version | None = None
         """The version that new batches go to; to be read by anybody."""
-        self._keeper: AnyWorker | None = None
+        self._preloader: AnyWorker | None = None
         self._changed = threading.Condition()
         self._starting = threading.Lock()
-        self._members: list[Member] = []
+        self._slots: list[VersionUser] = []
         self._threads: list[threading.Thread] = []
         self._untold: list[Event] = []
         self._is_loading = self._is_looking = self._is_closed = False
 
-    def see(self, news: News) -> None:
+    def see(self, update: ModelUpdate) -> None:
         """Takes note of what a thread was told; has a newer model loaded, if that is what it says.
 
         Raises:
@@ -76,14 +77,14 @@ class Models:
             with self._starting:
                 if self.serving is None:
                     try:
-                        self._start(news)
+                        self._start(update)
                     except BaseException:
                         self.policy.look_due = None  # the next bundle looks anew
                         raise
-        change = self._change(news)
+        change = self._change(update)
         with self._changed:
             if change is not None:
-                self.policy.want(news, change)
+                self.policy.want(update, change)
             self._begin_loading()
             self._begin_looking()
             while self.waits and self._is_loading:
@@ -93,15 +94,15 @@ class Models:
         """A thread's own worker for a version that is kept."""
         return open_worker(with_models(version, self._fresh), self._namespace)
 
-    def join(self, member: Member) -> None:
+    def join(self, slot: VersionUser) -> None:
         """Another thread comes."""
         with self._changed:
-            self._members.append(member)
+            self._slots.append(slot)
 
-    def leave(self, member: Member) -> None:
+    def leave(self, slot: VersionUser) -> None:
         """It goes."""
         with self._changed:
-            self._members.remove(member)
+            self._slots.remove(slot)
             self._changed.notify_all()
 
     def left(self) -> None:
@@ -113,10 +114,10 @@ class Models:
         """Lets go of everything; a model that is just being loaded is let go of when it is there."""
         with self._changed:
             self._is_closed = True
-            keeper, self._keeper = self._keeper, None
+            preloader, self._preloader = self._preloader, None
             threads = list(self._threads)
-        if keeper is not None:
-            keeper.close(linger=linger)
+        if preloader is not None:
+            preloader.close(linger=linger)
         for thread in threads:
             thread.join(_LONGEST_END_SECS)
 
@@ -125,31 +126,31 @@ class Models:
         with self._changed:
             return self.policy.handed_on()
 
-    def _change(self, news: News) -> Change | None:
+    def _change(self, update: ModelUpdate) -> Change | None:
         """None: it is nothing new, or makes no sense, which is said once."""
         with self._changed:
-            if not self.policy.is_news(news):
+            if not self.policy.is_news(update):
                 return None
         try:
-            return change_in(news.value, self.plan)
+            return change_in(update.value, self.plan)
         except Exception as error:
             with self._changed:
-                if self.policy.refuse(news):
-                    self._tell_failed(str(news.value), error)
+                if self.policy.refuse(update):
+                    self._tell_failed(str(update.value), error)
             return None
 
-    def _start(self, news: News) -> None:
+    def _start(self, update: ModelUpdate) -> None:
         """Loads the very first model, for which everybody waits; where the newest one fails, an older one."""
-        older: Sequence[News] = ()
+        older: Sequence[ModelUpdate] = ()
         if self._watch is not None and self.policy.look_due is None:
-            news, *older = self._look(self._watch) or [news]
-        change = self._change(news)
+            update, *older = self._look(self._watch) or [update]
+        change = self._change(update)
         own = Version()
         wanted, *others = (self.policy.first(one or {}) for one in (change, *map(self._change, older)))
         errors: list[tuple[Version, Exception]] = []
         for version in dict.fromkeys((wanted, *others, self.policy.serving, own)):
             try:
-                keeper = self._open_keeper(version)
+                preloader = self._open_keeper(version)
             except Exception as error:
                 if version == own:
                     raise
@@ -157,25 +158,25 @@ class Models:
                 continue
             break
         with self._changed:
-            self.policy.started(version, news, change, self._now())
-            self._keeper, self.serving = keeper, version
-            keeper.session.tell(self._untold)
+            self.policy.started(version, update, change, self._now())
+            self._preloader, self.serving = preloader, version
+            preloader.session.tell(self._untold)
             self._untold = []
             for failed, reason in errors:
                 self._tell_failed(str(failed), reason)
 
     def _open_keeper(self, version: Version) -> AnyWorker:
-        keeper = self.open(version)
+        preloader = self.open(version)
         try:
             if version.models:
-                before = self._keeper
+                before = self._preloader
                 in_use = before.names_in_use() if before else set()
-                for name in names_to_load(keeper.plan, before.plan if before else self.plan, in_use):
-                    keeper.load(name)
+                for name in names_to_load(preloader.plan, before.plan if before else self.plan, in_use):
+                    preloader.load(name)
         except BaseException:
-            keeper.close()
+            preloader.close()
             raise
-        return keeper
+        return preloader
 
     def _begin_loading(self) -> None:
         """With the lock held."""
@@ -191,7 +192,7 @@ class Models:
         self._is_looking = True
         self._begin(lambda: self._look_again(watch))
 
-    def _look_again(self, watch: Watch) -> None:
+    def _look_again(self, watch: FileWatch) -> None:
         try:
             for newest in self._look(watch)[:1]:
                 self.see(newest)
@@ -202,7 +203,7 @@ class Models:
             with self._changed:
                 self._is_looking = False
 
-    def _look(self, watch: Watch) -> Sequence[News]:
+    def _look(self, watch: FileWatch) -> Sequence[ModelUpdate]:
         try:
             return watch.look()
         finally:
@@ -225,42 +226,42 @@ class Models:
                     return
             started = self._clock.time_ns()
             try:
-                keeper = self._open_keeper(version)
+                preloader = self._open_keeper(version)
             except BaseException as error:  # a handler may raise what it likes; nobody else would see it
                 with self._changed:
                     self.policy.failed(self._now(), (self._clock.time_ns() - started) / 1e9)
                     self._tell_failed(str(version), error)
             else:
-                self._swap(version, keeper, (self._clock.time_ns() - started) / 1e9)
+                self._swap(version, preloader, (self._clock.time_ns() - started) / 1e9)
 
-    def _swap(self, version: Version, keeper: AnyWorker, seconds: float) -> None:
+    def _swap(self, version: Version, preloader: AnyWorker, seconds: float) -> None:
         with self._changed:
             self.policy.loaded()
             if not self._is_closed:
-                before, self._keeper, self.serving = self._keeper, keeper, version
+                before, self._preloader, self.serving = self._preloader, preloader, version
                 _LOGGER.info("%s: refreshed to %s in %.1f s.", self.plan.name, version, seconds)
-                keeper.session.tell([ModelRefreshed(str(version), seconds)])
+                preloader.session.tell([ModelRefreshed(str(version), seconds)])
                 self._begin(lambda: self._retire(before))
                 return
-        keeper.close()
+        preloader.close()
 
-    def _retire(self, keeper: AnyWorker | None) -> None:
+    def _retire(self, preloader: AnyWorker | None) -> None:
         """Frees an older version, once nobody runs anything on it; idle threads would not notice."""
         with self._changed:
-            while not all(member.gives_up_older() for member in self._members):
+            while not all(slot.gives_up_older() for slot in self._slots):
                 self._changed.wait()
-        if keeper is not None:
-            keeper.close()
-            del keeper
+        if preloader is not None:
+            preloader.close()
+            del preloader
         give_back_memory()  # models are often circular, and the collector counts objects, not bytes
 
     def _tell_failed(self, what: str, error: BaseException) -> None:
         """With the lock held."""
         event = RefreshFailed(what, Caught.of(error).error)
-        if self._keeper is None:
+        if self._preloader is None:
             self._untold.append(event)
         else:
-            self._keeper.session.tell([event])
+            self._preloader.session.tell([event])
         goes_on = "" if self.serving is None else f"; {self.serving} goes on"
         _LOGGER.warning("%s: the refresh to %s failed%s: %r", self.plan.name, what, goes_on, error)
 

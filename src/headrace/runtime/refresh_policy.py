@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, NamedTuple
 
+from headrace.runtime.spec import ModelUpdate
 from headrace.runtime.versions import Change, Version
 
 _SHORTEST_PAUSE_SECS = 60.0
@@ -13,26 +12,6 @@ _SHORTEST_PAUSE_SECS = 60.0
 _LONGEST_PAUSE_SECS = 3600.0
 _RARITY = 10
 """How many times as long as the attempt took nobody tries again, at least."""
-
-
-class News(NamedTuple):
-    """What is told of newer models."""
-
-    moment: int
-    """When it was said; later news count, not those that come later from somewhere else."""
-    value: Any
-    """See ``change_in``; None: nothing was said yet."""
-
-
-class Watch(NamedTuple):
-    """Where nobody tells of newer models, but files are looked for."""
-
-    pattern: str
-    """Of the files."""
-    look: Callable[[], Sequence[News]]
-    """Tells of those that are newer than the transform, the newest first; raises where there is none at all."""
-    interval_secs: float
-    """Between two looks; it is a bundle that begins one, and the first bundle waits for it."""
 
 
 class RefreshPolicy:
@@ -49,39 +28,39 @@ class RefreshPolicy:
         self.look_due: float | None = None
         """When files are to be looked for; None: they never were."""
         self._waits = waits
-        self._latest: News | None = None
+        self._latest: ModelUpdate | None = None
         self._wanted: list[Change] = []
         self._loading: tuple[Change, Version] | None = None
         self._failed: Change | None = None
         self._failures = 0
         self._due = 0.0
 
-    def is_news(self, news: News) -> bool:
+    def is_news(self, update: ModelUpdate) -> bool:
         """Whether it says something, and something else than the latest."""
-        if news.value is None:
+        if update.value is None:
             return False
         latest = self._latest
-        return latest is None or (news.value != latest.value and (self._waits or news.moment >= latest.moment))
+        return latest is None or (update.value != latest.value and (self._waits or update.moment >= latest.moment))
 
-    def want(self, news: News, change: Change) -> None:
+    def want(self, update: ModelUpdate, change: Change) -> None:
         """Takes note of news, if they are any, and of what they ask for."""
-        if not self._note(news) or not change:
+        if not self._note(update) or not change:
             return
         self._wanted = [one for one in self._wanted if not one.keys() <= change.keys()] + [change]
         if self._failed is not None and self._failed.keys() <= change.keys():
             self._failed, self._failures = None, 0
 
-    def refuse(self, news: News) -> bool:
+    def refuse(self, update: ModelUpdate) -> bool:
         """Takes note of news that make no sense; returns whether that is to be said."""
-        return self._note(news)
+        return self._note(update)
 
     def first(self, change: Change) -> Version:
         """With what to begin; what serves already, if that has just failed."""
         return self.serving if change == self._failed else self.serving.after(change)
 
-    def started(self, version: Version, news: News, change: Change | None, now: float) -> None:
+    def started(self, version: Version, update: ModelUpdate, change: Change | None, now: float) -> None:
         """It has begun, with this version, which may be an older one than wanted."""
-        self._note(news)
+        self._note(update)
         wanted = self.serving.after(change or {})
         missing = dict(wanted.models - version.models)
         self.serving = version
@@ -130,8 +109,8 @@ class RefreshPolicy:
             policy._wanted.insert(0, self._loading[0])
         return policy
 
-    def _note(self, news: News) -> bool:
-        is_news = self.is_news(news)
+    def _note(self, update: ModelUpdate) -> bool:
+        is_news = self.is_news(update)
         if is_news:
-            self._latest = news
+            self._latest = update
         return is_news

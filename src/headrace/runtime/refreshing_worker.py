@@ -1,4 +1,4 @@
-"""A thread's way to whichever models of a transform serve now; see ``Models``."""
+"""A thread's way to whichever models of a transform serve now; see ``VersionedModels``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from headrace.core.events import Observer
 from headrace.core.result import Outcome
 from headrace.runtime.bundle import AnyBundle
-from headrace.runtime.refresh import Models
-from headrace.runtime.refresh_policy import News, RefreshPolicy
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.refresh import VersionedModels
+from headrace.runtime.refresh_policy import RefreshPolicy
+from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.runtime.versions import Version
 from headrace.runtime.worker import AnyWorker
 
@@ -25,7 +25,7 @@ class RefreshingWorker:
         models: of the process.
     """
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: VersionedModels) -> None:
         self.models = models
         self.version: Version | None = None
         self._worker: AnyWorker | None = None
@@ -105,13 +105,13 @@ class RefreshedBundle:
         self._observe = observe
         self._bundle: AnyBundle | None = None
 
-    def see(self, news: News) -> None:
+    def see(self, update: ModelUpdate) -> None:
         """What the engine tells of newer models; to be called before the first element.
 
         Raises:
             Exception: the very first model cannot be loaded.
         """
-        self._models.see(news)
+        self._models.see(update)
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """See ``AnyBundle``."""
@@ -132,7 +132,7 @@ class RefreshedBundle:
 
 
 _lock = threading.Lock()
-_open: dict[str, tuple[Models, int]] = {}
+_open: dict[str, tuple[VersionedModels, int]] = {}
 """Those of the process, by transform, each with how often it is open."""
 _remembered: dict[str, RefreshPolicy] = {}
 """What is known of the stream that was closed last: some engines close and reopen workers between bundles."""
@@ -141,23 +141,23 @@ _remembered: dict[str, RefreshPolicy] = {}
 def open_refreshing_worker(
     fresh: Callable[[], SessionSpec], namespace: str | None = None, *, waits: bool = False
 ) -> RefreshingWorker:
-    """A worker for this thread, over models that are refreshed; see ``Models``. Its first bundle loads.
+    """A worker for this thread, over models that are refreshed; see ``VersionedModels``. Its first bundle loads.
 
-    Those that wait for newer models have ``Models`` of their own, since other threads may be told of others at the same
+    Those that wait for newer models have ``VersionedModels`` of their own, since other threads may be told of others at the same
     time; where they are told of the same, they share the session and so the model.
     """
     if waits:
-        return RefreshingWorker(Models(fresh, namespace, waits=True))
+        return RefreshingWorker(VersionedModels(fresh, namespace, waits=True))
     identity = fresh().identity
     with _lock:
         models, users = _open.get(identity, (None, 0))
         if models is None:
-            models = Models(fresh, namespace, policy=_remembered.pop(identity, None))
+            models = VersionedModels(fresh, namespace, policy=_remembered.pop(identity, None))
         _open[identity] = (models, users + 1)
     return RefreshingWorker(models)
 
 
-def _close_models(models: Models, *, linger: bool) -> None:
+def _close_models(models: VersionedModels, *, linger: bool) -> None:
     if models.waits:
         models.close(linger=linger)
         return

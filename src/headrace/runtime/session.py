@@ -9,30 +9,27 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from headrace.batching.seats import Seats
+from headrace.batching.resident_models import ResidentModels
 from headrace.batching.size import FixedSize, SizeController, size_controller
-from headrace.core.clock import Clock, sleep_of
-from headrace.core.config import RetryConfig
+from headrace.core.clock import sleep_of
 from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.device import device_loss
-from headrace.failures.loads import LoadRecord
-from headrace.failures.retry import Patience
-from headrace.hosting.memory import resident_bytes
-from headrace.hosting.process import ModelStore, close_store, open_store
-from headrace.hosting.room import Room
-from headrace.runtime.artefacts import bytes_of_artefacts
-from headrace.runtime.plan import Plan
-from headrace.runtime.sharing import Sharing
+from headrace.failures.load_backoff import LoadBackoff
+from headrace.failures.retry import RetryBudget
+from headrace.models.cache import ModelCache, close_cache, open_cache
+from headrace.models.memory import resident_bytes
+from headrace.models.memory_budget import MemoryBudget
+from headrace.runtime.cross_bundle import CrossBundleBatching
+from headrace.runtime.model_files import bytes_of_model_files
+from headrace.runtime.spec import SessionSpec
 
 if TYPE_CHECKING:
-    from headrace.hosting.threads import ThreadBudget
-    from headrace.runtime.refresh_policy import Watch
+    from headrace.hosts.thread_budget import ThreadBudget
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,69 +37,6 @@ Path = tuple[str, ...]
 """Names of attributes, one within the other."""
 
 _DEEPEST = 3
-
-
-@dataclass(frozen=True)
-class SessionSpec:
-    """All that a worker needs to know; pickled to it."""
-
-    plan: Plan
-    transform: str
-    """Unique to the transform: its bundles in one process share a session."""
-    model_identifier: str
-    """Transforms with the same identifier share models."""
-    clock: Clock
-    inference_args: dict[str, Any] | None = None
-    caught: type[BaseException] | tuple[type[BaseException], ...] = ()
-    """Which exceptions become failures; others are raised."""
-    retry: RetryConfig = field(default_factory=RetryConfig)
-    """What is tried again that failed for a passing reason."""
-    isolated: bool = False
-    """Whether the models live in a host: a process of their own."""
-    timeout_secs: float | None = None
-    """The longest that one operation, or the loading of a model, may take in a host."""
-    shared: frozenset[Any] = frozenset()
-    """The names of the models of which the machine holds one copy, or ``copies``, for all worker processes."""
-    copies: int = 1
-    """See ``copies_of``; of the only model, where there is only one."""
-    automatic: bool = False
-    """Whether a shared model is to be shared only if the machine's memory has no room for a copy in each process."""
-    linger_secs: float | None = None
-    """How long the machine keeps a shared model when nobody uses it any more; None: the user has not said."""
-    origin: str = ""
-    """Whose handler it is: transforms that were made as one have one."""
-    pipeline: str = ""
-    """Model identifiers of different pipelines are different."""
-    branch: str = ""
-    """Tells sessions of one transform apart whose arguments for the model's call differ; they have the same models."""
-    gathered: bool = False
-    """Whether elements are gathered across bundles beforehand: what comes together then shares a batch, if it may."""
-    watch: Watch | None = None
-    """How newer models are looked for, if they are."""
-
-    @property
-    def lives_elsewhere(self) -> bool:
-        """Whether models are not simply loaded into this process."""
-        return self.isolated or bool(self.shared)
-
-    def copies_of(self, name: Any) -> int:
-        """How many hosts that model has, where it lives in hosts; with more than one it does."""
-        return max(1, self.plan.models[name].model_copies()) if self.plan.routed else self.copies
-
-    @property
-    def identity(self) -> str:
-        """What a session of the transform with these models and arguments goes by."""
-        refreshed = sorted(self.plan.refreshed.items(), key=repr)
-        return "\0".join([self.transform, self.branch, *([repr(refreshed)] if refreshed else [])])
-
-    @property
-    def store(self) -> str:
-        """What this process's models go by."""
-        return f"{self.pipeline}\0{self.model_identifier}"
-
-    def within(self) -> SessionSpec:
-        """The same for the process in which a model lives."""
-        return replace(self, isolated=False, shared=frozenset(), automatic=False, watch=None)
 
 
 class Loaded(NamedTuple):
@@ -143,7 +77,7 @@ class ModelSource(ABC):
         """The session has ended."""
 
 
-class ModelElsewhere(ABC):
+class ModelProxy(ABC):
     """Stands for a model that lives in another process; called in the handler's place."""
 
     @abstractmethod
@@ -194,16 +128,18 @@ class InferenceSession:
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
         """When a batch leaves its queue."""
-        self.seats = Seats(plan.model_limit)
+        self.resident = ResidentModels(plan.model_limit)
         """Which models are in memory."""
         shares = plan.may_wait and not spec.gathered
-        self.sharing = Sharing(plan.batching, self.sizes, spec.clock, own=plan.own_batching) if shares else None
+        self.cross_bundle = (
+            CrossBundleBatching(plan.batching, self.sizes, spec.clock, own=plan.own_batching) if shares else None
+        )
         """What bundles that are open side by side have in common, if they wait for each other."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}
-        self._loads = {name: LoadRecord(spec.clock.time_ns) for name in plan.models}
-        room = Room() if plan.routed and not spec.shared else None  # shared ones are the manager's to admit
+        self._loads = {name: LoadBackoff(spec.clock.time_ns) for name in plan.models}
+        room = MemoryBudget() if plan.routed and not spec.shared else None  # shared ones are the manager's to admit
         self._names = [plan.stored(name) for name in plan.models]
-        self._store: ModelStore = open_store(spec.store, plan.model_limit, self._names, room)
+        self._store: ModelCache = open_cache(spec.store, plan.model_limit, self._names, room)
         self._news: deque[Event] = deque()
         self._lock = threading.Lock()
         self._shared: Any = None
@@ -211,7 +147,7 @@ class InferenceSession:
     def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
         """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
         stored = self.spec.plan.stored(name)
-        return self._store.use(stored, lambda: self._load(name, handler), lambda: bytes_of_artefacts(handler))
+        return self._store.use(stored, lambda: self._load(name, handler), lambda: bytes_of_model_files(handler))
 
     def keep_thread_budget(self) -> None:
         """To be called before a thread of this process computes: keeps it within its share of the cores."""
@@ -245,7 +181,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Lets go of the models."""
-        close_store(self.spec.store, self._names)
+        close_cache(self.spec.store, self._names)
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
@@ -277,7 +213,7 @@ class InferenceSession:
     def _load_here(self, name: Any, handler: Any) -> Loaded:
         attributes = {path: dict(vars(one)) for path, one in handlers_within(handler)}
         if self._store.is_short:
-            self.seats.limit_to(len(self._store))
+            self.resident.limit_to(len(self._store))
         before, started = resident_bytes(), self.spec.clock.time_ns()
         model = self._loaded(handler)
         seconds = (self.spec.clock.time_ns() - started) / 1e9
@@ -289,14 +225,14 @@ class InferenceSession:
     def _loaded(self, handler: Any) -> Any:
         """The model; what fails for a passing reason is tried again."""
         clock = self.spec.clock
-        patience = Patience(self.spec.retry, clock.time_ns, sleep_of(clock))
+        budget = RetryBudget(self.spec.retry, clock.time_ns, sleep_of(clock))
         failed = 0
         while True:
             try:
                 return handler.load_model()
             except Exception as error:
                 failed += 1
-                if device_loss(error) or not patience.again(error, failed):
+                if device_loss(error) or not budget.allows_retry(error, failed):
                     raise
                 _LOGGER.warning("%s: loading failed and is tried again.", self.spec.plan.name, exc_info=True)
 

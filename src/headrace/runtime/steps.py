@@ -23,20 +23,21 @@ from headrace.core.events import (
     Observer,
 )
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
-from headrace.failures.ladder import Judge, Rung, climb
 from headrace.failures.memory import is_out_of_memory
 from headrace.failures.overruns import NOTHING_KNOWN, Overruns
-from headrace.failures.retry import Patience
+from headrace.failures.recovery import Action, RecoveryPolicy, recover
+from headrace.failures.retry import RetryBudget
 from headrace.runtime.devices import catches, check_device, on_device
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch
-from headrace.runtime.session import InferenceSession, ModelElsewhere, SessionSpec
+from headrace.runtime.session import InferenceSession, ModelProxy
+from headrace.runtime.spec import SessionSpec
 
 _LONGEST_SLEEP_SECS = 0.1
 """At a time, where somebody watches; no time limit makes sense that is not much longer."""
 
 
-class Models(Protocol):
+class ModelAccess(Protocol):
     """What the steps need of a worker; see there."""
 
     spec: SessionSpec
@@ -52,7 +53,7 @@ class Models(Protocol):
         ...
 
 
-class Watch(Protocol):
+class ActivityListener(Protocol):
     """Is told what is about to happen, so that somebody else can say where a process hangs.
 
     What it raises counts as raised by what it was told of, and becomes a failure if such exceptions are caught.
@@ -89,7 +90,7 @@ class Operations:
         watch: is told what is about to happen.
     """
 
-    def __init__(self, spec: SessionSpec, observer: Observer, watch: Watch | None = None) -> None:
+    def __init__(self, spec: SessionSpec, observer: Observer, watch: ActivityListener | None = None) -> None:
         self._spec = spec
         self._plan = spec.plan
         self._observer = observer
@@ -164,7 +165,7 @@ class Steps(Operations):
         watch: is told what is about to happen.
     """
 
-    def __init__(self, worker: Models, observer: Observer, watch: Watch | None = None) -> None:
+    def __init__(self, worker: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
         super().__init__(worker.spec, observer, watch)
         self._worker = worker
         self._session = worker.session
@@ -224,8 +225,8 @@ class Steps(Operations):
 
     def _recover(self, name: Any, batch: AnyBatch, model: Any, failure: Caught) -> list[Outcome]:
         spec, breaker = self._worker.spec, self._session.breakers[name]
-        patience = Patience(spec.retry, spec.clock.time_ns, self._wait)
-        judge = Judge(spec.caught, patience, breaker, billed=name in self._plan.remote)
+        budget = RetryBudget(spec.retry, spec.clock.time_ns, self._wait)
+        policy = RecoveryPolicy(spec.caught, budget, breaker, billed=name in self._plan.remote)
         searched = 0
 
         def attempt(start: int, stop: int) -> list[Any] | Caught:
@@ -234,24 +235,24 @@ class Steps(Operations):
                 breaker.record(succeeded=True)  # what is tried from now on is worth it
             return answer
 
-        def choose(start: int, stop: int, error: BaseException, failed: int) -> Rung:
+        def choose(start: int, stop: int, error: BaseException, failed: int) -> Action:
             nonlocal searched
-            rung, is_part_of_search = judge.choose(start, stop, error, failed), stop <= searched
-            if rung is Rung.AGAIN:  # whoever keeps the event is not to keep the model, which a traceback holds
+            action, is_part_of_search = policy.choose(start, stop, error, failed), stop <= searched
+            if action is Action.AGAIN:  # whoever keeps the event is not to keep the model, which a traceback holds
                 self._observer.on_event(BatchRetried(self._plan.label(name), stop - start, Caught.of(error).error))
-            elif rung is Rung.RAISE or not is_part_of_search:
+            elif action is Action.RAISE or not is_part_of_search:
                 self._tell_failed(name, stop - start, error)
-            if rung is Rung.IN_PARTS and not is_part_of_search:
+            if action is Action.IN_PARTS and not is_part_of_search:
                 self._observe(name, batch.part(start, stop), None)
-            searched = max(searched, stop) if rung in (Rung.SEARCH, Rung.PROBE) else searched
-            return rung
+            searched = max(searched, stop) if action in (Action.SEARCH, Action.PROBE) else searched
+            return action
 
         def too_large(start: int, stop: int) -> None:
             self._observe(name, batch.part(start, stop), math.inf)
 
         outcomes: list[Outcome] = []
-        overruns = Overruns(model.parts, too_large) if isinstance(model, ModelElsewhere) else NOTHING_KNOWN
-        for parts in climb(batch.total, failure, attempt, choose, judge.probes, overruns=overruns):
+        overruns = Overruns(model.parts, too_large) if isinstance(model, ModelProxy) else NOTHING_KNOWN
+        for parts in recover(batch.total, failure, attempt, choose, policy.probes, overruns=overruns):
             breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
             for start, stop, answer, tries in parts:
                 outcomes += self._settle(name, batch.part(start, stop), answer, tries)

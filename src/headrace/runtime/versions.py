@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headrace.core.errors import ConfigurationError, UnknownKeyError
 from headrace.runtime.plan import ONLY, Handler, Plan, Refreshed
-from headrace.runtime.session import SessionSpec
+from headrace.runtime.spec import SessionSpec
 
 Change: TypeAlias = dict[Any, Refreshed]
 """Which models are to be replaced: by key, where the key decides on the model, else that of ``ONLY``."""

@@ -22,21 +22,21 @@ from headrace.core.events import BatchCompleted, Observer
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.result import PredictionResult
 from headrace.failures.retry import may_pass
+from headrace.runtime.background import BackgroundExecutor
 from headrace.runtime.bundle import AnyBundle, Bundle
+from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.devices import check_device, on_device
-from headrace.runtime.lane import Lane
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import (
     InferenceSession,
     Loaded,
-    ModelElsewhere,
+    ModelProxy,
     Path,
-    SessionSpec,
     close_session,
     handlers_within,
     open_session,
 )
-from headrace.runtime.sharing import Member
+from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class AnyWorker(ABC):
         self.handler_reports: bool = self.plan.handler.override_metrics(self.namespace)
         """Whether the handler reports metrics itself."""
         self.session: InferenceSession = open_session(spec)
-        self._member: Member | None = None
+        self._slot: BundleSlot | None = None
         try:
             self._begin()
         except BaseException:
@@ -88,15 +88,15 @@ class AnyWorker(ABC):
             DeviceLostError: this process has lost the device of its models.
         """
 
-    def _join(self) -> Member | None:
+    def _join(self) -> BundleSlot | None:
         """For a new bundle: what it has to do with those of other threads, if anything. The last one is given up."""
         self._leave()
-        self._member = self.session.sharing.join() if self.session.sharing else None
-        return self._member
+        self._slot = self.session.cross_bundle.join() if self.session.cross_bundle else None
+        return self._slot
 
     def _leave(self) -> None:
-        if self._member is not None:
-            self._member.leave()
+        if self._slot is not None:
+            self._slot.leave()
 
     @abstractmethod
     def _begin(self) -> None:
@@ -114,8 +114,8 @@ class Worker(AnyWorker):
     def bundle(self, observer: Observer) -> Bundle:
         """A new bundle, which runs here and tells ``observer`` what happens."""
         check_device(self.spec)
-        self._lane.clear()
-        return Bundle(self, observer, self._join(), self._lane if self.plan.batching.overlap else None)
+        self._background.clear()
+        return Bundle(self, observer, self._join(), self._background if self.plan.batching.overlap else None)
 
     def load(self, name: Any) -> None:
         """See ``AnyWorker``."""
@@ -128,13 +128,13 @@ class Worker(AnyWorker):
 
     def close(self, *, linger: bool = False) -> None:
         """Ends the second thread and lets go of the models."""
-        self._lane.close()
+        self._background.close()
         super().close(linger=linger)
 
     def _begin(self) -> None:
         self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._bytes_are_counted = True
-        self._lane = Lane(self)
+        self._background = BackgroundExecutor(self)
         self.computed = 0.0
         """Seconds within models so far."""
         if self.plan.routed:
@@ -198,7 +198,7 @@ class Worker(AnyWorker):
         return predictions, BatchCompleted(self.plan.label(name), count, self._bytes(batch), seconds), learnt
 
     def _call(self, handler: Any, model: Any, examples: Any) -> Any:
-        if isinstance(model, ModelElsewhere):
+        if isinstance(model, ModelProxy):
             return model.run(examples)
         if self.plan.batching.columnar:
             return _columns_answered(handler, model, examples, self.spec.inference_args)
@@ -260,12 +260,3 @@ def _has_skips(predictions: Any) -> bool:
         return any(map(_has_skips, predictions.values()))
     of_objects = isinstance(predictions, list) or getattr(getattr(predictions, "dtype", None), "hasobject", False)
     return of_objects and isinstance(with_skips_told(list(predictions)), SomeSkipped)
-
-
-def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:
-    """A worker for this thread, of the kind that the session asks for."""
-    if not spec.lives_elsewhere:
-        return Worker(spec, metrics_namespace)
-    from headrace.runtime.hosted import open_worker_elsewhere  # noqa: PLC0415 - needs what not every system has
-
-    return open_worker_elsewhere(spec, metrics_namespace)

@@ -45,7 +45,7 @@ class Schedule:
     room: int | None = None
     """... or want memory."""
     deeds: list[str] = field(default_factory=list)
-    """Whom somebody from outside kills: ``hosts``, ``zygotes`` or ``managers``, one deed after the other."""
+    """Whom somebody from outside kills: ``hosts``, ``fork servers`` or ``managers``, one deed after the other."""
 
     @property
     def is_isolated(self) -> bool:

@@ -23,10 +23,10 @@ from headrace import (
 )
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Skipped
+from headrace.runtime.background import BackgroundExecutor
 from headrace.runtime.bundle import Bundle
-from headrace.runtime.lane import Lane
-from headrace.runtime.observers import Everybody
-from headrace.runtime.prepare import Request, catching, prepare
+from headrace.runtime.observers import FanOut
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
 
@@ -227,13 +227,13 @@ def handler_of(case: Case) -> Any:
     return handler
 
 
-def request_of(case: Case) -> Request:
+def request_of(case: Case) -> InferenceRequest:
     """What is asked for; with keys, sizes are of pairs."""
     functions = (
         {} if case.kind == "plain" else {name: size_of_pair for name, one in case.options.items() if one is size_of}
     )
     batching = BatchingConfig(**{**case.options, **functions})
-    return Request(batching=batching, retry=RetryConfig(timeout_secs=1e6), clock=FakeClock())
+    return InferenceRequest(batching=batching, retry=RetryConfig(timeout_secs=1e6), clock=FakeClock())
 
 
 def run_thread(spec: Any, case: Case, which: int, outcomes: list[Any], errors: list[BaseException]) -> None:
@@ -254,8 +254,8 @@ def run_thread(spec: Any, case: Case, which: int, outcomes: list[Any], errors: l
 
 def bundle_of(worker: Worker, case: Case) -> Bundle:
     """A bundle; where the case says so, with some of its batches on the second thread."""
-    bundle = worker.bundle(Everybody())
-    if case.beside and isinstance(bundle._lane, Lane):
+    bundle = worker.bundle(FanOut())
+    if case.beside and isinstance(bundle._lane, BackgroundExecutor):
         bundle._lane.policy = Sometimes(case.beside)
     return bundle
 

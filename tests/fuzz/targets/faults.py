@@ -26,10 +26,10 @@ import cloudpickle
 from headrace import SKIP, Failure, KeyedModelHandler, KeyModelMapping
 from headrace.core.errors import PredictionCountError
 from headrace.core.result import Skipped, Stage
-from headrace.hosting.census import clean, take_census
-from headrace.runtime.observers import Everybody
-from headrace.runtime.prepare import Request, catching, prepare
-from headrace.runtime.worker import open_worker
+from headrace.machine.status import clean, machine_status
+from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeDevice
 
 ROUND = 8
@@ -46,7 +46,7 @@ def run(seed: int, cases: int) -> None:
     """
     for number in range(cases):
         schedule = schedules.draw(random.Random(f"{seed} {number}"))
-        with _surroundings() as (census, log):
+        with _environment() as (census, log):
             try:
                 play(schedule, census, random.Random(seed + number))
             except BaseException as error:
@@ -94,7 +94,7 @@ def specification(schedule):
         handler = handler.with_preprocess_fn(minefield.Mine(schedule.faults_of(Stage.PREPROCESSING, index), device))
     for index in range(schedule.postprocessing):
         handler = handler.with_postprocess_fn(minefield.Mine(schedule.faults_of(Stage.POSTPROCESSING, index), device))
-    request = Request(batching=schedule.batching, timeout_secs=schedule.timeout, isolate=schedule.is_isolated)
+    request = InferenceRequest(batching=schedule.batching, timeout_secs=schedule.timeout, isolate=schedule.is_isolated)
     return catching(prepare(handler, request), Exception)
 
 
@@ -119,7 +119,7 @@ class Thread(threading.Thread):
             worker = open_worker(self._spec)
             try:
                 while self._sizes or not self._outsider.is_done.is_set():
-                    self._run_bundle(worker.bundle(Everybody()), self._sizes.popleft() if self._sizes else 3)
+                    self._run_bundle(worker.bundle(FanOut()), self._sizes.popleft() if self._sizes else 3)
             finally:
                 worker.close()
         except BaseException as error:
@@ -235,7 +235,7 @@ def _rows_of(outcome):
 
 
 @contextlib.contextmanager
-def _surroundings():
+def _environment():
     """A census of what a schedule starts and leaves, and what it logs, in places of its own."""
     folder = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))  # a socket's address is short
     (temporary := folder / "tmp").mkdir()
@@ -269,7 +269,7 @@ def _check_that_nothing_is_left(census, runtime: Path) -> None:
     gc.collect()
     assert _CENSUS.wait_until(lambda: not census.leftovers(), _TO_THE_END_SECS), census.leftovers()
     if runtime.exists():  # of a manager that was killed, and that nobody had to replace
-        clean(take_census())
+        clean(machine_status())
         assert not runtime.exists(), list(runtime.iterdir())
 
 

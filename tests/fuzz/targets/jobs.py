@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import pyarrow.parquet
 
 from headrace import SKIP
-from headrace.beam.job.files import match
-from headrace.beam.job.pipeline import Job, Run
-from headrace.beam.job.row_steps import CancelledError
-from headrace.beam.job.rows import Examples
 from headrace.core.handler import ModelHandler
+from headrace.jobs.files import match
+from headrace.jobs.rows import Examples
+from headrace.jobs.run import Job, Run
+from headrace.jobs.steps import CancelledError
 
 sys.path.append(str(Path(__file__).parents[1]))
 

@@ -13,19 +13,20 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from headrace.beam.job.block_output import answered, lines_of, write_parquet
-from headrace.beam.job.block_reading import read_blocks
-from headrace.beam.job.files import Source
-from headrace.beam.job.json_lines import as_line
-from headrace.beam.job.parquet import Columns, write_table
-from headrace.beam.job.positions import Places
-from headrace.beam.job.reading import read_rows
-from headrace.beam.job.rows import BrokenLine
+from headrace.jobs.block_output import answered, lines_of, write_parquet
+from headrace.jobs.block_reading import read_blocks
+from headrace.jobs.files import Source
+from headrace.jobs.json_lines import as_line
+from headrace.jobs.parquet import ColumnTypes, write_table
+from headrace.jobs.reading import read_rows
+from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.rows import BrokenLine
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 import parquet_files
 import text_files
+
 from jobs import as_json, compare_tables
 
 ROUND = 300
@@ -55,7 +56,7 @@ def _read(random: Random, path: Path) -> None:
     expected = [as_json(record) for record, is_readable in zip(made.records, readable, strict=True) if is_readable]
     lines = [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n" for row in expected]
     assert [as_line(row) for row in rows] == lines
-    blocks = list(read_blocks(source, 0, {}, made.numbers[:1], Places()))
+    blocks = list(read_blocks(source, 0, {}, made.numbers[:1], RowRanges()))
     broken = [block.first for block in blocks if isinstance(block.row, BrokenLine)]
     assert broken == [place for place, is_readable in enumerate(readable) if not is_readable]
     blocks = [block for block in blocks if block.first not in broken]
@@ -79,7 +80,7 @@ def _write(random: Random) -> None:
 
 
 def _written(random: Random, rows: list[dict[str, Any]]) -> Any:
-    columns, file, chunks = Columns(), io.BytesIO(), []
+    columns, file, chunks = ColumnTypes(), io.BytesIO(), []
     while rows:
         size = random.randint(1, len(rows))
         chunks.append(rows[:size])

@@ -13,12 +13,12 @@ from unittest import mock
 
 from text_files import Made, Wrong, make
 
-from headrace.beam.job import block_csv, text
-from headrace.beam.job.block_reading import read_blocks
-from headrace.beam.job.files import Source, match
-from headrace.beam.job.positions import Places
-from headrace.beam.job.reading import peek, read_rows
-from headrace.beam.job.rows import BrokenLine
+from headrace.jobs import block_csv, text
+from headrace.jobs.block_reading import read_blocks
+from headrace.jobs.files import Source, match
+from headrace.jobs.reading import peek, read_rows
+from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.rows import BrokenLine
 
 ROUND = 2000
 
@@ -80,7 +80,7 @@ def check_pipe(made: Made, file_format: str) -> None:
 def rows_of_blocks(source: Source, numbers: dict[str, type]) -> Iterator[Any]:
     """What comes of a file in columns, row by row."""
     place = 0
-    for block in read_blocks(source, 0, numbers, list(numbers), Places()):
+    for block in read_blocks(source, 0, numbers, list(numbers), RowRanges()):
         assert block.first == place
         place += len(block)
         yield from (block[index] for index in range(len(block)))

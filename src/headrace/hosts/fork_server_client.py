@@ -1,0 +1,380 @@
+"""The owner's side of a fork server: starts it, has it fork and reap hosts, starts another when it has died."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+from headrace.core.errors import HostStartError
+from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.fork_server import (
+    Failed,
+    Fork,
+    ForkServerConfig,
+    HasThreads,
+    Preloaded,
+    PreloadRequest,
+    Ready,
+    Reap,
+)
+from headrace.hosts.orphans import end_marked, new_mark
+from headrace.hosts.output import OutputReader
+from headrace.hosts.provider import HostExit, HostHandle, describe_exit
+from headrace.hosts.starter import STARTER, start_fork_server
+from headrace.hosts.system import watch
+from headrace.ipc.channel import Channel
+from headrace.ipc.progress import Progress
+from headrace.ipc.segment import Segment
+from headrace.ipc.weights_file import WeightsFile
+
+_LOGGER = logging.getLogger(__name__)
+_LONGEST_IMPORT_SECS = 600
+_LONGEST_ANSWER_SECS = 60
+"""A fork server computes nothing; to reap a host takes it 20 ms for each GB of its memory."""
+_LAST_SECS = 1
+"""For a fork server that ends since it is of no use."""
+_TRIES = 3
+
+T = TypeVar("T")
+
+
+class ForkServerProcess:
+    """One fork server process.
+
+    Args:
+        request_handler: pickled.
+        output: where what it and its hosts print and log is read.
+        environment: that it takes over.
+        imports: whether it shall import the request handler's modules before it forks.
+
+    Raises:
+        EOFError: it has died at once.
+        OSError: it cannot be started.
+        RuntimeError: nor can threads, since there are too many, or since the program ends.
+    """
+
+    def __init__(
+        self, request_handler: bytes, output: OutputReader, environment: ProcessEnvironment, *, imports: bool
+    ) -> None:
+        self._mark = new_mark()
+        self._output = output
+        try:
+            self._process, self._channel = _connected(environment, self._mark)
+        except BaseException:
+            self._output.close(0)
+            raise
+        try:
+            upbringing = ForkServerConfig(request_handler, environment, imports)
+            self._channel.send(upbringing, [self._output.printed, self._output.logged])
+            self._output.release()
+        except BrokenPipeError:
+            raise EOFError(self.close()) from None
+        except BaseException:
+            self.close(0)
+            raise
+
+    def ready(self) -> Ready | HasThreads | Failed:
+        """What it says once it has imported everything.
+
+        Raises:
+            EOFError: it has died.
+            TimeoutError: it takes too long.
+        """
+        answer: Ready | HasThreads | Failed = self._channel.receive(_LONGEST_IMPORT_SECS)[0]
+        return answer
+
+    def ask(self, request: Fork | Reap | PreloadRequest, *files: int) -> int | HostExit | Preloaded | Failed | None:
+        """A host's process id, or how it has ended: None if it is none of this fork server's, or runs on.
+
+        Raises:
+            EOFError: the fork server has died.
+            OSError: it cannot be reached, or does not answer.
+        """
+        self._channel.send(request, files)
+        answer: int | HostExit | Preloaded | Failed | None = self._channel.receive(_LONGEST_ANSWER_SECS)[0]
+        return answer
+
+    @property
+    def process(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Has whoever waits for it see its end; it is still to be closed."""
+        self._process.kill()
+
+    def after_fork(self) -> None:
+        """In a fork of the owner: lets go of what is the parent's."""
+        self._channel.close()
+        self._process.poll()  # sees that it is no child of this process
+
+    def close(self, patience_secs: float | None = None) -> str:
+        """Ends it, its hosts and whatever they have started; returns how it ended.
+
+        Args:
+            patience_secs: how long to wait before it is killed; None: as long as an answer may take.
+        """
+        self._channel.shut_down()
+        self._channel.close()
+        try:
+            self._process.wait(_LONGEST_ANSWER_SECS if patience_secs is None else patience_secs)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.returncode:
+            end_marked(self._mark)
+        self._output.close()
+        return describe_exit(self._process.returncode)
+
+
+class Preload(NamedTuple):
+    """What hosts have from birth; the files stay the giver's."""
+
+    work: bytes
+    """Pickled; what the model was exported for."""
+    file: int | None = None
+    """Of the model's arena, if it is in one."""
+    arena: WeightsFile | None = None
+    page: int | None = None
+    """That says how many processes compute over models of the machine."""
+    copies: Mapping[str, int] = {}
+    """Files with the contents of URIs that are read as the model is loaded."""
+
+
+class ForkServerClient:
+    """Gives birth to hosts, and reaps them; thread-safe.
+
+    Args:
+        request_handler: pickled; answers the requests of every host.
+        name: of the model, for the log and for errors.
+        inheritance: what hosts have from birth; its file stays the caller's, and open.
+        environment: of the hosts; None: this process's, when they are born.
+        output: makes a reader for what hosts print and log; None: it goes to the logging of this process.
+        environment_of: what the host of a number has in its environment besides.
+    """
+
+    def __init__(
+        self,
+        request_handler: bytes,
+        name: str,
+        *,
+        preload: Preload | None = None,
+        environment: ProcessEnvironment | None = None,
+        output: Callable[[], OutputReader] | None = None,
+        environment_of: Callable[[int], Mapping[str, str]] = lambda _: {},
+    ) -> None:
+        self._request_handler = request_handler
+        self._name = name
+        self._preload_ = preload
+        self._environment = environment
+        self._output = output or (lambda: OutputReader(name))
+        self._environment_of = environment_of
+        self._begin()
+
+    def _begin(self) -> None:
+        self._imports = True
+        self._fork_server: ForkServerProcess | None = None
+        self._starting: ForkServerProcess | None = None
+        """A fork server that is importing modules."""
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def host(self, number: int = 0) -> HostHandle:
+        """A new host, for this process alone.
+
+        Raises:
+            HostStartError: it cannot be had.
+            OSError: too many files are open.
+        """
+        progress = Segment.create(0, Progress.SIZE)
+        channel, theirs = Channel.pair()
+        try:
+            process = self.fork(theirs.fileno(), progress.file, number)
+        except BaseException:
+            channel.close()
+            progress.close()
+            raise
+        finally:
+            theirs.close()
+        return HostHandle(process, channel, progress, watch(process))
+
+    def preload(self, preload: Preload) -> None:
+        """Gives hosts that are yet to be born a model, or what it is loaded from.
+
+        Raises:
+            HostStartError: the fork server cannot map the model.
+        """
+        with self._lock:
+            if self._fork_server is not None:
+                self._try(lambda fork_server: _preload(fork_server, preload, self._name))
+            self._preload_ = preload
+
+    def fork(self, channel: int, progress: int, number: int = 0) -> int:
+        """The process id of a new host, which has the two files.
+
+        Raises:
+            HostStartError: it cannot be had.
+        """
+        with self._lock:
+            request = Fork(self._environment_of(number))
+            answer = self._try(lambda fork_server: fork_server.ask(request, channel, progress))
+            if isinstance(answer, int):
+                return answer
+            raise HostStartError(self._name, "it cannot be forked.", answer.lines if isinstance(answer, Failed) else ())
+
+    def _try(self, ask: Callable[[ForkServerProcess], T]) -> T:
+        """What a fork server says; another one, should one die over it."""
+        ending = ""
+        for _ in range(_TRIES):
+            try:
+                self._fork_server = self._fork_server or self._new_fork_server()
+                return ask(self._fork_server)
+            except (EOFError, OSError) as error:
+                ending = self._end_fork_server(error) or "died"
+            except BaseException as error:
+                self._end_fork_server(error)
+                raise
+        raise HostStartError(self._name, f"the process that forks it {ending}, {_TRIES} times in a row.")
+
+    def reap(self, host: int, *, late: bool = False, spares: bool = False) -> HostExit | None:
+        """Kills a host and whatever it has started; returns how it ended.
+
+        None: it is none of those that there are; or it runs, and is to be spared then (``spares``).
+        """
+        with self._lock:
+            if self._fork_server is None:
+                return None  # the host went with its fork server
+            try:
+                answer = self._fork_server.ask(Reap(host, spares))
+            except (EOFError, OSError) as error:
+                self._end_fork_server(error)
+                return None
+            except BaseException as error:
+                self._end_fork_server(error)
+                raise
+            return answer if isinstance(answer, HostExit) else None
+
+    @property
+    def fork_server(self) -> int | None:
+        """The process that forks hosts, if there is one now."""
+        fork_server = self._fork_server
+        return fork_server.process if fork_server is not None else None
+
+    def rest(self) -> None:
+        """Ends everything until the next host is wanted."""
+        with self._lock:
+            self._end_fork_server()
+
+    def close(self) -> None:
+        """Ends everything, for good."""
+        self.cancel_waits()
+        with self._lock:
+            self._end_fork_server()
+
+    def cancel_waits(self) -> None:
+        """Has nobody wait for a birth from now on: it fails."""
+        self._is_closed = True
+        if (starting := self._starting) is not None:
+            starting.kill()
+
+    def after_fork(self) -> None:
+        """In a fork of this process: lets go of what is the parent's, and begins anew."""
+        for fork_server in (self._fork_server, self._starting):
+            if fork_server is not None:
+                fork_server.after_fork()
+        self._begin()
+
+    def _end_fork_server(self, error: BaseException | None = None) -> str:
+        """Ends it; after an ``error``, since what it says from now on would be the answer to something else."""
+        fork_server, self._fork_server = self._fork_server, None
+        if fork_server is None:
+            return ""
+        if isinstance(error, TimeoutError):
+            fork_server.close(0)
+            return f"did not answer for {_LONGEST_ANSWER_SECS} s"
+        return fork_server.close()
+
+    def _new_fork_server(self, *, again: bool = True) -> ForkServerProcess:
+        """A fork server that is ready; one that dies as it imports may have been killed by an outsider, so ``again``."""
+        try:
+            environment = self._environment or ProcessEnvironment.here()
+            self._starting = fork_server = ForkServerProcess(
+                self._request_handler, self._output(), environment, imports=self._imports
+            )
+        except EOFError as error:
+            raise HostStartError(self._name, f"it {error} as it started.") from None
+        except (OSError, RuntimeError) as error:  # too few files, processes or threads
+            raise HostStartError(self._name, f"{error}.") from error
+        try:
+            answer = self._first_words(fork_server, forgives=again)
+        finally:
+            self._starting = None
+        if isinstance(answer, Ready):
+            try:
+                if self._preload_ is not None:
+                    _preload(fork_server, self._preload_, self._name)
+            except BaseException:
+                fork_server.close(0)
+                raise
+            return fork_server
+        if answer is None:
+            return self._new_fork_server(again=False)
+        fork_server.close(_LAST_SECS)
+        if isinstance(answer, Failed):
+            raise HostStartError(self._name, "the handler cannot be unpickled there.", answer.lines)
+        _LOGGER.info(
+            "%s: its modules have started threads (%s) as they were imported, so each host imports them itself.",
+            self._name,
+            ", ".join(answer.threads),
+        )
+        self._imports = False
+        return self._new_fork_server()
+
+    def _first_words(self, fork_server: ForkServerProcess, *, forgives: bool) -> Ready | HasThreads | Failed | None:
+        """What it says once it has imported everything; None: it has died, and that is forgiven."""
+        try:
+            if self._is_closed:
+                raise EOFError
+            return fork_server.ready()
+        except TimeoutError:
+            fork_server.close(0)
+            reason = f"its imports took {_LONGEST_IMPORT_SECS} s"
+        except (EOFError, OSError):
+            reason = f"it {fork_server.close(0 if self._is_closed else None)}"
+            if forgives and not self._is_closed:
+                return None
+        except BaseException:
+            fork_server.close(0)
+            raise
+        if self._is_closed:
+            raise HostStartError(self._name, "its owner no longer wants one.")
+        raise HostStartError(self._name, f"{reason} while it imported the handler's modules.")
+
+
+def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> None:
+    """Has a fork server map a model.
+
+    Raises:
+        HostStartError: it cannot.
+        EOFError, OSError: it has died.
+    """
+    work, file, arena, page, copies = preload
+    files = [given for given in (file, page, *copies.values()) if given is not None]
+    answer = fork_server.ask(PreloadRequest(arena, work, tuple(copies), has_page=page is not None), *files)
+    if isinstance(answer, Failed):
+        raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)
+
+
+def _connected(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
+    """A new process, and the channel to it."""
+    mine, theirs = Channel.pair()
+    try:
+        return STARTER.run(lambda: start_fork_server(theirs, environment, mark)), mine
+    except BaseException:
+        mine.close()
+        raise
+    finally:
+        theirs.close()

@@ -1,0 +1,202 @@
+"""CSV in columns: as Arrow reads it where that is what Python would read, else line by line.
+
+Text is tried a few megabytes at a time. Where Arrow does not take it, or might read something else than the csv module
+and Python's numbers, it is halved until few lines are left, and those are read as ever.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy
+import pyarrow
+import pyarrow.csv
+
+from headrace.jobs.csv_rows import CsvRecords, read_csv
+from headrace.jobs.files import Source
+from headrace.jobs.rows import BrokenLine, Row
+from headrace.jobs.text import TextFile, ends_with_returns, open_text
+
+_CHUNK_BYTES = 1 << 22
+_ARROW_BYTES = 1 << 18
+_FEW_LINES = 64
+_TYPES = {int: pyarrow.int64(), float: pyarrow.float64()}
+_QUOTE, _NEWLINE = b'"\n'
+
+
+class Parsed(NamedTuple):
+    """Rows in columns."""
+
+    batch: Any
+    all_finite: bool
+    """Whether no column of the others may hold what is not finite either, since it may have been text."""
+
+
+class Line(NamedTuple):
+    """A row alone."""
+
+    row: Row | BrokenLine
+
+
+def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[Parsed | Line]:
+    """The rows of a CSV file, equal to those of ``read_rows``."""
+    with open_text(source) as file:
+        if ends_with_returns(file.beginning):
+            yield from map(Line, read_csv(source, numbers))
+            return
+        text = _Text(file)
+        header = CsvRecords(text.lines(), source.delimiter, source.path).header()
+        fast = _Fast(source.delimiter, header, numbers)
+        while piece := text.take():
+            lines = piece.count(b"\n")
+            batch = fast.read(piece)
+            if batch is not None:
+                text.line += lines
+                if batch.num_rows:
+                    yield Parsed(batch, all_finite=True)
+            elif lines > _FEW_LINES:
+                text.give_back(*_halves(piece))
+            else:
+                text.give_back(piece)
+                yield from _slowly(source, text, lines, header, numbers)
+
+
+def _slowly(source: Source, text: _Text, lines: int, header: list[str], numbers: Mapping[str, type]) -> Iterator[Line]:
+    """The rows of so many lines, and of those after them that belong to the last row."""
+    stop = text.line + lines
+    rows = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, numbers)
+    while text.line < stop and (row := next(rows, None)) is not None:
+        yield Line(row)
+
+
+class _Text:
+    """The text of a file, to be had in pieces of whole lines or line by line.
+
+    Args:
+        file: open.
+    """
+
+    def __init__(self, file: TextFile) -> None:
+        self._file = file
+        self._rest = b""
+        self._pieces: list[bytes] = []
+        self._piece, self._place = b"", 0
+        self.line = 0
+        """How many lines have been read; who takes pieces counts them himself."""
+
+    def take(self) -> bytes:
+        """The next piece; empty at the end."""
+        if self._place < len(self._piece):
+            self.give_back(self._piece[self._place :])
+        self._piece, self._place = b"", 0
+        return self._pieces.pop() if self._pieces else self._read()
+
+    def give_back(self, *pieces: bytes) -> None:
+        """Has pieces be the next ones again."""
+        self._pieces += reversed(pieces)
+
+    def lines(self) -> Iterator[bytes]:
+        """Lines with their ends."""
+        while True:
+            if self._place == len(self._piece):
+                self._piece = self.take()
+                if not self._piece:
+                    return
+            end = self._piece.index(b"\n", self._place) + 1
+            line = self._piece[self._place : end]
+            self._place = end
+            self.line += 1
+            yield line
+
+    def _read(self) -> bytes:
+        parts = [self._rest]
+        while chunk := self._file.read(_CHUNK_BYTES):
+            end = chunk.rfind(b"\n") + 1
+            if end:
+                self._rest = chunk[end:]
+                return b"".join([*parts, chunk[:end]])
+            parts.append(chunk)
+        rest, self._rest = b"".join(parts), b""
+        return rest + b"\n" if rest else b""
+
+
+class _Fast:
+    """Reads text with Arrow.
+
+    Args:
+        delimiter: a single ASCII character.
+        header: the names of the columns.
+        numbers: which of them are numbers.
+    """
+
+    def __init__(self, delimiter: str, header: list[str], numbers: Mapping[str, type]) -> None:
+        self._header = header
+        self._delimiter = delimiter
+        self._kinds = {name: _TYPES[numbers[name]] if name in numbers else pyarrow.string() for name in header}
+        self._as_floats = {name: pyarrow.float64() for name, kind in self._kinds.items() if kind == pyarrow.int64()}
+
+    def read(self, text: bytes) -> Any:
+        """A record batch of the text; None where Python might read something else."""
+        if not self._header or _is_odd(text, self._delimiter):
+            return None
+        try:
+            if self._as_floats and (b"x" in text or b"X" in text):  # Arrow's integers may be hexadecimal
+                self._parsed(text, self._as_floats)
+            return self._parsed(text, self._kinds)
+        except pyarrow.ArrowInvalid:
+            return None
+
+    def _parsed(self, text: bytes, kinds: Mapping[str, Any]) -> Any:
+        table = pyarrow.csv.read_csv(
+            pyarrow.BufferReader(text),
+            pyarrow.csv.ReadOptions(
+                column_names=self._header, block_size=_ARROW_BYTES, use_threads=len(text) > _ARROW_BYTES
+            ),
+            pyarrow.csv.ParseOptions(delimiter=self._delimiter),
+            pyarrow.csv.ConvertOptions(
+                column_types=kinds, include_columns=list(kinds), null_values=[""], strings_can_be_null=False
+            ),
+        )
+        batches = table.combine_chunks().to_batches()
+        return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def _is_odd(text: bytes, delimiter: str) -> bool:
+    """Whether something is not read alike everywhere: byte-order marks, NaNs, stray ends, nulls, quotes."""
+    if text.startswith(codecs.BOM_UTF8):  # which Arrow drops
+        return True
+    if b"(" in text and re.search(rb"nan\(", text, re.IGNORECASE):  # to Arrow a number
+        return True
+    if b"\0" in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")):
+        return True
+    return b'"' in text and not _is_well_quoted(text, delimiter)
+
+
+def _is_well_quoted(text: bytes, delimiter: str) -> bool:
+    """Whether all quotes are around whole fields of one line, or doubled within those."""
+    characters = numpy.frombuffer(text, numpy.uint8)
+    quotes = numpy.flatnonzero(characters == _QUOTE)
+    opening, closing = quotes[0::2], quotes[1::2]
+    if len(opening) != len(closing):
+        return False
+    before = numpy.where(opening > 0, characters[opening - 1], _NEWLINE)
+    after = characters[closing + 1]  # a piece ends with the end of a line
+    outside = [_NEWLINE, ord(delimiter)]
+    doubled = numpy.concatenate([[False], opening[1:] == closing[:-1] + 1])
+    starts_fields = (numpy.isin(before, outside) | doubled).all()
+    ends_fields = (numpy.isin(after, [*outside, ord("\r")]) | numpy.append(doubled[1:], False)).all()
+    if not (starts_fields and ends_fields):
+        return False
+    ends = numpy.flatnonzero(characters == _NEWLINE)
+    return bool((numpy.searchsorted(ends, opening) == numpy.searchsorted(ends, closing)).all())
+
+
+def _halves(piece: bytes) -> tuple[bytes, bytes]:
+    """Two pieces of whole lines."""
+    middle = piece.find(b"\n", len(piece) // 2) + 1
+    if middle == len(piece):
+        middle = piece.rfind(b"\n", 0, len(piece) - 1) + 1
+    return piece[:middle], piece[middle:]

@@ -1,0 +1,166 @@
+"""Parts of predictions in columns: sequences of Arrow streams, each of them whole, whatever comes after it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import pyarrow
+import pyarrow.ipc
+from apache_beam.io.filesystems import FileSystems
+
+from headrace.jobs.block_output import answered
+from headrace.jobs.blocks import Block
+from headrace.jobs.durable import DurableParts, DurableWriter, runs_of
+from headrace.jobs.output import BLOCKS, OutputPart, create
+
+_ROWS = 1 << 16
+_BYTES = 1 << 24
+_STREAMS_AT_ONCE = 4
+
+
+class _Stream:
+    """Record batches of one schema that wait to become a stream, each with the place of its first row."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, Any]] = []
+        self._rows = self._bytes = 0
+
+    def suits(self, batch: Any) -> bool:
+        """Whether a batch can go in, too."""
+        return not self.batches or bool(self.batches[0][1].schema.equals(batch.schema, check_metadata=True))
+
+    def add(self, place: int, batch: Any) -> bool:
+        """Takes a batch; says whether there is enough."""
+        self.batches.append((place, batch))
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        return self._rows >= _ROWS or self._bytes >= _BYTES
+
+    def write(self, file: BinaryIO) -> None:
+        """Writes what waits, after which nothing does."""
+        with pyarrow.ipc.new_stream(file, self.batches[0][1].schema) as writer:
+            for _, batch in self.batches:
+                writer.write_batch(batch)
+        self.batches = []
+        self._rows = self._bytes = 0
+
+
+class BlockPartWriter:
+    """Writes record batches into a part, a file that is made for the first of them.
+
+    Args:
+        folder: for parts.
+        keep: the columns that go into the output; None: all.
+    """
+
+    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
+        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}{BLOCKS}"))
+        self._keep = keep
+        self._file: BinaryIO | None = None
+        self._stream = _Stream()
+        self._count = 0
+
+    def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
+        """Takes a block with its predictions: an array, or a list of results."""
+        batch = answered(block, self._keep, predictions, model_id)
+        if not self._stream.suits(batch):
+            self._flush()
+        self._count += batch.num_rows
+        if self._stream.add(block.place, batch):
+            self._flush()
+
+    def finish(self) -> OutputPart | None:
+        """Closes the part; None where nothing was written."""
+        if self._stream.batches:
+            self._flush()
+        if self._file is None:
+            return None
+        self._file.close()
+        return OutputPart(True, self._path, {"predictions": self._count})
+
+    def _flush(self) -> None:
+        if self._file is None:
+            self._file = create(self._path)
+        self._stream.write(self._file)
+
+
+class DurableBlockPartWriter(DurableWriter):
+    """Writes record batches into one part of which it is known which rows are in it.
+
+    Args:
+        folder: for parts; local.
+        keep: the columns that go into the output; None: all.
+    """
+
+    def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
+        super().__init__(os.path.join(folder, f"{uuid.uuid4().hex}{BLOCKS}"), predictions=True)
+        self._keep = keep
+        self._stream = _Stream()
+
+    def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
+        """Takes a block with its predictions: an array, or a list of results."""
+        batch = answered(block, self._keep, predictions, model_id)
+        with self._taking():
+            if not self._stream.suits(batch):
+                self._write()
+            self._counts["predictions"] = self._counts.get("predictions", 0) + batch.num_rows
+            if self._stream.add(block.place, batch):
+                self._write()
+
+    @property
+    def _is_empty(self) -> bool:
+        return not self._stream.batches
+
+    def _flush(self, file: BinaryIO) -> list[list[int]]:
+        self._stream.batches.sort(key=lambda placed: placed[0])  # those of a batch that failed come when they can
+        runs = runs_of((place, batch.num_rows, 0) for place, batch in self._stream.batches)
+        start = file.tell()
+        self._stream.write(file)
+        runs[-1][2] = file.tell() - start
+        return runs
+
+
+def read_parts(paths: Iterable[str]) -> Iterator[Any]:
+    """The rows of parts as tables, in the order in which they were written."""
+    for path in paths:
+        with FileSystems.open(path) if "://" in path else pyarrow.OSFile(path) as file:
+            while True:
+                try:
+                    reader = pyarrow.ipc.open_stream(file)
+                except (pyarrow.ArrowInvalid, EOFError):  # there is none left
+                    break
+                yield _table(reader)
+
+
+def read_in_order(found: DurableParts) -> Iterator[Any]:
+    """The rows of parts as tables, in the order of the input, each row once; memory holds a few streams."""
+    stream = lru_cache(_STREAMS_AT_ONCE)(_stream_at)  # whose rows may go between one another
+    at, start, stop = ("", 0), 0, 0
+    for known, (_, rows, _, offset, first, part) in found.news():
+        if (found.paths[part], offset) != at or first + known != stop:
+            if stop:
+                yield stream(*at).slice(start, stop - start)
+            at, start = (found.paths[part], offset), first + known
+        stop = first + rows
+    if stop:
+        yield stream(*at).slice(start, stop - start)
+
+
+def _stream_at(path: str, offset: int) -> Any:
+    with pyarrow.OSFile(path) as file:
+        file.seek(offset)
+        return _table(pyarrow.ipc.open_stream(file))
+
+
+def _table(reader: Any) -> Any:
+    """What is left of a stream, without dictionaries."""
+    table = reader.read_all()
+    for place, field in enumerate(table.schema):
+        if pyarrow.types.is_dictionary(field.type):
+            plain = field.type.value_type
+            table = table.set_column(place, field.with_type(plain), table.column(place).cast(plain))
+    return table

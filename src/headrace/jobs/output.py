@@ -1,0 +1,356 @@
+"""The output of a pipeline: lines of JSON, in parts that become files only when all of them are there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.files import absolute, dead_letters_path, failed_path, location, output_format
+from headrace.jobs.json_lines import as_line
+from headrace.jobs.messages import Messages
+from headrace.jobs.publishing import Move, PublishError, earlier_of, put_in_place
+from headrace.jobs.text import lines
+
+_LOG = logging.getLogger(__name__)
+
+BLOCKS = ".arrows"
+"""How the names of parts end whose rows are in columns; see ``headrace.jobs.block_parts``."""
+
+_CHUNK_BYTES = 1 << 20
+_CHUNK_ROWS = 10_000
+
+KINDS = {True: "predictions", False: "letters", None: "skipped"}
+"""How the names of other parts end, by what they hold; see ``Part``."""
+
+
+class OutputPart(NamedTuple):
+    """A finished part of the output, written by one bundle."""
+
+    predictions: bool | None
+    """Whether it holds predictions, or else dead letters; None: only counts rows that were skipped."""
+    path: str
+    counts: dict[str, int]
+    """How many lines, by what they are: the error type of dead letters."""
+    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, which nothing changes
+    """Of dead letters, how many have which message; of the most frequent ones."""
+
+
+class PartWriter:
+    """Writes lines into one part, a file that is made for the first of them.
+
+    Args:
+        folder: for parts.
+        predictions: as of a ``Part``.
+    """
+
+    def __init__(self, folder: str, *, predictions: bool | None) -> None:
+        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}"))
+        self._predictions = predictions
+        self._counts: dict[str, int] = {}
+        self._messages = Messages()
+        self._file: BinaryIO | None = None
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    def write(self, record: Mapping[str, Any], what: str, place: int = 0) -> None:
+        """Writes a line; ``what`` it is counted as. Its place in the input is of no use here."""
+        line = as_line(record)
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+        self._counts[what] = self._counts.get(what, 0) + 1
+        if self._predictions is False:
+            self._messages.add(what, str(record.get("message", "")))
+        if self._waiting_bytes > _CHUNK_BYTES:
+            self._flush()
+
+    def finish(self) -> OutputPart | None:
+        """Closes the part; None where nothing was written."""
+        if self._waiting:
+            self._flush()
+        if self._file is None:
+            return None
+        self._file.close()
+        return OutputPart(self._predictions, self._path, self._counts, self._messages.most_frequent())
+
+    def _flush(self) -> None:
+        """Many lines at once: a write of few bytes costs more than the making of its line."""
+        if self._file is None:
+            self._file = create(self._path)
+        self._file.write(b"".join(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+
+
+class Output:
+    """Two files that appear together at the end: predictions, and dead letters beside them.
+
+    Args:
+        path: of the predictions; its extension says whether they are lines of JSON or Parquet.
+        dead_letters: path of the dead letters, likewise; None: beside the predictions, lines of JSON.
+
+        name: of what lies beside the output meanwhile; by default one that no other has.
+
+    Raises:
+        ConfigurationError: an extension says neither, or the two are the same file.
+    """
+
+    columnar = False
+    """Whether the parts of predictions are in columns."""
+    kept_rows = 0
+    """How many rows are done and kept, though there is no output; none, where a run that fails leaves nothing."""
+    earlier_rows = 0
+    """How many of them an earlier run did."""
+
+    def __init__(self, path: str, dead_letters: str | None = None, name: str | None = None) -> None:
+        self.format = output_format(path)
+        self.path = absolute(path)
+        self.dead_letters = absolute(dead_letters) if dead_letters else dead_letters_path(self.path)
+        self.failed_letters = failed_path(self.dead_letters)
+        """Where the dead letters of a run go that is refused, so that those of an earlier one stay."""
+        self.letters_format = output_format(self.dead_letters, "--dead-letters")
+        self._refuse_one_place()
+        name = name or uuid.uuid4().hex[:12]
+        folder, output_name = FileSystems.split(self.path)
+        self.folder = str(FileSystems.join(folder, f".{output_name}.headrace-{name}"))
+        """For parts, beside the output, so that a finished file only has to be renamed."""
+        letters_folder, letters_name = FileSystems.split(self.dead_letters)
+        self._letters_are_elsewhere = letters_folder != folder
+        self._letters_scratch = str(FileSystems.join(letters_folder, f".headrace-{name}.{letters_name}"))
+        """Beside the dead letters, where those are not beside the predictions."""
+        self.published = False
+        """Whether the files are in their places."""
+        self.accepted = True
+        """Whether the parts were to become the output."""
+        self.keeps_parts = False
+        """Whether finished parts or files stay in the folder, since they could not be put in their places."""
+        self._moving = threading.Lock()
+
+    def _refuse_one_place(self) -> None:
+        place = location(self.path)
+        if place == location(self.dead_letters):
+            raise ConfigurationError("--output and --dead-letters are the same file; name two.")
+        if place == location(self.failed_letters):
+            raise ConfigurationError(
+                f"--output is {self.path}, where the dead letters go if too many rows fail; choose another --output or "
+                "--dead-letters."
+            )
+
+    @property
+    def manifest(self) -> str:
+        """The file that lists the parts of the bundles that succeeded."""
+        return str(FileSystems.join(self.folder, "manifest.json"))
+
+    def prepare(self) -> None:
+        """Makes the folder for parts.
+
+        Raises:
+            ConfigurationError: the output cannot be written there.
+        """
+        for path, option in ((self.path, "--output"), (self.dead_letters, "--dead-letters")):
+            if os.path.exists(path) and not os.path.isfile(path):
+                kind = "a folder" if os.path.isdir(path) else "a pipe, a socket or a device"
+                raise ConfigurationError(f"{option} must be a file, and {path} is {kind}.")
+        try:
+            self._make_folder()
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {self.path}: {error}") from error
+        if self._letters_are_elsewhere:
+            self._prepare_letters()
+
+    def publish(
+        self, check: Callable[[], None] = lambda: None, accept: Callable[[list[OutputPart]], bool] | None = None
+    ) -> list[OutputPart]:
+        """Joins the parts and puts the files in their places, dead letters first; returns the parts.
+
+        Args:
+            check: called again and again until the files are moved; whatever it raises ends the work.
+            accept: of the parts, whether they are to become the output; if not, only the dead letters are put in a
+                place, ``failed_letters``, and what was in the others stays. None: they are.
+
+        Raises:
+            PublishError: the files could not be joined, or not be moved. What is done stays in the folder.
+        """
+        try:
+            parts = self._parts(check)
+            self.accepted = accept is None or accept(parts)
+            moves = self._joined(parts, check)
+            with self._moving:
+                check()
+                put_in_place(moves)
+                self.published = True
+        except PublishError:
+            self.keeps_parts = True
+            raise
+        except Exception as error:
+            check()  # which has raised already, if it ended the work
+            self.keeps_parts = True
+            raise PublishError(self._how_to_join(error)) from error
+        return parts
+
+    def clean(self) -> None:
+        """Removes the parts, if there are any; waits for files that are being moved. Not if they are still needed."""
+        with self._moving:
+            if not self.keeps_parts:
+                self._remove()
+
+    def _remove(self) -> None:
+        try:
+            if "://" in self.folder:  # where folders may be no more than a part of names
+                found = FileSystems.match([str(FileSystems.join(self.folder, "*"))])[0].metadata_list
+                FileSystems.delete([file.path for file in found])
+            if FileSystems.exists(self.folder):
+                FileSystems.delete([self.folder])
+        except BeamIOError:  # what is not there any more, since somebody else removes it at the same time
+            pass
+        except Exception as error:  # the files are where they should be, or stay as they were
+            _LOG.warning("cannot remove %s: %s", self.folder, error)
+        self._clean_letters()
+
+    def _clean_letters(self) -> None:
+        if not self._letters_are_elsewhere:
+            return
+        for path in (self._letters_scratch, earlier_of(self._letters_scratch)):
+            try:
+                if FileSystems.exists(path):
+                    FileSystems.delete([path])
+            except Exception as error:
+                _LOG.warning("cannot remove %s: %s", path, error)
+
+    def _make_folder(self) -> None:
+        FileSystems.mkdirs(self.folder)
+
+    def _parts(self, check: Callable[[], None]) -> list[OutputPart]:
+        with FileSystems.open(self.manifest) as file:
+            return [OutputPart(*json.loads(part)) for part in json.load(file)]
+
+    def _prepare_letters(self) -> None:
+        """Finds out now whether the dead letters can be written where they should be."""
+        folder = FileSystems.split(self.dead_letters)[0]
+        try:
+            if "://" not in folder:
+                os.makedirs(folder, exist_ok=True)
+            create(self._letters_scratch).close()
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {self.dead_letters}: {error}") from error
+
+    def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
+        """Makes the finished files; the moves that put them in their places."""
+        bad = self._joined_letters([part.path for part in parts if part.predictions is False], check)
+        if not self.accepted:
+            return [Move("the dead letters", bad, self.failed_letters)]
+        good = self._joined_predictions([part.path for part in parts if part.predictions], check)
+        return [Move("the dead letters", bad, self.dead_letters), Move("the predictions", good, self.path)]
+
+    def _how_to_join(self, error: Exception) -> str:
+        kind = f"record batches, as Arrow streams (*{BLOCKS})" if self.columnar else "lines of JSON (*.predictions)"
+        return (
+            f"the rows are done, but their files could not be joined ({type(error).__name__}: {error}). The parts stay "
+            f"in {self.folder}: predictions as {kind}, dead letters as lines of JSON (*.letters). Those that "
+            "manifest.json names have every row once; join them by hand."
+        )
+
+    def _joined_predictions(self, parts: list[str], check: Callable[[], None]) -> str:
+        path = self._scratch(self.path)
+        if self.columnar:
+            return _joined_tables(path, self.format, lambda: self._tables(parts), check)
+        return (_joined_as_parquet if self.format == "parquet" else _joined)(path, parts, check)
+
+    def _tables(self, parts: list[str]) -> Iterable[Any]:
+        """The rows of parts in columns."""
+        from headrace.jobs.block_parts import read_parts  # noqa: PLC0415 - as for Parquet
+
+        return read_parts(parts)
+
+    def _joined_letters(self, parts: list[str], check: Callable[[], None]) -> str:
+        path = self._letters_scratch if self._letters_are_elsewhere else self._scratch(self.dead_letters)
+        if self.letters_format == "parquet":
+            return _joined_as_parquet(path, parts, check, letters=True)
+        return _joined(path, parts, check, copy=self._letters_are_elsewhere)
+
+    def _scratch(self, path: str) -> str:
+        """Where a finished file waits; its name is none that something else there has, as ``manifest.json``."""
+        return str(FileSystems.join(self.folder, f"joined-{FileSystems.split(path)[1]}"))
+
+
+def write_manifest(path: str, parts: list[str]) -> None:
+    """Lists the parts that make up the output, each as JSON."""
+    with create(path) as file:
+        file.write(json.dumps(parts).encode())
+
+
+def create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> BinaryIO:
+    """Opens a file of any filesystem for writing."""
+    file: BinaryIO = FileSystems.create(path, compression_type=compression)
+    return file
+
+
+def _joined(path: str, parts: list[str], check: Callable[[], None], *, copy: bool = False) -> str:
+    """One file of the parts; a single part is that file already, unless a copy is asked for."""
+    compression = CompressionTypes.detect_compression_type(path)
+    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED and not copy:
+        return parts[0]
+    with create(path, compression) as file:
+        for part in parts:
+            check()
+            with FileSystems.open(part) as source:
+                shutil.copyfileobj(source, file, _CHUNK_BYTES)
+    return path
+
+
+def _joined_tables(path: str, file_format: str, tables: Callable[[], Iterable[Any]], check: Callable[[], None]) -> str:
+    """One file of rows in columns."""
+    from headrace.jobs.block_output import lines_of, write_parquet  # noqa: PLC0415 - as for Parquet
+
+    compression = CompressionTypes.UNCOMPRESSED if file_format == "parquet" else None
+    with create(path, compression or CompressionTypes.detect_compression_type(path)) as file:
+        if file_format == "parquet":
+            write_parquet(file, tables, check)
+            return path
+        for chunk in lines_of(tables()):
+            check()
+            file.write(chunk)
+    return path
+
+
+def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *, letters: bool = False) -> str:
+    """One Parquet file of the parts, which are read twice: a column's type is known only when all rows were seen.
+
+    Of dead letters the types are known before, and their rows, which need not be alike, become text.
+    """
+    from headrace.jobs.parquet import (  # noqa: PLC0415 - pyarrow only where it is asked for
+        ColumnTypes,
+        letter_types,
+        write_table,
+    )
+
+    columns = ColumnTypes()
+    for rows in _chunks(parts) if not letters else ():
+        check()
+        columns.see(rows)
+    with create(path) as file:
+        write_table(file, letter_types() if letters else columns.types, _chunks(parts), check)
+    return path
+
+
+def _chunks(parts: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
+    """The parts' rows, not more at a time than memory takes lightly."""
+    for part in parts:
+        rows, size = [], 0
+        with FileSystems.open(part) as file:
+            for line in lines(file):
+                rows.append(json.loads(line))
+                size += len(line)
+                if size > _CHUNK_BYTES * 8 or len(rows) == _CHUNK_ROWS:
+                    yield rows
+                    rows, size = [], 0
+        if rows:
+            yield rows

@@ -1,0 +1,208 @@
+"""Rows of JSON as a Parquet file: each column has one type, which holds all of its values as they are.
+
+A type is settled by all values of a column, in whatever order and pieces they come: no digit is lost, and nothing that
+was seen does not fit. What has no such type (1 and "a", an integer of 70 bits, [1] and {"a": 2}) is text: strings as
+they are, everything else as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow
+import pyarrow.parquet
+
+Rows = list[dict[str, Any]]
+
+_LETTER = ("row", "stage", "operation", "error_type", "message", "traceback", "attempts", "model_id")
+_NUMBERS = ("operation", "attempts")
+_EXACT = 2**53
+_FIELDS = 1000
+"""An object with more different fields than these in a column is a mapping, not a record, and becomes text."""
+_LEVELS = 30
+
+
+class Scalar(NamedTuple):
+    """Nothing but null, truth values, or strings."""
+
+    type: Any
+
+
+class Number(NamedTuple):
+    """Integers within a range, and floats, if any."""
+
+    least: int = 0
+    most: int = 0
+    has_floats: bool = False
+
+
+class Array(NamedTuple):
+    """Arrays of some kind of values."""
+
+    of: Kind
+
+
+class Object(NamedTuple):
+    """Objects; what one of them lacks is null."""
+
+    fields: dict[str, Kind]
+
+
+class Mixed(NamedTuple):
+    """What no type holds."""
+
+
+Kind = Scalar | Number | Array | Object | Mixed
+"""What a column holds. ``either`` joins two; the order in which many are joined makes no difference."""
+
+NOTHING, TRUTH, STRING = (Scalar(kind) for kind in (pyarrow.null(), pyarrow.bool_(), pyarrow.string()))
+MIXED = Mixed()
+
+
+def kind_of(values: Iterable[Any], levels: int = _LEVELS) -> Kind:
+    """What values of JSON are."""
+    values = [value for value in values if value is not None]
+    types = set(map(type, values))
+    if not types:
+        return NOTHING
+    if types <= {int, float}:
+        integers = values if float not in types else [value for value in values if type(value) is int]
+        return Number(min(integers, default=0), max(integers, default=0), float in types)
+    if types == {list} and levels:
+        return Array(kind_of(chain.from_iterable(values), levels - 1))
+    if types == {dict} and levels:
+        return _kind_of_objects(values, levels - 1)
+    if types == {str} and _is_utf8("".join(values)):
+        return STRING
+    return TRUTH if types == {bool} else MIXED
+
+
+def _kind_of_objects(values: list[dict[str, Any]], levels: int) -> Kind:
+    names = dict.fromkeys(chain.from_iterable(values))
+    if len(names) > _FIELDS or not _is_utf8("".join(names)):
+        return MIXED
+    return Object({name: kind_of([value.get(name) for value in values], levels) for name in names})
+
+
+def either(one: Kind, other: Kind) -> Kind:
+    """What holds the values of both."""
+    if other in (one, NOTHING):
+        return one
+    if one == NOTHING:
+        return other
+    if isinstance(one, Number) and isinstance(other, Number):
+        return Number(min(one.least, other.least), max(one.most, other.most), one.has_floats or other.has_floats)
+    if isinstance(one, Array) and isinstance(other, Array):
+        return Array(either(one.of, other.of))
+    if isinstance(one, Object) and isinstance(other, Object):
+        names = dict.fromkeys([*one.fields, *other.fields])
+        if len(names) <= _FIELDS:
+            return Object(
+                {name: either(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
+            )
+    return MIXED
+
+
+def type_of(kind: Kind) -> Any:
+    """Arrow's type for a column; text where there is no other."""
+    return _exact_type(kind) or pyarrow.string()
+
+
+def _exact_type(kind: Kind) -> Any:
+    """None where there is none that holds the values as they are."""
+    if isinstance(kind, Scalar):
+        return kind.type
+    if isinstance(kind, Number):
+        return _type_of_numbers(kind)
+    if isinstance(kind, Array):
+        inner = _exact_type(kind.of)
+        return inner and pyarrow.list_(inner)
+    if isinstance(kind, Object) and kind.fields:  # Parquet has no objects without fields
+        types = {name: _exact_type(field) for name, field in kind.fields.items()}
+        return pyarrow.struct(list(types.items())) if all(types.values()) else None
+    return None
+
+
+def _type_of_numbers(kind: Number) -> Any:
+    if kind.has_floats:
+        return pyarrow.float64() if kind.least >= -_EXACT and kind.most <= _EXACT else None
+    if kind.least >= -(2**63) and kind.most < 2**63:
+        return pyarrow.int64()
+    return pyarrow.uint64() if kind.least >= 0 and kind.most < 2**64 else None
+
+
+class ColumnTypes:
+    """The columns of rows and the type of each, wide enough for all rows seen."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+
+    def see(self, rows: Rows) -> None:
+        """Takes note of what the rows hold."""
+        for name in dict.fromkeys(chain.from_iterable(rows)):
+            self.widen(name, kind_of([row.get(name) for row in rows]))
+
+    def widen(self, name: str, kind: Kind) -> None:
+        """Takes note of what a column holds."""
+        self._kinds[name] = either(self._kinds.get(name, NOTHING), kind)
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """Arrow's, by the columns' names."""
+        return {name: type_of(kind) for name, kind in self._kinds.items()}
+
+    @property
+    def schema(self) -> Any:
+        """As Arrow has it."""
+        return schema_of(self.types)
+
+
+def schema_of(types: dict[str, Any]) -> Any:
+    """Of columns; names are UTF-8, and different ones stay different."""
+    names: dict[str, None] = {}
+    for name in map(utf8, types):
+        while name in names:
+            name += "_"  # noqa: PLW2901 - of a name that was no UTF-8
+        names[name] = None
+    return pyarrow.schema(list(zip(names, types.values(), strict=True)))
+
+
+def letter_types() -> dict[str, Any]:
+    """Those of dead letters, which are the same whatever failed; a row is JSON."""
+    return {name: pyarrow.int64() if name in _NUMBERS else pyarrow.string() for name in _LETTER}
+
+
+def write_table(file: BinaryIO, types: dict[str, Any], chunks: Iterable[Rows], check: Callable[[], None]) -> None:
+    """Writes a Parquet file, a row group for each of the chunks; ``check`` is called before each and may raise.
+
+    What a row lacks is null.
+    """
+    schema = schema_of(types)
+    with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema) as writer:
+        for rows in chunks:
+            check()
+            arrays = [as_array([row.get(name) for row in rows], kind) for name, kind in types.items()]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+def as_array(values: list[Any], kind: Any) -> Any:
+    """Values in a type that holds them."""
+    if pyarrow.types.is_string(kind):
+        values = [value if value is None else _as_text(value) for value in values]
+    return pyarrow.array(values, kind)
+
+
+def _as_text(value: Any) -> str:
+    return utf8(value) if isinstance(value, str) else json.dumps(value)
+
+
+def utf8(text: str) -> str:
+    """Text as Arrow has it; of a lone surrogate, which UTF-8 does not have, the escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_utf8(text: str) -> bool:
+    return utf8(text) == text

@@ -1,0 +1,234 @@
+"""An output whose parts outlive a run that fails, is interrupted or killed, so that the next one goes on from them."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, BinaryIO
+
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.durable import DurableParts
+from headrace.jobs.files import absolute, location
+from headrace.jobs.messages import Messages
+from headrace.jobs.output import KINDS, Output, OutputPart
+from headrace.jobs.publishing import sync_folder
+from headrace.jobs.row_ranges import RowRanges
+
+_VERSION = 1
+_LOCK = "lock"
+_in_use: set[str] = set()
+"""The folders that runs of this process use; the locks of files only tell processes apart."""
+
+
+class ResumableOutput(Output):
+    """An output whose folder has a name that the next run finds, and is used by one run at a time.
+
+    Args:
+        path: of the predictions; local.
+        dead_letters: path of the dead letters.
+        job: what decides the predictions, by the names that the user has for it; each value as JSON has it.
+
+    Raises:
+        ConfigurationError: a path is not fit for an output, or not a local one. ``prepare`` raises it, too, if another
+            run uses the folder, or the rows in it are those of another job.
+    """
+
+    def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any]) -> None:
+        for where, option in ((path, "--output"), (dead_letters or "", "--dead-letters")):
+            if "://" in absolute(where):
+                raise ConfigurationError(
+                    f"--resume keeps parts in local folders only, and {option} is {where}; leave --resume out, or "
+                    "write a local file and copy it."
+                )
+        place = os.fsencode(location(absolute(path)))
+        super().__init__(path, dead_letters, "resume-" + hashlib.sha256(place).hexdigest()[:8])
+        self._decisive = {"the version": _VERSION, **job}
+        self._lock: BinaryIO | None = None
+        self._is_over = False
+
+    def publish(
+        self, check: Callable[[], None] = lambda: None, accept: Callable[[list[OutputPart]], bool] | None = None
+    ) -> list[OutputPart]:
+        """As ``Output.publish``; afterwards the parts are not needed any more, unless predictions were refused."""
+        parts = super().publish(check, accept)
+        self._is_over = self.accepted or not any(part.counts.get("predictions") for part in parts)
+        return parts
+
+    def clean(self) -> None:
+        """Lets go of the folder; removes it if it is not needed any more, or if no row in it is durable."""
+        with self._moving:
+            if self._lock is None:
+                return
+            self.kept_rows = 0 if self._is_over else len(self._find())
+            if not self.kept_rows:
+                with suppress(FileNotFoundError):
+                    os.remove(self._job_path)  # without which the rest is nothing, should this process end here
+                shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.keeps_parts:
+                self._clean_letters()
+            self._unlock()
+
+    @property
+    def _job(self) -> dict[str, str]:
+        way = "in columns" if self.columnar else "row by row"
+        decisive = {**self._decisive, "how rows go through (in columns where pyarrow is installed)": way}
+        return {name: _digest(value) for name, value in decisive.items()}
+
+    @property
+    def _job_path(self) -> str:
+        return os.path.join(self.folder, "job.json")
+
+    def _make_folder(self) -> None:
+        self._lock = _locked(self.folder)
+        try:
+            self._begin_or_go_on()
+        except BaseException:
+            self.clean()
+            raise
+
+    def _begin_or_go_on(self) -> None:
+        try:
+            with open(self._job_path, encoding="utf-8") as file:
+                then = json.load(file)
+        except FileNotFoundError:  # nothing was begun, or what was is being removed
+            then = None
+        done = self._find() if then is not None else RowRanges()
+        self.earlier_rows = len(done)
+        if self.earlier_rows:
+            self._refuse_another(then)
+        else:
+            self._begin()
+        done.save(_done_path(self.folder))
+
+    def _begin(self) -> None:
+        for name in os.listdir(self.folder):
+            if name != _LOCK:
+                os.remove(os.path.join(self.folder, name))
+        with open(self._job_path + ".new", "w", encoding="utf-8") as file:
+            json.dump(self._job, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(self._job_path + ".new", self._job_path)
+        sync_folder(self.folder)
+
+    def _refuse_another(self, then: Mapping[str, Any]) -> None:
+        missing = object()
+        now = self._job
+        names = [name for name in {**then, **now} if then.get(name, missing) != now.get(name, missing)]
+        if names:
+            raise ConfigurationError(
+                f"{self.earlier_rows:,} rows of an earlier run are kept for {self.path}, but these have changed since: "
+                f"{', '.join(names)}. Put them back, choose another --output, or remove {self.folder} to begin anew."
+            )
+
+    def _find(self) -> RowRanges:
+        good, bad, none = (DurableParts.find(self.folder, predictions=kind).places for kind in KINDS)
+        return good | bad | none
+
+    def _parts(self, check: Callable[[], None]) -> list[OutputPart]:
+        """One of predictions, one of dead letters, in the order of the input."""
+        good = DurableParts.find(self.folder, predictions=True)
+        bad = DurableParts.find(self.folder, predictions=False)
+        done = good.places | bad.places
+        if len(done) < len(good.places) + len(bad.places):  # of a runner that runs a bundle again, which then fails
+            bad = bad.without(good.places)
+        all_done = done | DurableParts.find(self.folder, predictions=None).places
+        skipped = len(all_done) - len(done)
+        gaps = all_done.gaps()
+        if gaps:
+            raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
+        paths = {part: os.path.join(self.folder, part) for part in ("good.joined", "bad.joined")}
+        rows = len(good.places) if self.columnar else good.join(paths["good.joined"], check)
+        bad.join(paths["bad.joined"], check)
+        return [
+            OutputPart(True, paths["good.joined"], {"predictions": rows}),
+            OutputPart(False, paths["bad.joined"], *_counts_of_letters(paths["bad.joined"])),
+            *([OutputPart(None, "", {"skipped": skipped})] if skipped else []),
+        ]
+
+    def _tables(self, parts: list[str]) -> Iterable[Any]:
+        from headrace.jobs.block_parts import read_in_order  # noqa: PLC0415 - needs pyarrow
+
+        return read_in_order(DurableParts.find(self.folder, predictions=True))
+
+    def _how_to_join(self, error: Exception) -> str:
+        return f"the rows are done, but their files could not be joined ({type(error).__name__}: {error})."
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+            _in_use.discard(self.folder)
+
+
+def _digest(value: Any) -> str:
+    """What is enough to tell values apart, of which some may be secrets."""
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
+
+
+def load_done(folder: str) -> RowRanges:
+    """The places of the rows that earlier runs have done; none where there is nothing to go on from."""
+    return RowRanges.load(_done_path(folder))
+
+
+def _done_path(folder: str) -> str:
+    return os.path.join(folder, "done.npy")
+
+
+def _locked(folder: str) -> BinaryIO:
+    """Makes a folder and locks it, for as long as this process lives and the file that is returned is open.
+
+    The lock is the process's, not the open file's, which hosts that are forked from this process inherit.
+    """
+    if folder in _in_use:  # a file that is opened now and closed again would take the lock with it
+        raise _busy(folder, os.getpid())
+    while True:
+        os.makedirs(folder, exist_ok=True)
+        try:
+            file = open(os.path.join(folder, _LOCK), "a+b")  # noqa: SIM115 - it stays open
+        except FileNotFoundError:  # the folder has just been removed by the run that used it
+            continue
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            with file:
+                file.seek(0)
+                raise _busy(folder, file.read().decode() or "unknown") from None
+        if _is_at(file, folder):
+            with suppress(OSError):  # people are told less if the disk is full
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), str(os.getpid()).encode())
+            _in_use.add(folder)
+            return file
+        file.close()
+
+
+def _is_at(file: BinaryIO, folder: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(os.path.join(folder, _LOCK)))
+    except FileNotFoundError:
+        return False
+
+
+def _busy(folder: str, process: int | str) -> ConfigurationError:
+    return ConfigurationError(
+        f"another run (process {process}) is at work in {folder}; wait for its end, or choose another --output."
+    )
+
+
+def _counts_of_letters(path: str) -> tuple[dict[str, int], dict[str, int]]:
+    """How many there are, by stage and type, and of the most frequent messages."""
+    counts: dict[str, int] = {}
+    messages = Messages()
+    with open(path, "rb") as file:
+        for line in file:
+            letter = json.loads(line)
+            what = f"{letter['stage']} {letter['error_type']}"
+            counts[what] = counts.get(what, 0) + 1
+            messages.add(what, letter.get("message", ""))
+    return counts, messages.most_frequent()

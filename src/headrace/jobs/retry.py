@@ -1,0 +1,90 @@
+"""Dead letters of an earlier run as the input of another one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.files import Source, absolute, match
+from headrace.jobs.pipes import as_path, is_pipe
+from headrace.jobs.reading import SAMPLED_ROWS, read_rows
+from headrace.jobs.rows import BrokenLine, Row, TriedRow
+
+
+def match_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
+    """The files of dead letters that paths and globs name, each once; those of one glob sorted.
+
+    Raises:
+        ConfigurationError: a pattern matches nothing, or a file can be no file of dead letters.
+    """
+    _refuse_pipes(absolute(as_path(pattern)) for pattern in patterns)  # whose names seldom tell a format
+    sources = match(patterns)
+    _refuse_pipes(source.path for source in sources)
+    for source in sources:
+        if source.format == "csv":
+            raise ConfigurationError(f"{source.path} can hold no dead letters; they are in .jsonl or .parquet files.")
+    return tuple(source._replace(letters=True) for source in sources)
+
+
+def peek_letters(sources: Iterable[Source]) -> tuple[str, ...]:
+    """The columns of the first rows that are to be tried again, which may have failed for want of one.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or begins with something that is no dead letter.
+    """
+    columns: dict[str, None] = {}
+    for source in sources:
+        try:
+            for number, letter in enumerate(islice(read_rows(source, {}), SAMPLED_ROWS)):
+                row = _row_of(letter, source.path, number + 1)
+                if not isinstance(row, BrokenLine):
+                    columns.update(dict.fromkeys(row))
+                elif number == 0 and not _is_letter(letter):
+                    raise row.error
+        except Exception as error:
+            raise ConfigurationError(f"cannot read {source.path} as dead letters: {error}") from error
+    return tuple(columns)
+
+
+def read_letters(source: Source) -> Iterator[Row | BrokenLine]:
+    """The rows of dead letters, one by one, each as it was when it was read for the first time.
+
+    What could not be read then cannot be now.
+    """
+    for number, letter in enumerate(read_rows(source, {}), 1):
+        yield _row_of(letter, source.path, number)
+
+
+def _refuse_pipes(paths: Iterable[str]) -> None:
+    for path in paths:
+        if is_pipe(path):
+            raise ConfigurationError(f"{path} is a pipe; write the dead letters that come through it to a file.")
+
+
+def _is_letter(letter: Row | BrokenLine) -> bool:
+    return isinstance(letter, dict) and {"row", "stage", "message"} <= letter.keys()
+
+
+def _row_of(letter: Row | BrokenLine, path: str, number: int) -> Row | BrokenLine:
+    if isinstance(letter, BrokenLine):
+        return letter
+    try:
+        row = _decoded(letter["row"])
+        attempts = int(letter.get("attempts") or 1)  # of letters that do not say
+        if letter["stage"] == "reading":
+            return BrokenLine(row["line"], row["file"], row["line_number"], ValueError(letter["message"]), attempts)
+        return TriedRow(row, attempts)
+    except (KeyError, TypeError, ValueError) as error:
+        wrong = ValueError(f"no dead letter: {type(error).__name__}: {error}")
+        return BrokenLine(json.dumps(letter, default=str), path, number, wrong)
+
+
+def _decoded(row: Any) -> Row:
+    """A row; Parquet holds it as text."""
+    decoded = json.loads(row) if isinstance(row, str) else row
+    if not isinstance(decoded, dict):
+        raise TypeError(f"its row must be an object, not {type(decoded).__name__}")
+    return decoded

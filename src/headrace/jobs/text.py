@@ -1,0 +1,151 @@
+"""Files of text: their lines, each in time that grows with its length, and beginnings that tell of other files."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from headrace.jobs import pipes
+from headrace.jobs.files import Source, open_source
+
+_CHUNK_BYTES = 1 << 20
+_FIRST_BYTES, _LONGEST_BEGINNING = 1 << 16, 1 << 20
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", ".gz", "gzip -dc"),
+    b"BZh": ("bzip2", ".bz2", "bzip2 -dc"),
+    b"\xfd7zXZ\0": ("xz", ".xz", "xz -dc"),
+    b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstd -dc"),
+    b"PK\x03\x04": ("ZIP", None, "unzip -p"),
+}
+"""How such files begin; what they are, the extension that Headrace knows them by, and what decompresses them."""
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_ROWS_OF_ARRAY = "import json, sys; [print(json.dumps(row)) for row in json.load(sys.stdin)]"
+
+
+class TextFile:
+    """A file without its byte-order mark, whose beginning has been looked at.
+
+    Args:
+        file: open for reading.
+        file_format: ``csv`` or ``jsonl``.
+    """
+
+    def __init__(self, file: BinaryIO, file_format: str) -> None:
+        self._file = file
+        self.beginning = _first_bytes(file, file_format).removeprefix(codecs.BOM_UTF8)
+        """The first line at least, unless that is longer than a megabyte."""
+        self._rest = self.beginning
+
+    def read(self, size: int) -> bytes:
+        """Some bytes, not always ``size`` of them; none at the end."""
+        chunk, self._rest = self._rest[:size], self._rest[size:]
+        return chunk or self._file.read(size)
+
+
+@contextmanager
+def open_text(source: Source) -> Iterator[TextFile]:
+    """A file of text, uncompressed.
+
+    Raises:
+        ValueError: it begins as another kind of file does; the message has the cure.
+    """
+    with open_source(source) as file:
+        text = TextFile(file, source.format)
+        _refuse_other_kinds(source, text.beginning)
+        yield text
+
+
+def lines(file: TextFile | BinaryIO) -> Iterator[bytes]:
+    """Lines without their ends; not the file's own iteration, which not every filesystem's files have."""
+    parts: list[bytes] = []  # of a line that goes on; joined once, since each joining copies all of it
+    while chunk := file.read(_CHUNK_BYTES):
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        if others:
+            yield b"".join(parts)
+            yield from others[:-1]
+            parts = [others[-1]]
+    if rest := b"".join(parts):
+        yield rest
+
+
+def lines_of_any_end(file: TextFile) -> Iterator[bytes]:
+    r"""Lines with their ends, be those ``\n``, ``\r\n`` or ``\r``."""
+    parts: list[bytes] = []
+    held = b""  # a \r at the end of a chunk, which may be half of an end
+    while chunk := file.read(_CHUNK_BYTES):
+        chunk = held + chunk
+        held = b"\r" if chunk.endswith(b"\r") else b""
+        for piece in chunk[: len(chunk) - len(held)].splitlines(keepends=True):
+            parts.append(piece)
+            if piece.endswith((b"\n", b"\r")):
+                yield b"".join(parts)
+                parts = []
+    if rest := b"".join([*parts, held]):
+        yield rest
+
+
+def not_utf8(error: UnicodeDecodeError, source: Source) -> UnicodeDecodeError:
+    """What a line says that cannot be decoded, with a cure."""
+    cure = _converted(source, "iconv -f latin1 -t utf-8")
+    error.reason += f"; it is not UTF-8, and if it is Latin-1, convert it: {cure}"
+    return error
+
+
+def ends_with_returns(beginning: bytes) -> bool:
+    r"""Whether the lines of a CSV file end with ``\r`` alone, as its first one that does not end within quotes."""
+    return _first_end(beginning) == b"\r"
+
+
+def _first_end(beginning: bytes) -> bytes | None:
+    r"""What a line of a CSV file ends with; None where that is not there yet, or might be half of ``\r\n``."""
+    found = re.search(rb"\r?\n|\r(?!\Z)", re.sub(rb'"[^"]*"?', b'"', beginning))
+    return found and found[0]
+
+
+def _first_bytes(file: BinaryIO, file_format: str) -> bytes:
+    text = b""
+    while len(text) < _LONGEST_BEGINNING and (chunk := file.read(_FIRST_BYTES)):
+        text += chunk
+        if _first_end(text) if file_format == "csv" else b"\n" in chunk:
+            break
+    return text
+
+
+def _refuse_other_kinds(source: Source, beginning: bytes) -> None:
+    for magic, (kind, extension, command) in _COMPRESSED.items():
+        if beginning.startswith(magic):
+            can_be_named = extension is not None and not pipes.is_pipe(source.path)
+            cure = f"give it the extension {extension}, or decompress" if can_be_named else "decompress"
+            raise ValueError(f"it is compressed ({kind}); {cure} it: {_converted(source, command)}")
+    if beginning.startswith(b"PAR1\x15"):
+        raise ValueError("it is a Parquet file; add --format parquet")
+    if beginning.startswith(_UTF_16) or (beginning[:2].count(0) == 1 and len(beginning) > 1):
+        raise ValueError(f"it is UTF-16, not UTF-8; convert it: {_converted(source, 'iconv -f UTF-16 -t UTF-8')}")
+    if source.format == "jsonl":
+        _refuse_json(source, beginning)
+
+
+def _refuse_json(source: Source, beginning: bytes) -> None:
+    text = beginning.lstrip()
+    if text.startswith(b"["):
+        command = f'python -c "{_ROWS_OF_ARRAY}"'
+        raise ValueError(f"it is one JSON array, not an object on each line; convert it: {_converted(source, command)}")
+    if re.match(rb"\{[ \t\r]*\n", text):
+        cure = _converted(source, "jq -c .")
+        raise ValueError(f"its JSON objects take several lines each, not one; convert it: {cure}")
+
+
+def _converted(source: Source, command: str) -> str:
+    """A command line that has a file, or what comes through a pipe, converted by a command."""
+    if pipes.is_pipe(source.path):
+        return f"... | {command} | headrace run - --format {source.format} ..."
+    commands = {extension: command for _, extension, command in _COMPRESSED.values()}
+    before = commands.get(os.path.splitext(source.path)[1])
+    path, extension = shlex.quote(source.path), "tsv" if source.delimiter == "\t" else source.format
+    return f"{f'{before} < {path} | {command}' if before else f'{command} < {path}'} > converted.{extension}"

@@ -1,0 +1,113 @@
+"""Values of Arrow as Python's, none of which loses a digit, the same ones whatever else is installed.
+
+Of types that count nanoseconds pyarrow gives pandas' values, cut ones, or an error. Here they are ``datetime``'s where
+they are whole microseconds, else their text as ISO 8601 has it, with nine digits of the fraction.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, time, timedelta
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import pyarrow
+import pyarrow.compute
+
+from headrace.jobs.durations import duration_text
+
+_TYPES = pyarrow.types
+_DAY = 86_400_000_000
+"""In microseconds."""
+
+
+def as_rows(batch: Any) -> list[dict[str, Any]]:
+    """The rows of a record batch."""
+    if all(map(_is_plain, batch.schema.types)):
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        return rows
+    names = batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*map(as_values, batch.columns), strict=True)]
+
+
+def as_values(column: Any) -> list[Any]:
+    """The values of an array.
+
+    Raises:
+        OverflowError: Python does not have one of them.
+    """
+    kind = column.type
+    if _is_plain(kind):
+        values: list[Any] = column.to_pylist()
+        return values
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return as_values(column.storage)
+    if _TYPES.is_dictionary(kind):
+        return as_values(column.dictionary_decode())
+    if _TYPES.is_struct(kind):
+        return _of_structs(column)
+    if _TYPES.is_map(kind):
+        lists = as_values(column.cast(pyarrow.list_(pyarrow.struct([kind.key_field, kind.item_field]))))
+        return [pairs and [tuple(pair.values()) for pair in pairs] for pairs in lists]
+    return _of_lists(column) if kind.num_fields else _of_times(column)
+
+
+@lru_cache(1000)
+def _is_plain(kind: Any) -> bool:
+    """Whether pyarrow gives the values of a type as they are."""
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return _is_plain(kind.storage_type)
+    if _TYPES.is_dictionary(kind):
+        return _is_plain(kind.value_type)
+    if kind.num_fields:
+        return all(_is_plain(kind.field(place).type) for place in range(kind.num_fields))
+    return not _TYPES.is_time(kind) and getattr(kind, "unit", None) != "ns"
+
+
+def _of_structs(column: Any) -> list[Any]:
+    names = [field.name for field in column.type]
+    rows = zip(*map(as_values, column.flatten()), strict=True)
+    valid = column.is_valid().to_pylist()
+    return [dict(zip(names, row, strict=True)) if is_valid else None for is_valid, row in zip(valid, rows, strict=True)]
+
+
+def _of_lists(column: Any) -> list[Any]:
+    values = iter(as_values(column.flatten()))
+    lengths = pyarrow.compute.list_value_length(column).to_pylist()
+    return [None if length is None else list(islice(values, length)) for length in lengths]
+
+
+def _of_times(column: Any) -> list[Any]:
+    """Of points and lengths of time, and times of day, for which pyarrow takes what is more than a day, too."""
+    kind = _in_microseconds(column.type)
+    rests: list[int] = [0] * len(column)
+    try:
+        whole = column.cast(kind)
+    except pyarrow.ArrowInvalid:  # digits would be lost
+        counts = column.cast(pyarrow.int64()).to_pylist()
+        whole = pyarrow.array([None if count is None else count // 1000 for count in counts], pyarrow.int64())
+        whole = whole.cast(kind)
+        rests = [0 if count is None else count % 1000 for count in counts]
+    if _TYPES.is_time(kind):
+        _refuse_more_than_a_day(whole)
+    return [_text(value, rest) if rest else value for value, rest in zip(whole.to_pylist(), rests, strict=True)]
+
+
+def _in_microseconds(kind: Any) -> Any:
+    if _TYPES.is_timestamp(kind):
+        return pyarrow.timestamp("us", kind.tz)
+    return pyarrow.time64("us") if _TYPES.is_time(kind) else pyarrow.duration("us")
+
+
+def _refuse_more_than_a_day(times: Any) -> None:
+    ends = pyarrow.compute.min_max(times.cast(pyarrow.int64()))
+    if (ends["min"].as_py() or 0) < 0 or (ends["max"].as_py() or 0) >= _DAY:
+        raise OverflowError("a time of day is not between 00:00 and 24:00")
+
+
+def _text(value: datetime | time | timedelta, nanoseconds: int) -> str:
+    """Of a value and fewer than 1,000 nanoseconds more."""
+    if isinstance(value, timedelta):
+        return duration_text(value, nanoseconds)
+    head, _, tail = value.isoformat(timespec="microseconds").partition(".")
+    return f"{head}.{tail[:6]}{nanoseconds:03}{tail[6:]}"

@@ -1,0 +1,376 @@
+"""The process that has a machine's models for all of a user's programs; ``python -m headrace.machine.manager``.
+
+One thread waits for clients, one serves each client, one loads each model. A connection is a lease: when it ends, for
+whatever reason, the client's share in its model ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import resource
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from headrace.core.clock import Clock, SystemClock
+from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
+from headrace.hosts.connection import HostFailure
+from headrace.hosts.orphans import namespace
+from headrace.hosts.system import take_back
+from headrace.hosts.thread_budget import ComputingPage
+from headrace.ipc.channel import Channel
+from headrace.machine.discovery import ManagerEndpoint
+from headrace.machine.lease import EndHost, JoinHost, LoadRequest, ModelGrant, Refused, StatusRequest
+from headrace.machine.shared_model import SharedModel
+from headrace.models.admission import Evict, Go, Held, Refuse, admit
+from headrace.models.memory import memory_available, memory_limit
+
+_FIRST_CLIENT_SECS = 10.0
+"""A manager that nobody has come to within this time ends."""
+_FAILURES = 1000
+"""How many failed loads are remembered, the latest."""
+_POLL_SECS = 0.1
+"""How often a client that waits for a model is looked after."""
+
+
+class _Entry:
+    """A model, and who uses it."""
+
+    def __init__(self, model: SharedModel) -> None:
+        self.model = model
+        self.leases = 0
+        self.linger_secs = 0.0
+        self.last_used_ns = 0
+
+
+class Manager:
+    """Serves clients until there are none, and no model lingers.
+
+    Args:
+        seat: where they come to.
+        clock: tells how long models linger.
+    """
+
+    def __init__(self, endpoint: ManagerEndpoint, clock: Clock | None = None) -> None:
+        self._endpoint = endpoint
+        self._clock: Clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._entries: dict[str, _Entry] = {}
+        self._clients: dict[Channel, _Entry | None] = {}
+        self._processes: dict[Channel, str] = {}
+        """Whose connection it is, of those that have ordered."""
+        self._loading: dict[_Entry, int | None] = {}
+        """How many bytes each load in progress is thought to take."""
+        self._peaks: dict[str, int] = {}
+        self._failures: dict[str, tuple[int, ModelGrant]] = {}
+        """When each model could not be loaded, and how it raised."""
+        self._leaving: dict[int, int] = {}
+        """How many bytes each model takes that is being dropped."""
+        self._started_ns = self._clock.time_ns()
+        self._had_clients = False
+        self._page = ComputingPage()
+
+    def run(self) -> None:
+        """Until the last client has left and the last model has lingered long enough."""
+        threading.Thread(target=self._welcome, name="welcomes clients", daemon=True).start()
+        while True:
+            with self._changed:
+                dropped = self._overdue()
+                if not dropped and self._is_idle():
+                    break
+                if not dropped:
+                    self._changed.wait(self._patience())
+            for entry in dropped:
+                self._drop(entry)
+        self._endpoint.remove()
+
+    # clients
+
+    def _welcome(self) -> None:
+        while self._endpoint.fileno() >= 0:
+            try:
+                channel = Channel(self._endpoint.accept())
+            except OSError:  # vacated; or too many files are open, which may pass
+                time.sleep(_POLL_SECS)
+                continue
+            with self._changed:
+                self._clients[channel] = None
+                self._had_clients = True
+            threading.Thread(target=self._serve, args=[channel], name="serves a client", daemon=True).start()
+
+    def _serve(self, channel: Channel) -> None:
+        try:
+            channel.send("welcome")
+            while True:
+                request, files = channel.receive()
+                self._answer(channel, request, files)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            pass
+        finally:
+            with self._changed:
+                entry = self._clients.pop(channel)
+                self._processes.pop(channel, None)
+                if entry is not None:
+                    entry.model.remove_sink(channel)
+                abandoned = self._release(entry)
+                self._count_computing()
+                self._changed.notify_all()
+            channel.close()
+            if abandoned is not None:
+                self._drop(abandoned)
+
+    def _answer(self, channel: Channel, request: Any, files: list[int]) -> None:
+        if isinstance(request, LoadRequest):
+            answer, attached = self._take(channel, request, files[0])
+            channel.send(answer, attached)
+        elif isinstance(request, StatusRequest):
+            channel.send(self.status())
+        else:
+            self._answer_about_host(channel, request)
+
+    def _answer_about_host(self, channel: Channel, request: JoinHost | EndHost) -> None:
+        entry = self._clients[channel]
+        if entry is None:
+            channel.send(Refused(HostStartError("a model", "it has not been ordered.")))
+        elif isinstance(request, EndHost):
+            channel.send(entry.model.reap(request.process, late=request.late))
+        else:
+            try:
+                joined, files = entry.model.join(request.number)
+            except HeadraceError as error:
+                channel.send(Refused(error))
+                return
+            try:
+                channel.send(joined, files)
+            finally:
+                for file in files:
+                    os.close(file)
+
+    # models
+
+    def _take(
+        self, channel: Channel, load_request: LoadRequest, sink: int
+    ) -> tuple[ModelGrant | HostFailure | Refused, list[int]]:
+        with self._changed:
+            failure = self._fresh_failure(load_request)
+            if failure is not None:
+                os.close(sink)
+                return failure, []
+            entry = self._entries.get(load_request.key)
+            is_first = entry is None
+            if entry is None:
+                entry = self._entries[load_request.key] = _Entry(SharedModel(load_request))
+                threading.Thread(
+                    target=self._load, args=[entry], name=f"loads {load_request.name}", daemon=True
+                ).start()
+            entry.leases += 1
+            entry.linger_secs = max(entry.linger_secs, load_request.linger_secs)
+            entry.model.add_sink(channel, sink)
+            self._clients[channel] = entry
+            self._processes[channel] = load_request.process
+            while entry.model.outcome is None:
+                self._changed.wait(_POLL_SECS)
+                if _has_left(channel):
+                    raise EOFError
+            outcome = entry.model.outcome
+            abandoned = None
+            if not entry.model.is_ready:
+                self._clients[channel] = None  # its sink is closed when all that is to go there has been written
+                abandoned = self._release(entry)
+            self._count_computing()
+        if abandoned is not None:
+            self._drop(abandoned)
+        if isinstance(outcome, ModelGrant):
+            outcome = outcome._replace(is_first=is_first)
+        file = entry.model.file
+        return outcome, [] if file is None or not entry.model.is_ready else [file, self._page.file]
+
+    def _fresh_failure(self, load_request: LoadRequest) -> ModelGrant | None:
+        """What another client was told a moment ago whose model could not be loaded."""
+        when, told = self._failures.get(load_request.key, (0, None))
+        is_fresh = (
+            self._clock.time_ns() - when < load_request.fresh_secs * 1e9 and load_request.key not in self._entries
+        )
+        return told if is_fresh else None
+
+    def _count_computing(self) -> None:
+        computing = {
+            self._processes[channel]
+            for channel, entry in self._clients.items()
+            if entry is not None and entry.model.file is not None
+        }
+        self._page.write(len(computing))
+
+    def _load(self, entry: _Entry) -> None:
+        model, key = entry.model, entry.model.load_request.key
+        outcome: ModelGrant | HostFailure | Refused
+        try:
+            need = max(self._peaks.get(key, 0), model.load_request.at_least or 0) or None
+            refusal = self._await_room(entry, need)
+            if refusal:
+                raise ModelMemoryError(model.load_request.name, refusal)
+            outcome = model.load(lambda more: self._await_room(entry, more))
+        except HeadraceError as error:
+            outcome = Refused(error)
+        except Exception as error:  # whatever it is, clients must not wait for ever
+            lines = traceback.format_exc().splitlines()
+            outcome = Refused(HostStartError(model.load_request.name, f"{error!r}.", lines))
+        with self._changed:
+            self._loading.pop(entry, None)
+            if model.peak:
+                self._peaks[key] = model.peak
+            model.outcome = outcome
+            self._failures.pop(key, None)
+            if isinstance(outcome, ModelGrant) and not outcome.is_loaded:
+                self._failures[key] = self._clock.time_ns(), outcome._replace(is_first=False)
+                for oldest in list(self._failures)[:-_FAILURES]:
+                    del self._failures[oldest]
+            has_failed = not model.is_ready and self._forget(entry)  # whoever comes now has it loaded anew
+            is_forgotten = self._entries.get(key) is not entry
+            self._changed.notify_all()
+        if has_failed:
+            self._drop(entry)
+        elif is_forgotten:
+            model.close()  # again, should it have been closed before it had all that it has now
+
+    def _await_room(self, loading: _Entry, need: int | None) -> str | None:
+        """Until the model may be loaded; returns why it may not be, if so."""
+        while True:
+            with self._changed:
+                self._loading.pop(loading, None)
+                leaving = sum(self._leaving.values())
+                needs = list(self._loading.values())
+                verdict = admit(need, self._held(), needs, memory_available(), memory_limit(), leaving=leaving)
+                if isinstance(verdict, Go):
+                    self._loading[loading] = need
+                    return None
+                if isinstance(verdict, Refuse):
+                    if not self._somebody_is_leaving():
+                        return verdict.reason
+                    self._changed.wait(_POLL_SECS)
+                    continue
+                evicted = [self._entries[idle] for idle in verdict.keys] if isinstance(verdict, Evict) else []
+                for entry in evicted:
+                    self._forget(entry)
+                if not evicted:
+                    self._changed.wait()
+            for entry in evicted:
+                self._drop(entry)
+
+    def _somebody_is_leaving(self) -> bool:
+        """Whether a client has left whose share has not ended yet: what refuses a model may be about to go."""
+        return any(entry is not None and _has_left(channel) for channel, entry in self._clients.items())
+
+    def _held(self) -> list[Held]:
+        return [
+            Held(key, entry.model.nbytes, entry.leases, entry.last_used_ns / 1e9)
+            for key, entry in self._entries.items()
+            if entry.model.is_ready
+        ]
+
+    def _release(self, entry: _Entry | None) -> _Entry | None:
+        """Ends a lease; returns the entry if it is to be dropped at once."""
+        if entry is None:
+            return None
+        entry.leases -= 1
+        entry.last_used_ns = self._clock.time_ns()
+        if entry.leases or (entry.model.is_ready and entry.linger_secs > 0):
+            return None
+        return entry if self._forget(entry) else None
+
+    def _forget(self, entry: _Entry) -> bool:
+        """Has no new client get it; it is yet to be dropped. False: it is forgotten already."""
+        key = entry.model.load_request.key
+        if self._entries.get(key) is not entry:
+            return False
+        del self._entries[key]
+        self._leaving[id(entry)] = entry.model.nbytes
+        return True
+
+    def _drop(self, entry: _Entry) -> None:
+        try:
+            entry.model.close()
+        finally:
+            with self._changed:
+                del self._leaving[id(entry)]
+                self._changed.notify_all()
+
+    # the end
+
+    def _overdue(self) -> list[_Entry]:
+        now = self._clock.time_ns()
+        overdue = [entry for entry in self._entries.values() if not entry.leases and self._due(entry) <= now]
+        return [entry for entry in overdue if self._forget(entry)]
+
+    @staticmethod
+    def _due(entry: _Entry) -> float:
+        return entry.last_used_ns + entry.linger_secs * 1e9
+
+    def _is_idle(self) -> bool:
+        if self._entries or self._clients or self._leaving:
+            return False
+        return self._had_clients or self._clock.time_ns() - self._started_ns > _FIRST_CLIENT_SECS * 1e9
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due."""
+        if not self._had_clients:
+            return _FIRST_CLIENT_SECS
+        due = [self._due(entry) for entry in self._entries.values() if not entry.leases]
+        return max(0.0, (min(due) - self._clock.time_ns()) / 1e9) if due else None
+
+    def status(self) -> dict[str, Any]:
+        """What there is, for people to read: plain values only."""
+        with self._changed:
+            models = [_described(entry) for entry in self._entries.values()]
+            return {
+                "process": os.getpid(),
+                "namespace": namespace(),
+                "clients": len(self._clients),
+                "models": models,
+            }
+
+
+def _described(entry: _Entry) -> dict[str, Any]:
+    model = entry.model
+    grant = model.outcome if isinstance(model.outcome, ModelGrant) else None
+    return {
+        "name": model.load_request.name,
+        "key": model.load_request.key,
+        "state": "ready" if model.is_ready else "loading" if model.outcome is None else "failed",
+        "mapped": grant is not None and grant.arena is not None,
+        "reason": grant.reason if grant else "",
+        "bytes": model.nbytes,
+        "clients": entry.leases,
+        "hosts": model.processes,
+        "linger_secs": entry.linger_secs,
+    }
+
+
+def _has_left(channel: Channel) -> bool:
+    poll = select.poll()
+    poll.register(channel.fileno(), getattr(select, "POLLRDHUP", 0))
+    return bool(poll.poll(0))
+
+
+def main() -> None:
+    """Takes as arguments the runtime directory, the seat's name, the descriptors of its lock and its socket, an offer.
+
+    The offer is that of a host which has started this process, for ``take_back``.
+    """
+    directory, name, lock, listening, offer = sys.argv[1:]
+    take_back(int(offer))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    Manager(ManagerEndpoint.inherited(directory, name, int(lock), int(listening))).run()
+
+
+if __name__ == "__main__":
+    main()

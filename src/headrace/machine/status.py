@@ -1,0 +1,228 @@
+"""What there is on this machine for this user: managers, their models and hosts, and what nobody has cleaned up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+from headrace.hosts.orphans import end_orphans, marked, namespace
+from headrace.ipc.channel import Channel
+from headrace.machine.discovery import find, find_or_launch, is_free, manager_names, runtime_directory
+from headrace.machine.lease import StatusRequest
+from headrace.models.memory import memory_of
+
+_PATIENCE_SECS = 2.0
+"""A manager answers in a millisecond, one that is stopped never does."""
+_LAST_SECS = 2.0
+"""For processes that have been killed."""
+_POLL_SECS = 0.01
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """A process and its memory."""
+
+    process: int
+    pss: int | None
+    """Its own share of memory, in bytes: pages that it shares with others count in proportion. None: not known."""
+    private: int | None
+    """Bytes of pages that no other process has."""
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """A model, as its manager has it."""
+
+    name: str
+    state: str
+    """``ready``, ``loading`` or ``failed``."""
+    nbytes: int
+    mapped: bool
+    """Whether worker processes map its weights, or its hosts do."""
+    reason: str
+    """Why not, if so."""
+    clients: int
+    hosts: tuple[ProcessState, ...]
+    linger_secs: float
+    """How long it stays when nobody uses it any more."""
+
+
+@dataclass(frozen=True)
+class ManagerState:
+    """A manager that has answered."""
+
+    endpoint: str
+    process: ProcessState
+    clients: int
+    """Whoever has asked for this not counted."""
+    models: tuple[ModelState, ...]
+    helpers: tuple[ProcessState, ...]
+    """Processes that fork its hosts, or that its hosts have started."""
+
+
+@dataclass(frozen=True)
+class SilentManager:
+    """A seat from which nothing can be learnt."""
+
+    endpoint: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """All that there is."""
+
+    directory: str
+    problem: str
+    """Why the runtime directory cannot be used; empty: it can."""
+    managers: tuple[ManagerState, ...]
+    silent: tuple[SilentManager, ...]
+    own_hosts: Mapping[int, tuple[ProcessState, ...]]
+    """Hosts of processes that share no model, and what forks them, by their owner's process id."""
+    stale: tuple[str, ...]
+    """Seats of which only files are left."""
+    orphans: tuple[ProcessState, ...]
+    """Hosts whose owner was killed."""
+
+    @property
+    def leftovers(self) -> int:
+        """How many things nobody will clean up by themselves."""
+        return len(self.stale) + len(self.orphans)
+
+
+def machine_status() -> MachineState:
+    """Looks at everything; changes nothing, and takes some seconds at most for each manager that does not answer."""
+    try:
+        directory, problem = runtime_directory(make=False), ""
+    except ConfigurationError as error:
+        directory, problem = "", str(error)
+    found = [_look(directory, name) for name in manager_names(directory)] if directory else []
+    managers = tuple(one for one in found if isinstance(one, ManagerState))
+    known = {manager.process.process for manager in managers}
+    own_hosts: dict[int, list[ProcessState]] = defaultdict(list)
+    orphans = []
+    for process, owner, is_orphan in marked():
+        if is_orphan:
+            orphans.append(_process(process))
+        elif owner not in known:
+            own_hosts[owner].append(_process(process))
+    return MachineState(
+        directory,
+        problem,
+        managers,
+        tuple(one for one in found if isinstance(one, SilentManager)),
+        {owner: tuple(hosts) for owner, hosts in own_hosts.items()},
+        tuple(one for one in found if isinstance(one, str)),
+        tuple(orphans),
+    )
+
+
+def clean(state: MachineState) -> None:
+    """Removes the files and ends the processes that are left over; what somebody uses by now stays."""
+    for name in state.stale:
+        _clear(state.directory, name)
+    if state.orphans:
+        end_orphans()
+        deadline = time.monotonic() + _LAST_SECS
+        while any(one.is_orphan for one in marked()) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECS)
+
+
+def _look(directory: str, name: str) -> ManagerState | SilentManager | str | None:
+    """What is at a seat; its name alone, if only files are; None: nothing any more."""
+    deadline = time.monotonic() + _PATIENCE_SECS
+    while True:
+        try:
+            connection = find(directory, name, _PATIENCE_SECS)
+        except (OSError, ConfigurationError) as error:
+            return SilentManager(name, str(error))
+        if connection is None and is_free(directory, name):
+            return name if name in manager_names(directory) else None
+        state = None if connection is None else _state(name, Channel(connection))
+        if state is not None:
+            return state
+        if time.monotonic() > deadline:
+            return SilentManager(name, "a manager is about to start there, or to end.")
+        time.sleep(_POLL_SECS)
+
+
+def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:
+    """What a manager says; None: it leaves."""
+    greeted = False
+    try:
+        channel.receive(_PATIENCE_SECS)
+        greeted = True
+        return _understood(name, _ask(channel))
+    except TimeoutError:
+        return SilentManager(name, f"the manager has not answered within {_PATIENCE_SECS:g} s; is it stopped?")
+    except Exception as error:  # another version's pickles may raise anything here
+        if not greeted and isinstance(error, EOFError | ConnectionError):
+            return None
+        problem = f"{type(error).__name__}: {error}".rstrip(": ")
+        return SilentManager(
+            name, f"the manager cannot be understood; is it of another version of Headrace? ({problem})"
+        )
+    finally:
+        channel.close()
+
+
+def _ask(channel: Channel) -> Any:
+    channel.send(StatusRequest())
+    answer, files = channel.receive(_PATIENCE_SECS)
+    for file in files:
+        os.close(file)
+    return answer
+
+
+def _understood(name: str, answer: dict[str, Any]) -> ManagerState:
+    """A manager's answer; what another version does not say is not known, what it says besides is left out."""
+    process = int(answer["process"])
+    is_here = answer.get("namespace") == namespace()
+    measure = _process if is_here else _unmeasured
+    models = tuple(_model(model, measure) for model in answer["models"])
+    hosts = {host.process for model in models for host in model.hosts}
+    helpers = [one.process for one in marked() if is_here and one.owner == process and one.process not in hosts]
+    return ManagerState(name, measure(process), answer["clients"] - 1, models, tuple(map(measure, helpers)))
+
+
+def _model(answer: dict[str, Any], measure: Callable[[int], ProcessState]) -> ModelState:
+    return ModelState(
+        str(answer["name"]),
+        str(answer["state"]),
+        int(answer.get("bytes", 0)),
+        bool(answer.get("mapped")),
+        str(answer.get("reason", "")),
+        int(answer.get("clients", 0)),
+        tuple(map(measure, answer.get("hosts", ()))),
+        float(answer.get("linger_secs", 0)),
+    )
+
+
+def _process(number: int) -> ProcessState:
+    usage = memory_of(number)
+    return ProcessState(number, usage and usage.pss, usage and usage.private)
+
+
+def _unmeasured(number: int) -> ProcessState:
+    """Of another PID namespace: here its number is another process's."""
+    return ProcessState(number, None, None)
+
+
+class _Unwanted(Exception):
+    """Instead of a manager for a seat."""
+
+
+def _clear(directory: str, name: str) -> None:
+    """Takes a seat and leaves it, which removes its files; does nothing if somebody else has it meanwhile."""
+    with contextlib.suppress(_Unwanted, TimeoutError, ConfigurationError):
+        find_or_launch(directory, name, _decline, _PATIENCE_SECS).close()
+
+
+def _decline(_lock: int, _listening: int) -> None:
+    raise _Unwanted

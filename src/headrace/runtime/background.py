@@ -1,0 +1,134 @@
+"""A worker's second thread, on which models compute while the bundle's thread goes on."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+from headrace.core.events import BatchCompleted, Event, HandlerMetric
+from headrace.core.result import Outcome, Predictions
+from headrace.runtime.engine_metrics import EngineMetrics
+from headrace.runtime.overlap import AdaptiveOverlap, OverlapPolicy
+from headrace.runtime.plan import ONLY
+from headrace.runtime.queues import AnyBatch
+from headrace.runtime.steps import ModelAccess, Steps
+
+
+class _Log(list[Event | Predictions]):
+    """What happens on the second thread, in order; predictions stand where they are to be postprocessed."""
+
+    on_event = list.append
+
+
+class _Untimed:
+    """A worker's models; what a call takes beside another thread's work is kept from the choice of the batch size."""
+
+    def __init__(self, worker: ModelAccess) -> None:
+        self._worker = worker
+        self.spec, self.plan, self.session, self.model = worker.spec, worker.plan, worker.session, worker.model
+
+    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
+        """See ``VersionedModels``."""
+        predictions, event, _ = self._worker.run(name, model, elements)
+        return predictions, event, math.nan
+
+
+class _BackgroundSteps(Steps):
+    """Leaves postprocessing, which is the user's code, to the bundle's thread."""
+
+    def __init__(self, worker: ModelAccess, log: _Log) -> None:
+        super().__init__(worker, log)
+        self._log = log
+
+    def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
+        """Not yet."""
+        predictions = Predictions(tags, values)
+        self._log.append(predictions)
+        return [predictions]
+
+
+class BackgroundBatch(NamedTuple):
+    """A batch on the second thread."""
+
+    name: Any
+    size: int
+    log: _Log
+    future: Future[list[Outcome]]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its outcomes are there."""
+        return self.future.done()
+
+
+class BackgroundExecutor:
+    """Runs batches one after the other; its thread starts with the first one. To be used by the worker's thread.
+
+    Args:
+        worker: has the models.
+        policy: says which batches are to run here.
+    """
+
+    in_flight = 2
+    """How many batches may be on their way: one that runs, and one that waits for it."""
+
+    def __init__(self, worker: ModelAccess, policy: OverlapPolicy | None = None) -> None:
+        self._models = _Untimed(worker)
+        self._executor: ThreadPoolExecutor | None = None
+        self._process = 0
+        """Whose thread it is."""
+        self._recorders: EngineMetrics | None = None
+        self.on_their_way = 0
+        """How many batches are."""
+        self.policy: OverlapPolicy = policy or AdaptiveOverlap()
+
+    def submit(self, name: Any, batch: AnyBatch) -> BackgroundBatch:
+        """Has a batch run, with the context variables that the caller sees."""
+        if self._executor is None or self._process != os.getpid():  # a fork has no threads but its own
+            self._process = os.getpid()
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-model")
+            self._recorders = EngineMetrics()
+        log = _Log()
+        future = self._executor.submit(contextvars.copy_context().run, self._run, name, batch, log)
+        self.on_their_way += 1
+        return BackgroundBatch(name, batch.total, log, future)
+
+    def collect(self, task: BackgroundBatch, steps: Steps) -> list[Outcome]:
+        """Waits for a batch; tells what happened, and postprocesses, as if all had been done by ``steps``.
+
+        Raises:
+            Exception: whatever ``steps`` would have raised.
+        """
+        wait([task.future])
+        self.on_their_way -= 1
+        processed: dict[int, list[Outcome]] = {}
+        for one in task.log:
+            if isinstance(one, Predictions):
+                processed[id(one)] = steps.postprocess(one.tags, one.values, task.name)
+            else:
+                steps.tell(one)
+        return [part for outcome in task.future.result() for part in processed.get(id(outcome), [outcome])]
+
+    def clear(self) -> None:
+        """Drops what a bundle has left that was given up, once the batch that runs has ended."""
+        if self.on_their_way:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the thread, once the batch that runs has ended."""
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=True)
+        self._executor, self.on_their_way = None, 0
+
+    def _run(self, name: Any, batch: AnyBatch, log: _Log) -> list[Outcome]:
+        records: list[HandlerMetric] = []
+        try:
+            assert self._recorders is not None
+            with self._recorders.recording(process_wide=False) as records:
+                return _BackgroundSteps(self._models, log).run(name, batch)
+        finally:
+            log.extend(records)

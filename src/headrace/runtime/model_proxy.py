@@ -1,0 +1,86 @@
+"""One of the models by key that lives in the machine's hosts: a handler calls it from here as if it were here."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from headrace.core.answer import SKIP
+from headrace.core.errors import HostDiedError
+from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
+from headrace.failures.overruns import overrun
+from headrace.hosts.connection import HostFailure
+from headrace.ipc.exceptions import with_traceback_of
+from headrace.runtime.host_executor import Done, Elsewhere, Work
+from headrace.runtime.hosted_models import Answer, HostedModels
+from headrace.runtime.session import ModelProxy
+
+_COUNTED_HERE = (BatchCompleted, BatchFailed, ElementsSkipped)
+
+
+class HostOutOfMemoryError(HostDiedError, MemoryError):
+    """A host died since there was too little memory: with fewer elements it may not."""
+
+
+class HostedModelProxy(ModelProxy):
+    """Stands for the model; whoever forgets it leaves the hosts.
+
+    Args:
+        name: of the model.
+        models: the way to it.
+        tell: is told of what happens there, but for the batch, which is counted here.
+        elsewhere: a context for what the hosts do.
+    """
+
+    def __init__(
+        self, name: Any, models: HostedModels, tell: Callable[[Iterable[Event]], None], elsewhere: Elsewhere
+    ) -> None:
+        self._name = name
+        self._models = models
+        self._tell = tell
+        self._elsewhere = elsewhere
+
+    def run(self, examples: Sequence[Any]) -> list[Any]:
+        """See ``ModelProxy``. What a host dies of is tried once more: an outsider may have killed it."""
+        work, rows = Work(self._name, infer=True), [(self._name, example) for example in examples]
+        with self._elsewhere():
+            answer, predictions = self._models.ask(work, rows)
+            if isinstance(answer, HostFailure):
+                answer, predictions = self._lost(answer, work, rows)
+        if isinstance(answer, HostFailure):
+            raise self._error(answer, len(rows))
+        if not isinstance(answer, Done):
+            raise with_traceback_of(*answer.caught)
+        for _, seconds in answer.observations:
+            self._models.note_call(self._name, seconds)
+        self._tell(event for event in answer.events if not isinstance(event, _COUNTED_HERE))
+        answers: list[Any] = [SKIP] * len(rows)
+        for place, (_, prediction) in zip(answer.tags, predictions, strict=True):
+            answers[place] = prediction
+        return answers
+
+    def parts(self, count: int) -> int:
+        """See ``ModelProxy``."""
+        return self._models.parts_after_timeout(self._name, count)
+
+    def _lost(self, host_failure: HostFailure, work: Work, rows: list[Any]) -> Answer:
+        self._tell([HostLost(str(self._name), host_failure.timed_out, host_failure.ending)])
+        if host_failure.timed_out or host_failure.out_of_memory:
+            return host_failure, []
+        answer, predictions = self._models.ask(work, rows)
+        if isinstance(answer, HostFailure):
+            self._tell([HostLost(str(self._name), answer.timed_out, answer.ending)])
+        return answer, predictions
+
+    @staticmethod
+    def _error(host_failure: HostFailure, count: int) -> Exception:
+        text = f"the host {host_failure.ending} while it was running inference on {count} elements."
+        died = HostOutOfMemoryError if host_failure.out_of_memory else HostDiedError
+        error = overrun(text) if host_failure.timed_out else died(text)
+        vars(error)["retryable"] = False  # this has been done, or would be too dear
+        return error
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter may be ending
+            self._models.close()

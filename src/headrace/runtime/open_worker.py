@@ -1,0 +1,29 @@
+"""Opens a worker for a thread: over models of this process, mapped from the machine's memory, or in hosts."""
+
+from __future__ import annotations
+
+from headrace.runtime.session import close_session, open_session
+from headrace.runtime.spec import SessionSpec
+from headrace.runtime.worker import AnyWorker, Worker
+
+
+def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:
+    """A worker for this thread, of the kind that the session asks for.
+
+    Raises:
+        Exception: the model cannot be loaded, or no host can be had.
+    """
+    if not spec.lives_elsewhere:
+        return Worker(spec, metrics_namespace)
+    # Not every system has what these need.
+    from headrace.runtime.hosted_models import HostedModels  # noqa: PLC0415 - as above
+    from headrace.runtime.hosted_worker import HostedWorker  # noqa: PLC0415 - as above
+    from headrace.runtime.placement import place_models  # noqa: PLC0415 - as above
+
+    session = open_session(spec)
+    try:
+        models = session.shared(lambda: place_models(spec, session.tell))
+        kind = HostedWorker if isinstance(models, HostedModels) else Worker
+        return kind(spec, metrics_namespace)
+    finally:
+        close_session(session)

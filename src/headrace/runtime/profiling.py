@@ -1,0 +1,374 @@
+"""Finds out what a handler needs on this machine: loads its models as a pipeline would that shares them, and times."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from headrace.core.config import BatchingConfig, PlacementConfig
+from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
+from headrace.core.events import Event, ModelLoaded
+from headrace.core.result import Skipped
+from headrace.hosts.connection import HostFailure
+from headrace.hosts.system import allowed_cores
+from headrace.ipc.exceptions import with_traceback_of
+from headrace.models.memory import memory_available, memory_limit
+from headrace.runtime.host_executor import Done, Work
+from headrace.runtime.placement import AcquiredModel, acquire, attached, in_machines_hosts, load_error
+from headrace.runtime.placement_choice import Choice, choose
+from headrace.runtime.plan import Plan
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.runtime.session import Loaded, ModelSource, close_session, open_session
+from headrace.runtime.spec import SessionSpec
+from headrace.runtime.steps import Operations
+from headrace.runtime.worker import Worker
+
+_STEP = 8
+_LARGEST = 4096
+"""Elements; larger batches cost hardly less for each."""
+_LONG_SECS = 1.0
+"""A batch that takes so long is the last one that is tried."""
+_ENOUGH_SECS = 0.3
+"""For all calls of one size, unless fewer than a few."""
+_FEWEST_CALLS = 3
+_MOST_ROWS = 20_000
+"""Looked at for elements of one model."""
+
+
+class Cost(NamedTuple):
+    """What batches of one size take."""
+
+    size: int
+    seconds: float
+    """Of one batch, in the median; the first call of all is not counted."""
+    calls: int
+
+
+@dataclass(frozen=True)
+class ModelFindings:
+    """What there is to say of one model."""
+
+    name: str
+    """Empty where there is only one."""
+    load_seconds: float | None
+    """Within ``load_model``; None: not known."""
+    ready_seconds: float
+    """Until it was ready for others: with the start of processes, imports, and the way into shared memory."""
+    peak: int | None
+    """Bytes of the process that loaded it, at most, imports included."""
+    nbytes: int
+    """Of the model: in shared memory, or of the host that has it."""
+    reason: str
+    """Why its weights cannot be mapped; empty: they can."""
+    attach_seconds: float | None = None
+    """Until a process that has imported everything has mapped it; None: it cannot be."""
+    first_attach_seconds: float | None = None
+    """The same with the imports that this process had not done yet."""
+    private: int | None = None
+    """Bytes that each process has for itself once it has mapped the model."""
+    costs: tuple[Cost, ...] = ()
+    trouble: str = ""
+    """Why no (larger) batches were measured, if something went wrong."""
+
+    @property
+    def mapped(self) -> bool:
+        """Whether processes can map its weights."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a handler needs on this machine."""
+
+    handler: str
+    default: str
+    """The placement where the user says nothing: as the handler asks for."""
+    copies: int
+    """How many hosts the handler asks for."""
+    cores: int
+    memory_limit: int
+    """Bytes that there are for all processes."""
+    memory_available: int
+    """Bytes that could be allocated before anything was loaded."""
+    models: tuple[ModelFindings, ...]
+    processes: int
+    choice: Choice
+    """What ``placement="auto"`` chooses, for a process for each core."""
+    routed: bool
+    """Whether there is a model for each key; the machine then has one of each whatever ``"auto"`` would choose."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of one copy of everything."""
+        return sum(model.nbytes for model in self.models)
+
+    @property
+    def copy_each(self) -> int:
+        """Bytes for as many processes as asked about with a copy each."""
+        return self.nbytes * self.processes
+
+    @property
+    def copy_per_machine(self) -> int:
+        """Bytes for as many processes with what can be shared shared."""
+        return sum(self._shared(model) for model in self.models)
+
+    @property
+    def asked_choice(self) -> Choice:
+        """What the rule of ``"auto"`` says of as many processes as asked about."""
+        return choose(self.nbytes, self.processes, self.choice.free)
+
+    def _shared(self, model: ModelFindings) -> int:
+        if model.mapped:
+            return model.nbytes + (model.private or 0) * (self.copies if self.copies > 1 else self.processes)
+        return model.nbytes * self.copies
+
+
+def subject(
+    handler: Any, inference_args: dict[str, Any] | None = None, batching: BatchingConfig | None = None
+) -> SessionSpec:
+    """What is to be examined: a handler as a transform of ``placement="machine"`` has it.
+
+    Args:
+        handler: a model handler.
+        inference_args: extra arguments for the model's call.
+        batching: replaces what the handler asks for; no larger batches are tried.
+
+    Raises:
+        ConfigurationError: something is wrong with the arguments, or models cannot be shared here.
+        Exception: the handler refuses the inference arguments.
+    """
+    placement = PlacementConfig("machine", linger_secs=0)
+    spec = prepare(handler, InferenceRequest(inference_args, placement=placement, batching=batching))
+    if spec.plan.remote:
+        raise ConfigurationError(f"{spec.plan.name} sends requests to an endpoint; it has no model on this machine.")
+    return spec
+
+
+def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, processes: int | None = None) -> Profile:
+    """Loads models one after the other, and lets go of them.
+
+    Args:
+        spec: from ``subject``.
+        rows: elements, read as far as they are needed, and used again if there are few; None: no batches are measured.
+        processes: how many the figures shall be for; by default one for each core.
+
+    Raises:
+        Exception: a model cannot be loaded.
+    """
+    plan, available = spec.plan, memory_available()
+    plan.handler.set_environment_vars()  # as a worker does before anything else
+    elements = None if rows is None else _Elements(spec, rows)
+    models = tuple(_profiled(spec, name, elements) for name in plan.models)
+    cross_bundle = any(model.share_model_across_processes() for model in plan.models.values())
+    return Profile(
+        plan.name,
+        "machine" if cross_bundle or spec.copies > 1 else "process",
+        spec.copies,
+        allowed_cores(),
+        memory_limit(),
+        available,
+        models,
+        processes or allowed_cores(),
+        choose(sum(model.nbytes for model in models), allowed_cores(), available),
+        plan.routed,
+    )
+
+
+def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> ModelFindings:
+    """Of one model; it is gone afterwards."""
+    spec = replace(spec, copies=1)
+    events: list[Event] = []
+    started = time.perf_counter()
+    acquired = acquire(spec, name, events.extend)
+    ready_seconds = time.perf_counter() - started
+    if isinstance(acquired, HostFailure):
+        raise load_error(spec, acquired)
+    load_seconds = next((event.seconds for event in events if isinstance(event, ModelLoaded)), None)
+    findings = ModelFindings(
+        spec.plan.label(name), load_seconds, ready_seconds, acquired.peak, acquired.nbytes, acquired.reason
+    )
+    with ExitStack() as stack:
+        stack.callback(acquired.give_back)
+        if acquired.file is None:
+            return _measured(findings, _Hosted(spec, name, acquired), name, elements)
+        findings, loaded = _mapped(findings, acquired)
+        return _measured(findings, _InProcess(spec, name, loaded), name, elements)
+
+
+def _mapped(findings: ModelFindings, acquired: AcquiredModel) -> tuple[ModelFindings, Loaded]:
+    """Maps it twice: the first time modules may be imported, too, which is no part of what every process pays."""
+    loaded, first_seconds, private = attached(acquired)
+    seconds = first_seconds
+    if private < memory_available() // 2:
+        _, seconds, private = attached(acquired)  # while the first is there, lest its memory be used again
+    findings = replace(findings, attach_seconds=seconds, first_attach_seconds=first_seconds, private=private)
+    return findings, loaded
+
+
+class _InProcess:
+    """A model in this process."""
+
+    def __init__(self, spec: SessionSpec, name: Any, loaded: Loaded) -> None:
+        self._name = name
+        session = open_session(spec)
+        try:
+            session.shared(lambda: _Given(loaded))
+            self._worker = Worker(spec)
+        finally:
+            close_session(session)
+
+    def run(self, elements: list[Any]) -> None:
+        """One batch."""
+        with self._worker.model(self._name) as model:
+            self._worker.run(self._name, model, elements)
+
+    def close(self) -> None:
+        """Lets go of it."""
+        self._worker.close()
+
+
+class _Given(ModelSource):
+    """The model that is here already."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded: Loaded | None = loaded
+
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
+        return self._loaded
+
+    def close(self) -> None:
+        self._loaded = None
+
+
+class _Hosted:
+    """A model in a host of the machine's."""
+
+    def __init__(self, spec: SessionSpec, name: Any, acquired: AcquiredModel) -> None:
+        self._name = name
+        self._models = in_machines_hosts(spec, lambda _: None, acquired)
+
+    def run(self, elements: list[Any]) -> None:
+        """One batch, there and back."""
+        answer, _ = self._models.ask(Work(self._name, infer=True, weight=len(elements)), elements)
+        if isinstance(answer, HostFailure):
+            raise HostDiedError(f"the host {answer.ending} while it computed.")
+        if not isinstance(answer, Done):
+            raise with_traceback_of(*answer.caught)
+
+    def close(self) -> None:
+        """Leaves it."""
+        self._models.close()
+
+
+class _Elements:
+    """Preprocessed elements, for each model its own; read as far as they are asked for."""
+
+    def __init__(self, spec: SessionSpec, rows: Iterable[Any]) -> None:
+        self._plan: Plan = spec.plan
+        self._rows = iter(rows)
+        self._operations = Operations(catching(spec, Exception), _Nobody())
+        self._found: dict[Any, list[Any]] = defaultdict(list)
+        self._read = 0
+        self.trouble = ""
+        """What went wrong with the first element with which something did."""
+
+    def largest(self, name: Any) -> int:
+        """How many there may be in a batch of that model."""
+        batching = self._plan.batching_of(name)
+        if self._plan.prebatched:
+            return 1
+        return _LARGEST if batching.sizes_are_weights else min(_LARGEST, batching.max_batch_size)
+
+    def take(self, name: Any, count: int) -> list[Any]:
+        """So many; the same ones again and again if there are fewer. Empty: there are none."""
+        found = self._found[name]
+        while len(found) < count and self._read < _MOST_ROWS and self._add():
+            pass
+        return (found * -(-count // len(found)))[:count] if found else []
+
+    def _add(self) -> bool:
+        """Reads one more; whether there was one."""
+        for row in self._rows:
+            self._read += 1
+            element, outcome = self._operations.preprocess(row, None)
+            if isinstance(outcome, Skipped):
+                continue
+            try:
+                if outcome is not None:
+                    raise outcome.error
+                name = self._plan.handler.cohort(element[0]) if self._plan.routed else next(iter(self._plan.models))
+            except Exception as error:
+                self.trouble = self.trouble or f"no row can be preprocessed: {as_type_name(error)}: {error}"
+                continue
+            self._found[name].append(element)
+            return True
+        return False
+
+
+class _Nobody:
+    """An observer that does not care."""
+
+    def on_event(self, event: Event) -> None:
+        pass
+
+
+def _measured(
+    findings: ModelFindings, model: _InProcess | _Hosted, name: Any, elements: _Elements | None
+) -> ModelFindings:
+    costs: list[Cost] = []
+    trouble = ""
+    with closing(model):
+        if elements is None:
+            return findings
+        try:
+            costs.extend(measure(model.run, lambda size: elements.take(name, size), elements.largest(name)))
+        except Exception as error:
+            trouble = f"{as_type_name(error)}: {error}"
+    if not (costs or trouble):
+        trouble = elements.trouble or "no row is for this model."
+    return replace(findings, costs=tuple(costs), trouble=trouble)
+
+
+def measure(
+    run: Callable[[list[Any]], None],
+    give: Callable[[int], list[Any]],
+    largest: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Cost]:
+    """Times batches of 1, 8, 64, ... elements, until one takes a second or is the largest.
+
+    Args:
+        run: the model's call; the first one is not counted.
+        give: gives so many elements; none: there are none.
+        largest: elements of a batch.
+        clock: seconds.
+
+    Raises:
+        Exception: whatever ``run`` raises.
+    """
+    size = 1
+    if batch := give(size):
+        run(batch)
+    while batch:
+        seconds: list[float] = []
+        while not _suffice(seconds):
+            started = clock()
+            run(batch)
+            seconds.append(clock() - started)
+        cost = Cost(size, statistics.median(seconds), len(seconds))
+        yield cost
+        if size == largest or cost.seconds >= _LONG_SECS:
+            return
+        size = min(size * _STEP, largest)
+        batch = give(size)
+
+
+def _suffice(seconds: list[float]) -> bool:
+    """Whether a size has been timed often enough."""
+    total = sum(seconds)
+    return total >= _LONG_SECS or (total >= _ENOUGH_SECS and len(seconds) >= _FEWEST_CALLS)

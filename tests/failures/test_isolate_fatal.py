@@ -1,0 +1,356 @@
+"""What is tried after each kind of loss, and in which order; each rule with the attempts that it costs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from headrace.core.result import Stage
+from headrace.failures.isolate_fatal import (
+    LETHAL_IN_A_ROW,
+    LETHAL_PROBES,
+    TIMEOUTS_BORNE,
+    InjectedFailure,
+    LostBatch,
+    isolate_fatal,
+    parts_after_timeout,
+)
+
+PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
+
+
+def died(stage=RUN, position=None, index=0):
+    return LostBatch(RuntimeError("died"), timed_out=False, stage=stage, position=position, index=index)
+
+
+def overran(stage=RUN, position=None, index=0):
+    return LostBatch(TimeoutError("overran"), timed_out=True, stage=stage, position=position, index=index)
+
+
+class Script:
+    """Gives the answers in turn; keeps what was tried, and with which sentences."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.tried = []
+        self.injected_failures = []
+
+    def __call__(self, part, fatal):
+        self.tried.append(list(part))
+        self.injected_failures.append(dict(fatal))
+        return self.answers.pop(0)
+
+    def play(self, positions, first, **options):
+        """What comes out; every answer of the script must have been asked for."""
+        pairs = [(list(part), answer) for part, answer in isolate_fatal(positions, first, self, **options)]
+        assert self.answers == []
+        return pairs
+
+
+# Deaths in inference.
+
+
+def test_one_death_is_taken_for_an_outsiders_doing():
+    script = Script("all")
+    assert script.play([4, 5, 6], died()) == [([4, 5, 6], "all")]
+    assert script.tried == [[4, 5, 6]]
+    assert script.injected_failures == [{}]
+
+
+def test_a_batch_that_dies_again_is_halved_until_the_culprit_stands_alone():
+    last = died()
+    script = Script(died(), "left", died(), died(), last, "failed", "three")
+    assert script.play(range(4), died()) == [([0, 1], "left"), ([2], "failed"), ([3], "three")]
+    assert script.tried == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [2], [2], [3]]
+    assert script.injected_failures == [{}, {}, {}, {}, {}, {2: InjectedFailure(RUN, 0, last.error)}, {}]
+
+
+def test_an_element_alone_is_not_condemned_for_its_first_death():
+    script = Script(died(), died(), "zero", "one")
+    assert script.play([0, 1], died()) == [([0], "zero"), ([1], "one")]
+    assert script.tried == [[0, 1], [0], [0], [1]]
+
+
+def test_a_batch_of_one_is_repeated_once_and_then_condemned():
+    last = died()
+    script = Script(last, "failed")
+    assert script.play([7], died()) == [([7], "failed")]
+    assert script.injected_failures == [{}, {7: InjectedFailure(RUN, 0, last.error)}]
+
+
+# Deaths in an element's own pre- or postprocessing.
+
+
+@pytest.mark.parametrize("stage", [PRE, POST])
+def test_an_element_whose_own_operation_kills_is_condemned_and_its_neighbours_stay_together(stage):
+    last = died(stage, 5, index=1)
+    script = Script(last, "all")
+    assert script.play([4, 5, 6], died(stage, 5, index=1)) == [([4, 5, 6], "all")]
+    assert script.tried == [[4, 5, 6]] * 2
+    assert script.injected_failures == [{}, {5: InjectedFailure(stage, 1, last.error)}]
+
+
+def test_one_death_in_an_operation_condemns_nobody():
+    script = Script("all")
+    assert script.play([4, 5], died(PRE, 4)) == [([4, 5], "all")]
+    assert script.injected_failures == [{}]
+
+
+def test_one_death_in_an_operation_proves_nothing_two_condemn():
+    one, two = died(PRE, 1), died(POST, 2, index=3)
+    script = Script(one, two, two, "all")
+    assert script.play(range(3), died(PRE, 1)) == [([0, 1, 2], "all")]
+    assert script.injected_failures[-1] == {
+        1: InjectedFailure(PRE, 0, one.error),
+        2: InjectedFailure(POST, 3, two.error),
+    }
+
+
+def test_sentences_go_with_their_elements_only():
+    script = Script(died(PRE, 0), died(), "left", "right")
+    assert script.play(range(4), died(PRE, 0)) == [([0, 1], "left"), ([2, 3], "right")]
+    assert [sorted(injected_failures) for injected_failures in script.injected_failures] == [[], [0], [0], []]
+
+
+def test_a_position_elsewhere_names_nobody():
+    script = Script(died(PRE, 9), "zero", "one")
+    assert script.play([0, 1], died(PRE, 9)) == [([0], "zero"), ([1], "one")]
+    assert script.tried == [[0, 1], [0], [1]]
+
+
+def test_inference_is_nobodys_own():
+    script = Script(died(RUN, 1), "zero", "one")
+    assert script.play([0, 1], died(RUN, 1)) == [([0], "zero"), ([1], "one")]
+
+
+# Timeouts.
+
+
+def test_after_a_timeout_in_inference_the_elements_go_one_by_one():
+    last = overran()
+    script = Script("zero", last, "failed", "two")
+    assert script.play(range(3), overran()) == [([0], "zero"), ([1], "failed"), ([2], "two")]
+    assert script.tried == [[0], [1], [1], [2]]
+    assert script.injected_failures == [{}, {}, {1: InjectedFailure(RUN, 0, last.error)}, {}]
+
+
+@pytest.mark.parametrize("stage", [PRE, POST])
+def test_a_timeout_in_an_elements_own_operation_condemns_at_once(stage):
+    first = overran(stage, 1, index=2)
+    script = Script("all")
+    assert script.play(range(3), first) == [([0, 1, 2], "all")]
+    assert script.injected_failures == [{1: InjectedFailure(stage, 2, first.error)}]
+
+
+def test_the_first_death_after_a_timeout_is_still_forgiven():
+    script = Script(died(), "all")
+    assert script.play(range(3), overran(PRE, 1)) == [([0, 1, 2], "all")]
+    assert script.tried == [[0, 1, 2]] * 2
+
+
+def test_an_element_alone_after_a_timeout_is_forgiven_one_death():
+    script = Script(died(), "zero", "one")
+    assert script.play([0, 1], overran()) == [([0], "zero"), ([1], "one")]
+    assert script.tried == [[0], [0], [1]]
+
+
+def test_three_more_timeouts_are_borne():
+    assert TIMEOUTS_BORNE == 3
+    script = Script(overran(PRE, 1), overran(PRE, 2), overran(PRE, 3), "all")
+    assert script.play(range(9), overran(PRE, 0)) == [(list(range(9)), "all")]
+
+
+def test_the_fourth_more_fails_what_is_unanswered():
+    last = overran()
+    script = Script("zero", overran(), "1 failed", overran(), "2 failed", overran(), "3 failed", last)
+    pairs = script.play(range(9), overran())
+    assert pairs[:-1] == [([0], "zero"), ([1], "1 failed"), ([2], "2 failed"), ([3], "3 failed")]
+    assert pairs[-1] == ([4, 5, 6, 7, 8], last)
+
+
+@pytest.mark.parametrize(
+    ("count", "call_secs", "parts"),
+    [(2, 1.0, 2), (32, 1.0, 32), (33, 1.0, 6), (1000, 1.0, 32), (1000, 0.001, 1000), (1000, math.inf, 32)],
+)
+def test_one_by_one_if_there_are_few_or_calls_are_quick(count, call_secs, parts):
+    assert parts_after_timeout(count, call_secs, timeout_secs=2.0) == parts
+
+
+def in_threes(answers, count, **options):
+    """What was tried, what came out, and what was too large."""
+    script, told = Script(*answers), []
+    pairs = script.play(
+        range(count), overran(), settles_alone=True, parts=lambda _: 3, too_large=told.append, **options
+    )
+    return script.tried, pairs, [list(positions) for positions in told]
+
+
+def test_an_element_that_hangs_is_found_in_parts_and_the_others_stay_together():
+    last = overran()
+    tried, pairs, too_large = in_threes(["012", overran(), "3", last, "5", "678"], 9)
+    assert tried == [[0, 1, 2], [3, 4, 5], [3], [4], [5], [6, 7, 8]]
+    assert pairs[2] == ([4], last)
+    assert too_large == []
+
+
+def test_a_group_of_which_nobody_hangs_was_too_large_and_others_are_cut_as_small():
+    tried, pairs, too_large = in_threes([overran(), *"012345678"], 9)
+    assert tried == [[0, 1, 2], *([n] for n in range(9))]
+    assert [answer for _, answer in pairs] == list("012345678")
+    assert too_large == [[0, 1, 2], list(range(9))]
+
+
+def test_what_was_too_large_among_others_that_hang_is_told_alone():
+    last = overran()
+    tried, pairs, too_large = in_threes([overran(), "0", "1", "2", "3", last, "5", "6", "7", "8"], 9)
+    assert pairs[4] == ([4], last)
+    assert too_large == [[0, 1, 2]]
+    assert tried[1:] == [[n] for n in range(9)]
+
+
+def test_an_element_that_dies_is_no_reason_why_its_group_timed_out():
+    tried, _, too_large = in_threes([died(), died(), "1", "2"], 3)
+    assert tried == [[0], [0], [1], [2]]
+    assert too_large == [[0, 1, 2]]
+
+
+def test_three_that_hang_are_borne_in_parts_too():
+    script = Script(*[overran()] * 6)
+    pairs = script.play(range(9), overran(), settles_alone=True, parts=lambda _: 3)
+    assert script.tried == [[0, 1, 2], [0], [1], [2], [3, 4, 5], [3]]
+    assert [part for part, _ in pairs] == [[0], [1], [2], [3, 4, 5, 6, 7, 8]]
+
+
+# The fatal, and when it ends.
+
+
+def test_a_condemned_element_that_is_lost_alone_twice_is_given_up():
+    last = died()
+    script = Script(died(), died(), last)
+    assert script.play([7], died()) == [([7], last)]
+
+
+def test_the_death_of_a_condemned_element_is_taken_for_an_outsiders_doing_once():
+    fatal = died()
+    script = Script(fatal, died(PRE, 7), "failed")
+    assert script.play([7], died()) == [([7], "failed")]
+    assert script.injected_failures[1:] == [{7: InjectedFailure(RUN, 0, fatal.error)}] * 2
+
+
+def test_a_condemned_element_that_overruns_is_given_up_at_once():
+    last = overran(PRE, 7)
+    script = Script(died(), last)
+    assert script.play([7], died()) == [([7], last)]
+
+
+def test_a_condemned_element_that_is_lost_among_others_is_given_up_without_them():
+    last = died(PRE, 1, index=1)
+    script = Script(died(PRE, 1), died(PRE, 1), last, "others")
+    assert script.play(range(3), died(PRE, 1)) == [([1], last), ([0, 2], "others")]
+    assert script.tried[-1] == [0, 2]
+    assert script.injected_failures[-1] == {}
+
+
+def test_who_is_left_alone_by_that_has_a_repeat_of_its_own():
+    last = died(PRE, 1)
+    script = Script(died(PRE, 1), died(PRE, 1), last, died(), "zero")
+    assert script.play([0, 1], died(PRE, 1)) == [([1], last), ([0], "zero")]
+    assert script.injected_failures[-2:] == [{}, {}]
+
+
+def test_those_left_by_that_keep_the_repeat_that_they_had():
+    last = overran(PRE, 1)
+    script = Script(last, died(), "others")
+    assert script.play(range(3), overran(PRE, 1)) == [([1], last), ([0, 2], "others")]
+    assert script.tried == [[0, 1, 2], [0, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("lost", [died(), overran()], ids=["died", "overran"])
+def test_without_preprocessing_an_element_alone_is_given_up_at_once(lost):
+    script = Script(*[lost] * (1 if lost.timed_out else 2), "one")
+    first = overran()
+    assert script.play([0, 1], first, settles_alone=True) == [([0], lost), ([1], "one")]
+
+
+def test_without_preprocessing_postprocessing_is_still_settled_by_the_host():
+    script = Script(died(POST, 0), "failed")
+    assert script.play([0], died(POST, 0), settles_alone=True) == [([0], "failed")]
+
+
+class Everything:
+    """Kills the host whatever is tried, but for the fatal alone, and for the spared."""
+
+    def __init__(self, *spared):
+        self.spared = set(spared)
+        self.calls = 0
+        self.last = None
+
+    def __call__(self, part, fatal):
+        self.calls += 1
+        if self.spared.issuperset(part) or set(fatal) == set(part):
+            return "answer"
+        self.last = died()
+        return self.last
+
+
+def test_a_model_that_dies_of_everything_ends_after_sixteen():
+    assert LETHAL_IN_A_ROW == 16
+    model = Everything()
+    pairs = [(list(part), answer) for part, answer in isolate_fatal(range(1000), died(), model)]
+    assert pairs[:15] == [([n], "answer") for n in range(15)]
+    assert [part for part, _ in pairs[15:19]] == [[15], [180], [508], [836]]
+    assert sorted(place for part, _ in pairs for place in part) == list(range(1000))
+    assert len(pairs) == 20
+    assert all(isinstance(answer, LostBatch) for _, answer in pairs[15:])
+    assert model.calls <= 62 + 10 + LETHAL_PROBES
+
+
+def test_a_good_answer_starts_the_count_anew():
+    pairs = [(list(part), answer) for part, answer in isolate_fatal(range(31), died(), Everything(15))]
+    assert pairs == [([n], "answer") for n in range(31)]
+
+
+def test_without_preprocessing_sixteen_in_a_row_end_it_too():
+    model = Everything()
+    pairs = [(list(part), answer) for part, answer in isolate_fatal(range(100), died(), model, settles_alone=True)]
+    assert [part for part, _ in pairs[:19]] == [[n] for n in [*range(16), 30, 58, 86]]
+    assert sorted(place for part, _ in pairs for place in part) == list(range(100))
+    assert len(pairs) == 20
+    assert all(isinstance(answer, LostBatch) for _, answer in pairs)
+
+
+def test_sixteen_lethal_operations_end_it_too():
+    last = died(PRE, 15)
+    script = Script(died(PRE, 0), *[died(PRE, n) for n in range(1, 15) for _ in range(2)], last, last)
+    probes = [died(PRE, 20), died(PRE, 28), died(PRE, 36)]
+    script.answers += probes
+    rest = [n for n in range(16, 40) if n not in (20, 28, 36)]
+    expected = [(list(range(16)), last), *zip([[20], [28], [36]], probes, strict=True), (rest, last)]
+    assert script.play(range(40), died(PRE, 0)) == expected
+
+
+@pytest.mark.parametrize("settles_alone", [False, True])
+@pytest.mark.parametrize(
+    "bad",
+    [range(20), range(80, 100), range(17, 60), [n for n in range(100) if n % 4], range(1, 17)],
+    ids=["first", "last", "amid", "most", "after a good one"],
+)
+def test_lethal_neighbours_do_not_take_the_others_along(bad, settles_alone):
+    def host(part, fatal):
+        return died() if set(part) & set(bad) - set(fatal) else [one for one in part if one not in fatal]
+
+    answers = [answer for _, answer in isolate_fatal(range(100), died(), host, settles_alone=settles_alone)]
+    good = [one for answer in answers if not isinstance(answer, LostBatch) for one in answer]
+    assert sorted(good) == [n for n in range(100) if n not in bad]
+
+
+def test_a_timeout_is_none_of_the_sixteen():
+    script = Script(*[died(PRE, n) for n in range(15)], overran(PRE, 15), "all")
+    assert script.play(range(40), died(PRE, 0)) == [(list(range(40)), "all")]
+
+
+def test_nothing_is_tried_before_it_is_asked_for():
+    script = Script()
+    isolate_fatal([0], died(), script)
+    assert script.tried == []

@@ -1,0 +1,380 @@
+"""Requests are answered, whoever sends them and however many there are, and their memory is used again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy
+import pytest
+
+from headrace.core.errors import HostStartError
+from headrace.hosts.connection import HostFailure
+from headrace.hosts.host import Response
+
+LONG = 60
+MEGABYTE = 1 << 20
+
+
+def doubled(rows, toy):
+    return [2 * row for row in rows]
+
+
+def process(rows, toy):
+    return os.getpid()
+
+
+def wait_for(gate):
+    def work(rows, toy):
+        while not Path(gate).exists():
+            time.sleep(0.001)
+        return rows
+
+    return work
+
+
+def hosts_share(rows, toy):
+    """How many segments a host has mapped, and how many descriptors it has open."""
+    maps = {line.split()[4] for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:headrace" in line}
+    return len(maps), len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return tmp_path / "gate"
+
+
+def test_a_request_is_answered(host):
+    head, rows, _ = host.ask(doubled, 1, "a", (2.5,))
+    assert (head, rows) == ("done", [2, "aa", (2.5, 2.5)])
+
+
+def test_a_request_without_rows_is_answered(host):
+    assert host.ask(doubled)[:2] == ("done", [])
+
+
+def test_an_answer_may_have_other_rows_and_a_head(host):
+    answer = host.ask(lambda rows, toy: Response({"count": len(rows)}, ["x", "y"]), 1, 2, 3)
+    assert answer[:2] == ({"count": 3}, ["x", "y"])
+
+
+def test_an_unchanging_element_that_comes_back_is_the_very_object(host):
+    elements = [f"{number} is made here" for number in range(3)]
+    rows = host.ask(lambda rows, toy: [(row, 1) for row in rows], *elements).rows
+    assert list(map(id, elements)) == [id(row[0]) for row in rows]
+    rows = host.ask(lambda rows, toy: Response(None, [(rows[2], 1), (rows[0], 2)], [2, 0]), *elements).rows
+    assert [id(row[0]) for row in rows] == [id(elements[2]), id(elements[0])]
+
+
+def test_calls_are_answered_in_order_though_results_are_asked_for_in_any(host, gate):
+    def noting(number):
+        def work(rows, toy):
+            toy.seen = [*getattr(toy, "seen", []), number]
+            return toy.seen
+
+        return work
+
+    first = host.tell(wait_for(gate))
+    calls = [host.tell(noting(number)) for number in range(10)]
+    gate.touch()
+    for number in (9, 0, 4, *(1, 2, 3, 5, 6, 7, 8)):
+        assert host.result(calls[number]).rows == list(range(number + 1))
+    assert host.result(first).rows == []
+
+
+def test_it_is_known_whether_an_answer_is_there(host, gate, wait_until):
+    slow, quick = host.tell(wait_for(gate)), host.tell(doubled, 1)
+    assert not host.is_ready(slow)
+    assert not host.is_ready(quick)
+    gate.touch()
+    assert wait_until(lambda: host.is_ready(quick))
+    assert host.is_ready(slow)
+    assert host.result(quick).rows == [2]
+    assert host.result(slow).rows == []
+
+
+def test_a_result_can_be_had_once(host):
+    call = host.tell(doubled, 1)
+    host.result(call)
+    with pytest.raises(AssertionError, match="only one result"):
+        host.result(call)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 70_000, 8 * MEGABYTE])
+def test_arrays_of_any_size_go_there_and_back(host, size):
+    rows = [numpy.frombuffer(numpy.random.default_rng(seed).bytes(size), numpy.uint8) for seed in range(3)]
+    negated = host.ask(lambda rows, toy: [~row for row in rows], *rows).rows
+    assert all((~row == answer).all() and len(answer) == size for row, answer in zip(rows, negated, strict=True))
+
+
+def test_64_megabytes_go_there_and_back(host):
+    row = numpy.arange(8 * MEGABYTE)
+    (answer,) = host.ask(lambda rows, toy: [rows[0] + 1], row).rows
+    assert (answer == row + 1).all()
+    assert answer.flags.writeable
+
+
+def test_large_and_tiny_messages_take_turns(host):
+    for size in (1, MEGABYTE, 1, 4 * MEGABYTE, 100, 32 * MEGABYTE, 1):
+        (answer,) = host.ask(lambda rows, toy: [rows[0].sum()], numpy.ones(size, numpy.uint8)).rows
+        assert answer == size
+    segments, files = host.learn(hosts_share)
+    assert segments <= 2 * 5
+    assert files < 40
+
+
+def test_memory_is_used_again(host):
+    seen = {host.learn(hosts_share) for _ in range(20)}
+    for _ in range(100):
+        host.ask(doubled, *map(float, range(1000)))
+    seen.add(host.learn(hosts_share))
+    assert max(seen) <= (3, 20)
+
+
+@pytest.mark.parametrize("keep", [lambda rows: rows[0], lambda rows: rows[0][1:].view("u1")[::2]])
+def test_what_a_host_keeps_is_never_written_over(host, keep):
+    def keeping(rows, toy):
+        toy.kept = [*getattr(toy, "kept", []), keep(rows)]
+        return [int(kept.astype("u1").sum(dtype="u8")) for kept in toy.kept]
+
+    expected = []
+    for number in range(1, 8):
+        row = numpy.full(50_000, number, numpy.uint16)
+        expected.append(int(keep([row]).astype("u1").sum(dtype="u8")))
+        assert host.ask(keeping, row).rows == expected
+
+
+def test_what_an_owner_gets_is_its_own(host):
+    answers = [host.ask(lambda rows, toy: [rows[0] * 1], numpy.full(50_000, number)).rows[0] for number in range(5)]
+    host.close()
+    assert [int(answer.sum()) for answer in answers] == [50_000 * number for number in range(5)]
+
+
+def test_what_does_not_pickle_is_an_error_and_harms_nothing(host):
+    with pytest.raises(Exception, match="pickle"):
+        host.tell(doubled, threading.Lock())
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_what_cannot_be_unpickled_there_is_told(host):
+    assert host.ask(doubled, Bad()).head == ("unreadable", "ZeroDivisionError('division by zero')")
+    assert host.ask(doubled, 1).rows == [2]
+
+
+class Bad:
+    """Arrives nowhere."""
+
+    def __reduce__(self):
+        return eval, ("1 / 0",)
+
+
+def test_what_cannot_be_pickled_there_is_told(host):
+    head = host.ask(lambda rows, toy: [threading.Lock()]).head
+    assert head[0] == "unsendable"
+    assert "pickle" in head[1]
+
+
+def test_what_cannot_be_unpickled_here_is_an_error_and_harms_nothing(host):
+    call = host.tell(lambda rows, toy: [Bad()])
+    with pytest.raises(ZeroDivisionError):
+        host.result(call)
+    assert host.ask(doubled, 1).rows == [2]
+    assert max(host.learn(hosts_share) for _ in range(5)) <= (3, 20)
+
+
+def test_calls_from_many_threads_get_their_own_answers(host):
+    def talk(thread):
+        for number in range(25):
+            size = 10 ** (number % 6)
+            calls = [host.tell(doubled, numpy.full(size, thread * 1000 + number + k)) for k in range(2)]
+            for k, call in enumerate(calls):
+                if number % 3:
+                    host.is_ready(call)
+                (answer,) = host.result(call).rows
+                assert answer.shape == (size,)
+                assert (answer == 2 * (thread * 1000 + number + k)).all()
+        return thread
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(talk, range(8))) == list(range(8))
+    assert max(host.learn(hosts_share) for _ in range(5))[0] <= 20
+
+
+def test_threads_start_one_host(new_host):
+    host, barrier = new_host(), threading.Barrier(8)
+
+    def learn(_):
+        barrier.wait()
+        return host.learn(process)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(Counter(pool.map(learn, range(8)))) == 1
+
+
+def test_any_number_of_requests_may_be_sent_before_one_is_asked_for(host):
+    """More than the socket holds, so that they must be answered before all are sent."""
+    for _ in range(1500):
+        host.tell(doubled)
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_an_answer_that_nobody_waits_for_frees_its_memory(host, gate):
+    """Its call is forgotten before it comes."""
+    for _ in range(5):
+        blocked = host.tell(wait_for(gate))
+        for _ in range(10):
+            host.tell(lambda rows, toy: [bytes(MEGABYTE)], bytes(MEGABYTE))
+        gate.touch()
+        host.result(blocked)
+        gate.unlink()
+    host.learn(hosts_share)
+    segments, files = host.learn(hosts_share)
+    assert segments <= 20
+    assert files <= 50
+
+
+def test_an_answer_that_nobody_reads_frees_its_memory(host, wait_until, descriptors):
+    """Its call is forgotten after it has come."""
+    before = len(descriptors())
+    for _ in range(30):
+        calls = [host.tell(lambda rows, toy: [bytes(MEGABYTE)], bytes(MEGABYTE))]
+        assert wait_until(lambda: host.is_ready(calls[0]))
+        calls.clear()
+    host.learn(hosts_share)
+    segments, files = host.learn(hosts_share)
+    assert segments <= 12
+    assert files <= 40
+    assert len(descriptors()) <= before + 2 * 12 + 20
+
+
+def test_a_host_that_is_forgotten_ends(run_owner):
+    """Though nobody has closed it."""
+    owner = run_owner("""
+import gc, warnings
+from headrace.models.procfs import fields_of
+warnings.simplefilter("ignore")
+host = new_host()
+processes = host.learn(lambda rows, toy: (os.getpid(), os.getppid()))
+del host
+gc.collect()
+while not all(fields_of(process)[:1] in ([], ["Z"]) for process in processes):
+    time.sleep(0.01)
+print("ended")
+""")
+    assert owner.stdout == "ended\n", owner.stderr
+
+
+def test_closing_says_goodbye(host, tmp_path):
+    farewell = tmp_path / "farewell"
+    host.ask(lambda rows, toy: setattr(toy, "farewell", str(farewell)) or [])
+    host.close()
+    assert farewell.exists()
+
+
+def test_closing_is_for_good_and_may_be_repeated(host):
+    host.learn(process)
+    for _ in range(2):
+        host.close()
+        with pytest.raises(HostStartError, match="its owner has closed it"):
+            host.tell(doubled)
+
+
+def test_closing_what_never_began_is_nothing(host, marked):
+    host.close()
+    assert marked() == []
+
+
+HANGS = {
+    "in Python": lambda rows, toy: threading.Event().wait(),
+    "ignoring signals": lambda rows, toy: (signal.signal(signal.SIGTERM, signal.SIG_IGN), signal.pause()),
+    "stopped": lambda rows, toy: os.kill(os.getpid(), signal.SIGSTOP),
+}
+
+
+@pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
+def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
+    call = host.tell(hang)
+    assert wait_until(lambda: host._connections[0]._progress.read().call == call.number)
+    host.close()
+    with pytest.raises(HostStartError, match="its owner has closed it"):
+        host.result(call)
+
+
+def test_closing_while_it_computes_is_quiet(host, gate, caplog, wait_until):
+    call = host.tell(wait_for(gate))
+    assert wait_until(lambda: host._connections[0]._progress.read().call == call.number)
+    threading.Timer(0.1, gate.touch).start()
+    host.close()
+    assert caplog.records == []
+
+
+def test_closing_wakes_whoever_waits(host, wait_until):
+    outcomes = []
+
+    def wait():
+        with pytest.raises(HostStartError, match="its owner has closed it"):
+            host.ask(HANGS["in Python"])
+        outcomes.append("woken")
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert wait_until(lambda: host._connections[0] and len(host._connections[0]._lent) == 4)
+    host.close()
+    for thread in threads:
+        thread.join(LONG)
+    assert outcomes == ["woken"] * 4
+
+
+def test_closing_ends_a_start_that_is_under_way(new_host, new_module, wait_until):
+    host, outcomes = new_host(imports=new_module("import signal; signal.pause()")), []
+
+    def wait():
+        with pytest.raises(HostStartError, match="no longer wants one"):
+            host.ask(doubled)
+        outcomes.append("woken")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert wait_until(lambda: host._provider._starting)
+    host.close()
+    thread.join(LONG)
+    assert outcomes == ["woken"]
+
+
+STILLBORN = "import os; os.register_at_fork(after_in_child=lambda: os._exit(7))"
+
+
+def test_hosts_that_end_before_they_begin_are_given_up(new_host, new_module):
+    host = new_host(imports=new_module(STILLBORN))
+    for _ in range(2):
+        with pytest.raises(HostStartError, match="it ended itself with exit code 7 before its first request, 5 times"):
+            host.ask(doubled)
+
+
+def test_hosts_that_can_be_had_later_are_had_then(new_host, new_module, tmp_path):
+    code = f"""
+import os, pathlib
+os.register_at_fork(after_in_child=lambda: os._exit(7) if pathlib.Path({str(tmp_path)!r}, "ill").exists() else None)
+"""
+    host = new_host(imports=new_module(code))
+    (tmp_path / "ill").touch()
+    with pytest.raises(HostStartError):
+        host.ask(doubled)
+    (tmp_path / "ill").unlink()
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_a_limit_far_away_is_none(new_host):
+    for seconds in (1e12, float("inf")):
+        assert new_host(timeout_secs=seconds).ask(doubled, 1).rows == [2]
+
+
+def test_loss_is_told_apart_from_an_answer(host):
+    assert isinstance(host.ask(lambda rows, toy: os._exit(1)), HostFailure)
+    assert not isinstance(host.ask(doubled), HostFailure)

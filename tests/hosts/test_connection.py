@@ -1,0 +1,352 @@
+"""Whatever becomes of a host, the request on which it worked is lost, and all others are answered."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import HostStartError
+from headrace.hosts.connection import HostFailure
+from headrace.ipc.progress import Activity
+from headrace.models.procfs import fields_of
+
+LONG = 60
+FATAL = {
+    "SIGKILL": (lambda rows, toy: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"),
+    "SIGSEGV": (lambda rows, toy: os.kill(os.getpid(), signal.SIGSEGV), "was killed by SIGSEGV"),
+    "SIGTERM": (lambda rows, toy: os.kill(os.getpid(), signal.SIGTERM), "was killed by SIGTERM"),
+    "os._exit": (lambda rows, toy: os._exit(3), "ended itself with exit code 3"),
+    "SystemExit": (lambda rows, toy: exit_with(4), "ended itself with exit code 4"),
+    "SystemExit with words": (lambda rows, toy: exit_with("no"), "ended itself with exit code 1"),
+    "KeyboardInterrupt": (lambda rows, toy: interrupt(), "ended itself with exit code 1"),
+}
+
+
+def exit_with(code):
+    raise SystemExit(code)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def die(rows, toy):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang(rows, toy):
+    signal.pause()
+
+
+def process(rows, toy):
+    return [os.getpid()]
+
+
+def doubled(rows, toy):
+    return [2 * row for row in rows]
+
+
+def wait_for(gate):
+    def work(rows, toy):
+        while not Path(gate).exists():
+            time.sleep(0.001)
+        return rows
+
+    return work
+
+
+def has_ended(process):
+    return fields_of(process)[:1] in ([], ["Z"], ["X"])
+
+
+def both(host):
+    """The host's process and its fork server's."""
+    return host.learn(lambda rows, toy: (os.getpid(), os.getppid()))
+
+
+def is_working(host, call):
+    return host._connections[0]._progress.read().call == call.number
+
+
+def kill(process, wait_until, number=signal.SIGKILL):
+    os.kill(process, number)
+    assert wait_until(lambda: has_ended(process))
+
+
+@pytest.mark.parametrize(("work", "ending"), FATAL.values(), ids=FATAL)
+def test_a_request_that_ends_its_host_is_lost(host, work, ending):
+    host.learn(lambda rows, toy: 1)
+    call = host.tell(work, 1, 2)
+    host_failure = host.result(call)
+    assert (host_failure.timed_out, host_failure.ending) == (False, ending)
+    assert (host_failure.snapshot.call, host_failure.snapshot.activity) == (call.number, Activity.DECODING)
+    assert host.result(call) is host_failure
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_it_is_known_where_the_host_was(host):
+    def work(rows, toy):
+        toy.progress.mark(Activity.POSTPROCESSING, 2, 1)
+        os._exit(1)
+
+    snapshot = host.ask(work, 1, 2, 3).snapshot
+    assert (snapshot.activity, snapshot.position, snapshot.index) == (Activity.POSTPROCESSING, 2, 1)
+
+
+def test_a_host_that_is_killed_while_idle_is_replaced(host, wait_until):
+    first, fork_server = both(host)
+    kill(first, wait_until)
+    second, same_zygote = both(host)
+    assert second != first
+    assert same_zygote == fork_server
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_of_several_calls_only_the_one_that_runs_is_lost(host, position):
+    calls = [host.tell(die if number == position else process) for number in range(4)]
+    results = [host.result(call) for call in calls]
+    assert [isinstance(result, HostFailure) for result in results] == [number == position for number in range(4)]
+    before = {result.rows[0] for result in results[:position]}
+    after = {result.rows[0] for result in results[position + 1 :]}
+    assert len(before) <= 1
+    assert len(after) <= 1
+    assert not before & after
+
+
+def test_of_several_threads_calls_only_the_one_that_runs_is_lost(host):
+    def talk(thread):
+        return [host.ask(die if (thread, number) == (3, 5) else doubled, thread, number) for number in range(10)]
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(talk, range(8)))
+    lost = [(t, n) for t in range(8) for n in range(10) if isinstance(results[t][n], HostFailure)]
+    assert lost == [(3, 5)]
+    assert all(results[t][n].rows == [2 * t, 2 * n] for t in range(8) for n in range(10) if (t, n) != (3, 5))
+
+
+def test_any_number_of_hosts_may_be_lost(host):
+    calls = [host.tell(die if number % 2 else doubled, number) for number in range(20)]
+    results = [host.result(call) for call in calls]
+    assert [isinstance(result, HostFailure) for result in results] == [bool(number % 2) for number in range(20)]
+
+
+def test_a_call_that_nobody_waits_for_blames_nobody_else(host, wait_until):
+    host.tell(die)
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_an_answer_outlives_its_host(host, wait_until):
+    call = host.tell(lambda rows, toy: [bytes(1_000_000)])
+    assert wait_until(lambda: host.is_ready(call))
+    assert isinstance(host.ask(die), HostFailure)
+    assert host.ask(doubled, 1).rows == [2]
+    assert host.result(call).rows == [bytes(1_000_000)]
+
+
+def test_an_answer_that_was_sent_before_death_counts(host, wait_until):
+    """It lies in the socket of a host that has died."""
+    call = host.tell(process)
+    assert wait_until(lambda: host._connections[0]._poll.poll(0))
+    kill(both_of(host), wait_until)
+    (answer,) = host.result(call).rows
+    assert has_ended(answer)
+    assert host.ask(process).rows != [answer]
+
+
+def both_of(host):
+    return host._connections[0].process
+
+
+def test_a_request_that_takes_too_long_is_lost(new_host):
+    host = new_host(timeout_secs=2)
+
+    def work(rows, toy):
+        toy.progress.mark(Activity.INFERENCE, 1, 2)
+        signal.pause()
+
+    host.ask(doubled)
+    call = host.tell(work, 1, 2)
+    host_failure = host.result(call)
+    assert host_failure.timed_out
+    assert host_failure.ending == "was killed, having taken longer than 2 s"
+    snapshot = host_failure.snapshot
+    assert (snapshot.call, snapshot.activity, snapshot.position, snapshot.index) == (
+        call.number,
+        Activity.INFERENCE,
+        1,
+        2,
+    )
+    assert snapshot.seconds > 2
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_others_do_not_suffer_from_one_that_takes_too_long(new_host):
+    host = new_host(timeout_secs=2)
+    calls = [host.tell(hang if number == 1 else doubled, number) for number in range(4)]
+    results = [host.result(call) for call in calls]
+    assert [isinstance(result, HostFailure) for result in results] == [False, True, False, False]
+
+
+def test_what_goes_on_does_not_take_too_long(new_host):
+    """The clock starts anew with everything that is done."""
+    host = new_host(timeout_secs=2)
+
+    def work(rows, toy):
+        for row in range(10):
+            toy.progress.mark(Activity.PREPROCESSING, row)
+            time.sleep(0.25)
+        return rows
+
+    assert host.ask(work, 1).rows == [1]
+
+
+def test_to_wait_for_ones_turn_does_not_take_too_long(new_host):
+    host = new_host(timeout_secs=2)
+    calls = [host.tell(lambda rows, toy: time.sleep(0.5) or rows, number) for number in range(5)]
+    assert [host.result(call).rows for call in calls] == [[number] for number in range(5)]
+
+
+def test_looking_whether_an_answer_is_there_notices_delay(new_host, wait_until):
+    host = new_host(timeout_secs=0.1)
+    call = host.tell(hang)
+    assert wait_until(lambda: host.is_ready(call))
+    assert host.result(call).timed_out
+
+
+def test_a_host_that_is_idle_is_not_late(new_host):
+    host = new_host(timeout_secs=2)
+    first = host.ask(process).rows
+    time.sleep(2.5)
+    assert host.ask(process).rows == first
+
+
+def test_a_host_that_is_stopped_is_late(new_host, wait_until):
+    host = new_host(timeout_secs=0.3)
+    call = host.tell(hang)
+    assert wait_until(lambda: is_working(host, call))
+    os.kill(host._connections[0].process, signal.SIGSTOP)
+    assert host.result(call).timed_out
+
+
+def test_a_host_that_is_stopped_while_idle_is_replaced_and_nothing_is_lost(new_host):
+    host = new_host(timeout_secs=2)
+    first, fork_server = both(host)
+    os.kill(first, signal.SIGSTOP)
+    second, same_zygote = both(host)
+    assert second != first
+    assert same_zygote == fork_server
+
+
+def test_hosts_whose_imports_never_end_are_given_up(new_host, new_module, monkeypatch):
+    """Each of them imports, since the fork server has found that the module starts a thread."""
+    monkeypatch.setattr("headrace.hosts.connection._LONGEST_START_SECS", 0.1)
+    code = f"""
+import os, signal, threading
+if os.getppid() != {os.getpid()}:
+    signal.pause()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+"""
+    host = new_host(timeout_secs=0.1, imports=new_module(code))
+    with pytest.raises(HostStartError, match=r"having taken longer than 0\.1 s before its first request, 5 times"):
+        host.ask(doubled)
+
+
+def test_a_host_that_closes_every_descriptor_is_lost(host):
+    def work(rows, toy):
+        os.closerange(0, 4096)
+        return rows
+
+    assert isinstance(host.ask(work), HostFailure)
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_a_host_that_closes_every_descriptor_and_hangs_is_lost(host):
+    def work(rows, toy):
+        os.closerange(0, 4096)
+        signal.pause()
+
+    host_failure = host.ask(work)
+    assert host_failure.ending == "closed the connection to its owner"
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_a_child_that_keeps_the_connection_open_hides_no_death(host, tmp_path, wait_until):
+    def work(rows, toy):
+        child = os.fork()
+        if not child:
+            os.setsid()
+            (tmp_path / "ready").write_text(str(os.getpid()))
+            signal.pause()
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.001)
+        os._exit(5)
+
+    assert host.ask(work).ending == "ended itself with exit code 5"
+    assert has_ended(int((tmp_path / "ready").read_text()))
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_where_ends_cannot_be_watched_the_connection_tells(host, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    assert host.ask(die).ending == "was killed by SIGKILL"
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_with_its_zygote_an_idle_host_is_replaced(host, wait_until):
+    first, fork_server = both(host)
+    kill(fork_server, wait_until)
+    assert wait_until(lambda: has_ended(first))
+    second, other = both(host)
+    assert (second != first, other != fork_server) == (True, True)
+
+
+def test_with_its_zygote_a_request_is_lost(host, wait_until):
+    _, fork_server = both(host)
+    calls = [host.tell(hang), host.tell(doubled, 1)]
+    assert wait_until(lambda: is_working(host, calls[0]))
+    os.kill(fork_server, signal.SIGKILL)
+    assert host.result(calls[0]).ending == "was killed together with the process that had started it"
+    assert host.result(calls[1]).rows == [2]
+
+
+def test_a_zygote_that_is_stopped_disturbs_nobody_until_it_is_needed(new_host, monkeypatch, wait_until):
+    host = new_host()
+    process, fork_server = both(host)
+    os.kill(fork_server, signal.SIGSTOP)
+    assert both(host) == (process, fork_server)
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", 0.3)
+    assert isinstance(host.ask(die), HostFailure)
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", LONG)
+    assert both(host)[1] != fork_server
+    assert has_ended(fork_server)
+
+
+def test_a_host_that_hangs_is_killed_even_if_its_zygote_is_stopped(new_host, monkeypatch, wait_until):
+    host = new_host(timeout_secs=2)
+    process, fork_server = both(host)
+    os.kill(fork_server, signal.SIGSTOP)
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", 0.3)
+    assert host.ask(hang).timed_out
+    assert wait_until(lambda: has_ended(process))
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", LONG)
+    assert host.ask(doubled, 1).rows == [2]
+
+
+def test_too_many_open_files_are_no_fault_of_a_request(host, no_more_files, descriptors):
+    """However many are missing: starting, sending and receiving need some."""
+    outcomes = set()
+    for spare in range(40):
+        with no_more_files(spare):
+            try:
+                outcomes.add(tuple(host.ask(doubled, b"x" * 70_000 * (spare + 1))[0]))
+            except (HostStartError, OSError) as error:
+                outcomes.add(type(error))
+    assert HostStartError in outcomes
+    assert tuple("done") in outcomes
+    assert outcomes <= {HostStartError, OSError, tuple("done")}
+    assert host.ask(doubled, 1).rows == [2]

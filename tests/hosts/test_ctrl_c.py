@@ -1,0 +1,96 @@
+"""Ctrl-C at any time leaves a host that can be used, or closed, and harms no other thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.hosts.connection import HostConnection
+from headrace.hosts.fork_server_client import ForkServerProcess
+
+
+def hang(rows, toy):
+    signal.pause()
+
+
+def process(rows, toy):
+    return [os.getpid()]
+
+
+def doubled(rows, toy):
+    return [2 * row for row in rows]
+
+
+def wait_for(gate):
+    def work(rows, toy):
+        while not Path(gate).exists():
+            time.sleep(0.001)
+        return rows
+
+    return work
+
+
+def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
+    call = host.tell(wait_for(tmp_path / "gate"), 1)
+    for _ in range(3):
+        ctrl_c_in(HostConnection._wait)
+        with pytest.raises(KeyboardInterrupt):
+            host.result(call)
+    (tmp_path / "gate").touch()
+    assert host.result(call).rows == [1]
+
+
+def test_ctrl_c_in_a_wait_of_the_main_thread_lets_others_wait(host, tmp_path, ctrl_c_in):
+    call, results = host.tell(wait_for(tmp_path / "gate")), []
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            pool.submit(lambda: results.append(host.ask(doubled, 1).rows))
+        ctrl_c_in(HostConnection._wait)
+        with pytest.raises(KeyboardInterrupt):
+            host.result(call)
+        (tmp_path / "gate").touch()
+    assert results == [[2]] * 3
+
+
+def test_after_ctrl_c_a_host_can_be_closed(host, ctrl_c_in):
+    call = host.tell(hang)
+    ctrl_c_in(HostConnection._wait)
+    with pytest.raises(KeyboardInterrupt):
+        host.result(call)
+    host.close()
+
+
+def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
+    host = new_host(imports=new_module("import signal; signal.pause()"))
+    ctrl_c_in(ForkServerProcess.ready)
+    with pytest.raises(KeyboardInterrupt):
+        host.ask(doubled)
+    assert marked() == []
+    assert not host._changing.locked()
+
+
+@pytest.mark.parametrize("when", ["_take", "_send"])
+def test_a_message_that_is_broken_off_costs_the_host_and_blames_nobody(host, monkeypatch, when):
+    """As by Ctrl-C at the worst of times: who knows what the host has been told, or has said."""
+    first = host.ask(process).rows
+    calls = [host.tell(process) for _ in range(2)]
+    connection = host._connections[0]
+    original, broken = getattr(connection, when), []
+
+    def interrupted(*args):
+        if not broken:
+            broken.append(args)
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(connection, when, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        host.result(calls[0]) if when == "_take" else host.tell(process)
+    rows = [host.result(call).rows for call in calls]
+    assert rows[1] != first
+    assert host.ask(process).rows != first

@@ -1,0 +1,315 @@
+"""Hosts are forked with what their owner has, and whatever they start ends with them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from headrace.core.errors import HostStartError
+from headrace.models.procfs import fields_of
+
+LONG = 60
+SLEEP = ["sleep", "1000"]
+THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon={daemon}, name='ticker').start()"
+
+
+def has_ended(process):
+    return fields_of(process)[:1] in ([], ["Z"], ["X"])
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records]
+
+
+def ids(rows, toy):
+    """Of a host: process, parent, group, session; then of its fork server: group and session."""
+    fork_server = os.getppid()
+    return os.getpid(), fork_server, os.getpgid(0), os.getsid(0), os.getpgid(fork_server), os.getsid(fork_server)
+
+
+def run(command):
+    return lambda rows, toy: subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_modules_are_imported_once_before_hosts_are_forked(new_host, new_module):
+    host = new_host(imports=new_module("import os; importer = os.getpid()"))
+    for _ in range(2):
+        importer, fork_server, process = host.learn(lambda rows, toy: (toy.module.importer, os.getppid(), os.getpid()))
+        assert importer == fork_server
+        os.kill(process, signal.SIGKILL)
+
+
+def test_a_servant_is_unpickled_once(host):
+    born_in, fork_server, process = host.learn(lambda rows, toy: (toy.born_in, os.getppid(), os.getpid()))
+    assert born_in == fork_server != process
+
+
+def test_each_host_has_a_group_and_all_share_a_session_that_is_not_their_owners(host):
+    process, fork_server, group, session, zygotes_group, zygotes_session = host.learn(ids)
+    assert group == process
+    assert session == zygotes_session == zygotes_group == fork_server
+    assert session != os.getsid(0)
+
+
+def test_a_host_has_its_owners_path_directory_and_environment(new_host, new_module, tmp_path, monkeypatch):
+    new_module("", "only_here")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("A_WORD", "wörd\n=x")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(sys, "path", [*sys.path, "", "relative", "/not/there", str(tmp_path / "a:b")])
+    path, directory, environment = new_host(imports="only_here").learn(
+        lambda rows, toy: (list(sys.path), os.getcwd(), dict(os.environ))
+    )
+    assert path == sys.path
+    assert directory == str(tmp_path)
+    assert {name: value for name, value in environment.items() if name != "HEADRACE_HOST_OF"} == dict(os.environ)
+
+
+@pytest.mark.parametrize("value", [None, "", "/somewhere:/else"])
+def test_programs_see_pythonpath_as_the_user_has_it(host, monkeypatch, value):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if value is not None:
+        monkeypatch.setenv("PYTHONPATH", value)
+    assert host.learn(lambda rows, toy: os.environ.get("PYTHONPATH")) == value
+    assert host.learn(run(["sh", "-c", "echo ${PYTHONPATH-unset}"])) == ("unset" if value is None else value)
+
+
+def test_files_in_the_owners_directory_hide_no_modules(host, tmp_path, monkeypatch):
+    for name in ("pickle", "queue", "logging", "headrace", "cloudpickle"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('hidden')")
+    monkeypatch.chdir(tmp_path)
+    assert host.learn(lambda rows, toy: os.getcwd()) == str(tmp_path)
+
+
+def test_a_directory_that_has_been_removed_is_no_hindrance(host, tmp_path, monkeypatch):
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    assert host.learn(lambda rows, toy: os.getcwd()) == "/"
+    monkeypatch.chdir(tmp_path)
+
+
+def test_an_owner_may_have_thousands_of_files_open(new_host):
+    """select() takes numbers up to 1,023 only."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    files = [os.dup(0) for _ in range(1100)]
+    try:
+        host = new_host(timeout_secs=LONG)
+        os.kill(host.learn(lambda rows, toy: os.getpid()), signal.SIGKILL)
+        assert host.learn(lambda rows, toy: len(os.listdir("/proc/self/fd"))) < 100
+        host.close()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_host_has_only_what_it_needs_open_and_passes_none_of_it_on(host):
+    """Its channel, its progress, where it prints and logs, and the memory of the request; with maps, twice."""
+
+    def open_files(rows, toy):
+        return [os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")[:-1]]
+
+    files = host.learn(open_files)
+    assert sum(file.startswith("socket:") for file in files) == 1
+    assert len(files) <= 12
+    assert set(host.learn(run(["ls", "/proc/self/fd"])).split()) == {"0", "1", "2", "3"}
+
+
+def test_a_servant_that_cannot_be_unpickled_is_an_error_with_its_traceback(new_host, new_module):
+    host = new_host(imports=new_module("import os\n1 / 0  # on this line"))
+    for _ in range(2):
+        with pytest.raises(HostStartError, match="toy cannot be started: the handler cannot be unpickled") as caught:
+            host.ask(len)
+        assert "1 / 0  # on this line" in str(caught.value)
+        assert str(caught.value).endswith("ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_modules_that_start_threads_are_imported_by_each_host(new_host, new_module, caplog, monkeypatch, daemon):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(
+        "headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", 10_000
+    )  # nobody waits for a fork server of no use
+    host = new_host(imports=new_module(f"import os; importer = os.getpid(); {THREAD.format(daemon=daemon)}"))
+    for _ in range(2):
+        importer, process, threads = host.learn(
+            lambda rows, toy: (toy.module.importer, os.getpid(), [one.name for one in threading.enumerate()])
+        )
+        assert importer == process
+        assert "ticker" in threads
+        os.kill(process, signal.SIGKILL)
+    told = [line for line in lines(caplog) if "started threads" in line]
+    assert told == [
+        "toy: its modules have started threads (ticker) as they were imported, so each host imports them itself."
+    ]
+
+
+def test_what_cannot_be_unpickled_in_a_host_is_logged(new_host, new_module, caplog):
+    """As it is the second time: the fork server has found that it starts a thread, so only hosts unpickle it."""
+    first = f"import os; is_first = os.getppid() == {os.getpid()}"
+    code = f"{first}\n{THREAD.format(daemon=True)}\nassert is_first, 'second'"
+    host = new_host(imports=new_module(code))
+    with pytest.raises(HostStartError, match=r"ended itself with exit code 1 before its first request, 5 times\."):
+        host.ask(len)
+    host.close()
+    assert any("The model host has failed." in line and "AssertionError: second" in line for line in lines(caplog))
+
+
+@pytest.mark.parametrize(
+    ("code", "ending"),
+    [
+        ("import os; os._exit(3)", "it ended itself with exit code 3"),
+        ("import sys; sys.exit(4)", "it ended itself with exit code 4"),
+        ("import os; os.kill(os.getpid(), 11)", "it was killed by SIGSEGV"),
+        ("import ctypes; ctypes.string_at(0)", "it was killed by SIGSEGV"),
+        ("import os; os.abort()", "it was killed by SIGABRT"),
+        ("import os; os.kill(os.getpid(), 9)", "it was killed by SIGKILL"),
+    ],
+)
+def test_a_module_that_kills_the_process_is_an_error(new_host, new_module, code, ending):
+    host = new_host(imports=new_module(code))
+    with pytest.raises(HostStartError, match=f"{ending} while it imported the handler's modules"):
+        host.ask(len)
+
+
+def test_imports_that_never_end_have_a_limit(new_host, new_module, monkeypatch):
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_IMPORT_SECS", 0.3)
+    host = new_host(imports=new_module("import signal; signal.pause()"))
+    with pytest.raises(HostStartError, match=r"its imports took 0\.3 s"):
+        host.ask(len)
+
+
+def test_what_is_printed_and_logged_is_heard(new_host, new_module, caplog):
+    caplog.set_level(logging.INFO)
+    host = new_host(imports=new_module("print('imported'); import logging; logging.getLogger('a.b').info('so far')"))
+    host.learn(lambda rows, toy: print("answered"))
+    host.close()
+    assert {"toy: imported", "toy: so far", "toy: answered"} <= set(lines(caplog))
+
+
+HELPER = f"import subprocess; helper = subprocess.Popen({SLEEP}).pid"
+
+
+def test_a_process_that_a_module_starts_serves_all_hosts(new_host, new_module):
+    host = new_host(imports=new_module(HELPER))
+    first, helper = host.learn(lambda rows, toy: (os.getpid(), toy.module.helper))
+    os.kill(first, signal.SIGKILL)
+    second, same_helper = host.learn(lambda rows, toy: (os.getpid(), toy.module.helper))
+    assert (second != first, same_helper) == (True, helper)
+    assert not has_ended(helper)
+    host.close()
+    assert has_ended(helper)
+
+
+@pytest.mark.parametrize("code", [THREAD.format(daemon=True), "raise ImportError", "import os; os._exit(1)"])
+def test_a_process_that_a_module_starts_ends_where_no_host_is_forked(new_host, new_module, marked, wait_until, code):
+    """The census would find it, too; where each host starts one, they end with it."""
+    host = new_host(imports=new_module(f"{HELPER}\n{code}"))
+    try:
+        host.ask(len)
+    except HostStartError:
+        assert wait_until(lambda: not marked())
+    else:
+        assert wait_until(lambda: len(marked()) == 3)  # fork server, host and the host's helper
+    host.close()
+    assert wait_until(lambda: not marked())
+
+
+ESCAPES = {
+    "a child": SLEEP,
+    "a grandchild": ["sh", "-c", "sleep 1000 & exit"],
+    "in a session of its own": ["setsid", *SLEEP],
+    "a grandchild in a session of its own": ["sh", "-c", "setsid sleep 1000 & exit"],
+}
+
+
+@pytest.mark.parametrize("command", ESCAPES.values(), ids=ESCAPES)
+def test_whatever_a_host_starts_ends_with_it(host, marked, wait_until, command):
+    def work(rows, toy):
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return os.getpid(), os.getppid()
+
+    process, fork_server = host.learn(work)
+    assert wait_until(lambda: len(marked()) == 3)
+    os.kill(process, signal.SIGKILL)
+    assert host.learn(lambda rows, toy: os.getppid()) == fork_server
+    assert len(marked()) == 2
+
+
+def test_a_host_that_leaves_its_group_is_ended(host):
+    _, process = host.learn(lambda rows, toy: (os.setpgid(0, os.getppid()), os.getpid()))
+    assert os.getpgid(process) != process
+    host.close()
+    assert has_ended(process)
+
+
+def test_a_signal_handler_for_children_that_waits_for_all_is_survived(new_host, new_module):
+    code = """
+import os, signal
+def reap(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]: pass
+    except ChildProcessError: pass
+signal.signal(signal.SIGCHLD, reap)
+"""
+    host = new_host(imports=new_module(code))
+    fork_servers = set()
+    for _ in range(3):
+        process, fork_server = host.learn(lambda rows, toy: (os.getpid(), os.getppid()))
+        fork_servers.add(fork_server)
+        os.kill(process, signal.SIGKILL)
+    assert len(fork_servers) == 1
+
+
+OWNERS_ENDS = {
+    "the end of the program": "",
+    "an exception": "raise ValueError",
+    "os._exit": "os._exit(0)",
+    "SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)",
+    "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM)",
+}
+
+
+@pytest.mark.parametrize("end", OWNERS_ENDS.values(), ids=OWNERS_ENDS)
+@pytest.mark.parametrize("hangs", [False, True])
+def test_everything_ends_with_the_owner(run_owner, wait_until, end, hangs):
+    code = f"""
+host = new_host()
+def work(rows, toy):
+    server = subprocess.Popen(["setsid", "sleep", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return os.getpid(), os.getppid(), server.pid
+print(*host.learn(work), flush=True)
+if {hangs}:
+    call = host.tell(lambda rows, toy: signal.pause())
+    while host._connections[0]._progress.read().call != call.number:
+        time.sleep(0.001)
+{end}
+"""
+    processes = run_owner(code).stdout.split()
+    assert len(processes) == 3
+    assert wait_until(lambda: all(has_ended(int(process)) for process in processes))
+
+
+def test_threads_that_outlive_the_main_thread_keep_their_hosts(run_owner):
+    code = """
+host = new_host()
+fork_server = host.learn(lambda rows, toy: os.getppid())
+def later():
+    threading.main_thread().join()
+    for _ in range(20):
+        assert host.learn(lambda rows, toy: os.getppid()) == fork_server
+    print("fine", flush=True)
+    host.close()
+threading.Thread(target=later).start()
+"""
+    owner = run_owner(code)
+    assert (owner.stdout, owner.returncode) == ("fine\n", 0), owner.stderr

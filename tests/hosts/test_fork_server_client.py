@@ -1,0 +1,331 @@
+"""A fork server client has hosts whenever they can be had, says why where they cannot, and does not hang on its fork server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from headrace.core.errors import HostStartError
+from headrace.hosts import fork_server_client as module
+from headrace.hosts import starter
+from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.provider import ExitCause, describe_exit
+from headrace.ipc.channel import Channel
+from headrace.ipc.progress import Progress
+from headrace.ipc.segment import Segment
+from headrace.models.procfs import children, fields_of
+
+pytestmark = pytest.mark.usefixtures("census")
+
+LONG = 60
+HANGS = "import signal; signal.pause()"
+
+
+@pytest.fixture
+def new_client(toy):
+    made = []
+
+    def make(imports=None):
+        made.append(ForkServerClient(toy(imports), "toy"))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def client(new_client):
+    return new_client()
+
+
+@contextlib.contextmanager
+def files():
+    """What a host is born with."""
+    mine, theirs = Channel.pair()
+    progress = Segment.create("progress", Progress.SIZE)
+    yield theirs.fileno(), progress.file
+    for one in (mine, theirs, progress):
+        one.close()
+
+
+@pytest.fixture
+def born(client):
+    """A host that waits for its first request, and the fork server."""
+    with files() as pair:
+        host = client.fork(*pair)
+        yield host, zygote_of(client)
+
+
+def zygote_of(client):
+    return client._fork_server._process.pid
+
+
+def has_ended(process):
+    return fields_of(process)[:1] in ([], ["Z"], ["X"])
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended itself with exit code 0"),
+        (3, "ended itself with exit code 3"),
+        (-9, "was killed by SIGKILL"),
+        (-11, "was killed by SIGSEGV"),
+        (-99, "was killed by signal 99"),
+        (None, "was killed together with the process that had started it"),
+    ],
+)
+def test_endings_have_words(code, words):
+    assert describe_exit(code) == words
+
+
+def test_hosts_of_a_nursery_have_one_zygote(client):
+    with files() as one, files() as other:
+        hosts = [client.fork(*one), client.fork(*other)]
+        assert len(set(hosts)) == 2
+        assert {fields_of(host)[1] for host in hosts} == {str(zygote_of(client))}
+
+
+def test_nothing_starts_before_a_host_is_wanted(client, marked):
+    assert marked() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_it_is_known_how_a_host_ended(client, born, wait_until, number):
+    host, _ = born
+    os.kill(host, number)
+    assert wait_until(lambda: has_ended(host))
+    assert client.reap(host).code == -number
+
+
+def test_a_host_that_lives_is_killed(client, born):
+    host, _ = born
+    assert client.reap(host) == (-signal.SIGKILL, ExitCause.OTHER)
+    assert fields_of(host) == []
+
+
+def test_a_host_is_buried_once(client, born):
+    host, fork_server = born
+    client.reap(host)
+    assert client.reap(host) is None
+    assert client.reap(1) is None
+    with files() as pair:
+        client.fork(*pair)
+    assert zygote_of(client) == fork_server
+
+
+def test_when_the_zygote_has_died_another_takes_its_place(client, born, wait_until):
+    host, fork_server = born
+    os.kill(fork_server, signal.SIGKILL)
+    assert wait_until(lambda: has_ended(host))
+    with files() as pair:
+        client.fork(*pair)
+    assert zygote_of(client) != fork_server
+    assert client.reap(host) is None
+
+
+def test_of_a_host_that_died_with_its_zygote_nothing_is_known(client, born, wait_until):
+    host, fork_server = born
+    os.kill(fork_server, signal.SIGKILL)
+    assert client.reap(host) is None
+    assert client.reap(host) is None
+    assert wait_until(lambda: has_ended(host))
+
+
+def test_a_zygote_that_dies_again_and_again_is_given_up(new_client, new_module):
+    code = "import os; os.register_at_fork(before=lambda: os._exit(5))"
+    with files() as pair, pytest.raises(HostStartError, match="that forks it ended itself with exit code 5, 3 times"):
+        new_client(new_module(code)).fork(*pair)
+
+
+def test_a_zygote_that_cannot_fork_says_why(new_client, new_module):
+    code = "import os\ndef fail(): raise BlockingIOError(11, 'no more processes')\nos.fork = fail"
+    with files() as pair, pytest.raises(HostStartError, match="it cannot be forked") as caught:
+        new_client(new_module(code)).fork(*pair)
+    assert "no more processes" in str(caught.value)
+
+
+def test_a_zygote_that_does_not_answer_is_replaced(client, born, monkeypatch):
+    host, fork_server = born
+    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
+    os.kill(fork_server, signal.SIGSTOP)
+    assert client.reap(host) is None
+    assert has_ended(fork_server)
+    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", LONG)
+    with files() as pair:
+        client.fork(*pair)
+
+
+def test_zygotes_that_do_not_answer_are_given_up(client, monkeypatch):
+    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
+    monkeypatch.setattr(module.ForkServerProcess, "ready", stopped(module.ForkServerProcess.ready))
+    with files() as pair, pytest.raises(HostStartError, match=r"that forks it did not answer for 0\.2 s, 3 times"):
+        client.fork(*pair)
+
+
+def stopped(ready):
+    def ready_and_stopped(fork_server):
+        answer = ready(fork_server)
+        os.kill(fork_server._process.pid, signal.SIGSTOP)
+        return answer
+
+    return ready_and_stopped
+
+
+@pytest.mark.parametrize("executable", ["/not/there", "/dev/null"])
+def test_a_python_that_does_not_start_is_an_error(client, monkeypatch, executable, descriptors):
+    before = descriptors()
+    monkeypatch.setattr(sys, "executable", executable)
+    with files() as pair, pytest.raises(HostStartError, match=executable):
+        client.fork(*pair)
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("executable", ["/bin/false", "/bin/true"])
+def test_a_python_that_is_none_is_an_error(toy, monkeypatch, executable, descriptors):
+    before = descriptors()
+    monkeypatch.setattr(sys, "executable", executable)
+    for toy in (toy(), bytes(10_000_000)):  # one is sent before it is noticed, the other is not
+        with files() as pair, pytest.raises(HostStartError, match="it ended itself with exit code"):
+            ForkServerClient(toy, "toy").fork(*pair)
+    assert descriptors() == before
+
+
+def test_too_many_open_files_are_an_error(client, no_more_files, descriptors, monkeypatch):
+    """Wherever they are missing; the fork server inherits the limit."""
+    failures = []
+    with files() as pair:
+        before = descriptors()
+        for spare in range(64):
+            with no_more_files(spare), contextlib.suppress(HostStartError):
+                client.fork(*pair)
+                break
+            assert descriptors() == before
+            failures.append(spare)
+    assert len(failures) > 8
+
+
+@pytest.mark.parametrize("name", ["headrace output of toy", "headrace starts zygotes"])
+def test_too_many_threads_are_an_error(client, monkeypatch, name, descriptors):
+    """As when the program ends: since Python 3.12 there are no new ones then."""
+    started = threading.Thread.start
+
+    def start(thread):
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(module, "STARTER", starter.ForkServerStarter())
+    before = descriptors()
+    with files() as pair, pytest.raises(HostStartError, match="can't start new thread"):
+        client.fork(*pair)
+    assert descriptors() == before
+    monkeypatch.undo()
+    with files() as pair:
+        client.fork(*pair)
+
+
+def test_a_servant_of_many_megabytes_is_no_hindrance(toy):
+    client = ForkServerClient(toy() + bytes(32_000_000), "toy")  # what follows a pickle is not read
+    with files() as pair:
+        assert client.reap(client.fork(*pair)).code == -signal.SIGKILL
+    client.close()
+
+
+def test_closing_ends_everything(client, born):
+    client.close()
+    assert all(fields_of(process) == [] or has_ended(process) for process in born)
+    assert children() == []
+    client.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM])
+def test_closing_ends_a_zygote_that_does_not_answer(client, born, monkeypatch, wait_until, number):
+    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
+    os.kill(born[1], number)
+    client.close()
+    assert has_ended(born[1])
+    assert wait_until(lambda: has_ended(born[0]))
+
+
+def test_closing_ends_a_birth_that_is_under_way(new_client, new_module, wait_until):
+    client, errors = new_client(new_module(HANGS)), []
+
+    def fork():
+        with files() as pair, pytest.raises(HostStartError) as caught:
+            client.fork(*pair)
+        errors.append(str(caught.value))
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    assert wait_until(lambda: client._starting)
+    client.close()
+    thread.join()
+    assert errors == ["A host for toy cannot be started: its owner no longer wants one."]
+
+
+def test_ctrl_c_ends_a_birth_that_is_under_way(new_client, new_module, ctrl_c_in, marked, monkeypatch):
+    monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 10_000)  # nobody waits for one that is of no use
+    client = new_client(new_module(HANGS))
+    ctrl_c_in(module.ForkServerProcess.ready)
+    with files() as pair, pytest.raises(KeyboardInterrupt):
+        client.fork(*pair)
+    assert marked() == []
+    client.close()
+
+
+def test_ctrl_c_ends_a_zygote_that_has_not_answered(client, born, ctrl_c_in):
+    """What it says later would be taken for the answer to another question."""
+    host, fork_server = born
+    os.kill(fork_server, signal.SIGSTOP)
+    presser = ctrl_c_in(module.ForkServerProcess.ask)
+    resumer = threading.Thread(target=lambda: (presser.join(), os.kill(fork_server, signal.SIGCONT)))
+    resumer.start()
+    with pytest.raises(KeyboardInterrupt):
+        client.reap(host)
+    resumer.join()
+    with files() as pair:
+        assert fields_of(client.fork(*pair))[1] == str(zygote_of(client)) != str(fork_server)
+
+
+def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, popen, wait_until):
+    """The thread that starts it sees to it."""
+    may_start, processes = threading.Event(), []
+
+    def start():
+        may_start.wait()
+        processes.append(popen(["sleep", "1000"]))
+        return processes[0]
+
+    ctrl_c_in(Future.result)
+    with pytest.raises(KeyboardInterrupt):
+        module.STARTER.run(start)
+    may_start.set()
+    assert wait_until(lambda: processes and processes[0].returncode == -signal.SIGKILL)
+
+
+def test_what_owners_have_left_behind_is_looked_for_once(client, monkeypatch):
+    looked = []
+    monkeypatch.setattr(starter, "end_orphans", lambda: looked.append(threading.current_thread().name))
+    monkeypatch.setattr(module.STARTER, "_has_looked_for_orphans", False)
+    for _ in range(2):
+        with files() as pair:
+            client.fork(*pair)
+        client._end_fork_server()
+    assert looked == ["headrace starts zygotes"]
+
+
+def test_one_thread_starts_all_zygotes(new_client):
+    for client in (new_client(), new_client()):
+        with files() as pair:
+            client.fork(*pair)
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("headrace starts zygotes") == 1

@@ -1,0 +1,124 @@
+"""An owner may be forked: what its fork does, and whether it lives on, is nothing to the owner's hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from headrace.models.procfs import fields_of
+
+
+def both(rows, toy):
+    """The host's process and its fork server's."""
+    return os.getpid(), os.getppid()
+
+
+def has_ended(process):
+    return fields_of(process)[:1] in ([], ["Z"], ["X"])
+
+
+FORKS = """
+import traceback
+host = new_host()
+def both(host):
+    return host.learn(lambda rows, toy: (os.getpid(), os.getppid()))
+before = both(host)
+def in_child(work, leave=os._exit):
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        leave(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "leave"),
+    [
+        ("None", "os._exit"),
+        ("None", "sys.exit"),
+        ("(lambda other: (both(other), other.close()))(new_host())", "os._exit"),
+        ("both(new_host())", "sys.exit"),
+        ("host.close()", "os._exit"),
+        ("globals().pop('host')", "sys.exit"),
+        ("both(host)", "sys.exit"),
+        ("(both(host), host.close())", "os._exit"),
+    ],
+)
+def test_what_a_fork_of_the_owner_does_is_its_own_affair(run_owner, work, leave):
+    owner = run_owner(f"""{FORKS}
+assert in_child(lambda: {work}, {leave}) == 0
+assert both(host) == before
+call = host.tell(lambda rows, toy: time.sleep(0.2) or [os.getpid()])
+assert in_child(lambda: {work}, {leave}) == 0
+assert host.result(call).rows == [before[0]]
+host.close()
+print("undisturbed")
+""")
+    assert owner.stdout == "undisturbed\n", owner.stderr
+    if "both" not in work or "close" in work:  # else Python warns of what the child has not closed itself
+        assert owner.stderr == ""
+
+
+def test_a_fork_of_the_owner_can_ask_again_for_what_its_parent_asked(run_owner):
+    owner = run_owner(f"""{FORKS}
+call = host.tell(lambda rows, toy: time.sleep(0.2) or [os.getpid()])
+def again():
+    assert host.result(call).rows[0] not in before
+    host.close()
+assert in_child(again) == 0
+assert host.result(call).rows == [before[0]]
+host.close()
+print("undisturbed")
+""")
+    assert owner.stdout == "undisturbed\n", owner.stderr
+
+
+def test_a_fork_of_the_owner_that_lives_on_delays_nobody(run_owner):
+    """It has copies of every descriptor, so that no channel ends by being closed."""
+    owner = run_owner(f"""{FORKS}
+child = os.fork()
+if not child:
+    signal.pause()
+import headrace.hosts.fork_server_client
+headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS = 10_000
+host.close()
+print("closed")
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+""")
+    assert owner.stdout == "closed\n", owner.stderr
+
+
+def test_an_owner_whose_fork_lives_on_leaves_nothing(run_owner, wait_until):
+    owner = run_owner(f"""{FORKS}
+child = os.fork()
+if not child:
+    [os.close(number) for number in (1, 2)]
+    signal.pause()
+print(child, *before, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+    child, *processes = map(int, owner.stdout.split())
+    assert wait_until(lambda: all(map(has_ended, processes)))
+    assert not has_ended(child)
+    os.kill(child, signal.SIGKILL)
+    assert wait_until(lambda: has_ended(child))
+
+
+def test_programs_that_the_owner_starts_do_not_hold_hosts(host, popen, wait_until):
+    first, fork_server = host.learn(both)
+    with popen(["sleep", "1000"], close_fds=False) as program:
+        os.kill(first, signal.SIGKILL)
+        assert wait_until(lambda: has_ended(first))
+        assert host.learn(both)[1] == fork_server
+        host.close()
+        assert has_ended(fork_server)
+        program.kill()

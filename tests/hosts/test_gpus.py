@@ -1,0 +1,41 @@
+"""Copies are dealt out to GPUs in turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.hosts.gpus import gpu_of, visible_gpus
+
+
+@pytest.fixture
+def driver(tmp_path):
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus"),
+    [
+        ({}, ["0", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "3, GPU-5f,"}, ["3", "GPU-5f"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_visible_gpus(environment, gpus, driver):
+    assert visible_gpus(environment, driver) == gpus
+
+
+def test_no_driver(tmp_path):
+    assert visible_gpus({}, tmp_path / "none") == []
+
+
+def test_copies_are_dealt_out_in_turn(driver):
+    assert [gpu_of(number, 3, {}, driver) for number in range(3)] == [
+        {"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("0", "1", "0")
+    ]
+
+
+@pytest.mark.parametrize(("copies", "environment"), [(1, {}), (2, {"CUDA_VISIBLE_DEVICES": "1"})])
+def test_where_there_is_nothing_to_deal_out(copies, environment, driver):
+    assert gpu_of(0, copies, environment, driver) == {}

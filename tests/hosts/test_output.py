@@ -1,0 +1,400 @@
+"""Whatever a host prints or logs reaches its owner's logging, line by line, and never harms the owner."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from contextlib import closing
+
+import pytest
+
+from headrace.hosts.output import OutputReader
+from headrace.testing import FakeClock
+
+LONG = 60
+"""Seconds that nothing here takes."""
+DIVERT = "redirect_output({printed}, {logged}, {level})\n"
+
+
+class Log(logging.Handler):
+    """Keeps what reaches the owner's logging, once ``before`` lets it."""
+
+    def __init__(self):
+        super().__init__()
+        self.records, self.changed, self.before = [], threading.Condition(), lambda record: None
+
+    def emit(self, record):
+        self.before(record)
+        with self.changed:
+            self.records.append(record)
+            self.changed.notify_all()
+
+    def wait(self, message):
+        with self.changed:
+            assert self.changed.wait_for(lambda: message in self.messages, LONG), self.messages[-20:]
+
+    @property
+    def messages(self):
+        return [record.getMessage() for record in self.records]
+
+    @property
+    def triples(self):
+        return [(record.name, record.levelname, record.getMessage()) for record in self.records]
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.DEBUG)
+    logging.root.addHandler(handler := Log())
+    yield handler
+    logging.root.removeHandler(handler)
+
+
+@pytest.fixture
+def reader(request, log):
+    """With a ``clock``, no time passes for it but what the test says."""
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
+    with closing(OutputReader("m", clock)) as reader:
+        yield reader
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+def run_host(reader, code, expected=0, level=logging.DEBUG, call=DIVERT):
+    """Runs a host to its end, and waits until everything has been passed on."""
+    call = call.format(printed=reader.printed, logged=reader.logged, level=level)
+    code = f"import logging, os, sys\nfrom headrace.hosts.redirect import redirect_output\n{call}\n{code}"
+    descriptors, environment = (reader.printed, reader.logged), os.environ | {"PYTHONUNBUFFERED": ""}
+    options = {"pass_fds": descriptors, "env": environment, "input": b"not for hosts", "timeout": LONG}
+    host = subprocess.run([sys.executable, "-c", code], **options, check=False)
+    assert host.returncode == expected
+    reader.close(LONG)
+
+
+def settle(log, descriptor):
+    """Waits until what was written on the other pipe before has been read: of two turns, the second begins later."""
+    for word in ("once", "twice"):
+        message = f"{word} {len(log.messages)}"
+        os.write(descriptor, f"{message}\n".encode())
+        log.wait(f"m: {message}")
+
+
+def run_owner(code):
+    """Runs an owner to its end; what it logs comes on its standard error."""
+    imports = "import logging, os, subprocess, sys, threading; from headrace.hosts.output import OutputReader\n"
+    code = f"{imports}logging.basicConfig(level=20, format='%(message)s'); reader = OutputReader('m')\n{code}"
+    command = [sys.executable, "-W", "ignore", "-c", code]  # Python warns of forks with threads
+    return subprocess.run(command, timeout=LONG, capture_output=True, text=True, check=False)
+
+
+def belongings():
+    """Descriptors and threads of this process."""
+    return set(os.listdir("/dev/fd")), set(threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('wörd', 'two')",
+        "print('wörd', 'two', file=sys.stderr)",
+        "print('wörd', 'two', file=sys.__stdout__); os._exit(0)",
+        "print('wörd two', end='')",
+        "print('wörd two'); os._exit(0)",
+        "os.write(1, 'wörd two\\n'.encode())",
+        "os.write(2, 'wörd two\\r\\n'.encode())",
+        "os.write(1, '\\r 10 %\\r 20 %\\rwörd two'.encode())",
+        "import ctypes; c = ctypes.CDLL(None); c.puts('wörd two'.encode()); c.fflush(None)",
+        "import subprocess; subprocess.run(['echo', 'wörd two'])",
+        "os.system('echo wörd two >&2')",
+    ],
+)
+def test_what_is_printed_is_logged(reader, log, code):
+    run_host(reader, code)
+    assert log.triples == [("headrace.host", "INFO", "m: wörd two")]
+
+
+def test_log_records_keep_their_logger_level_arguments_and_exception(reader, log):
+    code = """
+logging.info("%d of %s", 3, "wörd")
+logging.getLogger("a.b").warning("two\\nlines")
+logging.getLogger("a").log(17, "odd level")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("a").exception("failed")"""
+    run_host(reader, code, call=f"print('old'); logging.basicConfig(); {DIVERT}{DIVERT}")
+    names, levels, messages = zip(*log.triples, strict=True)
+    assert (names, levels) == (("root", "a.b", "a", "a"), ("INFO", "WARNING", "Level 17", "ERROR"))
+    assert messages[:3] == ("m: 3 of wörd", "m: two\nlines", "m: odd level")
+    assert re.fullmatch(r"m: failed\nTraceback .*ZeroDivisionError: division by zero", messages[3], re.DOTALL)
+
+
+def test_the_levels_of_both_sides_count(reader, log):
+    logging.getLogger("quiet").setLevel(logging.ERROR)
+    code = "logging.info('too low'); logging.warning('root'); logging.getLogger('quiet').warning('too low here')"
+    run_host(reader, code, level=logging.WARNING)
+    logging.getLogger("quiet").setLevel(logging.NOTSET)
+    assert log.messages == ["m: root"]
+
+
+def test_warnings_mistakes_in_logging_calls_and_last_words_are_seen(reader, log):
+    code = "import warnings\nwarnings.warn('odd')\nlogging.info('%d', 'no number')\nraise ValueError('last words')"
+    run_host(reader, code, expected=1)
+    assert re.search("UserWarning: odd .*TypeError: %d .*ValueError: last words$", " ".join(log.messages), re.DOTALL)
+
+
+def test_a_long_record_loses_its_middle_and_half_characters_can_be_written(reader, log):
+    run_host(reader, "logging.info('a' + '\\0' * 1_000_000 + 'z'); logging.getLogger('\\ud800').info('\\ud800')")
+    long, half = log.messages
+    assert (long[:5], long[-2:]) == ("m: a\0", "\0z")
+    assert "more characters" in long
+    assert len(long) < 66_000
+    assert (log.records[1].name, half) == ("\\ud800", "m: \\ud800")
+
+
+def test_what_threads_and_forks_write_stays_whole(reader, log):
+    code = """
+import threading
+def work(name):
+    for number in range(30):
+        logging.info("%s %d %s", name, number, name * 20_000)
+        print(f"{name} {number} {name * 30}\\n", end="")
+def start(names):
+    running = [threading.Thread(target=work, args=name) for name in names]
+    [thread.start() for thread in running]
+    [thread.join() for thread in running]
+child = os.fork()
+start("ab" if child else "cd")
+if child:
+    assert os.waitpid(child, 0)[1] == 0"""
+    run_host(reader, code)
+    numbers, sizes = range(30), (30, 20_000)
+    assert sorted(log.messages) == sorted(f"m: {x} {n} {x * size}" for x in "abcd" for n in numbers for size in sizes)
+
+
+def test_standard_input_is_empty_and_programs_do_not_inherit_the_log(reader, log):
+    code = f"""
+import subprocess
+print("read", sys.stdin.read(), os.read(0, 1))
+check = "import os; os.write(1, b'child'); os.fstat({reader.logged})"
+print(subprocess.run([sys.executable, "-c", check], close_fds=False, stderr=subprocess.DEVNULL).returncode)"""
+    run_host(reader, code)
+    assert log.messages == ["m: read  b''", "m: child1"]
+
+
+@pytest.mark.parametrize(("printed", "logged"), [(0, 1), (1, 0), (2, 1), (1, 2), (0, 2)])
+def test_given_as_standard_descriptors(reader, log, printed, logged):
+    call = "os.dup2({printed}, 100); os.dup2({logged}, 101); os.closerange(0, 100); "
+    call += f"os.dup2(100, {printed}); os.dup2(101, {logged}); os.closerange(100, 102); "
+    call += f"redirect_output({printed}, {logged}, {{level}})"
+    code = "os.system('echo out; echo err >&2'); logging.info('%d open', len(os.listdir('/dev/fd')))"
+    run_host(reader, code, call=call)
+    assert sorted(log.messages) == ["m: 5 open", "m: err", "m: out"]  # three, the log and the folder
+
+
+def test_an_owner_without_standard_descriptors():
+    code = "reader.close(); os.closerange(0, 2); before = os.listdir('/dev/fd'); other = OutputReader('m')\n"
+    code += "print(min(other.printed, other.logged), file=sys.stderr)\n"
+    code += "other.close(); print(before == os.listdir('/dev/fd'), file=sys.stderr)"
+    owner = run_owner(code)
+    lowest, nothing_left = owner.stderr.split()
+    assert (int(lowest) > 2, nothing_left) == (True, "True")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.close(1)\ntry:\n  print('lost')\nexcept OSError:\n  print('on', file=sys.stderr)\nos._exit(0)",
+        "sys.stdout.close()\ntry:\n  print('lost')\nexcept ValueError:\n  os.write(1, b'on')",
+        "os.closerange(0, 3)\nlogging.info('on')\nos._exit(0)",
+        "sys.stderr.close()\nlogging.info('on')",
+        "sys.stdout = sys.stderr = None\nprint('lost'); logging.info('on')",
+    ],
+)
+def test_closed_streams(reader, log, code):
+    run_host(reader, code)
+    assert log.messages == ["m: on"]
+
+
+def test_garbage_is_shown_as_text(reader, log):
+    texts = ["no json", '{"a": 1, "b": 2, "c": 3}', '[20, "a", 5]', '["x", "y", "z"]', "7", ""]
+    os.write(reader.logged, "\n".join(texts).encode() + b"\n" + b"[" * 99_999 + b"\n")
+    os.write(reader.logged, b'[40, "", "a good one"]\n[999999999, "", "of any level"]\n')
+    os.write(reader.printed, bytes(range(14, 256)) + b"\n\0\1\n\n")
+    reader.close(LONG)
+    messages = log.messages
+    assert {f"m: {text}" for text in [*texts, "\\x00\\x01", "a good one", "of any level"]} <= set(messages)
+    assert any(message.endswith("\\xfe\\xff") for message in messages)
+    assert f"m: {'[' * 65_536} ... (34,463 more bytes)" in messages
+
+
+def test_the_beginning_of_a_line_waits_half_a_second(reader, clock, log):
+    os.write(reader.printed, b"hal")
+    settle(log, reader.logged)
+    clock.advance(0.4)
+    os.write(reader.printed, b"f\nbegin")
+    settle(log, reader.logged)
+    assert {"m: half", "m: begin"} & set(log.messages) == {"m: half"}
+    clock.advance(0.5)
+    log.wait("m: begin")  # without any event
+
+
+def test_half_a_record_waits_longer_for_the_other_half(reader, clock, log):
+    os.write(reader.logged, b'[20, "a", "ha')
+    settle(log, reader.printed)
+    clock.advance(1.0)
+    settle(log, reader.printed)
+    os.write(reader.logged, b'lf"]\n[20, "b", "a host died')
+    log.wait("m: half")
+    settle(log, reader.printed)
+    clock.advance(5.0)
+    settle(log, reader.printed)
+    assert 'm: [20, "b", "a host died' in log.messages
+
+
+@pytest.mark.parametrize("kind", ["printed", "logged"])
+def test_of_a_flood_a_thousand_lines_a_second_are_passed_on(reader, clock, log, kind):
+    flooded, other = (reader.printed, reader.logged) if kind == "printed" else (reader.logged, reader.printed)
+    os.write(flooded, b"a\n" * 4_000)
+    os.write(flooded, b"b\n" * 1_234)
+    settle(log, other)
+    assert log.messages.count("m: a") == len(log.messages) - 2 == 1_000
+    clock.advance(1.0)
+    log.wait("m: 4,234 more lines were dropped; at most 1,000 a second are passed on.")
+    os.write(flooded, b"c\n")
+    log.wait("m: c")
+    assert "m: b" not in log.messages
+
+
+def test_slow_logging_loses_lines_rather_than_hold_up_the_host(reader, clock, log):
+    log.before = lambda record: clock.advance(0.4)
+    os.write(reader.printed, b"a\n" * 100)
+    reader.close(LONG)
+    assert [message.partition(";")[0] for message in log.messages] == ["m: a"] * 3 + ["m: 97 more lines were dropped"]
+
+
+def run_flood(reader, line):
+    """A host prints 200 MB; how many seconds and how much memory that took here."""
+    tracemalloc.start()
+    started = time.monotonic()
+    run_host(reader, f"block = {line} * (2_000_000 // len({line}))\nfor _ in range(100):\n  os.write(1, block)")
+    seconds, (_, peak) = time.monotonic() - started, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return seconds, peak
+
+
+@pytest.mark.parametrize("line", [b"x" * 99 + b"\n", b"\n"], ids=["lines", "blank"])
+def test_a_flood_ends_in_seconds_and_takes_no_memory(reader, log, line):
+    seconds, peak = run_flood(reader, line)
+    dropped = [int(text.split()[1].replace(",", "")) for text in log.messages if "lines were dropped" in text]
+    passed = len(log.messages) - len(dropped)
+    assert passed + sum(dropped) == 200_000_000 // len(line)
+    assert passed <= 1_000 * (seconds + 1)
+    assert peak < 8_000_000
+
+
+def test_a_line_that_never_ends_takes_no_memory(reader, log):
+    _, peak = run_flood(reader, b"x")
+    parts = [re.fullmatch(r"m: (x+)(?: ... \(([\d,]+) more bytes\))?", message).groups("0") for message in log.messages]
+    assert sum(len(kept) + int(cut.replace(",", "")) for kept, cut in parts) == 200_000_000
+    assert max(len(kept) for kept, _ in parts) == 65_536
+    assert peak < 8_000_000
+
+
+def test_hosts_cannot_make_the_owner_remember_any_number_of_loggers(reader, clock, log):
+    for first in (0, 800):
+        for number in range(first, first + 800):
+            os.write(reader.logged, b'[20, "made%d", "%d"]\n' % (number, number))
+        log.wait(f"m: {first + 799}")
+        clock.advance(1.0)
+    os.write(reader.logged, b'[20, "root", "at the root"]\n[20, "made3", "known"]\n')
+    log.wait("m: known")
+    known = logging.root.manager.loggerDict
+    assert len([known.pop(name) for name in list(known) if name.startswith("made")]) == 1_000
+    assert log.triples[-3][0] == "headrace.host"
+    assert [name for name, _, _ in log.triples[-2:]] == ["root", "made3"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_handler_that_raises_does_not_end_the_thread(reader, log, capfd, error):
+    def refuse(record):
+        if "bad" in record.getMessage():
+            raise error("no room")
+
+    log.before = refuse
+    os.write(reader.printed, b"bad\nbad\ngood\n")
+    reader.close(LONG)
+    assert log.messages == ["m: good"]
+    assert capfd.readouterr().err.count("Traceback") == 1
+
+
+def test_nothing_is_left_after_close(log):
+    before, reader = belongings(), OutputReader("m")
+    assert belongings() != before
+    run_host(reader, "print('x', end='')")
+    reader.release()
+    reader.close(LONG)
+    assert log.messages == ["m: x"]
+    assert belongings() == before
+
+
+def test_close_does_not_wait_for_ever_for_others(log):
+    before, reader = belongings(), OutputReader("m")
+    others = os.dup(reader.printed), os.dup(reader.logged)
+    os.write(reader.printed, b"written in time\nall of it")
+    (thread,) = belongings()[1] - before[1]
+    reader.close(0.0)
+    thread.join(LONG)  # close had but half a second for it
+    assert log.messages == ["m: written in time", "m: all of it"]
+    for other in others:
+        with pytest.raises(BrokenPipeError):
+            os.write(other, b"x")
+        os.close(other)
+    assert belongings() == before
+
+
+def test_close_does_not_wait_for_ever_for_a_handler_that_blocks(log):
+    before, blocked, goes_on = belongings(), threading.Event(), threading.Event()
+    log.before = lambda record: (blocked.set(), goes_on.wait(LONG))
+    reader = OutputReader("m")
+    os.write(reader.printed, b"x\n")
+    assert blocked.wait(LONG)
+    (thread,) = belongings()[1] - before[1]
+    reader.close(0.0)
+    assert thread.is_alive()
+    goes_on.set()
+    thread.join(LONG)
+    assert belongings() == before
+
+
+@pytest.mark.parametrize("ending", ["reader.close(); assert not os.path.exists(f'/dev/fd/{reader.logged}')", "pass"])
+def test_a_fork_of_the_owner_does_not_disturb_it(ending):
+    code = f"""
+thread, (ours, theirs), child = threading.enumerate()[1], os.pipe(), os.fork()
+if not child:
+    {ending}
+    os.read(ours, 1)
+    sys.exit(7)
+os.write(reader.printed, b"still here")
+reader.close(0.1)
+thread.join()
+os.write(theirs, b"x")
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7"""
+    owner = run_owner(code)
+    assert (owner.returncode, owner.stderr) == (0, "m: still here\n")
+
+
+def test_an_owner_that_ends_without_closing_ends_well():
+    code = "flowing = threading.Event(); logging.root.handlers[0].addFilter(lambda record: flowing.set() or True)\n"
+    code += "flood = subprocess.Popen(['yes'], stdout=reader.printed); flowing.wait(60)\n"
+    owner = run_owner(f"{code}os.write(reader.logged, b'last words')")
+    assert (owner.returncode, "m: last words\n" in owner.stderr) == (0, True)

@@ -1,0 +1,226 @@
+"""What the operating system does for hosts, tried on real processes."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from headrace.hosts import system
+from headrace.ipc.segment import anonymous_file
+from headrace.models import procfs
+
+pytestmark = pytest.mark.usefixtures("census")
+
+LONG = 60
+
+
+@pytest.fixture
+def start(popen):
+    """Starts Python, which is killed in the end."""
+
+    def start(code):
+        code = f"import os, signal, subprocess, sys, time\nfrom headrace.hosts import system\nfrom headrace.models import procfs\n{code}"
+        return popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+def is_readable(file, seconds=LONG):
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def ended(process):
+    return procfs.fields_of(process)[:1] in ([], ["Z"], ["X"])
+
+
+def test_hosts_can_run_here(monkeypatch):
+    assert system.why_no_hosts() is None
+
+
+@pytest.mark.parametrize(("module", "name"), [(os, "fork"), (system.socket, "send_fds"), (system.socket, "AF_UNIX")])
+def test_what_is_missing_is_named(monkeypatch, module, name):
+    monkeypatch.delattr(module, name)
+    assert "fork and Unix sockets" in system.why_no_hosts()
+
+
+def test_a_python_that_cannot_be_found_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "")
+    assert "sys.executable" in system.why_no_hosts()
+
+
+def test_a_process_dies_with_its_parent(start, wait_until):
+    code = "system.die_with_parent(signal.SIGTERM, os.getppid()); print(os.getpid(), flush=True); time.sleep(1000)"
+    parent = start(f"child = os.fork()\nif not child: {code}\ntime.sleep(1000)")
+    child = int(parent.stdout.readline())
+    assert not ended(child)
+    parent.kill()
+    assert wait_until(lambda: ended(child))
+
+
+def test_a_process_whose_parent_has_ended_before_does_not_go_on(start):
+    assert start("system.die_with_parent(signal.SIGTERM, 1 << 22); print('still here')").wait(LONG) == 1
+
+
+def test_orphans_are_adopted(start):
+    code = """
+system.adopt_orphans()
+subprocess.run(["sh", "-c", "setsid sleep 1000 & exit"])
+(orphan,) = procfs.children()
+print(procfs.fields_of(orphan)[1] == str(os.getpid()))
+os.kill(orphan, signal.SIGKILL)
+os.waitpid(orphan, 0)
+print(procfs.children())
+"""
+    assert start(code).communicate(timeout=LONG)[0].split("\n")[:2] == ["True", "[]"]
+
+
+def test_children_are_found_even_if_they_have_ended(popen, wait_until):
+    with popen(["sleep", "1000"]) as child:
+        assert child.pid in procfs.children()
+        child.kill()
+        assert wait_until(lambda: ended(child.pid))
+        assert child.pid in procfs.children()
+    assert child.pid not in procfs.children()
+
+
+def test_all_processes_are_seen():
+    assert {1, os.getpid(), os.getppid()} <= set(procfs.processes())
+
+
+def test_a_name_with_brackets_and_spaces_confuses_nobody(popen, tmp_path):
+    program = tmp_path / "a ) R 1 (b"
+    program.symlink_to("/bin/sleep")
+    with popen([str(program), "1000"]) as child:
+        assert procfs.fields_of(child.pid)[1] == str(os.getpid())
+        child.kill()
+    assert procfs.fields_of(child.pid) == []
+
+
+def test_the_end_of_a_process_is_seen(popen):
+    with popen(["sleep", "1000"]) as child:
+        watched = system.watch(child.pid)
+        assert not is_readable(watched, 0)
+        child.kill()
+        assert is_readable(watched)
+    os.close(watched)
+    assert system.watch(child.pid) is None
+
+
+def test_where_ends_cannot_be_watched_there_is_nothing(monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    assert system.watch(os.getpid()) is None
+
+
+def test_a_host_is_killed_before_its_owner(start):
+    look = "print(open('/proc/self/oom_score_adj').read())"
+    code = f"{look}; system.be_killed_first(); {look}"
+    before, after = map(int, start(code).communicate(timeout=LONG)[0].split())
+    assert after == min(1000, before + 500)
+
+
+@pytest.mark.parametrize(
+    ("status", "ours"),
+    [
+        ("Pid:\t{me}\nNSpid:\t{me}\n", True),
+        ("Pid:\t900\nNSpid:\t900\t{me}\n", False),  # /proc is of the namespace around this one
+        ("Pid:\t{me}\nNSpid:\t{me}\t{me}\n", False),
+        ("Pid:\t{me}\n", True),  # before Linux 4.1
+        ("Pid:\t900\n", False),
+        ("", False),
+    ],
+)
+def test_numbers_in_proc_may_be_of_another_namespace(tmp_path, status, ours):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/status").write_text(status.format(me=os.getpid()))
+    assert procfs.numbers_are_ours(tmp_path) is ours
+
+
+def test_here_they_are_ours():
+    assert procfs.numbers_are_ours()
+
+
+def test_a_child_that_has_ended_is_still_to_be_waited_for(popen):
+    with popen(["sleep", "1000"]) as child:
+        assert not system.has_ended(child.pid)
+        child.kill()
+        assert system.has_ended(child.pid, LONG)
+        assert system.has_ended(child.pid)
+        assert child.wait() == -signal.SIGKILL
+    with pytest.raises(ChildProcessError):
+        system.has_ended(child.pid)
+
+
+FORBIDDEN = {
+    "nothing": lambda patch: None,
+    "pidfd_open": lambda patch: patch.setattr(os, "pidfd_open", forbidden),
+    "pidfd_send_signal": lambda patch: patch.setattr(signal, "pidfd_send_signal", forbidden),
+    "there is none": lambda patch: patch.delattr(os, "pidfd_open"),
+}
+
+
+def forbidden(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("forbid", FORBIDDEN.values(), ids=FORBIDDEN.keys())
+def test_only_who_is_meant_is_killed(start, monkeypatch, forbid):
+    forbid(monkeypatch)
+    process = start("print(flush=True); time.sleep(1000)")
+    process.stdout.readline()
+    system.kill(process.pid, lambda _: False)
+    assert process.poll() is None
+    system.kill(process.pid, lambda number: number == process.pid)
+    assert process.wait(LONG) == -signal.SIGKILL
+    system.kill(process.pid, lambda _: True)  # gone
+
+
+def test_who_has_a_number_later_is_not_killed(start, monkeypatch):
+    """The process is replaced by another between the looks at it."""
+    meant, later = start("time.sleep(1000)"), start("time.sleep(1000)")
+
+    def is_meant(number):
+        meant.kill()
+        meant.wait()
+        monkeypatch.setattr(os, "kill", lambda *_: later.kill())  # what that number would reach now
+        return True
+
+    system.kill(meant.pid, is_meant)
+    assert later.poll() is None
+
+
+@pytest.mark.parametrize("has_memfd", [True, False])
+def test_an_anonymous_file_has_no_place(monkeypatch, tmp_path, has_memfd):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if not has_memfd:
+        monkeypatch.delattr(os, "memfd_create")
+    file = anonymous_file("headrace")
+    assert os.write(file, b"content") == 7
+    assert os.fstat(file).st_nlink == 0
+    assert not os.get_inheritable(file)
+    assert list(tmp_path.iterdir()) == []
+    os.close(file)
+
+
+def test_the_signal_comes_with_the_end_of_the_thread_that_started_a_process(popen):
+    """Which is why owners start fork servers on a thread that lives on."""
+    code = "import os, signal, time; from headrace.hosts import system; "
+    code += "system.die_with_parent(signal.SIGTERM, os.getppid()); print(flush=True); time.sleep(1000)"
+    started = []
+
+    def begin():
+        started.append(popen([sys.executable, "-c", code], stdout=subprocess.PIPE))
+        started[0].stdout.readline()
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    with started[0] as process:
+        assert process.wait(LONG) == -signal.SIGTERM

@@ -1,0 +1,57 @@
+"""Processes that share the machine's cores compute with as many threads as their share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from headrace.hosts import thread_budget
+from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
+
+
+@pytest.fixture
+def six_threads(monkeypatch):
+    """For torch, on a machine of eight cores."""
+    monkeypatch.setattr(thread_budget, "allowed_cores", lambda: 8)
+    before = torch.get_num_threads()
+    torch.set_num_threads(6)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_page_is_seen_by_whoever_has_its_file():
+    page = ComputingPage()
+    other = ComputingPage.received(os.dup(page.file))
+    assert other.read() == 1  # whoever asks is one
+    page.write(3)
+    assert other.read() == 3
+
+
+def test_a_budget_follows_the_number_of_processes(six_threads):
+    page = ComputingPage()
+    budget = ThreadBudget(page)
+    seen = []
+    for processes in (1, 2, 4, 100, 2, 1):
+        page.write(processes)
+        budget.keep()
+        seen.append(torch.get_num_threads())
+    assert seen == [6, 4, 2, 1, 4, 6]
+
+
+def test_a_budget_does_not_add_threads(six_threads):
+    torch.set_num_threads(2)
+    page = ComputingPage()
+    page.write(2)
+    ThreadBudget(page).keep()
+    assert torch.get_num_threads() == 2
+
+
+def test_what_the_environment_says_already_stays():
+    here = ProcessEnvironment("", [], "/", {"OMP_NUM_THREADS": "7"}, 0)
+    assert here.with_threads(2).environment["OMP_NUM_THREADS"] == "7"
+    assert here.with_threads(2).threads is None
+    there = ProcessEnvironment("", [], "/", {}, 0).with_threads(2)
+    assert (there.environment["OMP_NUM_THREADS"], there.threads) == ("2", 2)

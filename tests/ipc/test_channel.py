@@ -1,0 +1,287 @@
+"""Messages and descriptors arrive whole and in order, or the end of the connection is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from headrace.ipc.channel import Channel
+
+pytestmark = pytest.mark.usefixtures("census")
+
+LONG = 60
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def ends():
+    ends = Channel.pair()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+@contextlib.contextmanager
+def thread(work, *args):
+    one = threading.Thread(target=work, args=args)
+    one.start()
+    yield one
+    one.join(LONG)
+    assert not one.is_alive()
+
+
+def raw(channel):
+    """The socket itself, to send through it what no channel sends."""
+    return socket.socket(fileno=os.dup(channel.fileno()))
+
+
+@pytest.fixture
+def pipe():
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+@pytest.mark.parametrize("message", [None, 0, "", {"a": [1, (2.5, b"x")]}, ["wörd"] * 1000])
+def test_a_message_arrives(ends, message):
+    one, other = ends
+    one.send(message)
+    assert other.receive() == (message, [])
+    other.send(message)
+    assert one.receive() == (message, [])
+
+
+def test_messages_arrive_in_order(ends):
+    one, other = ends
+    for number in range(100):
+        one.send(number)
+    assert [other.receive()[0] for _ in range(100)] == list(range(100))
+
+
+def test_a_message_larger_than_any_buffer_arrives(ends):
+    one, other = ends
+    message = os.urandom(8 * MEGABYTE)
+    with thread(one.send, message):
+        assert other.receive() == (message, [])
+
+
+def test_descriptors_arrive_with_their_message(ends, pipe):
+    one, other = ends
+    one.send("before")
+    one.send("with", pipe)
+    one.send("after")
+    assert other.receive() == ("before", [])
+    message, (read, write) = other.receive()
+    assert other.receive() == ("after", [])
+    os.write(write, b"through")
+    assert (message, os.read(pipe[0], 100)) == ("with", b"through")
+    assert not os.get_inheritable(read)
+    assert not os.get_inheritable(write)
+    os.close(read)
+    os.close(write)
+
+
+def test_descriptors_arrive_with_a_large_message(ends, pipe):
+    one, other = ends
+    message = os.urandom(2 * MEGABYTE)
+    with thread(one.send, message, pipe):
+        got, files = other.receive()
+    assert got == message
+    assert [os.fstat(file).st_ino for file in files] == [os.fstat(file).st_ino for file in pipe]
+    for file in files:
+        os.close(file)
+
+
+def test_an_end_that_is_closed_is_seen(ends):
+    one, other = ends
+    one.send("last")
+    one.close()
+    assert one.fileno() == -1
+    assert other.receive() == ("last", [])
+    for _ in range(2):
+        with pytest.raises(EOFError):
+            other.receive()
+    with pytest.raises(BrokenPipeError):
+        other.send("to nobody")
+
+
+def test_an_end_that_is_closed_with_messages_unread_is_seen(ends):
+    one, other = ends
+    other.send("unread")
+    one.send("last")
+    one.close()
+    assert other.receive() == ("last", [])
+    with pytest.raises(EOFError):
+        other.receive()
+
+
+def test_a_process_that_ends_is_seen(ends):
+    one, other = ends
+    code = "import sys; from headrace.ipc.channel import Channel; Channel.inherited(int(sys.argv[1])).send('hi')"
+    command = [sys.executable, "-c", code, str(other.fileno())]
+    with subprocess.Popen(command, pass_fds=[other.fileno()]):
+        other.close()
+        assert one.receive(LONG) == ("hi", [])
+        with pytest.raises(EOFError):
+            one.receive(LONG)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 107])
+def test_an_end_in_the_middle_of_a_message_is_seen(ends, pipe, descriptors, size):
+    one, other = ends
+    before = descriptors()
+    with raw(one) as naked:
+        socket.send_fds(naked, [(struct.pack("!Q", 100) + bytes(100))[:size]], pipe)
+    one.close()
+    with pytest.raises(EOFError):
+        other.receive()
+    assert descriptors() < before
+
+
+def test_waiting_has_a_limit(ends):
+    one, other = ends
+    with pytest.raises(TimeoutError):
+        other.receive(0.01)
+    one.send("late")
+    assert other.receive(0.01) == ("late", [])
+
+
+def test_waiting_for_the_rest_of_a_message_has_a_limit(ends):
+    one, other = ends
+    with raw(one) as naked:
+        naked.sendall(struct.pack("!Q", 100) + b"beginning")
+    with pytest.raises(TimeoutError):
+        other.receive(0.01)
+    with pytest.raises(EOFError):  # what would come next is no message
+        other.receive(0.01)
+    with pytest.raises(BrokenPipeError):
+        one.send("next")
+
+
+def test_a_wait_for_messages_does_not_limit_sending(ends):
+    """The other side reads nothing until the one that waits for it has given up."""
+    one, other = ends
+    message = os.urandom(4 * MEGABYTE)
+    with thread(one.send, message):
+        with pytest.raises(TimeoutError):
+            one.receive(0.05)
+        assert other.receive(LONG) == (message, [])
+
+
+def test_the_programs_default_for_sockets_is_of_no_account(pipe):
+    socket.setdefaulttimeout(0.01)
+    try:
+        one, other = Channel.pair()
+    finally:
+        socket.setdefaulttimeout(None)
+    message = os.urandom(4 * MEGABYTE)
+    with thread(one.send, message) as sender:
+        sender.join(0.05)  # longer than the default
+        assert sender.is_alive()
+        assert other.receive() == (message, [])
+    one.close()
+    other.close()
+
+
+def test_several_threads_may_send(ends):
+    one, other = ends
+
+    def send(name):
+        for number in range(50):
+            one.send((name, number, bytes(number * 1000)))
+
+    with contextlib.ExitStack() as stack:
+        for name in range(8):
+            stack.enter_context(thread(send, name))
+        got = [other.receive(LONG)[0] for _ in range(8 * 50)]
+    for name in range(8):
+        assert [number for sender, number, _ in got if sender == name] == list(range(50))
+    assert all(content == bytes(number * 1000) for _, number, content in got)
+
+
+def test_shutting_down_wakes_whoever_waits_at_either_end(ends):
+    woken = []
+
+    def wait(end):
+        with pytest.raises(EOFError):
+            end.receive(LONG)
+        woken.append(end)
+
+    with thread(wait, ends[0]), thread(wait, ends[1]):
+        ends[0].shut_down()
+    assert set(woken) == set(ends)
+    ends[0].shut_down()
+
+
+def test_shutting_down_needs_no_copy_to_be_closed(ends):
+    one, other = ends
+    copy = raw(one)  # as a fork of this process would have
+    one.shut_down()
+    one.close()
+    with pytest.raises(EOFError):
+        other.receive(LONG)
+    copy.close()
+
+
+def test_closing_leaves_the_connection_to_copies(ends):
+    one, other = ends
+    copy = Channel(raw(one))
+    one.close()
+    copy.send("still here")
+    assert other.receive(LONG) == ("still here", [])
+    copy.close()
+
+
+def test_an_inherited_end_is_not_inherited_further(ends):
+    one, other = ends
+    copy = os.dup(one.fileno())
+    os.set_inheritable(copy, True)
+    inherited = Channel.inherited(copy)
+    assert not os.get_inheritable(copy)
+    inherited.send("hi")
+    assert other.receive() == ("hi", [])
+    inherited.close()
+
+
+def test_a_message_that_does_not_pickle_harms_nothing(ends):
+    one, other = ends
+    with pytest.raises(Exception, match="pickle"):
+        one.send(lambda: None)
+    one.send("next")
+    assert other.receive() == ("next", [])
+
+
+def test_descriptors_for_which_there_is_no_room_are_an_error(ends, pipe, descriptors, no_more_files):
+    one, other = ends
+    one.send("with", pipe)
+    before = descriptors()
+    with no_more_files(spare=1), pytest.raises(OSError, match="Too many open files"):
+        other.receive()
+    assert descriptors() == before
+    with pytest.raises(EOFError):
+        other.receive()
+
+
+def test_a_message_that_is_broken_off_by_ctrl_c_ends_the_connection(ends, interruptible):
+    """The other side reads only part of it; what came after would be taken for the rest."""
+    one, other = ends
+    main = threading.main_thread().ident
+
+    def interrupt():
+        with raw(other) as naked:
+            naked.recv(100)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with thread(interrupt), pytest.raises(KeyboardInterrupt):
+        one.send(bytes(16 * MEGABYTE))
+    with pytest.raises(BrokenPipeError):
+        one.send("next")

@@ -1,0 +1,244 @@
+"""Messages: what lies side by side, whose memory it becomes, and what comes back as an index."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+from typing import Any, NamedTuple
+
+import numpy
+import pytest
+
+from headrace import PredictionResult
+from headrace.ipc.codec import RequestColumns, decode, encode
+
+RNG = numpy.random.default_rng(3)
+
+
+def written(message) -> memoryview:
+    memory = memoryview(mmap.mmap(-1, message.nbytes))
+    message.write(memory)
+    return memory
+
+
+def request(rows) -> tuple[RequestColumns, Any]:
+    """What the owner knows of a request, and what arrives in the host."""
+    message = encode(None, rows)
+    return message.columns, decode(written(message), own=False)
+
+
+def vectors(count: int, length: int = 1000) -> list[Any]:
+    return list(RNG.normal(size=(count, length)))
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+# What is sent
+
+
+def test_equal_arrays_are_one_piece_of_memory():
+    arrays = vectors(500, 10)
+    message = encode("head", arrays)
+    assert 0 <= message.nbytes - 500 * 10 * 8 < 300
+    head, rows, _ = decode(written(message), own=False)
+    assert head == "head"
+    assert numpy.array_equal(rows, arrays)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda i, array: (i, array),
+        lambda i, array: Pair(str(i), array),
+        lambda i, array: {"id": i, "values": array},
+        lambda i, array: (str(i), Pair({"values": (array,)}, None)),
+    ],
+    ids=["tuple", "named", "dict", "nested"],
+)
+def test_arrays_within_rows_are_one_piece_of_memory(row):
+    rows = [row(i, array) for i, array in enumerate(vectors(300, 10))]
+    message = encode(None, rows)
+    assert len(message._stacks) == 1
+    assert message.nbytes < 300 * 10 * 8 + 3000
+    assert repr(decode(written(message), own=True).rows) == repr(rows)
+
+
+def test_large_buffers_of_other_objects_stay_out_of_the_pickle():
+    rows = [{"a": RNG.normal(size=5000)}, {"b": RNG.normal(size=(300, 70)).T}, {"c": RNG.normal(size=5000)[::2]}]
+    message = encode({"d": RNG.normal(size=1000)}, rows)
+    assert len(message._pickle.buffers) == 4
+    assert sum(map(len, message._pickle.pieces)) < 1000
+    head, arrived, _ = decode(written(message), own=True)
+    assert len(head["d"]) == 1000
+    assert repr(arrived) == repr(rows)
+
+
+# Whose memory it is
+
+
+@pytest.mark.parametrize("wrap", [lambda a: a, lambda a: [a]], ids=["stacked", "pickled"])
+def test_views_are_aligned_and_on_the_memory(wrap):
+    memory = written(encode("odd", [wrap(array) for array in vectors(3, 1001)]))
+    for row in decode(memory, own=False).rows:
+        array = row[0] if isinstance(row, list) else row
+        assert numpy.shares_memory(array, memory)
+        assert array.flags.writeable
+        assert array.ctypes.data % (8 if wrap(0) == 0 else 64) == 0
+    frozen = decode(memory.toreadonly(), own=False).rows[0]
+    assert not (frozen[0] if isinstance(frozen, list) else frozen).flags.writeable
+
+
+def test_the_first_of_stacked_arrays_is_aligned():
+    for length in range(1, 20):
+        assert decode(written(encode("x" * length, vectors(3))), own=False).rows[0].ctypes.data % 64 == 0
+
+
+def test_what_is_owned_has_no_part_of_the_memory():
+    rows = [(array, [array + 1], numpy.float32(i)) for i, array in enumerate(vectors(3))]
+    memory = written(encode({"more": rows[0][0]}, rows))
+    head, arrived, _ = decode(memory.toreadonly(), own=True)
+    memory[:] = bytes(len(memory))
+    assert repr(arrived) == repr(rows)
+    assert numpy.array_equal(head["more"], rows[0][0])
+    arrived[0][0][:] = arrived[0][1][0][:] = 1  # writable
+
+
+def test_the_memory_is_free_as_soon_as_nobody_has_anything_of_it():
+    rows = [Pair({"x": array}, [array]) for array in vectors(4)]
+    message = encode(None, rows)
+    content = bytearray(message.nbytes)
+    gc.disable()
+    try:
+        message.write(memoryview(content))
+        decoded = decode(memoryview(content), own=False)
+        answer = encode(None, [(row, [row]) for row in decoded.rows], known=decoded.columns)
+        with pytest.raises(BufferError):
+            content.clear()
+        del decoded, answer
+        content.clear()
+    finally:
+        gc.enable()
+
+
+def test_encoding_keeps_nothing():
+    content = bytearray(10000)
+    gc.disable()
+    try:
+        message = encode(None, [[numpy.frombuffer(content)], lambda: None])
+        del message
+        content.clear()
+    finally:
+        gc.enable()
+
+
+def test_a_large_array_is_not_copied_before_it_is_written():
+    array = numpy.zeros(1000)
+    for rows in ([array], [[array]], [[array.reshape(10, 100).T]]):
+        message = encode(None, rows)
+        array[:] = RNG.normal(size=1000)
+        arrived = decode(written(message), own=True).rows[0]
+        arrived = arrived[0] if isinstance(arrived, list) else arrived
+        assert numpy.array_equal(arrived.ravel("K"), array)
+
+
+# Answers
+
+
+def test_an_example_comes_back_as_an_index():
+    examples = vectors(100)
+    owner, host = request(examples)
+    message = encode(None, [PredictionResult(row, i) for i, row in enumerate(host.rows)], known=host.columns)
+    assert message.nbytes < 1000
+    results = decode(written(message), known=owner, own=True).rows
+    assert all(result.example is example for result, example in zip(results, examples, strict=True))
+    assert [result.inference for result in results] == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        lambda i: f"text {i}",
+        lambda i: {"text": f"text {i}"},
+        lambda i: {"a": numpy.full(3, i), "b": str(i)},
+        lambda i: [i, i],
+        lambda i: (f"a {i}", f"b {i}"),
+        lambda i: numpy.full(i, i),
+    ],
+    ids=["string", "dict", "dict of arrays", "list", "tuple", "ragged"],
+)
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("positions", [None, [3, 0, 2], range(3)], ids=["all", "some", "range"])
+def test_whatever_the_example_is(example, keyed, positions):
+    rows = [(f"key {i}", example(i)) if keyed else example(i) for i in range(5)]
+    owner, host = request(rows)
+    places = range(5) if positions is None else positions
+    came = [host.rows[place] for place in places]
+    answer = [(row[0], PredictionResult(row[1], "yes")) if keyed else PredictionResult(row, "yes") for row in came]
+    message = encode(None, answer, known=host.columns, positions=positions)
+    arrived = decode(written(message), known=owner, own=True).rows
+    for place, row in zip(places, arrived, strict=True):
+        assert (row[0] is rows[place][0] and row[1].example is rows[place][1]) if keyed else row[0] is rows[place]
+
+
+def test_what_cannot_have_changed_comes_back_itself():
+    rows = [{"a": numpy.full(3, i), "b": str(i)} for i in range(5)]
+    owner, host = request(rows)
+    for answer in (host.rows, [{**row, "c": 1} for row in host.rows], [[row["b"]] for row in host.rows]):
+        message = encode(None, answer, known=host.columns)
+        arrived = decode(written(message), known=owner, own=True).rows
+        assert repr(arrived) == repr(answer)
+        if isinstance(arrived[0], dict):
+            assert all(one["b"] is other["b"] for one, other in zip(arrived, rows, strict=True))
+
+
+def test_what_may_have_changed_comes_back_as_it_is_now_except_as_an_example():
+    rows = [{"a": numpy.full(3, i)} for i in range(5)]
+    owner, host = request(rows)
+    for row in host.rows:
+        row["a"] += 1
+        row["b"] = 2
+    message = encode(None, [PredictionResult(row, row) for row in host.rows], known=host.columns)
+    arrived = decode(written(message), known=owner, own=True).rows
+    for number, (result, row) in enumerate(zip(arrived, rows, strict=True)):
+        assert result.example is row
+        assert repr(result.inference) == repr({"a": numpy.full(3, number + 1), "b": 2})
+
+
+def test_equal_is_not_the_same():
+    rows = [f"text {i}" for i in range(3)]
+    owner, host = request(rows)
+    arrived = decode(written(encode(None, [*map(str.title, host.rows)], known=host.columns)), known=owner, own=True)
+    assert arrived.rows == ["Text 0", "Text 1", "Text 2"]
+    one_other = [*host.rows[:2], "text " + str(2)]
+    rows_back = decode(written(encode(None, one_other, known=host.columns)), known=owner, own=True).rows
+    assert rows_back == rows
+    assert rows_back[0] is not rows[0]
+
+
+def test_an_answer_without_rows():
+    owner, host = request(["a"])
+    message = encode({"failed": True}, [], known=host.columns, positions=[])
+    assert decode(written(message), known=owner, own=True)[:2] == ({"failed": True}, [])
+
+
+def test_an_answer_to_a_request_without_rows():
+    owner, host = request([])
+    assert decode(written(encode(None, ["a"], known=host.columns)), known=owner, own=True).rows == ["a"]
+
+
+# What is refused
+
+
+def test_as_many_positions_as_rows():
+    with pytest.raises(ValueError, match="2 positions were given for 1 rows"):
+        encode(None, ["a"], positions=[0, 1])
+
+
+def test_a_memory_that_is_too_small_is_not_touched():
+    message, memory = encode(None, vectors(2)), bytearray(1000)
+    with pytest.raises(ValueError, match=f"{message.nbytes} bytes does not fit into 1000"):
+        message.write(memoryview(memory))
+    assert not any(memory)

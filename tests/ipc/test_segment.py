@@ -1,0 +1,267 @@
+"""Segments say whether their memory is still in use, pools keep few of them, and nothing keeps a descriptor open."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy
+import pytest
+import torch
+
+from headrace.ipc import segment as module
+from headrace.ipc.segment import PeerSegments, Segment, SegmentPool, anonymous_file
+
+pytestmark = pytest.mark.usefixtures("census")
+
+KILOBYTE = 1 << 10
+MEGABYTE = 1 << 20
+SMALLEST = 64 * KILOBYTE
+
+
+@pytest.fixture
+def segment():
+    segment = Segment.create("test", 1)
+    yield segment
+    segment.close()
+
+
+@pytest.fixture
+def pool():
+    pool = SegmentPool()
+    yield pool
+    pool._free.clear()
+
+
+def shared(segment):
+    """The same segment as another process has it."""
+    return Segment(segment.name, os.dup(segment.file), segment.size)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(0, SMALLEST), (1, SMALLEST), (SMALLEST, SMALLEST), (SMALLEST + 1, 2 * SMALLEST), (3 * MEGABYTE, 4 * MEGABYTE)],
+)
+def test_a_segment_has_the_next_power_of_two(size, expected):
+    segment = Segment.create("test", size)
+    assert segment.size == len(segment.memory) == os.fstat(segment.file).st_size == expected
+    segment.close()
+
+
+def test_what_one_writes_the_other_reads(segment):
+    other = shared(segment)
+    segment.memory[:5] = b"hello"
+    assert bytes(other.memory[:5]) == b"hello"
+    other.close()
+
+
+def test_lent_memory_is_the_beginning_and_can_be_written(segment):
+    segment.memory[:4] = b"abcd"
+    memory, _ = segment.lend(3)
+    assert bytes(memory) == b"abc"
+    memory[0:1] = b"x"
+    assert bytes(segment.memory[:4]) == b"xbcd"
+
+
+def as_numpy(memory):
+    return numpy.frombuffer(memory, numpy.float32)
+
+
+def as_tensor(memory):
+    return torch.frombuffer(memory, dtype=torch.float32)
+
+
+KEEPERS = {
+    "the memory": lambda memory: memory,
+    "a slice": lambda memory: memory[8:16],
+    "a slice of a slice": lambda memory: memory[8:64][4:],
+    "numpy": as_numpy,
+    "a view in numpy": lambda memory: as_numpy(memory)[4:8],
+    "a view of a view in numpy": lambda memory: as_numpy(memory).reshape(4, -1)[1:].T[0],
+    "an array in a dict": lambda memory: {"rows": [as_numpy(memory)]},
+    "torch": as_tensor,
+    "a view of a view in torch": lambda memory: as_tensor(memory)[1:][::2],
+    "numpy over torch": lambda memory: as_tensor(memory).numpy()[3:],
+    "torch over numpy": lambda memory: torch.from_numpy(as_numpy(memory))[3:],
+}
+COPIERS = {
+    "bytes": bytes,
+    "a copy in numpy": lambda memory: as_numpy(memory)[1:].copy(),
+    "a sum in torch": lambda memory: as_tensor(memory) + 1,
+    "nothing": lambda memory: None,
+}
+
+
+@pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
+def test_it_is_known_that_memory_is_kept(segment, keep):
+    memory, is_kept = segment.lend(KILOBYTE)
+    kept = [keep(memory)]
+    del memory
+    assert is_kept()
+    kept.clear()
+    assert not is_kept()
+
+
+@pytest.mark.parametrize("keep", COPIERS.values(), ids=COPIERS)
+def test_it_is_known_that_memory_is_not_kept(segment, keep):
+    memory, is_kept = segment.lend(KILOBYTE)
+    kept = keep(memory)
+    del memory
+    assert not is_kept()
+    del kept
+
+
+def test_each_lending_is_judged_by_itself(segment):
+    first, first_is_kept = segment.lend(8)
+    second, second_is_kept = segment.lend(8)
+    del first
+    assert (first_is_kept(), second_is_kept()) == (False, True)
+    del second
+
+
+def test_kept_memory_outlives_its_segment(segment):
+    segment.memory[:4] = b"abcd"
+    memory, is_kept = segment.lend(4)
+    array = numpy.frombuffer(memory, numpy.uint8)
+    del memory
+    segment.close()
+    assert array.tobytes() == b"abcd"
+    assert is_kept()
+
+
+def test_closing_frees_the_descriptors_and_may_be_repeated(segment, descriptors):
+    before = descriptors()
+    one = Segment.create("one", MEGABYTE)
+    assert descriptors() - before
+    one.close()
+    one.close()
+    assert descriptors() == before
+
+
+def test_forgetting_is_closing(segment, descriptors):
+    before = descriptors()
+    Segment.create("one", MEGABYTE)
+    gc.collect()
+    assert descriptors() == before
+
+
+def test_a_segment_that_cannot_be_mapped_leaves_nothing(descriptors):
+    before = descriptors()
+    with pytest.raises(ValueError, match="size"):
+        Segment("empty", anonymous_file("empty"), 1)
+    with pytest.raises(OSError, match=r"large|memory|Invalid"):
+        Segment.create("huge", 1 << 62)
+    assert descriptors() == before
+
+
+def test_without_memfd_a_file_without_a_name_serves(monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    segment = Segment.create("plain", MEGABYTE)
+    other = shared(segment)
+    segment.memory[:5] = b"hello"
+    assert bytes(other.memory[:5]) == b"hello"
+    assert os.fstat(segment.file).st_nlink == 0
+    assert not os.get_inheritable(segment.file)
+    assert list(tmp_path.iterdir()) == []
+    segment.close()
+    other.close()
+
+
+def test_a_pool_uses_segments_again(pool):
+    first = pool.take(100)
+    pool.give_back(first, 100)
+    assert pool.take(SMALLEST) is first
+    assert pool.take(100) is not first
+
+
+def test_a_pool_takes_the_smallest_that_fits(pool):
+    sizes = [4 * MEGABYTE, MEGABYTE, 2 * MEGABYTE]
+    taken = [pool.take(size) for size in sizes]
+    for segment in taken:
+        pool.give_back(segment, segment.size)
+    assert pool.take(MEGABYTE + 1) is taken[2]
+    assert pool.take(MEGABYTE + 1) is taken[0]
+    assert pool.take(MEGABYTE + 1) not in taken
+
+
+def test_names_are_never_used_again(pool):
+    names = set()
+    for _ in range(10):
+        segment = pool.take(1)
+        names.add(segment.name)
+        pool.drop(segment)
+    assert len(names) == 10
+
+
+def test_a_pool_keeps_four_the_largest(pool, descriptors):
+    before = len(descriptors())
+    taken = [pool.take(MEGABYTE << power) for power in (3, 0, 2, 1, 4, 0)]
+    each = (len(descriptors()) - before) // len(taken)
+    for segment in taken:
+        pool.give_back(segment, segment.size)
+    assert len(descriptors()) == before + 4 * each
+    assert set(pool.dropped) == {taken[1].name, taken[5].name}
+
+
+@pytest.mark.parametrize(("used", "kept"), [(MEGABYTE, False), (2 * MEGABYTE, True)])
+def test_a_large_segment_that_was_hardly_used_is_not_kept(pool, used, kept):
+    segment = pool.take(32 * MEGABYTE)
+    pool.give_back(segment, used)
+    assert (pool.dropped == []) is kept
+    assert (pool.take(1) is segment) is kept
+
+
+def test_a_segment_is_introduced_once(pool):
+    segment = pool.take(1)
+    assert pool.introduce(segment) == [segment.file]
+    assert pool.introduce(segment) == []
+
+
+def test_the_other_side_lets_go_of_what_is_dropped(pool, descriptors):
+    attached = PeerSegments()
+    before = len(descriptors())
+    segment = pool.take(1)
+    attached.segment(segment.name, [os.dup(file) for file in pool.introduce(segment)])
+    pool.drop(segment)
+    names, pool.dropped = pool.dropped, []
+    assert len(descriptors()) > before
+    attached.drop(names)
+    assert len(descriptors()) == before
+    attached.drop(names)  # of a segment that was never introduced
+
+
+def test_the_other_side_finds_a_segment_again_by_its_name(pool):
+    attached = PeerSegments()
+    segment = pool.take(1)
+    segment.memory[:2] = b"ok"
+    first = attached.segment(segment.name, [os.dup(file) for file in pool.introduce(segment)])
+    assert attached.segment(segment.name, pool.introduce(segment)) is first
+    assert bytes(first.memory[:2]) == b"ok"
+
+
+def test_kept_memory_outlives_a_drop(pool):
+    attached = PeerSegments()
+    segment = pool.take(1)
+    other = attached.segment(segment.name, [os.dup(file) for file in pool.introduce(segment)])
+    segment.memory[:2] = b"ok"
+    memory, is_kept = other.lend(2)
+    attached.drop([segment.name])
+    del other
+    assert bytes(memory) == b"ok"
+    assert is_kept()
+
+
+def test_forgotten_pools_leave_nothing(descriptors):
+    before = descriptors()
+    pool, attached = SegmentPool(), PeerSegments()
+    for size in (1, MEGABYTE):
+        segment = pool.take(size)
+        attached.segment(segment.name, [os.dup(file) for file in pool.introduce(segment)])
+        pool.give_back(segment, size)
+    del pool, attached, segment
+    assert descriptors() == before
+
+
+def test_limits_are_as_documented():
+    assert (module._MOST_FREE, module._WASTEFUL, module._SMALLEST) == (4, 16 * MEGABYTE, SMALLEST)

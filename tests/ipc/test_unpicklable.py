@@ -1,0 +1,144 @@
+"""What does not pickle is named."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import functools
+import threading
+
+import pytest
+import torch
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.handler import ModelHandler
+from headrace.ipc.unpicklable import pickle_or_explain
+
+LOCK = threading.Lock()
+
+
+class Handler(ModelHandler):
+    def __init__(self, **attributes):
+        super().__init__()
+        vars(self).update(attributes)
+
+
+class Client:
+    def __init__(self):
+        self.name = "client"
+        self._lock = threading.Lock()
+
+
+class Careful:
+    """Its lock stays at home."""
+
+    def __init__(self, client):
+        self.lock, self.client = LOCK, client
+
+    def __getstate__(self):
+        return {"client": self.client}
+
+
+class Slotted:
+    __slots__ = ("name", "rows")
+
+    def __init__(self):
+        self.name, self.rows = "slotted", a_generator()
+
+
+class Refusing:
+    def __getstate__(self):
+        raise LookupError("not now")
+
+
+class Unforeseen(dict):
+    def items(self):
+        raise RuntimeError("not like this")
+
+
+def holding(held):
+    return lambda x: [held for _ in x]
+
+
+def with_attributes(thing, **attributes):
+    for name, value in attributes.items():
+        setattr(thing, name, value)
+    return thing
+
+
+def too_early(held):
+    for late in ():
+        pass
+    return lambda: (late, held)
+
+
+def ring():
+    """The first attribute leads back to the handler; the second is to blame."""
+
+    class Back(abc.ABC):
+        def lead(self):
+            return handler
+
+    handler = Handler(back=Back(), lock=LOCK)
+    return handler
+
+
+def local_handler(lock):
+    class Local(Handler):
+        def run_inference(self, batch, model, inference_args=None):
+            with lock:
+                return super().run_inference(batch, model)
+
+    return Local()
+
+
+def a_generator():
+    yield
+
+
+NET = torch.nn.Sequential(with_attributes(torch.nn.ReLU(), hook=LOCK))
+
+CULPRITS = {
+    "attribute": (Handler(lock=LOCK), "Handler.lock, of type _thread.lock,"),
+    "of an attribute": (Handler(client=Client()), "Handler.client._lock, of type _thread.lock,"),
+    "in containers": (Handler(a=[1, {"k": (3, LOCK)}]), "Handler.a[1]['k'][1],"),
+    "among many": (Handler(a=[*range(10_000), LOCK]), "Handler.a[10000],"),
+    "key": (Handler(a={LOCK: 1}), "a key of Handler.a,"),
+    "set": (Handler(a={LOCK}), "Handler.a[0],"),
+    "deque": (Handler(a=collections.deque([1, LOCK])), "Handler.a[1],"),
+    "slot": (Handler(a=Slotted()), "Handler.a.rows, of type generator,"),
+    "state": (Handler(a=Careful(Client())), "Handler.a.client._lock,"),
+    "state refused": (Handler(a=Refusing()), "does not pickle (LookupError: not now)"),
+    "module": (Handler(a=NET), "Handler.a._modules['0'].hook,"),
+    "partial": (Handler(a=functools.partial(print, end=Client())), "Handler.a.keywords['end']._lock,"),
+    "method": (Handler(a=Client().__init__), "Handler.a.__self__._lock,"),
+    "default": (Handler(a=eval("lambda x=LOCK: x")), "Handler.a.__defaults__[0],"),
+    "variable": (Handler(a=holding(LOCK)), "variable `held` of the function holding.<locals>.<lambda> (Handler.a),"),
+    "of a variable": (Handler(a=holding(Client())), "the variable `held._lock` of the function holding."),
+    "no value yet": (too_early(LOCK), "the variable `held` of the function too_early."),
+    "global": (eval("lambda: lambda: LOCK", {"LOCK": LOCK}), "the variable `LOCK` of the function <lambda> (Handler),"),
+    "preprocessing": (Handler().with_preprocess_fn(holding(LOCK)), "(Handler.get_preprocess_fns.args[0][0]),"),
+    "class": (type("Local", (Handler,), {"__module__": "__main__", "shared": LOCK})(), "Local.shared,"),
+    "method's variable": (local_handler(LOCK), "variable `lock` of the function local_handler.<locals>.Local.run_inf"),
+    "ring": (ring(), "Handler.lock,"),
+    "too deep": (Handler(a=functools.reduce(lambda links, _: [links], range(100_000), [])), "Handler.a[0][0][0]"),
+    "unforeseen": (Unforeseen(a=LOCK), "Handler, of type "),
+}
+
+
+@pytest.mark.parametrize(("value", "culprit"), CULPRITS.values(), ids=CULPRITS)
+def test_what_does_not_pickle_is_named(value, culprit):
+    with pytest.raises(ConfigurationError) as caught:
+        pickle_or_explain(value, "Handler")
+    assert str(caught.value).startswith("Handler cannot go to the process")
+    assert culprit in str(caught.value)
+    assert "in load_model" in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_what_is_to_blame_is_looked_for_in_the_part_first():
+    handler = Handler(client=Client())
+    with pytest.raises(ConfigurationError, match=r"live: Handler\.client\._lock,"):
+        pickle_or_explain(("private", handler), "Handler", part=handler)
+    with pytest.raises(ConfigurationError, match=r"live: Handler\[1\],"):
+        pickle_or_explain((Handler(), LOCK), "Handler", part=Handler())

@@ -1,0 +1,269 @@
+"""Values that were moved into shared memory: what comes back, what others see, what it costs, and what goes wrong."""
+
+from __future__ import annotations
+
+import copy
+import mmap
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import threading
+
+import numpy
+import pytest
+
+from headrace.ipc import weights_file
+from headrace.ipc.weights_file import NotMappableError, attach, export
+
+ELSEWHERE = """
+import pickle, sys
+import numpy
+from headrace.ipc.weights_file import attach
+value = attach(int(sys.argv[1]), pickle.load(sys.stdin.buffer))
+print(eval(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def exported():
+    """Moves values, and closes their files when the test ends."""
+    files = []
+
+    def move(value):
+        file, description = export(value)
+        files.append(file)
+        return file, description
+
+    yield move
+    for file in files:
+        os.close(file)
+
+
+@pytest.fixture
+def elsewhere():
+    """What a new process that attaches an arena says of the value."""
+
+    def evaluate(expression, file, description):
+        command = [sys.executable, "-c", ELSEWHERE, str(file), expression]
+        given = pickle.dumps(description)
+        said = subprocess.run(command, input=given, capture_output=True, check=True, pass_fds=[file]).stdout
+        return said.decode().strip()
+
+    return evaluate
+
+
+def numbers(count=10_000):
+    return numpy.arange(float(count))
+
+
+def test_a_value_is_the_same_in_another_process(exported, elsewhere):
+    file, description = exported({"a": numbers(), "rest": ("text", None, numbers(3))})
+    assert elsewhere("value['a'].sum(), value['a'].flags.writeable, value['rest'][0]", file, description) == str(
+        (numpy.float64(numbers().sum()), True, "text")
+    )
+
+
+def test_what_one_writes_no_other_sees(exported, elsewhere):
+    file, description = exported([numbers()])
+    mine, also_mine = attach(file, description), attach(file, description)
+    mine[0][:] = -1
+    assert elsewhere("value[0].fill(7) or value[0].max()", file, description) == "7.0"
+    assert elsewhere("value[0].min(), value[0].max()", file, description) == str(
+        (numpy.float64(0), numpy.float64(9999))
+    )
+    assert also_mine[0].tolist() == numbers().tolist() == attach(file, description)[0].tolist()
+    assert set(mine[0]) == {-1}
+
+
+def test_a_class_of_main_goes_along():
+    script = (
+        "import numpy, os\nfrom headrace.ipc.weights_file import attach, export\n"
+        "class Model:\n    def __init__(self): self.weights = numpy.ones(5000)\n"
+        "    def predict(self): return self.weights.sum()\n"
+        "file, arena = export(Model())\nprint(b'__main__' in arena.head, attach(file, arena).predict())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "5000.0"]
+
+
+def test_buffers_begin_at_pages_and_take_their_size(exported):
+    _, description = exported([numbers(1000), numbers(513), b"x" * 10_000, numbers(512), numbers(511)])
+    assert sorted(size for _, size in description.places) == [4096, 4104, 8000]
+    assert all(start % mmap.PAGESIZE == 0 for start, _ in description.places)
+    assert len(description.head) < 16_000
+
+
+def test_what_shares_memory_is_stored_once_and_goes_on_sharing_it(exported):
+    whole = numbers(100_000)
+    file, description = exported(
+        {"whole": whole, "part": whole[10_000:], "turned": whole[::-3], "again": [whole, whole]}
+    )
+    assert description.nbytes == whole.nbytes
+    value = attach(file, description)
+    value["whole"][-1] = 5
+    assert value["part"][-1] == value["turned"][0] == 5
+    assert value["again"][0] is value["again"][1] is value["whole"]
+
+
+def test_neighbours_do_not_lose_their_edges(exported):
+    """Only pages that belong to nobody else are given back while the rest is still to be copied."""
+    memory = bytearray(b"\1" * (3 << 20))
+    parts = [numpy.frombuffer(memory, "u1")[start : start + 150_001] for start in range(5, 3 << 20, 200_003)]
+    between = [memory[start] for start in range(150_006, 3 << 20, 200_003)]
+    file, description = exported(parts)
+    assert all(set(part.tolist()) == {1} for part in attach(file, description))
+    assert [memory[start] for start in range(150_006, 3 << 20, 200_003)] == between == [1] * len(between)
+
+
+@pytest.mark.parametrize("value", [None, [], {"a": "b"}, numbers(2), numpy.empty((0, 3))], ids=repr)
+def test_a_value_without_large_buffers(exported, value):
+    file, description = exported(value)
+    assert (description.nbytes, description.places) == (0, [])
+    assert repr(attach(file, description)) == repr(value)
+
+
+def test_the_file_cannot_be_changed(exported):
+    file, _ = exported(numbers())
+    with pytest.raises(PermissionError):
+        os.pwrite(file, b"x", 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(file, 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(file, 1 << 20)
+    with pytest.raises(PermissionError):
+        mmap.mmap(file, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def test_memory_stays_for_as_long_as_something_refers_to_it(census):
+    file, description = export([numbers(), numbers(5000)])
+    first, second = attach(file, description)
+    os.close(file)
+    del second
+    assert first.sum() == numbers().sum()
+
+
+def test_many_values_leave_no_descriptors(census):
+    for _ in range(50):
+        file, description = export(numbers())
+        attach(file, description)
+        os.close(file)
+
+
+UNMAPPABLE = {
+    "lock": (threading.Lock, r"^it does not pickle \(TypeError: cannot pickle '_thread.lock' object\)$"),
+    "objects": (
+        lambda: [os.urandom(60_000_000)],
+        r"^60 of its 60 MB are Python objects, which every process would copy$",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "why"), UNMAPPABLE.values(), ids=UNMAPPABLE.keys())
+def test_what_cannot_be_mapped_remains_as_it_was(census, make, why):
+    value = [numbers(), make(), numbers(5000)]
+    with pytest.raises(NotMappableError, match=why):
+        export(value)
+    assert value[0].tolist() == numbers().tolist()
+    assert value[2].tolist() == numbers(5000).tolist()
+
+
+def test_objects_may_be_a_modest_share():
+    file, description = export([os.urandom(51_000_000), numpy.zeros(60_000_000)])
+    os.close(file)
+    assert description.nbytes == 480_000_000
+    assert 51_000_000 < len(description.head) < 51_001_000
+
+
+def test_where_no_file_can_be_so_large_the_value_remains(census):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    value = numbers()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(NotMappableError, match=r"^the system gives no shared memory of 0 MB \(.*File too large\)$"):
+            export(value)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert value.tolist() == numbers().tolist()
+
+
+def test_an_error_in_the_middle_leaves_no_descriptor(census, monkeypatch):
+    def full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="disk full"):
+        export(numbers())
+
+
+def test_platforms_without_such_calls(exported, monkeypatch):
+    """A temporary file, memory that is not given back, and writes that take less than they were given."""
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr(weights_file, "_madvise", None)
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, memory, offset: real(file, memory[:5000], offset))
+    value = numbers()
+    file, description = exported(value)
+    assert attach(file, description).tolist() == numbers().tolist() == value.tolist()
+
+
+def test_read_only_memory_remains_so(exported):
+    fixed = numbers()
+    fixed.flags.writeable = False
+    file, description = exported([fixed, numpy.frombuffer(bytes(8000), "u1"), numbers()])
+    assert [array.flags.writeable for array in attach(file, description)] == [False, False, True]
+
+
+def test_a_mapped_file_is_not_changed(exported, tmp_path):
+    path = tmp_path / "weights.npy"
+    numpy.save(path, numbers(1_000_000))
+    weights = numpy.load(path, mmap_mode="r")
+    file, description = exported({"part": weights[500_000:]})
+    value = attach(file, description)["part"]
+    assert (type(value), value.tolist()) == (numpy.memmap, numbers(1_000_000)[500_000:].tolist())
+    assert description.nbytes == 4_000_000
+    assert weights.tolist() == numpy.load(path).tolist() == numbers(1_000_000).tolist()
+
+
+PEAK = """
+import os, sys
+import numpy
+from headrace.ipc.weights_file import export
+
+def resident():
+    lines = open("/proc/self/status").read().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+sizes = [*[1_000_000] * 50, 50_000_000, *[5000] * 100]
+value = {number: numpy.full(size, number, "f4") for number, size in enumerate(sizes)}
+size = sum(array.nbytes for array in value.values())
+before, peak, write = resident(), 0, os.pwrite
+
+def measured(file, memory, offset):
+    global peak
+    written = write(file, memory, offset)
+    peak = max(peak, resident() + os.fstat(file).st_blocks * 512)
+    return written
+
+os.pwrite = measured
+file, arena = export(value)
+print(size, before, peak, resident(), os.fstat(file).st_blocks * 512)
+"""
+
+
+def test_both_copies_together_take_little_more_than_the_value():
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    size, before, peak, after, stored = map(int, done.stdout.split())
+    assert size > 400_000_000
+    assert before + 16_000_000 <= peak <= before + 40_000_000
+    assert stored >= size
+    assert after <= before - 0.98 * size
+
+
+def test_the_description_is_small_and_pickles(exported):
+    file, description = exported([numbers()] + [numbers() for _ in range(100)])
+    again = pickle.loads(pickle.dumps(description))
+    assert len(pickle.dumps(description)) < 20_000
+    assert again == copy.copy(description)
+    assert attach(file, again)[100].tolist() == numbers().tolist()

@@ -1,0 +1,187 @@
+"""Models and the comparison of the two ways in which rows go through."""
+
+import json
+import pickle
+
+import numpy
+import pandas
+import pyarrow.parquet
+import pytest
+from sklearn.base import BaseEstimator
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+
+from headrace.cli.columns import choose
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+from headrace.jobs.files import match
+from headrace.jobs.output import Output, PartWriter, write_manifest
+from headrace.jobs.reading import peek
+from headrace.jobs.rows import Examples
+from headrace.jobs.run import Job, Run
+
+
+class Picky(LogisticRegression):
+    """Refuses a batch with a row that begins with 13."""
+
+    def predict(self, rows):
+        """As that of its class."""
+        if (numpy.asarray(rows)[:, 0] == 13).any():
+            raise ValueError("13 again")
+        return super().predict(rows)
+
+
+def _fitted(model, as_rows=numpy.asarray):
+    rows = numpy.random.default_rng(3).normal(size=(50, 2)) * 20
+    return pickle.dumps(model.fit(as_rows(rows), rows.sum(axis=1) > 0))
+
+
+@pytest.fixture
+def logistic(tmp_path):
+    """The file of a model of two columns, that refuses some rows."""
+    path = tmp_path / "model.pkl"
+    path.write_bytes(_fitted(Picky()))
+    return str(path)
+
+
+@pytest.fixture
+def of_frames(tmp_path):
+    """The file of a model of frames with the columns a and b; it takes what is missing."""
+    path = tmp_path / "frames.pkl"
+    model = HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=2)
+    path.write_bytes(_fitted(model, lambda rows: pandas.DataFrame(rows, columns=["a", "b"])))
+    return str(path)
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """The file of a model that is known everywhere."""
+    path = tmp_path / "plain.pkl"
+    path.write_bytes(_fitted(LogisticRegression()))
+    return str(path)
+
+
+@pytest.fixture
+def both_ways(tmp_path, logistic):
+    """Runs over the same files in columns and row by row; gives what came of it, which must be equal, once."""
+
+    def run(
+        *files, columns=("a", "b"), keep=None, output="out.jsonl", handler=None, in_columns=True, text=(), **options
+    ):
+        sources = match([str(file) for file in files])
+        head = peek(sources)
+        examples = Examples(choose("--columns", options.pop("columns", "ab"), head.columns), head.columns)
+        text = options.pop("text", ())
+        numbers = {name: kind for name, kind in head.numbers.items() if name not in text}
+        keep = choose("--keep", options.pop("keep", None), head.columns)
+        outcomes = []
+        for columnar in (True, False):
+            path = tmp_path / str(columnar) / output
+            path.parent.mkdir(exist_ok=True)
+            job = Job(
+                handler or SklearnModelHandlerNumpy(logistic),
+                sources,
+                str(path),
+                examples,
+                numbers,
+                keep,
+                columnar=columnar,
+                **options,
+            )
+            started = Run(job)
+            assert started.is_columnar is (columnar and in_columns)
+            report = started.execute()
+            outcomes.append((_content(path), _letters(path), report.predictions, report.dead_letters))
+        assert outcomes[0] == outcomes[1]
+        return outcomes[0]
+
+    return run
+
+
+def _content(path):
+    if path.suffix == ".parquet":
+        table = pyarrow.parquet.read_table(path)
+        return table.schema, table.to_pylist()
+    return path.read_text()
+
+
+def _letters(path):
+    text = (path.parent / "out.dead-letters.jsonl").read_text()
+    letters = [
+        json.loads(line.replace(".run_columns was given", ".run_inference was given")) for line in text.splitlines()
+    ]
+    assert all(letter.pop("traceback") for letter in letters)
+    by_row = sorted(letters, key=json.dumps)
+    return [{**letter, "attempts": None} if letter["stage"] == "inference" else letter for letter in by_row]
+
+
+class Answers(BaseEstimator):
+    """Answers in a form of its own."""
+
+    def __init__(self, form):
+        self.form = form
+
+    def predict(self, rows):
+        """Sums, in that form."""
+        return FORMS[self.form](numpy.asarray(rows).sum(axis=1))
+
+
+class Unwritable:
+    """Has no form in JSON."""
+
+    def tolist(self):
+        """None."""
+        raise RuntimeError("no list")
+
+
+def _some_unwritable(sums):
+    itself = {}
+    itself["x"] = itself
+    odd = {1: itself, 2: Unwritable(), 3: {1: 1, "1": 2}}
+    return numpy.array([odd.get(n % 5, {"sum": one}) for n, one in enumerate(sums.tolist())], object)
+
+
+FORMS = {
+    "list": list,
+    "generator": iter,
+    "text": lambda sums: "x" * len(sums),
+    "frame": lambda sums: pandas.DataFrame({"x": sums, "y": sums}),
+    "series": lambda sums: pandas.Series(sums, index=range(9, 9 + len(sums))),
+    "dict": lambda sums: {"sum": sums, "rows": sums.reshape(-1, 1)},
+    "columns": lambda sums: numpy.column_stack([sums, sums]),
+    "objects": lambda sums: numpy.array([*({"sum": one} for one in sums)], object),
+    "unwritable": _some_unwritable,
+    "other bytes": lambda sums: sums.astype(">f8"),
+    "large": lambda sums: numpy.full(len(sums), 2**63 + 1, "uint64"),
+    "tuple": lambda sums: (sums, sums),
+    "too few": lambda sums: sums[1:],
+    "one": lambda _: numpy.array(5.0),
+    "none": lambda _: None,
+}
+
+
+@pytest.fixture(params=list(FORMS))
+def answering(tmp_path, request):
+    """The file of a model that answers in one of many forms, some of them wrong."""
+    path = tmp_path / "answers.pkl"
+    path.write_bytes(pickle.dumps(Answers(request.param)))
+    return str(path)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes parts of predictions and of dead letters, and their manifest."""
+
+    def to(name, predictions, letters=(), dead_letters=None):
+        output = Output(str(tmp_path / "out" / name), dead_letters and str(tmp_path / dead_letters))
+        output.prepare()
+        parts = [_part(output, rows, True) for rows in predictions] + [_part(output, rows, False) for rows in letters]
+        write_manifest(output.manifest, [json.dumps(part) for part in parts])
+        return output
+
+    def _part(output, rows, good):
+        part = PartWriter(output.folder, predictions=good)
+        for row in rows:
+            part.write(row, "what")
+        return part.finish()
+
+    return to

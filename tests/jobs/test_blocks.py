@@ -1,0 +1,338 @@
+"""In columns the same comes of a run as row by row."""
+
+import datetime
+import decimal
+import gzip
+import json
+import random
+
+import numpy
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
+from headrace.jobs.block_reading import read_blocks
+from headrace.jobs.files import Source, match
+from headrace.jobs.publishing import PublishError
+from headrace.jobs.reading import read_rows
+from headrace.jobs.row_ranges import RowRanges, place_at
+from headrace.jobs.rows import Examples
+from headrace.jobs.run import Job, Run
+
+OUTPUTS = ("out.jsonl", "out.parquet")
+
+
+def parquet(path, **columns):
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+@pytest.fixture
+def good(tmp_path):
+    """3,000 rows of Parquet with columns of all kinds."""
+    rng = numpy.random.default_rng(5)
+    count = 3000
+    a = rng.normal(size=count) * 20
+    a[::500] = 13
+    return parquet(
+        tmp_path / "good.parquet",
+        id=pyarrow.array(range(count)),
+        a=a,
+        b=pyarrow.array(rng.integers(-9, 9, count), pyarrow.int32()),
+        small=pyarrow.array([None if n % 7 == 0 else n % 100 for n in range(count)], pyarrow.uint8()),
+        single=pyarrow.array(rng.normal(size=count), pyarrow.float32()),
+        holes=pyarrow.array(
+            [None if n % 3 == 0 else [n / 7, float("nan"), 1e300, float("inf")][n % 4] for n in range(count)]
+        ),
+        text=[None if n % 5 == 0 else f'{n} "\\\n\té\u2028\x7f' for n in range(count)],
+        category=pyarrow.array([f"c{n % 3}" for n in range(count)]).dictionary_encode(),
+        yes=[None if n % 11 == 0 else n % 2 == 0 for n in range(count)],
+        day=[datetime.date(2020, 1, 1) + datetime.timedelta(n) for n in range(count)],
+        moment=pyarrow.array(
+            [datetime.datetime(2020, 1, 1, 5, n % 60) for n in range(count)], pyarrow.timestamp("us", "UTC")
+        ),
+        raw=[b"\x00\xff" * (n % 3) for n in range(count)],
+        money=[decimal.Decimal(n) / 4 for n in range(count)],
+        nested=[{"x": n, "y": [n, None, "z"][: n % 4] and [str(n)]} for n in range(count)],
+        listed=[[float(n), None] for n in range(count)],
+        nothing=pyarrow.nulls(count),
+        big=pyarrow.array([2**63 + n if n % 1000 == 0 else n for n in range(count)], pyarrow.uint64()),
+        huge=[2**53 + 1 + n for n in range(count)],
+    )
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_parquet_with_columns_of_all_kinds(both_ways, good, output):
+    _, letters, predictions, _ = both_ways(good, output=output)
+    assert (len(letters), predictions) == (6, 2994)
+
+
+@pytest.mark.parametrize("keep", [[""], ["id", "t*"], ["b", "a"]])
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_columns_that_are_kept(both_ways, good, keep, output):
+    both_ways(good, keep=keep, output=output)
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_model_columns_with_what_is_no_finite_number(both_ways, tmp_path, output):
+    wrong = [None, float("nan"), float("inf"), -1e39, 1e308, 13.0, 1.5]
+    numbers = [wrong[n % 7] if n % 10 == 0 else n / 3 for n in range(2000)]
+    path = parquet(tmp_path / "in.parquet", a=numbers, b=[None if n % 33 == 0 else n for n in range(2000)])
+    both_ways(path, output=output)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint16", "int64", "uint64", "float16", "float32", "bool"])
+def test_numbers_of_all_types(both_ways, tmp_path, kind):
+    numbers = numpy.arange(300).astype(kind)
+    columns = {"a": numbers, "b": numbers if kind != "uint64" else numbers + numpy.uint64(2**63 + 1)}
+    both_ways(parquet(tmp_path / "in.parquet", **columns))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_files_that_differ(both_ways, good, tmp_path, output):
+    others = [
+        parquet(tmp_path / "1.parquet", b=[1.5, 2.5], a=[1, 2], id=["x", "y"]),
+        parquet(tmp_path / "2.parquet", a=[1, 2], id=[3, 4]),
+        parquet(tmp_path / "3.parquet", a=["1", "one", None], b=[1, None, 0], prediction=[7, 8, 9]),
+        parquet(tmp_path / "4.parquet", a=pyarrow.array([], pyarrow.float64()), b=pyarrow.array([], pyarrow.float64())),
+        tmp_path / "5.csv",
+    ]
+    others[-1].write_text("b,a,id\n1,2,3\n4,x,5\n6,7,8\n")
+    both_ways(good, *others, output=output)
+
+
+HEADER = "id,a,b,text,extra"
+LINES = (
+    ["{n},{x},{n},plain,{n}"] * 150
+    + ['{n},{x},{n},"quoted, ""text""",{n}', "{n}, {x} ,{n},é,", "{n},13,{n},t,{x}"] * 3
+    + [
+        "{n},,{n},t,1",
+        "{n},smudge,{n},t,1",
+        "{n},{x},1_0,t,1",
+        "{n},{x},+5,t,1",
+        "{n},{x},0x1F,t,1",
+        "{n},nan,{n},t,1",
+        "{n},1e400,{n},t,1",
+        "{n},{x},{n}",
+        "{n},{x},{n},t,1,2",
+        "",
+        "   ",
+        '{n},{x},{n},"two\nlines",1',
+        "{n},{x},1.5,t,x",
+        '{n},{x},{n},a"b,1',
+        '{n},{x},{n},"a"b,1',
+        '{n},{x},{n}, "a",1',
+        "{n},{x},{n},t,nan(7)",
+        "{n},nan(7),{n},t,1",
+        "{n},{x},99999999999999999999,t,1",
+        "{n},{x},{n},t\r,1",
+        "{n},{x},{n},\x00,1",
+        "{n},{x},\u0663,t,1",
+        "{n},{x},{n},t,0xFF",
+        "{n},{x},{n},\udcff,1",
+        '{n},"{x}",{n},"",""',
+        "{n},{x}, ,t,\t",
+    ]
+)
+
+
+def csv_text(seed, count, ends="\n", clean=3000):
+    chosen = random.Random(seed)
+    lines = [LINES[0].format(n=n, x=n / 8) for n in range(clean)]
+    lines += [chosen.choice(LINES).format(n=n, x=chosen.uniform(-50, 50)) for n in range(count)]
+    lines.append(f"0{seed},01.5,007,t,1")
+    return (ends.join([HEADER, *lines]) + chosen.choice(["", ends])).encode("utf-8", "surrogateescape")
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_csv_with_all_that_can_be_wrong(both_ways, tmp_path, output, ends):
+    (tmp_path / "1.csv").write_bytes(csv_text(1, 5000, ends))
+    (tmp_path / "2.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + csv_text(2, 1000, ends)))
+    (tmp_path / "3.csv").write_bytes(b'b,a,text\n1,2,"open\n' + csv_text(3, 200))
+    (tmp_path / "4.csv").write_bytes(b"")
+    (tmp_path / "5.csv").write_bytes(b"\n1,2\n")
+    both_ways(tmp_path / "*.csv*", output=output)
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line != LINES[0]])
+def test_each_line_that_can_be_wrong(both_ways, tmp_path, line):
+    lines = [LINES[0].format(n=n, x=n / 8) for n in range(200)]
+    lines.insert(170, line.format(n=5, x=2.5))
+    (tmp_path / "in.csv").write_bytes("\n".join([HEADER, *lines]).encode("utf-8", "surrogateescape"))
+    both_ways(tmp_path / "in.csv")
+
+
+def test_csv_with_another_delimiter_and_columns_of_text(both_ways, tmp_path):
+    (tmp_path / "in.tsv").write_bytes(csv_text(4, 300).replace(b",", b"\t"))
+    both_ways(tmp_path / "in.tsv", text=("id",))
+
+
+def assert_same_rows(path, numbers):
+    """In columns and row by row."""
+    source = Source(str(path), "csv")
+    rows, place = [], 0
+    for block in read_blocks(source, 0, numbers, list(numbers), RowRanges()):
+        assert block.first == place
+        place += len(block)
+        rows += [block[index] for index in range(len(block))]
+    assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
+    return rows
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.text(alphabet='0123456789.,-+eE"\n\r xn_é\t\0', max_size=12), max_size=60))
+def test_any_text(tmp_path, strange):
+    text = "a,b\n" + "1,2\n" * 70 + "\n".join(strange) + "\n" + "3,4\n" * 70
+    (tmp_path / "in.csv").write_text(text, newline="")
+    assert_same_rows(tmp_path / "in.csv", {"a": int, "b": float})
+
+
+MARK = "\ufeff"
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        (f"{MARK}x,1\n", {"text": f"{MARK}x", "a": 1}),
+        (f"{MARK},1\n", {"text": MARK, "a": 1}),
+        (f"{'x' * 200_000},1\n", {"text": "x" * 200_000, "a": 1}),
+        ("x,nan(7)\n", {"text": "x", "a": "nan(7)"}),
+    ],
+    ids=["marked", "only a mark", "long", "no number"],
+)
+def test_rows_at_the_start_of_a_piece(tmp_path, monkeypatch, line, row):
+    """Each but the first is where a piece of the file begins that Arrow could read."""
+    monkeypatch.setattr("headrace.jobs.block_csv._CHUNK_BYTES", len(line.encode()))
+    (tmp_path / "in.csv").write_text("text,a\n" + line * 5)
+    assert assert_same_rows(tmp_path / "in.csv", {"a": float}) == [row] * 5
+
+
+def test_files_whose_lines_end_with_returns(tmp_path):
+    (tmp_path / "in.csv").write_bytes(b"text,a\r" + b'"x\ry",1\r' * 300)
+    assert assert_same_rows(tmp_path / "in.csv", {"a": int}) == [{"text": "x\ry", "a": 1}] * 300
+
+
+RUNS = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 120)), max_size=5)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(RUNS, st.sampled_from([7, 50, 1000]))
+def test_rows_that_are_done_are_left_out(tmp_path, runs, group):
+    """Of files with rows that are not fit for columns; row groups that are done are not read."""
+    table = pyarrow.table({"a": [None if n % 37 == 3 else n for n in range(300)], "b": range(300)})
+    pyarrow.parquet.write_table(table, tmp_path / "in.parquet", row_group_size=group)
+    (tmp_path / "in.csv").write_text("a,b\n" + "".join(f"{n},{'x' if n % 37 == 3 else n}\n" for n in range(300)))
+    done = RowRanges([place_at(1, start) for start, _ in runs], [place_at(1, start + count) for start, count in runs])
+    missing = [n for n in range(300) if place_at(1, n) not in done]
+    for source in (Source(str(tmp_path / "in.parquet"), "parquet"), Source(str(tmp_path / "in.csv"), "csv")):
+        blocks = list(read_blocks(source, 1, {"a": int, "b": int}, ["a", "b"], done))
+        assert [block.first + n for block in blocks for n in range(len(block))] == missing
+        assert all(block[n]["b"] in (block.first + n, "x") for block in blocks for n in range(len(block)))
+
+
+def test_batches_of_one_size_are_the_same_batches(both_ways, tmp_path, logistic):
+    numbers = [None if n % 90 == 0 else n / 3 for n in range(300)]
+    path = parquet(tmp_path / "in.parquet", a=numbers, b=list(range(300)))
+    both_ways(path, handler=SklearnModelHandlerNumpy(logistic, min_batch_size=50, max_batch_size=50))
+
+
+def test_frames_may_hold_what_arrays_may_not(both_ways, tmp_path, of_frames):
+    numbers = [[None, float("nan"), 1e300, n][n % 4] if n % 30 == 0 else n / 3 for n in range(300)]
+    path = parquet(tmp_path / "in.parquet", b=list(range(300)), a=numbers)
+    _, _, predictions, _ = both_ways(path, handler=SklearnModelHandlerPandas(of_frames))
+    assert predictions == 300
+
+
+def test_answers_of_all_forms_and_models_that_always_fail(both_ways, tmp_path, answering):
+    path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(80)], b=list(range(80)))
+    both_ways(path, handler=SklearnModelHandlerNumpy(answering, min_batch_size=8, max_batch_size=8), threshold=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"resume": {"job": 1}}], ids=["", "resume"])
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("answering", ["unwritable"], indirect=True)
+def test_rows_whose_prediction_cannot_be_written(both_ways, tmp_path, answering, output, options):
+    path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(80)], b=list(range(80)))
+    handler = SklearnModelHandlerNumpy(answering, min_batch_size=40, max_batch_size=40)
+    _, letters, predictions, counts = both_ways(path, handler=handler, keep=["b"], output=output, **options)
+    assert predictions == 48
+    assert counts == {("writing", "RuntimeError"): 16, ("writing", "ValueError"): 16}
+    rows = sorted((letter["row"] for letter in letters), key=lambda row: row["b"])
+    assert rows == [{"a": n / 3, "b": n} for n in range(80) if n % 5 in (1, 2)]
+    assert {letter["message"].split(": ")[1] for letter in letters} == {
+        "it contains itself, or values within values without end",
+        "no list",
+    }
+
+
+class Narrow(torch.nn.Module):
+    """Answers with numbers that numpy does not have."""
+
+    def forward(self, rows):
+        return rows.sum(dim=1).bfloat16()
+
+
+def test_numbers_that_numpy_does_not_have(both_ways, tmp_path):
+    torch.save({}, tmp_path / "state.pt")
+    path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(9)], b=list(range(9)))
+    both_ways(path, handler=PytorchModelHandlerTensor(str(tmp_path / "state.pt"), Narrow, {}))
+
+
+def test_columns_of_the_names_of_our_own(both_ways, tmp_path):
+    both_ways(parquet(tmp_path / "in.parquet", a=[1.5], b=[1], **{"headrace.source": [7], "headrace.place": [8]}))
+
+
+def test_in_a_host(both_ways, good, plain):
+    both_ways(good, keep=["id"], isolate=True, handler=SklearnModelHandlerNumpy(plain))
+
+
+def test_an_output_may_have_the_name_of_a_file_of_our_own(tmp_path, plain, monkeypatch):
+    """What is joined does not replace the file that says which job the kept rows are of."""
+    path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(9)], b=list(range(9)))
+    examples = Examples(("a", "b"), ("a", "b"))
+    sources = match([str(path)])
+    job = Job(SklearnModelHandlerNumpy(plain), sources, str(tmp_path / "job.json"), examples, resume={"job": 1})
+
+    def refuse(moves):
+        raise PublishError("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace.jobs.output.put_in_place", refuse)
+        with pytest.raises(PublishError):
+            Run(job).execute()
+    report = Run(job).execute()
+    assert (report.earlier, report.predictions) == (9, 9)
+
+
+class Halved(SklearnModelHandlerNumpy):
+    """Changes what comes of rows, and says nothing of columns."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return super().run_inference([row / 2 for row in batch], model, inference_args)
+
+
+def by_row(model, batch, inference_args=None):
+    return [model.predict(row.reshape(1, -1))[0] for row in batch]
+
+
+def test_what_columns_do_not_suit_goes_row_by_row(both_ways, tmp_path, logistic):
+    numbers = parquet(tmp_path / "in.parquet", a=[1.5, 2.5], b=[1, 2])
+    texts = parquet(tmp_path / "texts.parquet", a=["1.5", "2.5"], b=[1, 2])
+    lines = tmp_path / "in.jsonl"
+    lines.write_text(json.dumps({"a": 1, "b": 2}) + "\n")
+    plain = SklearnModelHandlerNumpy(logistic)
+    both_ways(texts, numbers, in_columns=False)
+    both_ways(numbers, lines, in_columns=False)
+    both_ways(numbers, handler=Halved(logistic), in_columns=False)
+    both_ways(numbers, handler=SklearnModelHandlerNumpy(logistic, inference_fn=by_row), in_columns=False)
+    both_ways(numbers, handler=plain.with_preprocess_fn(list), in_columns=False)
+    both_ways(numbers, handler=plain.with_postprocess_fn(str), in_columns=False)
+    both_ways(
+        numbers, handler=SklearnModelHandlerNumpy(logistic, max_batch_weight=9, element_size_fn=len), in_columns=False
+    )

@@ -1,0 +1,96 @@
+"""Compressed files are read whole, or not at all."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from headrace.jobs.block_reading import read_blocks
+from headrace.jobs.files import Source
+from headrace.jobs.reading import read_rows
+from headrace.jobs.row_ranges import RowRanges
+
+KINDS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "lzma": lambda content: lzma.compress(content, lzma.FORMAT_ALONE),
+    "deflate": zlib.compress,
+    "zst": zstandard.compress,
+}
+ROWS = [{"a": n, "b": n * 7919 % 1000} for n in range(40_000)]
+TEXT = "".join(["a,b\n", *(f"{row['a']},{row['b']}\n" for row in ROWS)]).encode()
+MIDDLE = TEXT.index(b"\n", len(TEXT) // 2) + 1
+
+
+def row_by_row(source):
+    return list(read_rows(source, {"a": int, "b": int}))
+
+
+def in_columns(source):
+    blocks = read_blocks(source, 0, {"a": int, "b": int}, ["a", "b"], RowRanges())
+    return [row for block in blocks for row in block.rows()]
+
+
+@pytest.fixture(params=[row_by_row, in_columns])
+def read(request, tmp_path):
+    """Reads a compressed CSV file with such bytes."""
+
+    def rows(extension, content):
+        path = tmp_path / f"a.csv.{extension}"
+        path.write_bytes(content)
+        return request.param(Source(str(path), "csv"))
+
+    return rows
+
+
+@pytest.mark.parametrize("extension", KINDS)
+def test_all_streams_are_read(read, extension):
+    compress = KINDS[extension]
+    assert read(extension, compress(TEXT)) == ROWS
+    assert read(extension, compress(TEXT[:MIDDLE]) + compress(b"") + compress(TEXT[MIDDLE:])) == ROWS
+
+
+@pytest.mark.parametrize("extension", KINDS)
+def test_a_file_that_breaks_off_is_no_shorter_file(read, extension):
+    first, second = (KINDS[extension](half) for half in (TEXT[:MIDDLE], TEXT[MIDDLE:]))
+    for content in (first[: len(first) // 2], first[:-1], first + second[: len(second) // 2], first + second[:5]):
+        with pytest.raises(EOFError, match="end"):
+            read(extension, content)
+
+
+@pytest.mark.parametrize("behind", [b"40000,1\n", b"\n", b"BZh9 and so on", b"\xfd7zXZ\0 and so on"])
+@pytest.mark.parametrize("extension", KINDS)
+def test_what_is_behind_the_last_stream_is_an_error(read, extension, behind):
+    with pytest.raises((OSError, EOFError, lzma.LZMAError)):
+        read(extension, KINDS[extension](TEXT) + behind)
+
+
+def test_what_is_behind_the_last_stream_is_said(read):
+    for extension in ("bz2", "xz"):
+        with pytest.raises(OSError, match="behind the end of what is compressed comes something else"):
+            read(extension, KINDS[extension](TEXT) + b"40000,1\n")
+
+
+@pytest.mark.parametrize("zeros", [4, 200_000])
+def test_padding_of_xz(read, zeros):
+    first, second = (lzma.compress(half) for half in (TEXT[:MIDDLE], TEXT[MIDDLE:]))
+    assert read("xz", first + bytes(zeros) + second + bytes(zeros)) == ROWS
+    for content in (first + bytes(zeros + 1) + second, first + second + bytes(zeros + 2)):
+        with pytest.raises(OSError, match="zeros"):
+            read("xz", content)
+
+
+@pytest.mark.parametrize("extension", ["gz", "bz2", "xz"])
+def test_parquet(tmp_path, extension):
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1, 2]}), file)
+    path = tmp_path / f"a.parquet.{extension}"
+    path.write_bytes(KINDS[extension](file.getvalue()))
+    assert list(read_rows(Source(str(path), "parquet"), {})) == [{"a": 1}, {"a": 2}]

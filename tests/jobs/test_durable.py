@@ -1,0 +1,164 @@
+"""What the index of a part says is in the part, wherever either of them breaks off."""
+
+import os
+import random
+import resource
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.jobs import durable
+from headrace.jobs.durable import DurableParts, DurablePartWriter
+from headrace.jobs.row_ranges import place_at
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a part of rows, which are numbers of one source."""
+
+    def write(numbers, folder=tmp_path, source=0):
+        writer = DurablePartWriter(str(folder), predictions=True)
+        for n in numbers:
+            writer.write({"n": n, "source": source}, "predictions", place_at(source, n))
+        return writer.finish()
+
+    return write
+
+
+def rows_of(folder):
+    path = str(folder / "joined")
+    parts = DurableParts.find(str(folder), predictions=True)
+    count = parts.join(path, lambda: None)
+    with open(path) as file:
+        lines = file.read().splitlines()
+    assert len(lines) == count == len(parts.places)
+    return [int(line.split(":")[1].split(",")[0]) for line in lines]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.lists(st.lists(st.integers(0, 50), min_size=1, unique=True), max_size=4), st.sampled_from([1, 40, 1 << 20]))
+def test_each_row_is_joined_once_and_in_order(tmp_path_factory, write, parts, chunk):
+    folder = tmp_path_factory.mktemp("parts")
+    before, durable._CHUNK_BYTES = durable._CHUNK_BYTES, chunk
+    try:
+        for numbers in parts:
+            write(numbers, folder)
+        assert rows_of(folder) == sorted({n for numbers in parts for n in numbers})
+    finally:
+        durable._CHUNK_BYTES = before
+
+
+def test_sources_keep_their_order(tmp_path, write):
+    write([0, 1], source=1)
+    write([2, 0, 1], source=0)
+    assert rows_of(tmp_path) == [0, 1, 2, 0, 1]
+
+
+def test_files_that_break_off_anywhere(tmp_path, write):
+    """Random cuts, as a kill or a loss of power leaves them: what is found is a beginning of what was written."""
+    numbers = [n for n in range(200) if n % 3]
+    part = write(numbers)
+    sizes = {path: os.path.getsize(path) for path in (part.path, part.path + ".index")}
+    random.seed(5)
+    for path in [*random.choices(list(sizes), k=10), *sizes]:
+        os.truncate(path, random.randrange(sizes[path] + 1) if os.path.getsize(path) else 0)
+        found = rows_of(tmp_path)
+        assert found == numbers[: len(found)]
+        assert len(found) < len(numbers) or all(os.path.getsize(path) == size for path, size in sizes.items())
+
+
+def test_an_index_of_zeros_says_nothing(tmp_path, write):
+    """Some filesystems leave them after a loss of power."""
+    part = write([0, 1, 5])
+    with open(part.path + ".index", "ab") as file:
+        file.write(bytes(48))
+    assert rows_of(tmp_path) == [0, 1, 5]
+    os.remove(part.path + ".index")
+    assert rows_of(tmp_path) == []
+
+
+def test_a_row_is_durable_though_none_follows(tmp_path, monkeypatch):
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 0.01)
+    writer = DurablePartWriter(str(tmp_path), predictions=True)
+    writer.write({"n": 3}, "predictions", 3)
+    while not len(DurableParts.find(str(tmp_path), predictions=True).places):
+        pass
+    assert writer.finish().counts == {"predictions": 1}
+
+
+def test_a_disk_that_fails_is_an_error_of_who_writes_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 0.01)
+    writer = DurablePartWriter(str(tmp_path / "gone"), predictions=True)
+
+    def write_on():
+        for n in range(10_000_000):
+            writer.write({"n": n}, "predictions", n)
+
+    with pytest.raises(FileNotFoundError):
+        write_on()
+
+
+class _NoMemory(DurablePartWriter):
+    """A part whose second flush fails with an error that is none of the disk."""
+
+    flushes = 0
+
+    def _flush(self, file):
+        self.flushes += 1
+        if self.flushes == 2:
+            raise MemoryError("no memory")
+        return super()._flush(file)
+
+
+def test_any_error_of_a_flush_in_the_background_is_kept(tmp_path, monkeypatch):
+    """Even if nothing is written afterwards, the part does not end as if it were whole; what was durable stays so."""
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
+    writer = _NoMemory(str(tmp_path), predictions=True)
+    writer.write({"n": 0, "source": 0}, "predictions", 0)
+    writer._commit_in_time()
+    writer.write({"n": 1, "source": 0}, "predictions", 1)
+    writer._commit_in_time()  # as the timer does
+    with pytest.raises(MemoryError, match="no memory"):
+        writer.write({"n": 2}, "predictions", 2)
+    with pytest.raises(MemoryError, match="no memory"):
+        writer.finish()
+    assert rows_of(tmp_path) == [0]
+
+
+def test_nothing_written_is_no_part(tmp_path):
+    assert DurablePartWriter(str(tmp_path), predictions=False).finish() is None
+    assert os.listdir(tmp_path) == []
+
+
+@contextmanager
+def full_disk(most):
+    """Files cannot grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("most", [0, 5000, 15_000, 70_000, 200_000])
+def test_after_an_error_nothing_is_added_though_there_is_room_again(tmp_path, monkeypatch, most):
+    """What is found is right, wherever in the lines the disk was full."""
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
+    monkeypatch.setattr(durable, "_CHUNK_BYTES", 10_000)
+    writer = DurablePartWriter(str(tmp_path), predictions=True)
+
+    def write(numbers):
+        for n in numbers:
+            writer.write({"n": 2 * n, "more": "x" * 20}, "predictions", 2 * n)
+
+    write(range(1000))
+    writer._commit()
+    with full_disk(most), pytest.raises(OSError, match="too large"):
+        write(range(1000, 20_000))
+    for again in (lambda: write([10_000]), writer.finish):
+        with pytest.raises(OSError, match="too large"):
+            again()
+    assert rows_of(tmp_path) == [2 * n for n in range(1000)]

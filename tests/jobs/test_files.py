@@ -1,0 +1,336 @@
+"""Files are found, their beginnings looked at, and their rows read one by one, whatever is wrong with some of them."""
+
+import csv
+import gzip
+import json
+import subprocess
+from types import SimpleNamespace
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.files import Source, absolute, dead_letters_path, match, output_format
+from headrace.jobs.reading import Head, peek, read_rows
+from headrace.jobs.rows import BrokenLine
+from headrace.jobs.text import lines
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes a file into the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def to(name, content):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return to
+
+
+def rows_of(path, **options):
+    sources = match([path], **options)
+    numbers = peek(sources).numbers
+    return [row for source in sources for row in read_rows(source, numbers)]
+
+
+def broken(rows):
+    return [(row.line, row.number, str(row.error)) for row in rows if isinstance(row, BrokenLine)]
+
+
+def test_a_glob_is_sorted_and_a_file_comes_once(write):
+    for name in ("data/b.jsonl", "data/a.jsonl", "data/deeper/c.jsonl", "data/d.csv"):
+        write(name, "")
+    found = match(["data/b.jsonl", "data/*.jsonl", "**.csv"])
+    assert [source.path.rpartition("/data/")[2] for source in found] == ["b.jsonl", "a.jsonl", "d.csv"]
+    assert [source.format for source in found] == ["jsonl", "jsonl", "csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file_format", "delimiter"),
+    [
+        ("a.ndjson", "jsonl", ","),
+        ("a.JSONL.gz", "jsonl", ","),
+        ("a.csv.bz2", "csv", ","),
+        ("a.tsv", "csv", "\t"),
+        ("a.pq", "parquet", ","),
+    ],
+)
+def test_extensions_tell_the_format(write, name, file_format, delimiter):
+    write(name, "")
+    assert match([name]) == (Source(absolute(name), file_format, delimiter),)
+
+
+def test_the_format_and_the_delimiter_can_be_said(write):
+    path = write("a.txt", "x;y\n1;2\n")
+    assert rows_of("a.txt", file_format="csv", delimiter=";") == [{"x": 1, "y": 2}]
+    assert rows_of(f"file://{path}", file_format="csv") == [{"x;y": "1;2"}]
+
+
+def test_a_file_whose_name_looks_like_a_glob(write):
+    path = write("a[1]*.jsonl", '{"a": 1}\n')
+    assert [source.path for source in match(["a[1]*.jsonl"])] == [path]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("b.csv", "there is no file 'b.csv'"),
+        ("b*.csv", "no file matches 'b*.csv'"),
+        ("folder", "folder is a folder; name its files, for example 'folder/*.jsonl'"),
+        ("a.txt", "add --format"),
+        ("unheard-of://a.csv", "cannot look for unheard-of://a.csv"),
+    ],
+)
+def test_what_cannot_be_matched(write, pattern, message):
+    write("a.txt", "")
+    write("folder/a.csv", "")
+    with pytest.raises(ConfigurationError) as caught:
+        match([pattern])
+    assert message in str(caught.value)
+
+
+def test_jsonl_rows_and_the_lines_that_are_none(write):
+    write("a.jsonl", b'{"a": 1}\n\n[1]\n{"a": \r\n{"a": "\xff"}\n  \n{"a": NaN, "b": [2]}')
+    rows = rows_of("a.jsonl")
+    assert rows[0] == {"a": 1}
+    assert rows[-1]["b"] == [2]
+    assert len(rows) == 5
+    wrong = broken(rows)
+    assert [(line, number) for line, number, _ in wrong] == [("[1]", 3), ('{"a": \r', 4), ('{"a": "\\xff"}', 5)]
+    assert wrong[0][2] == "a row must be a JSON object, not list"
+    assert rows[1].row == {"line": "[1]", "file": absolute("a.jsonl"), "line_number": 3}
+
+
+def test_lines_longer_than_a_chunk(write):
+    text = "x" * 3_000_000
+    write("a.jsonl", "".join(json.dumps({"n": n, "text": text}) + "\n" for n in range(3)))
+    assert [(row["n"], len(row["text"])) for row in rows_of("a.jsonl")] == [(n, len(text)) for n in range(3)]
+
+
+def test_a_line_in_many_pieces():
+    """Each is copied once; were it for each piece that comes after it, this would take longer than a test may."""
+    pieces = iter([*[b"x" * 64] * 600_000, b"\ny"])
+    file = SimpleNamespace(read=lambda _: next(pieces, b""))
+    assert [len(line) for line in lines(file)] == [64 * 600_000, 1]
+
+
+def test_csv_fields_with_quotes_line_ends_and_a_byte_order_mark(write):
+    write("a.csv", '\ufeffname,text\r\nx,"one\r\ntwo, ""three"""\r\n\r\ny,\u2028z\r\n')
+    assert rows_of("a.csv") == [{"name": "x", "text": 'one\r\ntwo, "three"'}, {"name": "y", "text": "\u2028z"}]
+
+
+def test_csv_lines_with_too_few_or_too_many_fields(write):
+    write("a.csv", "a,b\n1,2\n3\n4,5,6\n7,8\n")
+    rows = rows_of("a.csv")
+    assert [row for row in rows if isinstance(row, dict)] == [{"a": 1, "b": 2}, {"a": 7, "b": 8}]
+    assert broken(rows) == [
+        ("3", 3, "the line has 1 fields, the header 2"),
+        ("4,5,6", 4, "the line has 3 fields, the header 2"),
+    ]
+
+
+def test_csv_fields_of_any_length(write):
+    texts = ["x" * 200_000, "y\n" * 200_000, 'z"' * 200_000]
+    quoted = [text.replace('"', '""') for text in texts]
+    write("a.csv", "a,b\n" + "".join(f'"{text}",{n}\n' for n, text in enumerate(quoted)))
+    assert rows_of("a.csv") == [{"a": text, "b": n} for n, text in enumerate(texts)]
+
+
+UNREADABLE = {
+    "too few": "lone",
+    "too many, in several lines": '"one\ntwo",2,"three\nfour"',
+    "text behind a quote": '"a"b,2',
+    "text behind a quote in several lines": '"one\ntwo" three,"4\n5",6',
+    "a stray end of a line": "a\rb,2",
+    "a stray end of a line in several lines": 'a\rb,"2\n3",4',
+    "not UTF-8": "M\udcfcller,2",
+    "not UTF-8 in several lines": '"one\nM\udcfcller",2',
+}
+
+
+@pytest.mark.parametrize("record", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("after", ["x,1\n", ""])
+def test_csv_records_that_cannot_be_read_are_one_each(write, record, after):
+    content = f'a,b\n"in two\nlines",7\n{record}\n{after}'.encode("utf-8", "surrogateescape")
+    path = write("a.csv", content)
+    good, wrong, *rest = read_rows(Source(path, "csv"), {"b": int})
+    assert good == {"a": "in two\nlines", "b": 7}
+    assert (wrong.line, wrong.number) == (record.replace("\udcfc", "\\xfc"), 4)
+    assert rest == ([{"a": "x", "b": 1}] if after else [])
+
+
+def test_records_of_one_column_that_cannot_be_read_are_no_rows(write):
+    path = write("a.csv", 'text\n"a"b\ngood\n\n""\n')
+    wrong, *rows = read_rows(Source(path, "csv"), {})
+    assert (wrong.line, wrong.number, type(wrong.error)) == ('"a"b', 2, csv.Error)
+    assert rows == [{"text": "good"}, {"text": ""}]
+
+
+def test_a_quote_that_is_never_closed_takes_the_rest_of_the_file(write):
+    path = write("a.csv", 'a,b\n1,2\n3,"4\n5,6\n')
+    row, wrong = read_rows(Source(path, "csv"), {"a": int, "b": int})
+    assert row == {"a": 1, "b": 2}
+    assert (wrong.line, wrong.number) == ('3,"4\n5,6', 3)
+    assert "a quote is never closed" in str(wrong.error)
+
+
+def test_a_quote_that_goes_on_for_ever_ends_the_file(write, monkeypatch):
+    monkeypatch.setattr("headrace.jobs.csv_rows._MOST_OF_A_QUOTE", 1 << 20)
+    path = write("a.csv", 'a,b\n1,2\n3,"4\n' + "5,6\n" * (1 << 19))
+    rows = read_rows(Source(path, "csv"), {})
+    assert next(rows) == {"a": "1", "b": "2"}
+    with pytest.raises(ValueError, match="the record that begins in line 3 goes on for more than 1 MiB"):
+        list(rows)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r", "\r\r\n"])
+def test_ends_of_csv_lines(write, ends):
+    path = write("a.csv", ends.join(["a,b", *(f'{n},"x{ends}y"' for n in range(40_000)), "", "40,z"]))
+    rows = list(read_rows(Source(path, "csv"), {"a": int}))
+    assert rows == [*({"a": n, "b": f"x{ends}y"} for n in range(40_000)), {"a": 40, "b": "z"}]
+
+
+def test_a_byte_order_mark_is_one_only_at_the_start(write):
+    mark = "\ufeff"
+    path = write("a.csv", f"{mark}a\n{mark}\n{mark}b\n")
+    assert list(read_rows(Source(path, "csv"), {})) == [{"a": mark}, {"a": f"{mark}b"}]
+    path = write("b.jsonl", f'{mark}{{"a": "{mark}"}}\n{mark}{{"a": 1}}\n')
+    row, wrong = read_rows(Source(path, "jsonl"), {})
+    assert row == {"a": mark}
+    assert (wrong.line, wrong.number) == (f'{mark}{{"a": 1}}', 2)
+
+
+def test_numbers_beside_fields_of_several_lines(write):
+    """An underscore makes a field no number, in whichever line of the record it is."""
+    path = write("a.csv", 'a,b\n1_0,"x\ny"\n')
+    assert list(read_rows(Source(path, "csv"), {"a": int})) == [{"a": "1_0", "b": "x\ny"}]
+
+
+def test_values_that_are_too_deep_within_each_other(write):
+    values = ["[" * depth + "]" * depth for depth in (199, 200, 900)]
+    path = write("a.jsonl", "".join(f'{{"a": {value}}}\n' for value in [*values, str([[]] * 500)]))
+    row, *wrong, wide = read_rows(Source(path, "jsonl"), {})
+    assert json.dumps(row["a"]) == values[0]
+    assert [str(one.error) for one in wrong] == ["the row has values within values, more than 200 deep"] * 2
+    assert wide == {"a": [[]] * 500}
+
+
+def test_objects_with_two_values_of_one_name(write):
+    path = write("a.jsonl", '{"a": 1, "a": 2}\n{"a": {"b": 1, "c": 2, "c": 3}}\n{"a": 3}\n')
+    first, second, row = read_rows(Source(path, "jsonl"), {})
+    assert [str(wrong.error) for wrong in (first, second)] == ["the object has 'a' twice", "the object has 'c' twice"]
+    assert row == {"a": 3}
+
+
+def test_columns_of_numbers(write):
+    content = ["int,float,code,text,mixed,empty,id"]
+    content += ["1,1.5,01,a,7,,2024_01", "2,2,12,3,8,,1", "-3,1e3,13,b,x,,2"]
+    write("a.csv", "\n".join(content))
+    assert peek(match(["a.csv"])).numbers == {"int": int, "float": float, "mixed": int, "id": int}
+    first, second, third = rows_of("a.csv")
+    assert list(first.values()) == [1, 1.5, "01", "a", 7, "", "2024_01"]
+    assert [type(value) for value in second.values()] == [int, float, str, str, int, str, int]
+    assert list(third.values()) == [-3, 1000.0, "13", "b", "x", "", 2]
+
+
+def test_fields_of_numbers_that_are_none(write):
+    path = write("a.csv", "n,x\n,\n3.5, 7\nnan,1_0\nsmudge,8\n")
+    rows = list(read_rows(Source(path, "csv"), {"n": int, "x": float}))
+    assert [rows[i]["n"] for i in (0, 1, 3)] == [None, 3.5, "smudge"]
+    assert rows[2]["n"] != rows[2]["n"]
+    assert [row["x"] for row in rows] == [None, 7.0, "1_0", 8.0]
+    assert type(rows[1]["x"]) is type(rows[3]["x"]) is float
+
+
+def test_parquet_rows_over_several_row_groups(write, tmp_path):
+    expected = [{"n": n, "name": f"row {n}", "list": [n, None]} for n in range(5000)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(expected), tmp_path / "a.parquet", row_group_size=700)
+    write("marker", "")
+    assert rows_of("a.parquet") == expected
+    assert peek(match(["a.parquet"])) == Head(("n", "name", "list"), {})
+
+
+def test_the_first_file_with_rows_tells_the_columns(write):
+    write("a.jsonl", "")
+    write("b.csv", "")
+    write("c.csv", "x,y\n")
+    write("d.csv", "y,x\n1,z\n")
+    assert peek(match(["a.jsonl", "b.csv", "c.csv", "d.csv"])) == Head(("x", "y"), {"y": int})
+    assert peek(match(["a.jsonl", "b.csv"])) == Head((), {})
+    assert rows_of("b.csv") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '\n{"a"\n{"a": 1}\n', "line 2: Expecting ':' delimiter"),
+        ("a.jsonl", '"a"\n', "line 1: a row must be a JSON object, not str"),
+        ("a.csv", "a,b,a\n", "the header has 'a' twice"),
+        ("a.csv", b"a,M\xfcller\n1,2\n", "the header cannot be read: 'utf-8' codec"),
+        ("a.tsv", b"\xe9\n", "convert it: iconv -f latin1 -t utf-8 < "),
+        ("a.csv.gz", gzip.compress(b"\xe9\n"), "convert it: gzip -dc < "),
+        ("a.jsonl", b'\n{"a": "\xe9"}\n', "line 2: 'utf-8' codec can't decode byte 0xe9 in position 7: invalid"),
+        ("a.csv", 'a,"b\n1,2\n', "the header cannot be read: a quote is never closed"),
+        ("a.csv", gzip.compress(b"a\n1\n", mtime=0), "it is compressed (gzip); give it the extension .gz"),
+        ("a.csv", "a,b\n1,2\n".encode("utf-16"), "it is UTF-16, not UTF-8; convert it: iconv -f UTF-16 -t UTF-8 < "),
+        ("a.jsonl", '{"a": 1}'.encode("utf-16-be"), "it is UTF-16, not UTF-8"),
+        ("a.jsonl", b"PAR1\x15\x04", "it is a Parquet file; add --format parquet"),
+        ("a.json", '\n [{"a": 1}]', "it is one JSON array, not an object on each line; convert it: "),
+        ("a.json", '{\n  "a": 1\n}\n', "its JSON objects take several lines each, not one; convert it: jq -c . < "),
+        ("a.parquet", "a,b\n", "as parquet"),
+        ("a.csv.gz", "a,b\n", "as csv"),
+    ],
+)
+def test_a_beginning_that_cannot_be_read(write, name, content, message):
+    write(name, content)
+    with pytest.raises(ConfigurationError) as caught:
+        peek(match([name]))
+    assert absolute(name) in str(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("output", "file_format", "dead_letters"),
+    [
+        ("/x/out.jsonl", "jsonl", "/x/out.dead-letters.jsonl"),
+        ("/x/out.v2.JSONL.gz", "jsonl", "/x/out.v2.dead-letters.jsonl"),
+        ("/x/out.parquet", "parquet", "/x/out.dead-letters.jsonl"),
+    ],
+)
+def test_output_paths(output, file_format, dead_letters):
+    assert output_format(output) == file_format
+    assert dead_letters_path(output) == dead_letters
+
+
+@pytest.mark.parametrize("output", ["out", "out.csv", "out.txt", "out.parquet.gz", "jsonl"])
+def test_outputs_of_no_known_format(output):
+    with pytest.raises(ConfigurationError, match=r"must end in \.jsonl"):
+        output_format(output)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrap", "line"), [("a b.tsv", bytes, "é\tx"), ("a.jsonl.gz", gzip.compress, '{"é": 1, "b": 2}')]
+)
+def test_latin_1_is_converted_by_the_command_that_a_row_says(write, tmp_path, name, wrap, line):
+    good = "a\tb" if "tsv" in name else '{"a": 1}'
+    write(name, wrap(f"{good}\n{line}\n".encode("latin1")))
+    (row,) = [row for row in rows_of(name) if isinstance(row, BrokenLine)]
+    assert isinstance(row.error, UnicodeDecodeError)
+    command = str(row.error).split("convert it: ")[1]
+    subprocess.run(command, shell=True, check=True)
+    (converted,) = tmp_path.glob("converted.*")
+    assert converted.suffix == (".tsv" if "tsv" in name else ".jsonl")
+    assert converted.read_text() == f"{good}\n{line}\n"
+
+
+def test_a_json_array_is_converted_by_the_command_that_refuses_it(write):
+    rows = [{"a": 2**70, "b": "é\n"}, {"a": 0.1}]
+    path = write("it's.json", json.dumps(rows))
+    with pytest.raises(ConfigurationError) as caught:
+        peek(match([path]))
+    subprocess.run(["bash", "-c", str(caught.value).partition("convert it: ")[2]], check=True)
+    assert rows_of("converted.jsonl") == rows

@@ -1,0 +1,142 @@
+"""Lines become parts, and parts become two files at once or none."""
+
+import gzip
+import json
+import os
+
+import pyarrow.parquet
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.output import Output, OutputPart, PartWriter
+
+
+def test_a_part_counts_what_its_lines_are(tmp_path):
+    part = PartWriter(str(tmp_path), predictions=False)
+    for n, what in enumerate(["x", "y", "x"]):
+        part.write({"n": n}, what)
+    finished = part.finish()
+    assert finished.counts == {"x": 2, "y": 1}
+    assert not finished.predictions
+    with open(finished.path) as file:
+        assert [json.loads(line)["n"] for line in file] == [0, 1, 2]
+
+
+def test_a_part_without_lines_is_no_file(tmp_path):
+    assert PartWriter(str(tmp_path), predictions=True).finish() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_part_does_not_wait_in_memory(tmp_path):
+    part = PartWriter(str(tmp_path), predictions=True)
+    for _ in range(30):
+        part.write({"text": "x" * 100_000}, "predictions")
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size > 1_000_000
+    part.finish()
+    assert len(file.read_bytes().splitlines()) == 30
+
+
+def lines(path, opener=open):
+    with opener(path) as file:
+        return [json.loads(line) for line in file]
+
+
+@pytest.mark.parametrize("parts", [[], [[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}, {"n": 2}]]])
+def test_parts_become_two_files_and_nothing_else(written, parts):
+    output = written("a.jsonl", parts, [[{"bad": 1}]])
+    published = output.publish()
+    output.clean()
+    assert lines(output.path) == [row for rows in parts for row in rows]
+    assert lines(output.dead_letters) == [{"bad": 1}]
+    assert sorted(os.listdir(os.path.dirname(output.path))) == ["a.dead-letters.jsonl", "a.jsonl"]
+    assert all(isinstance(part, OutputPart) for part in published)
+    assert len(published) == len(parts) + 1
+
+
+def test_without_dead_letters_their_file_is_empty_whatever_was_there(written):
+    output = written("a.jsonl", [[{"n": 0}]])
+    for path in (output.path, output.dead_letters):
+        with open(path, "w") as file:
+            file.write("old")
+    output.publish()
+    assert lines(output.dead_letters) == []
+    assert lines(output.path) == [{"n": 0}]
+
+
+@pytest.mark.parametrize("parts", [[[{"n": 0}, {"n": 1}]], [[{"n": 0}], [{"n": 1}]]])
+def test_compressed_output(written, parts):
+    output = written("a.jsonl.gz", parts)
+    output.publish()
+    assert lines(output.path, gzip.open) == [{"n": 0}, {"n": 1}]
+
+
+def test_parquet_output(written):
+    output = written("a.parquet", [[{"n": 0, "x": "a"}], [{"n": 1.5, "y": [1]}]])
+    output.publish()
+    assert pyarrow.parquet.read_table(output.path).to_pylist() == [
+        {"n": 0.0, "x": "a", "y": None},
+        {"n": 1.5, "x": None, "y": [1]},
+    ]
+
+
+def test_parquet_output_without_rows(written):
+    output = written("a.parquet", [])
+    output.publish()
+    assert pyarrow.parquet.read_table(output.path).num_rows == 0
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_check_that_fails_leaves_what_was_there(written, name):
+    output = written(name, [[{"n": 0}], [{"n": 1}]])
+    with open(output.path, "w") as file:
+        file.write("old")
+
+    def check():
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        output.publish(check)
+    output.clean()
+    output.clean()
+    assert os.listdir(os.path.dirname(output.path)) == [name]
+    with open(output.path) as file:
+        assert file.read() == "old"
+
+
+def test_outputs_that_cannot_be_written(tmp_path):
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="must be a file"):
+        Output(str(tmp_path / "folder.jsonl")).prepare()
+    with pytest.raises(ConfigurationError, match="cannot write"):
+        Output(str(tmp_path / "file" / "a.jsonl")).prepare()
+
+
+LETTERS = [{"row": {"n": 1}, "stage": "inference", "attempts": 2}, {"row": {"m": [1]}, "stage": "reading"}]
+
+
+@pytest.mark.parametrize("parts", [[], [LETTERS], [LETTERS[:1], LETTERS[1:]]])
+@pytest.mark.parametrize("path", ["out/a.parquet", "elsewhere/b/a.parquet", "elsewhere/a.jsonl.gz", "else/a.p.jsonl"])
+def test_dead_letters_go_where_they_should(written, tmp_path, path, parts):
+    output = written("a.p.jsonl", [[{"n": 0}]], parts, path)
+    output.publish()
+    output.clean()
+    assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()) == sorted(
+        ["out/a.p.jsonl", path]
+    )
+    assert lines(output.path) == [{"n": 0}]
+    if path.endswith(".parquet"):
+        table = pyarrow.parquet.read_table(output.dead_letters)
+        assert table.column_names[:3] == ["row", "stage", "operation"]
+        rows = table.to_pylist()
+        assert [json.loads(row["row"]) for row in rows] == [row["row"] for part in parts for row in part]
+        assert [row["attempts"] for row in rows] == [row.get("attempts") for part in parts for row in part]
+    else:
+        found = lines(output.dead_letters, gzip.open if path.endswith(".gz") else open)
+        assert found == [row for part in parts for row in part]
+
+
+def test_what_is_cleaned_before_it_is_published_leaves_nothing(written, tmp_path):
+    written("a.jsonl", [[{"n": 0}]], [LETTERS], "elsewhere/a.jsonl").clean()
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []

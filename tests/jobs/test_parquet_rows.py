@@ -1,0 +1,116 @@
+"""Rows of Parquet files: each as it is, or a row that cannot be read, alike in columns and row by row."""
+
+import datetime
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.files import match
+from headrace.jobs.parquet_rows import read_parquet
+from headrace.jobs.reading import peek
+from headrace.jobs.rows import BrokenLine
+
+FAR = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
+
+
+def test_a_date_that_python_does_not_have_costs_its_row(tmp_path):
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1, 2, 3], "when": FAR}), path)
+    first, far, last = read_parquet(match([str(path)])[0])
+    assert (first, last["a"]) == ({"a": 1, "when": datetime.date(1970, 1, 1)}, 3)
+    assert isinstance(far, BrokenLine)
+    assert (far.line, far.number) == ("a: [ 2 ]\nwhen: [ 29349-01-26 ]", 2)
+
+
+def test_in_columns_too(tmp_path, both_ways):
+    path = tmp_path / "a.parquet"
+    days = pyarrow.StructArray.from_arrays([FAR], ["day"])
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3], "nested": days}), path)
+    _, letters, predictions, counts = both_ways(path)
+    assert (predictions, counts) == (2, {("reading", "OverflowError"): 1})
+    assert letters[0]["row"]["line_number"] == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "unit", "writer", "value"),
+    [
+        (253_402_300_799_999_999, "us", "org.apache.spark.version", datetime.datetime.max),
+        (1_000_000_001, "ns", "another", "1970-01-01T00:00:01.000000001"),
+    ],
+)
+def test_moments_of_96_bits_are_of_any_year_where_spark_wrote_them(tmp_path, count, unit, writer, value):
+    table = pyarrow.table({"when": pyarrow.array([count], pyarrow.timestamp(unit))})
+    path = tmp_path / "a.parquet"
+    options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    with pyarrow.parquet.ParquetWriter(path, table.schema, **options) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({writer: "3.5.1"})
+    assert list(read_parquet(match([str(path)])[0])) == [{"when": value}]
+
+
+@pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.list_(pyarrow.string())])
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_text_that_is_no_utf8_costs_its_row(tmp_path, both_ways, output, kind):
+    texts = pyarrow.array([b"x", b"\xff\xfe", "é".encode()]).view(pyarrow.string())
+    if kind.num_fields:
+        texts = pyarrow.ListArray.from_arrays([0, 1, 2, 3], texts)
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3], "text": texts.cast(kind)})
+    pyarrow.parquet.write_table(table, path)
+    _, letters, predictions, counts = both_ways(path, output=output)
+    assert (predictions, counts) == (2, {("reading", "UnicodeDecodeError"): 1})
+    assert letters[0]["row"]["line_number"] == 2
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_nanoseconds_are_the_same_text_everywhere(tmp_path, both_ways, output):
+    counts = [1, 1000, None, 1_234_567_890_123_456_789]
+    kinds = {"moment": pyarrow.timestamp("ns", "Europe/Berlin"), "time": pyarrow.time64("ns")}
+    kinds["length"] = pyarrow.duration("ns")
+    columns = {name: pyarrow.array([n and n % (86_400 * 10**9) for n in counts], kind) for name, kind in kinds.items()}
+    columns["listed"] = pyarrow.array([[n] for n in counts], pyarrow.list_(kinds["length"]))
+    a = pyarrow.array([1.0, 13.0, 13.0, 2.0])
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": a, "b": [1, 2, 3, 4], **columns}), path)
+    content, letters, _, _ = both_ways(path, output=output)
+    found = content[1] if output == "out.parquet" else [json.loads(line) for line in content.splitlines()]
+    assert found[0]["moment"] == "1970-01-01T01:00:00.000000001+01:00"
+    assert (found[0]["time"], found[0]["length"]) == ("00:00:00.000000001", "P0DT0H0M0.000000001S")
+    assert found[1]["time"] == "23:31:30.123456789"
+    assert found[1]["listed"] == ["P14288DT23H31M30.123456789S"]
+    whole, none = (letter["row"] for letter in letters)
+    assert whole["moment"] == "1970-01-01T01:00:00.000001+01:00"
+    assert (whole["time"], whole["length"]) == ("00:00:00.000001", "P0DT0H0M0.000001S")
+    assert none["listed"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("table", "error"),
+    [
+        (lambda: pyarrow.table([[1], [2.0]], ["a", "a"]), "two columns have the name 'a', and a row can have one"),
+        (
+            lambda: pyarrow.table(
+                {"a": [1], "b": [[{"c": 1}]]},
+                schema=pyarrow.schema(
+                    [("a", pyarrow.int64()), ("b", pyarrow.list_(pyarrow.struct([("c", pyarrow.int64())] * 2)))]
+                ),
+            ),
+            "two fields of 'b.element' have the name 'c'",
+        ),
+    ],
+)
+def test_two_columns_of_one_name_are_refused_at_construction(tmp_path, table, error):
+    """Whichever of the files has them."""
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / "a.parquet")
+    try:
+        pyarrow.parquet.write_table(table(), tmp_path / "b.parquet")
+    except (pyarrow.ArrowInvalid, ValueError):
+        array = pyarrow.StructArray.from_arrays([pyarrow.array([1])] * 2, ["c", "c"])
+        nested = pyarrow.ListArray.from_arrays([0, 1], array)
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1], "b": nested}), tmp_path / "b.parquet")
+    sources = match([str(tmp_path / "*.parquet")])
+    with pytest.raises(ConfigurationError, match=rf"cannot read .*b\.parquet as parquet: {error}.*rename one of them"):
+        peek(sources)

@@ -1,0 +1,270 @@
+"""Two files get to their places, both or neither, on file systems that fail at any call; nothing whole is deleted."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from apache_beam.io.filesystem import BeamIOError, CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.localfilesystem import LocalFileSystem
+
+from headrace.jobs import publishing
+from headrace.jobs.output import Output
+from headrace.jobs.publishing import Move, PublishError, put_in_place
+
+OLD, NEW = {"p": b"old predictions", "q": b"old letters"}, {"p": b"new predictions", "q": b"letters that are new"}
+
+
+class FolderFileSystem(LocalFileSystem):
+    """A local folder under another scheme; how it moves files is the test's choice, and which calls fail."""
+
+    root = ""
+    moves = "replaces"
+    """Files onto others: ``replaces`` them, ``refuses``, or ``copies`` and then deletes, as object stores do."""
+    copies = True
+    denied = ""
+    """The name of a finished file that cannot be moved, however often it is tried."""
+    calls = 0
+    failing = frozenset()
+    """Numbers of the calls that fail: before they do anything, or afterwards where the number is negative."""
+
+    @classmethod
+    def scheme(cls):
+        return "folder"
+
+    def _local(self, path):
+        return os.path.join(self.root, path.removeprefix("folder://"))
+
+    def _call(self, name, act):
+        cls = type(self)
+        cls.calls += 1
+        if cls.calls in self.failing:
+            raise BeamIOError(f"{name} failed")
+        act()
+        if -cls.calls in self.failing:
+            raise BeamIOError(f"{name} failed after it was done")
+
+    def join(self, basepath, *paths):
+        return "/".join([basepath.rstrip("/"), *paths])
+
+    def split(self, path):
+        folder, _, name = path.rpartition("/")
+        return folder, name
+
+    def mkdirs(self, path):
+        os.makedirs(self._local(path))
+
+    def create(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
+        return super().create(self._local(path), mime_type, compression_type)
+
+    def open(self, path, mime_type="", compression_type=CompressionTypes.AUTO):
+        return super().open(self._local(path), mime_type, compression_type)
+
+    def exists(self, path):
+        return os.path.exists(self._local(path))
+
+    def size(self, path):
+        return os.path.getsize(self._local(path))
+
+    def match(self, patterns, limits=None):
+        found = super().match([self._local(pattern) for pattern in patterns], limits)
+        for one in found:
+            for file in one.metadata_list:
+                file.path = "folder://" + os.path.relpath(file.path, self.root)
+        return found
+
+    def rename(self, source_file_names, destination_file_names):
+        for source, destination in zip(source_file_names, destination_file_names, strict=True):
+            self._rename(self._local(source), self._local(destination))
+
+    def _rename(self, source, destination):
+        if self.denied and source.endswith(f"parts/{self.denied}"):
+            raise PermissionError(f"{destination} is not yours")
+        if self.moves == "copies":
+            self._call("copy", lambda: shutil.copyfile(source, destination))
+            self._call("delete", lambda: os.remove(source))
+        elif self.moves == "refuses" and os.path.exists(destination):
+            raise BeamIOError(f"{destination} is there already")
+        else:
+            self._call("rename", lambda: os.rename(source, destination))
+
+    def copy(self, source_file_names, destination_file_names):
+        if not self.copies:
+            raise NotImplementedError
+        for source, destination in zip(source_file_names, destination_file_names, strict=True):
+            self._call("copy", lambda: shutil.copyfile(self._local(source), self._local(destination)))
+
+    def delete(self, paths):
+        for path in paths:
+            local = self._local(path)
+            self._call("delete", lambda: shutil.rmtree(local) if os.path.isdir(local) else os.remove(local))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Old and new files in a folder; gives a function that moves the new ones and says what is where afterwards."""
+    monkeypatch.setattr(FolderFileSystem, "root", str(tmp_path))
+
+    def move(case, moves="replaces", *, copies=True, old=OLD, failing=(), denied=""):
+        folder = tmp_path / f"case{case}"
+        (folder / "parts").mkdir(parents=True)
+        for name, content in old.items():
+            (folder / name).write_bytes(content)
+        for name, content in NEW.items():
+            (folder / "parts" / name).write_bytes(content)
+        changes = {"moves": moves, "copies": copies, "failing": frozenset(failing), "denied": denied, "calls": 0}
+        for name, value in changes.items():
+            monkeypatch.setattr(FolderFileSystem, name, value)
+        base = f"folder://case{case}"
+        error = None
+        try:
+            put_in_place([Move("the " + name, f"{base}/parts/{name}", f"{base}/{name}") for name in "qp"])
+        except PublishError as caught:
+            error = caught
+        files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        return files, error, f"{base}/"
+
+    return move
+
+
+WAYS = [("replaces", True), ("refuses", True), ("refuses", False), ("copies", True), ("copies", False)]
+EARLIER = [OLD, {}, {"p": OLD["p"]}, {"q": OLD["q"]}, {"p": NEW["p"], "q": NEW["q"]}]
+
+
+@pytest.mark.parametrize(("moves", "copies"), WAYS)
+@pytest.mark.parametrize("old", EARLIER, ids=lambda old: "+".join(old) or "none")
+def test_one_call_fails(place, moves, copies, old):
+    """Whichever it is, before it does anything or after: both files are new, or both as they were and the new whole."""
+    files, error, _ = place("no failure", moves, copies=copies, old=old)
+    assert error is None
+    assert {name: files[name] for name in "pq"} == NEW
+    calls = FolderFileSystem.calls
+    for number in itertools.chain(range(1, calls + 1), range(-calls, 0)):
+        files, error, _ = place(number, moves, copies=copies, old=old, failing=[number])
+        there = {name: files[name] for name in "pq" if name in files}
+        if error is None:
+            assert there == NEW
+        else:
+            assert there == old
+            assert {name: files[f"parts/{name}"] for name in "pq"} == NEW
+
+
+@pytest.mark.parametrize(("moves", "copies"), WAYS)
+@pytest.mark.parametrize("old", EARLIER[:-1], ids=lambda old: "+".join(old) or "none")
+@pytest.mark.parametrize("denied", ["p", "q"])
+def test_one_file_cannot_be_moved(place, moves, copies, old, denied):
+    files, error, base = place("", moves, copies=copies, old=old, denied=denied)
+    assert isinstance(error, PublishError)
+    assert {name: files[name] for name in "pq" if name in files} == old
+    for name in "pq":
+        assert f"Move {base}parts/{name} to {base}{name} (the {name}, whole)." in str(error)
+        assert files[f"parts/{name}"] == NEW[name]
+    assert "is kept as" not in str(error)
+
+
+@pytest.mark.parametrize(("moves", "copies"), WAYS)
+def test_calls_fail_until_the_end(place, moves, copies):
+    """Taking back fails, too: every file, old or new, is somewhere whole, and the message names where."""
+    place("no failure", moves, copies=copies)
+    calls = FolderFileSystem.calls
+    for start, side in itertools.product(range(1, calls + 1), (1, -1)):
+        files, error, base = place(f"{start}{side}", moves, copies=copies, failing=[side * n for n in range(start, 99)])
+        if error is None:
+            assert {name: files[name] for name in "pq"} == NEW
+            continue
+        assert {NEW["p"], NEW["q"]} <= set(files.values())
+        replaced = {name for name in "pq" if files.get(name) == NEW[name]}
+        assert {OLD[name] for name in "pq" if name not in replaced} <= set(files.values())
+        for name in "pq":
+            moved = re.search(rf"Move {base}(\S+) to {base}{name} \(the {name}, whole\)", str(error))
+            assert files[moved[1] if moved else name] == NEW[name]
+            if f"The earlier {base}{name} is kept as " in str(error):
+                assert files[f"parts/{name}.earlier"] in (OLD[name], NEW[name])
+            elif name not in replaced:
+                assert files[name] == OLD[name]
+
+
+def test_local_files(tmp_path):
+    """The second cannot be moved onto a folder: the first is taken back."""
+    for name, content in (("q", b"old"), ("new p", b"p"), ("new q", b"q")):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "p").mkdir()
+    moves = [Move(name, str(tmp_path / f"new {name}"), str(tmp_path / name)) for name in "qp"]
+    with pytest.raises(PublishError, match=f"Move {moves[1].source} to {moves[1].destination}"):
+        put_in_place(moves)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == {
+        "q": b"old",
+        "new p": b"p",
+        "new q": b"q",
+    }
+    (tmp_path / "p").rmdir()
+    put_in_place(moves)
+    assert [(tmp_path / name).read_bytes() for name in "pq"] == [b"p", b"q"]
+
+
+def test_files_of_several_runs_do_not_mix(tmp_path, monkeypatch):
+    """Each run's two files are moved together, whoever comes between; no lock is left behind."""
+    moving = []
+    replace = publishing._replace
+
+    def slowly(move):
+        moving.append(move.source)
+        os.sched_yield()  # others may go on
+        replace(move)
+
+    monkeypatch.setattr(publishing, "_replace", slowly)
+    runs = []
+    for run in range(20):
+        for name in "qp":
+            (tmp_path / f"{name}{run}").write_text(str(run))
+        runs.append([Move(name, str(tmp_path / f"{name}{run}"), str(tmp_path / name)) for name in "qp"])
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(put_in_place, runs))
+    pairs = {tuple(move.source for move in run) for run in runs}
+    assert {tuple(moving[n : n + 2]) for n in range(0, 40, 2)} == pairs
+    assert (tmp_path / "p").read_text() == (tmp_path / "q").read_text()
+    assert sorted(name for name in os.listdir(tmp_path) if "earlier" not in name) == ["p", "q"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
+    output = written(name, [[{"n": 0}], [{"n": 1}]], [[{"bad": 1}]])
+    os.mkdir(output.path)
+    with pytest.raises(PublishError) as caught:
+        output.publish()
+    output.clean()
+    source = re.search(r"Move (\S+) to \S+ \(the predictions", str(caught.value))[1]
+    os.rmdir(output.path)
+    os.rename(source, output.path)
+    with FileSystems.open(output.path) as file:
+        assert file.read(4) == (b"PAR1" if name.endswith("parquet") else b'{"n"')
+
+
+def test_parts_that_cannot_be_joined_stay(written):
+    output = written("a.parquet", [[{"n": 0}], [{"n": 1}]])
+    os.mkdir(output._scratch(output.path))
+    with pytest.raises(PublishError, match=f"The parts stay in {output.folder}: predictions as lines of JSON"):
+        output.publish()
+    output.clean()
+    parts = [os.path.join(output.folder, one) for one in os.listdir(output.folder) if one.endswith(".predictions")]
+    rows = [json.loads(line) for part in parts for line in Path(part).read_text().splitlines()]
+    assert sorted(row["n"] for row in rows) == [0, 1]
+
+
+def test_what_is_left_over_and_cannot_be_removed_is_no_failure(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(FolderFileSystem, "root", str(tmp_path))
+    output = Output("folder://a/b.jsonl")
+    output.prepare()
+    output.published = True
+
+    def refuse(self, paths):
+        raise ConnectionError("out of reach")
+
+    monkeypatch.setattr(FolderFileSystem, "delete", refuse)
+    output.clean()
+    assert f"cannot remove {output.folder}: out of reach" in caplog.text

@@ -1,0 +1,244 @@
+"""A folder of kept parts belongs to one job, and to one run at a time."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.durable import DurablePartWriter
+from headrace.jobs.publishing import PublishError
+from headrace.jobs.resume import ResumableOutput, load_done
+from headrace.jobs.row_ranges import place_at
+
+LOCKS = """
+import sys
+from headrace.jobs.publishing import PublishError
+from headrace.jobs.resume import ResumableOutput
+output = ResumableOutput(sys.argv[1], None, {})
+output.prepare()
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def output(tmp_path):
+    """Makes an output of this job; what it locks is given back."""
+    made = []
+
+    def make(**job):
+        made.append(ResumableOutput(str(tmp_path / "p.jsonl"), None, job))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.clean()
+
+
+def write(output, *numbers, predictions=True):
+    writer = DurablePartWriter(output.folder, predictions=predictions)
+    for n in numbers:
+        line = {"n": n} if predictions else {"n": n, "stage": "inference", "error_type": "E"}
+        writer.write(line, "predictions", place_at(0, n))
+    writer.finish()
+
+
+def test_what_was_done_is_found_and_published(output, tmp_path):
+    first = output(model="m")
+    first.prepare()
+    write(first, 0, 1, 3)
+    first.clean()
+    assert first.kept_rows == 3
+    second = output(model="m")
+    second.prepare()
+    assert second.earlier_rows == 3
+    assert list(load_done(second.folder).missing(0, 0, 10)) == [(2, 3), (4, 10)]
+    write(second, 4, 2)
+    write(second, 5, predictions=False)
+    assert [part.counts for part in second.publish()] == [{"predictions": 5}, {"inference E": 1}]
+    second.clean()
+    assert [json.loads(line)["n"] for line in (tmp_path / "p.jsonl").read_text().splitlines()] == [0, 1, 2, 3, 4]
+    assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.jsonl", "p.jsonl"]
+
+
+def test_what_was_skipped_is_done(output):
+    first = output()
+    first.prepare()
+    write(first, 0, 3, predictions=True)
+    write(first, 1, 4, predictions=None)
+    first.clean()
+    second = output()
+    second.prepare()
+    assert second.earlier_rows == 4
+    write(second, 2, predictions=False)
+    write(second, 3, predictions=None)  # of a bundle that runs a second time
+    assert [part.counts for part in second.publish()] == [{"predictions": 2}, {"inference E": 1}, {"skipped": 2}]
+
+
+def test_a_row_without_a_result_is_not_passed_over(output):
+    first = output()
+    first.prepare()
+    write(first, 0, 2)
+    with pytest.raises(PublishError, match="no result; this is a bug"):
+        first.publish()
+
+
+def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(output, tmp_path, monkeypatch):
+    """The order of the system calls, which are made all the same."""
+    calls = []
+
+    def noted(name, paths_of):
+        call = getattr(os, name)
+
+        def note(*arguments):
+            calls.append((name, *(os.path.basename(path) for path in paths_of(*arguments))))
+            return call(*arguments)
+
+        monkeypatch.setattr(os, name, note)
+
+    one = output()
+    one.prepare()
+    write(one, 0, 1)
+    write(one, 2, predictions=False)
+    noted("fsync", lambda descriptor: [os.readlink(f"/proc/self/fd/{descriptor}")])
+    noted("rename", lambda source, destination: [source, destination])
+    noted("remove", lambda path: [path])
+    one.publish()
+    one.clean()
+    assert calls == [
+        ("fsync", "bad.joined"),
+        ("fsync", "good.joined"),
+        ("rename", "bad.joined", "p.dead-letters.jsonl"),
+        ("rename", "good.joined", "p.jsonl"),
+        ("fsync", tmp_path.name),
+        ("remove", ".p.jsonl.headrace-lock"),
+        ("remove", "job.json"),
+    ]
+
+
+def test_what_was_refused_is_kept_if_it_has_predictions(output, tmp_path):
+    """So that it can be accepted later."""
+    first = output()
+    first.prepare()
+    write(first, 0, 1)
+    write(first, 2, predictions=False)
+    first.publish(accept=lambda _: False)
+    first.clean()
+    assert first.kept_rows == 3
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["p.dead-letters.failed.jsonl"]
+    second = output()
+    second.prepare()
+    second.publish()
+    second.clean()
+    assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.failed.jsonl", "p.dead-letters.jsonl", "p.jsonl"]
+
+
+def test_a_run_of_dead_letters_alone_is_not_kept_once_they_are_written(output, tmp_path):
+    """Another one is to try those rows again."""
+    one = output()
+    one.prepare()
+    write(one, 0, 1, predictions=False)
+    one.publish(accept=lambda _: False)
+    one.clean()
+    assert os.listdir(tmp_path) == ["p.dead-letters.failed.jsonl"]
+
+
+def test_a_row_is_a_prediction_or_a_dead_letter_not_both(output, tmp_path):
+    """A bundle that a runner runs again may come out otherwise."""
+    first = output()
+    first.prepare()
+    write(first, 0, 2, 5, 1)
+    write(first, 1, 2, 3, 4, 5, 6, predictions=False)
+    assert [part.counts for part in first.publish()] == [{"predictions": 4}, {"inference E": 3}]
+    letters = (tmp_path / "p.dead-letters.jsonl").read_text().splitlines()
+    assert [json.loads(line)["n"] for line in letters] == [3, 4, 6]
+
+
+def test_another_job_is_refused_only_if_something_would_be_lost(output):
+    first = output(model="m", keep=("a",))
+    first.prepare()
+    first.clean()
+    second = output(model="n", keep=("a",))
+    second.prepare()
+    write(second, 0)
+    second.clean()
+    with pytest.raises(ConfigurationError, match=r"^1 rows .* have changed since: model\. Put .* remove "):
+        output(model="o", keep=("a",)).prepare()
+    assert os.path.exists(second.folder)
+    output(model="n", keep=("a",)).prepare()
+
+
+def test_rows_that_are_kept_in_columns_do_not_go_on_row_by_row(output):
+    """As when pyarrow is not there any more, which alone can read them."""
+    first = output()
+    first.columnar = True
+    first.prepare()
+    write(first, 0)
+    first.clean()
+    with pytest.raises(ConfigurationError, match=r"changed since: how rows go through \(in columns where "):
+        output().prepare()
+
+
+def test_what_may_be_a_secret_is_not_written(output):
+    first = output(**{"--handler-arg key": ["pa55word", None]})
+    first.prepare()
+    with open(os.path.join(first.folder, "job.json")) as file:
+        text = file.read()
+    assert "--handler-arg key" in text
+    assert "pa55word" not in text
+
+
+def test_a_folder_that_was_being_removed_is_nothing(output):
+    first = output()
+    first.prepare()
+    write(first, 0)
+    first.clean()
+    os.remove(os.path.join(first.folder, "job.json"))
+    second = output()
+    second.prepare()
+    assert second.earlier_rows == 0
+    assert sorted(os.listdir(second.folder)) == ["done.npy", "job.json", "lock"]
+
+
+def test_one_run_at_a_time(output, tmp_path, popen):
+    """A lock ends with its process, however that ends."""
+    first = output()
+    arguments = [sys.executable, "-c", LOCKS, str(tmp_path / "p.jsonl")]
+    other = popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "locked\n"
+    with pytest.raises(ConfigurationError, match=rf"^another run \(process {other.pid}\) is at work in "):
+        first.prepare()
+    first.clean()
+    assert os.path.exists(first.folder)
+    other.kill()
+    other.communicate()
+    first.prepare()
+    with pytest.raises(ConfigurationError, match=f"process {os.getpid()}"):
+        output().prepare()
+
+
+def test_a_folder_that_cannot_be_begun_is_not_left_behind(output, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # as on a full disk
+    try:
+        with pytest.raises(ConfigurationError, match="cannot write"):
+            output().prepare()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_link_leads_to_the_same_folder(output, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    linked = ResumableOutput(str(tmp_path / "link" / "p.jsonl"), None, {})
+    assert os.path.basename(linked.folder) == os.path.basename(output().folder)
+
+
+@pytest.mark.parametrize("paths", [("gs://bucket/p.jsonl", None), ("p.jsonl", "s3://bucket/q.jsonl")])
+def test_remote_files_are_refused(paths):
+    with pytest.raises(ConfigurationError, match=r"^--resume keeps parts in local folders only, and --"):
+        ResumableOutput(*paths, {})

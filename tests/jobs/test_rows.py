@@ -1,0 +1,185 @@
+"""A handler over rows does to each row's example what the handler does, and gives the row back."""
+
+import pytest
+from apache_beam.ml.inference import base
+
+from headrace.core.config import BatchingConfig
+from headrace.core.errors import ConfigurationError
+from headrace.core.handler import ModelHandler
+from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, MaybeKeyedModelHandler
+from headrace.core.result import Stage
+from headrace.jobs.rows import BrokenLine, Examples, batching_over_rows, over_rows, row_of
+from headrace.local.predict import predict
+
+
+class Echo(ModelHandler):
+    """Predicts a pair of its name and the example."""
+
+    def __init__(self, name="echo", **options):
+        super().__init__(**options)
+        self.name = name
+
+    def load_model(self):
+        return self.name
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(model, example) for example in batch]
+
+
+class Array(Echo):
+    def example_from_row(self, row):
+        return [float(value) for value in row.values()]
+
+
+class BeamsEcho(base.ModelHandler):
+    def load_model(self):
+        return "beam"
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(model, example) for example in batch]
+
+
+ROW = {"a": 1, "b": 2, "k": "x"}
+
+
+def outcome(handler, row=ROW, **examples):
+    """What becomes of a row: (row, prediction) or a failure."""
+    (found,) = predict(over_rows(handler, Examples(**examples)), [row], on_failure="yield")
+    return found
+
+
+def test_without_columns_the_example_is_the_row():
+    assert outcome(Echo()) == (ROW, ("echo", ROW))
+
+
+def test_several_columns_are_a_dict_in_their_order():
+    row, (_, example) = outcome(Echo(), columns=("b", "a"))
+    assert row == ROW
+    assert list(example.items()) == [("b", 2), ("a", 1)]
+
+
+def test_one_column_is_a_bare_value():
+    assert outcome(Echo(), columns=("b",)) == (ROW, ("echo", 2))
+
+
+@pytest.mark.parametrize(("columns", "example"), [(("b", "a"), [2.0, 1.0]), (("b",), [2.0]), (None, [1.0, 2.0])])
+def test_a_handler_may_make_its_own_examples(columns, example):
+    assert outcome(Array(), columns=columns, all_columns=("a", "b")) == (ROW, ("echo", example))
+
+
+@pytest.mark.parametrize("make", [Array, BeamsEcho], ids=["headrace", "beam"])
+def test_functions_of_the_handler_see_examples_only(make):
+    handler = make().with_preprocess_fn(lambda x: x + 1).with_preprocess_fn(lambda x: x * 10)
+    handler = handler.with_postprocess_fn(lambda pair: pair[1]).with_postprocess_fn(lambda x: -x)
+    assert outcome(handler, columns=("b",)) == (ROW, -21)
+
+
+@pytest.mark.parametrize(
+    ("handler", "row", "stage", "index"),
+    [
+        (Array(), {"a": "text"}, Stage.PREPROCESSING, 0),
+        (Array(), {"b": 1}, Stage.PREPROCESSING, 0),
+        (Echo().with_preprocess_fn(lambda _: 1 / 0), {"a": 1}, Stage.PREPROCESSING, 1),
+        (Echo().with_postprocess_fn(lambda _: 1 / 0), {"a": 1}, Stage.POSTPROCESSING, 0),
+        (KeyedModelHandler([KeyModelMapping(["x"], Echo())]), {"a": 1, "k": "y"}, Stage.INFERENCE, 0),
+        (KeyedModelHandler(Echo()), {"a": 1}, Stage.PREPROCESSING, 0),
+    ],
+)
+def test_the_row_is_at_the_heart_of_every_failure(handler, row, stage, index):
+    key = "k" if isinstance(handler, KeyedModelHandler) else None
+    failure = outcome(handler, row, columns=("a",), key=key)
+    assert (failure.stage, failure.index) == (stage, index)
+    assert row_of(failure.record[0]) is row
+
+
+def test_a_missing_column_is_named():
+    assert str(outcome(Echo(), {"a": 1}, columns=("a", "b")).error) == "the row has no column 'b'"
+    assert str(outcome(KeyedModelHandler(Echo()), {"a": 1}, key="k").error) == "the row has no column 'k'"
+
+
+def test_a_broken_line_fails_as_it_was_broken():
+    line = BrokenLine("{", "a.jsonl", 3, ValueError("half an object"))
+    failure = outcome(Echo(), line)
+    assert failure.error is line.error
+    assert row_of(failure.record[0]) is line
+
+
+def test_one_model_for_all_keys():
+    (row, key), prediction = outcome(KeyedModelHandler(Echo()), columns=("a",), key="k")
+    assert (row, key, prediction) == (ROW, "x", ("echo", 1))
+
+
+def test_a_model_for_each_key():
+    handler = KeyedModelHandler([KeyModelMapping(["x", "y"], Echo("one")), KeyModelMapping(["z"], Echo("two"))], 1)
+    rows = [{"a": n, "k": key} for n, key in enumerate("xzyz")]
+    over = over_rows(handler, Examples(("a",), key="k"))
+    assert over.max_models == 1
+    assert [prediction for _, prediction in predict(over, rows)] == [("one", 0), ("two", 1), ("one", 2), ("two", 3)]
+
+
+def test_beams_keyed_handler():
+    handler = base.KeyedModelHandler([base.KeyModelMapping(["x"], BeamsEcho())])
+    assert outcome(handler, columns=("a",), key="k") == ((ROW, "x"), ("beam", 1))
+
+
+def test_functions_of_a_keyed_handler_see_the_key():
+    handler = KeyedModelHandler(Echo()).with_preprocess_fn(lambda pair: (pair[0] * 2, pair[1] + 10))
+    handler = handler.with_postprocess_fn(lambda pair: (pair[0], f"{pair[0]}: {pair[1][1]}"))
+    assert outcome(handler, columns=("a",), key="k") == (ROW, "xx: 11")
+
+
+def test_a_handler_for_both_takes_examples():
+    assert outcome(MaybeKeyedModelHandler(Echo()), columns=("a",)) == (ROW, ("echo", 1))
+
+
+class Other(KeyedModelHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("handler", "key", "message"),
+    [
+        (KeyedModelHandler(Echo()), None, "name their column with --key"),
+        (Echo(), "k", "Echo takes no keys; leave --key out"),
+        (Other(Echo()), "k", "Other changes KeyedModelHandler"),
+        (Echo().with_no_batching(), None, "rows come one by one"),
+        (Echo, None, "no model handler"),
+        (None, None, "the factory made None, which is no model handler"),
+    ],
+)
+def test_handlers_that_rows_cannot_be_given_to(handler, key, message):
+    with pytest.raises(ConfigurationError, match=message):
+        over_rows(handler, Examples(key=key))
+
+
+def test_sizes_replace_those_of_the_handler():
+    handler = Echo(min_batch_size=5, max_batch_size=50)
+    assert batching_over_rows(handler, {}) == BatchingConfig(min_batch_size=5, max_batch_size=50)
+    assert batching_over_rows(handler, {"max_batch_size": 9}) == BatchingConfig(min_batch_size=5, max_batch_size=9)
+    with pytest.raises(ConfigurationError, match=r"Minimum \(5\)"):
+        batching_over_rows(handler, {"max_batch_size": 4})
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_weights_are_of_the_example_not_of_the_row(keyed):
+    seen = []
+
+    class Batches(Echo):
+        def run_inference(self, batch, model, inference_args=None):
+            seen.append(list(batch))
+            return batch
+
+    weigh = (lambda pair: pair[1]) if keyed else (lambda example: example)
+    handler = Batches(max_batch_weight=10, element_size_fn=weigh, min_batch_size=100)
+    handler = KeyedModelHandler(handler) if keyed else handler
+    rows = [{"a": weight, "k": "x"} for weight in (4, 4, 4, 9)]
+    over = over_rows(handler, Examples(("a",), key="k" if keyed else None))
+    list(predict(over, rows, batching=batching_over_rows(handler, {})))
+    assert seen == [[9], [4, 4], [4]]
+
+
+def test_an_element_without_a_row_is_an_error():
+    """Rather than a search without end: what begins a text is a text."""
+    with pytest.raises(TypeError, match="'nothing' in the place of its row"):
+        row_of(("nothing", 1))

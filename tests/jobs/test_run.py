@@ -1,0 +1,276 @@
+"""A job runs as a pipeline: every row comes out once, in order, or nothing comes out at all."""
+
+import json
+import lzma
+import os
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.handler import ModelHandler
+from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
+from headrace.core.result import PredictionResult
+from headrace.jobs.files import match
+from headrace.jobs.reading import peek
+from headrace.jobs.rows import Examples
+from headrace.jobs.run import Job, Run, describe, take_options
+from headrace.jobs.steps import CancelledError
+
+STARTED, GO_ON = threading.Event(), threading.Event()
+
+
+class Halve(ModelHandler):
+    """Halves even numbers; fails for a batch with an odd one."""
+
+    def load_model(self):
+        return 2
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(number % model for number in batch):
+            raise ValueError(f"odd: {max(batch)}\nand so on")
+        return [PredictionResult(number, number // model, (inference_args or {}).get("name")) for number in batch]
+
+
+class Broken(Halve):
+    def load_model(self):
+        raise OSError("no such\nweights")
+
+
+class Waiting(Halve):
+    def run_inference(self, batch, model, inference_args=None):
+        STARTED.set()
+        GO_ON.wait(30)
+        return batch
+
+
+class Raises:
+    def tolist(self):
+        raise RuntimeError("no list")
+
+
+class Odd(Halve):
+    """Answers some numbers with what has no form in JSON."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        itself = {}
+        itself.update(x=itself, y=[itself])
+        answers = {2: itself, 4: [1.5, Raises()], 6: {1: "a", "1": "b"}}
+        return [answers.get(number, number) for number in batch]
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Makes a job over JSONL files of numbers, each file a list; the file ``out.jsonl`` is already there."""
+    (tmp_path / "out.jsonl").write_text("old\n")
+
+    def job(*files, handler=None, output="out.jsonl", **options):
+        for n, numbers in enumerate(files):
+            text = "".join(json.dumps({"n": number}) + "\n" if number is not None else "?\n" for number in numbers)
+            (tmp_path / f"in{n}.jsonl").write_text(text)
+        sources = match([str(tmp_path / "in*.jsonl")])
+        options.setdefault("examples", Examples(("n",), peek(sources).columns))
+        return Job(handler or Halve(), sources, str(tmp_path / output), **options)
+
+    return job
+
+
+@pytest.fixture
+def lines(tmp_path):
+    return lambda name: [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+
+
+def test_every_row_comes_out_once_and_in_order(make, lines, tmp_path):
+    report = Run(make([*range(0, 200, 2), 7, None, "x", *range(200, 400, 2)])).execute()
+    assert [line["n"] for line in lines("out.jsonl")] == list(range(0, 400, 2))
+    assert all(line == {"n": line["n"], "prediction": line["n"] // 2} for line in lines("out.jsonl"))
+    assert (report.rows, report.predictions) == (203, 200)
+    assert report.dead_letters == {
+        ("reading", "json.decoder.JSONDecodeError"): 1,
+        ("inference", "ValueError"): 1,
+        ("inference", "TypeError"): 1,
+    }
+    assert sorted(os.listdir(tmp_path)) == ["in0.jsonl", "out.dead-letters.jsonl", "out.jsonl"]
+
+
+def test_a_dead_letter_says_everything(make, lines, tmp_path):
+    Run(make([0, 7, None])).execute()
+    letters = {letter["stage"]: letter for letter in lines("out.dead-letters.jsonl")}
+    odd = letters["inference"]
+    assert odd["row"] == {"n": 7}
+    assert (odd["operation"], odd["error_type"], odd["message"]) == (0, "ValueError", "odd: 7\nand so on")
+    assert odd["traceback"].startswith("Traceback (most recent call last):\n")
+    assert odd["attempts"] >= 1
+    assert odd["model_id"] is None
+    assert letters["reading"]["row"] == {"line": "?", "file": str(tmp_path / "in0.jsonl"), "line_number": 3}
+
+
+def test_files_keep_their_order(make, lines):
+    Run(make([0, 2], [4], [6, 8])).execute()
+    assert [line["n"] for line in lines("out.jsonl")] == [0, 2, 4, 6, 8]
+
+
+def test_several_workers_lose_nothing(make, lines):
+    options = ("--direct_num_workers=2", "--direct_running_mode=multi_threading")
+    report = Run(make(*([n * 10, n * 10 + 1] for n in range(5)), options=options)).execute()
+    assert Counter(line["n"] for line in lines("out.jsonl")) == Counter(n * 10 for n in range(5))
+    dead = Counter(letter["row"]["n"] for letter in lines("out.dead-letters.jsonl"))
+    assert dead == Counter(n * 10 + 1 for n in range(5))
+    assert report.rows == 10
+
+
+def test_what_is_kept_and_the_models_name(make, lines):
+    Run(make([2], keep=("n", "other"), inference_args={"name": "second"})).execute()
+    assert lines("out.jsonl") == [{"n": 2, "other": None, "prediction": 1, "model_id": "second"}]
+
+
+@pytest.mark.parametrize("resume", [None, {"job": 1}], ids=["", "resume"])
+def test_a_row_whose_prediction_cannot_be_written_is_a_dead_letter(make, lines, resume):
+    Run(make([0, 2, 4, 6, 8], handler=Odd(), resume=resume, keep=())).execute()
+    assert [line["prediction"] for line in lines("out.jsonl")] == [0, {"1_": "a", "1": "b"}, 8]
+    letters = lines("out.dead-letters.jsonl")
+    assert [(letter["row"], letter["stage"], letter["error_type"]) for letter in letters] == [
+        ({"n": 2}, "writing", "ValueError"),
+        ({"n": 4}, "writing", "RuntimeError"),
+    ]
+    assert letters[1]["message"] == "the prediction cannot be written as JSON: no list"
+
+
+def test_a_key_from_a_column(make, lines):
+    handler = KeyedModelHandler([KeyModelMapping([0, 2], Halve())])
+    Run(make([0, 2, 4], handler=handler, examples=Examples(("n",), ("n",), "n"))).execute()
+    assert lines("out.jsonl") == [{"n": 0, "prediction": 0}, {"n": 2, "prediction": 1}]
+    (letter,) = lines("out.dead-letters.jsonl")
+    assert (letter["row"], letter["error_type"]) == ({"n": 4}, "headrace.core.errors.UnknownKeyError")
+
+
+def test_figures_from_beams_metrics(make):
+    report = Run(make(range(0, 20, 2), batch_sizes={"min_batch_size": 4, "max_batch_size": 4})).execute()
+    totals = report.totals
+    assert (totals.predictions, totals.batches, totals.failed_batches, totals.loads) == (10, 3, 0, 1)
+    assert totals.mean_batch_size == pytest.approx(10 / 3)
+
+
+def test_no_rows(make, lines):
+    report = Run(make([])).execute()
+    assert report.rows == 0
+    assert lines("out.jsonl") == lines("out.dead-letters.jsonl") == []
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+def test_a_model_that_does_not_load_leaves_everything_as_it_was(make, tmp_path, output):
+    run = Run(make([0], handler=Broken(), output=output))
+    with pytest.raises(OSError, match="no such") as caught:
+        run.execute()
+    assert describe(caught.value) == "OSError: no such weights"
+    assert sorted(os.listdir(tmp_path)) == ["in0.jsonl", "out.jsonl"]
+    assert (tmp_path / "out.jsonl").read_text() == "old\n"
+
+
+@pytest.mark.parametrize("resume", [None, {"job": 1}], ids=["", "resume"])
+@pytest.mark.parametrize(
+    ("name", "content"), [("in1.jsonl.gz", b"\x1f\x8b\x08"), ("in1.jsonl.xz", lzma.compress(b'{"n": 4}\n') + b"{}")]
+)
+def test_a_file_that_breaks_off_or_goes_on_leaves_everything_as_it_was(make, tmp_path, name, content, resume):
+    job = make([0, 2], resume=resume)
+    (tmp_path / name).write_bytes(content)
+    run = Run(replace(job, sources=match([str(tmp_path / "in*")])))
+    with pytest.raises(OSError, match=rf"cannot read .*{name} as jsonl"):
+        run.execute()
+    assert sorted(os.listdir(tmp_path))[-3:] == ["in0.jsonl", name, "out.jsonl"]
+    assert (tmp_path / "out.jsonl").read_text() == "old\n"
+
+
+def test_a_cancelled_run_leaves_everything_as_it_was(make, tmp_path):
+    run = Run(make(range(100), handler=Waiting(), batch_sizes={"max_batch_size": 1}))
+    errors = []
+
+    def execute():
+        try:
+            run.execute()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=execute)
+    thread.start()
+    assert STARTED.wait(30)
+    run.cancel()
+    GO_ON.set()
+    thread.join(30)
+    assert [type(error) for error in errors] == [CancelledError]
+    assert sorted(os.listdir(tmp_path)) == ["in0.jsonl", "out.jsonl"]
+    assert (tmp_path / "out.jsonl").read_text() == "old\n"
+
+
+@pytest.mark.parametrize("output", ["in0.jsonl", "in0.parquet"])
+def test_an_input_is_never_overwritten(make, tmp_path, output):
+    (tmp_path / "in0.dead-letters.jsonl").write_text('{"n": 1}\n')
+    with pytest.raises(ConfigurationError, match="is among the inputs and would be overwritten"):
+        Run(make([0], output=output))
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_what_is_wrong_is_said_at_construction(make):
+    with pytest.raises(ValueError, match="NoRunner"):
+        Run(make([0], runner="NoRunner"))
+    with pytest.raises(ConfigurationError, match="max_batch_size must be at least 1"):
+        Run(make([0], batch_sizes={"max_batch_size": 0}))
+
+
+def test_options_of_beam_are_told_from_files():
+    arguments = ["a.csv", "--direct_num_workers", "2", "b.csv", "--streaming", "c.csv", "--job_name=x"]
+    assert take_options(arguments) == ("a.csv", "b.csv", "c.csv")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.csv", "--kepp=x"], "neither headrace nor Beam has an option --kepp."),
+        (["a.csv", "-z"], "neither headrace nor Beam has an option -z."),
+        (["--direct_num_workers=x"], "invalid int value: 'x'."),
+        (["--direct_running_mode", "quickly"], "invalid choice: 'quickly'"),
+    ],
+)
+def test_options_that_beam_does_not_know(arguments, message):
+    with pytest.raises(ConfigurationError) as caught:
+        take_options(arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError("no such\nfile [while running 'A/B']"), "OSError: no such file"),
+        (KeyError(), "KeyError"),
+        (RuntimeError("FileNotFoundError: [Errno 2] 'x' [while running 'A']"), "FileNotFoundError: [Errno 2] 'x'"),
+        (RuntimeError("on the whole: no"), "RuntimeError: on the whole: no"),
+        (CancelledError("cancelled"), "headrace.jobs.steps.CancelledError: cancelled"),
+        (
+            RuntimeError(
+                'Traceback (most recent call last):\n  File "a.py", line 1\n    x()\n    ^^^\n'
+                "OSError: no such\nfile [while running 'A/B']\n"
+            ),
+            "OSError: no such file",
+        ),
+    ],
+)
+def test_an_error_in_one_line(error, line):
+    assert describe(error) == line
+
+
+def test_cancelling_concerns_one_job(make, lines):
+    Run(make([0])).cancel()
+    Run(make([2])).execute()
+    assert lines("out.jsonl") == [{"n": 2, "prediction": 1}]
+
+
+def test_a_run_that_was_cancelled_is_gone_on_from_in_the_same_process(make, lines):
+    job = make([0, 2], resume={"job": 1})
+    first = Run(job)
+    first.cancel()
+    with pytest.raises(CancelledError):
+        first.execute()
+    Run(job).execute()
+    assert [line["n"] for line in lines("out.jsonl")] == [0, 2]

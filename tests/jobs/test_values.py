@@ -1,0 +1,160 @@
+"""What Arrow holds is the same in Python, to the last digit, and whatever else is installed."""
+
+import subprocess
+import sys
+from datetime import datetime, time, timedelta, timezone
+from decimal import Decimal
+from zoneinfo import ZoneInfo
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from headrace.jobs.files import Source
+from headrace.jobs.reading import read_rows
+from headrace.jobs.rows import BrokenLine
+from headrace.jobs.values import as_rows, as_values
+
+BERLIN = ZoneInfo("Europe/Berlin")
+COUNT = 1_234_567_890_123_456_789
+DAY = 86_400_000_000_000
+
+
+def array(counts, kind):
+    """Of counts of a type's unit."""
+    return pyarrow.array(counts, pyarrow.int64()).cast(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "value"),
+    [
+        (pyarrow.timestamp("ns"), 1000, datetime(1970, 1, 1, 0, 0, 0, 1)),
+        (pyarrow.timestamp("ns"), COUNT, "2009-02-13T23:31:30.123456789"),
+        (pyarrow.timestamp("ns"), -1, "1969-12-31T23:59:59.999999999"),
+        (pyarrow.timestamp("ns"), -(2**63), "1677-09-21T00:12:43.145224192"),
+        (pyarrow.timestamp("ns"), 2**63 - 1, "2262-04-11T23:47:16.854775807"),
+        (pyarrow.timestamp("ns", "UTC"), 10**9, datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)),
+        (pyarrow.timestamp("ns", "UTC"), 10**9 + 1, "1970-01-01T00:00:01.000000001+00:00"),
+        (pyarrow.timestamp("ns", "Europe/Berlin"), 0, datetime(1970, 1, 1, 1, tzinfo=BERLIN)),
+        (pyarrow.timestamp("ns", "Europe/Berlin"), COUNT, "2009-02-14T00:31:30.123456789+01:00"),
+        (pyarrow.timestamp("ns", "-05:30"), -1, "1969-12-31T18:29:59.999999999-05:30"),
+        (pyarrow.time64("ns"), DAY - 1000, time(23, 59, 59, 999999)),
+        (pyarrow.time64("ns"), DAY - 1, "23:59:59.999999999"),
+        (pyarrow.time64("ns"), 1, "00:00:00.000000001"),
+        (pyarrow.time64("us"), 1, time(0, 0, 0, 1)),
+        (pyarrow.duration("ns"), -1000, timedelta(microseconds=-1)),
+        (pyarrow.duration("ns"), -1, "-P0DT0H0M0.000000001S"),
+        (pyarrow.duration("ns"), DAY + 3_723_000_000_100, "P1DT1H2M3.000000100S"),
+        (pyarrow.duration("ns"), -(2**63), "-P106751DT23H47M16.854775808S"),
+    ],
+)
+def test_whole_microseconds_are_pythons_values_and_others_their_text(kind, count, value):
+    column = array([count, None, 0], kind)
+    assert as_values(column)[:2] == [value, None]
+    assert type(as_values(column)[2]) is type(as_values(array([0], kind))[0])
+    assert str(as_values(column.slice(0, 1))[0]) == str(value)  # the time zone, which == does not look at
+    assert as_values(column.dictionary_encode())[:2] == [value, None]
+    assert as_values(column.slice(3)) == []
+
+
+MOMENTS = pyarrow.timestamp("ns", "UTC")
+WHOLE, CUT = datetime(1970, 1, 1, 0, 0, 0, 1, timezone.utc), "1970-01-01T00:00:00.000000001+00:00"
+NESTED = [
+    (pyarrow.list_(MOMENTS), [[1, None, 1000], None, [], [1]], [[CUT, None, WHOLE], None, [], [CUT]]),
+    (pyarrow.large_list(MOMENTS), [[1], None], [[CUT], None]),
+    (pyarrow.list_(MOMENTS, 2), [None, [1, 1000]], [None, [CUT, WHOLE]]),
+    (pyarrow.list_view(MOMENTS), [None, [1, 1000]], [None, [CUT, WHOLE]]),
+    (
+        pyarrow.struct([("x", MOMENTS), ("y", pyarrow.string())]),
+        [{"x": 1, "y": "a"}, None, {"x": None}, {"x": 1000, "y": "b"}],
+        [{"x": CUT, "y": "a"}, None, {"x": None, "y": None}, {"x": WHOLE, "y": "b"}],
+    ),
+    (
+        pyarrow.map_(pyarrow.string(), MOMENTS),
+        [[("a", 1), ("b", None)], None, [], [("c", 1000)]],
+        [[("a", CUT), ("b", None)], None, [], [("c", WHOLE)]],
+    ),
+    (pyarrow.map_(MOMENTS, pyarrow.int8()), [[(1, 2), (1000, 3)]], [[(CUT, 2), (WHOLE, 3)]]),
+    (
+        pyarrow.list_(pyarrow.struct([("x", pyarrow.map_(pyarrow.string(), pyarrow.list_(MOMENTS)))])),
+        [[{"x": [("a", [1, None])]}, {"x": None}, None], None],
+        [[{"x": [("a", [CUT, None])]}, {"x": None}, None], None],
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "made", "values"), NESTED, ids=[str(kind) for kind, _, _ in NESTED])
+def test_in_other_types_too(kind, made, values):
+    column = pyarrow.array(made, kind)
+    assert as_values(column) == values
+    for start in range(len(column)):
+        assert as_values(column.slice(start, 1)) == values[start : start + 1]
+    assert as_rows(pyarrow.RecordBatch.from_arrays([column], ["a"])) == [{"a": value} for value in values]
+
+
+def test_in_types_of_others():
+    column = pyarrow.ExtensionArray.from_storage(pyarrow.opaque(MOMENTS, "a", "b"), array([1, 1000], MOMENTS))
+    assert as_values(column) == [CUT, WHOLE]
+
+
+def test_other_values_are_those_of_pyarrow():
+    columns = {
+        "n": [1, None],
+        "text": ["a", "b"],
+        "money": [Decimal("1.50"), Decimal("-0.01")],
+        "kinds": pyarrow.array([Decimal("1.50"), None]).dictionary_encode(),
+        "far": pyarrow.array([2**60, -1], pyarrow.duration("us")),
+        "moment": pyarrow.array([1, 2], pyarrow.timestamp("ms", "UTC")),
+    }
+    batch = pyarrow.record_batch(columns)
+    assert as_rows(batch) == batch.to_pylist()
+    assert as_rows(batch.select([])) == batch.select([]).to_pylist()
+
+
+@pytest.mark.parametrize(
+    "kind", [pyarrow.time64("ns"), pyarrow.time64("us"), pyarrow.time32("ms"), pyarrow.time32("s")]
+)
+def test_a_time_that_no_day_has_costs_its_row(tmp_path, kind):
+    day = DAY // {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}[kind.unit]
+    counts = pyarrow.array([0, day, -1, None, day - 1], getattr(pyarrow, f"int{kind.bit_width}")())
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"a": counts.cast(kind)}), path)
+    first, late, early, none, last = read_rows(Source(str(path), "parquet"), {})
+    assert (first, none) == ({"a": time(0)}, {"a": None})
+    assert str(last["a"]).startswith("23:59:59")
+    assert all(isinstance(row, BrokenLine) and isinstance(row.error, OverflowError) for row in (late, early))
+
+
+SCRIPT = """
+import sys
+
+class NoPandas:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
+
+if sys.argv[2] == "without":
+    sys.meta_path.insert(0, NoPandas())
+else:
+    import pandas
+from headrace.jobs.files import Source
+from headrace.jobs.json_lines import as_line
+from headrace.jobs.reading import read_rows
+
+for row in read_rows(Source(sys.argv[1], "parquet"), {}):
+    print([(name, type(value), repr(value)) for name, value in row.items()], as_line(row))
+"""
+
+
+def test_whether_pandas_is_installed_makes_no_difference(tmp_path):
+    kinds = [MOMENTS, pyarrow.timestamp("ns"), pyarrow.duration("ns"), pyarrow.time64("ns"), pyarrow.list_(MOMENTS)]
+    counts = [0, 1, 1000, COUNT % DAY, None]
+    columns = [pyarrow.array([[n] for n in counts] if kind.num_fields else counts, kind) for kind in kinds]
+    pyarrow.parquet.write_table(pyarrow.table(columns, list("abcde")), tmp_path / "a.parquet")
+    (tmp_path / "read.py").write_text(SCRIPT)
+
+    def told(how):
+        command = [sys.executable, str(tmp_path / "read.py"), str(tmp_path / "a.parquet"), how]
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout
+
+    assert told("without") == told("with") != ""

@@ -1,0 +1,397 @@
+"""Processes find one manager, whoever comes first, whoever dies meanwhile; and nobody else's."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch, sitting, stale
+
+NOBODY = 65534
+IS_ROOT = os.geteuid() == 0
+PREAMBLE = """
+import os, select, signal, socket, sys, threading
+from headrace.machine.discovery import Seat, find, find_or_launch
+directory = sys.argv[1]
+base = os.path.dirname(directory)
+def forked(serve):
+    def launch(lock, listening):
+        if os.fork() == 0:
+            serve(Seat.inherited(directory, name, lock, listening))
+            os._exit(0)
+    return launch
+def greeting(connection):
+    with connection:
+        try:
+            return connection.recv(100)
+        except ConnectionError:
+            return b""
+def say(*words):
+    print(*words, flush=True)
+"""
+
+pytestmark = pytest.mark.usefixtures("census")
+
+
+@pytest.fixture
+def directory():
+    """A short path, for which sockets have room, in which others may come as far as the directory itself."""
+    base = tempfile.mkdtemp(prefix="headrace-test-")
+    os.chmod(base, 0o755)
+    os.mkdir(os.path.join(base, "run"), 0o700)
+    yield os.path.join(base, "run")
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def start(directory, popen):
+    """Starts a process that runs code; its end is awaited, though not for ever."""
+    started = []
+
+    def start(code, *arguments):
+        command = [sys.executable, "-c", PREAMBLE + code, directory, *map(str, arguments)]
+        pipe = subprocess.PIPE
+        started.append(popen(command, stdin=pipe, stdout=pipe, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.communicate(timeout=60)
+
+
+@pytest.fixture
+def take_seat(directory):
+    """Makes this process a manager."""
+    endpoints = []
+
+    def take(name="m"):
+        def launch(lock, listening):
+            endpoints.append(ManagerEndpoint.inherited(directory, name, os.dup(lock), os.dup(listening)))
+
+        find_or_launch(directory, name, launch).close()
+        endpoints[-1].accept().close()
+        return endpoints[-1]
+
+    yield take
+    for endpoint in endpoints:
+        endpoint.remove()
+
+
+def no_launch(lock, listening):
+    raise AssertionError("somebody sits there already")
+
+
+def ends(connection):
+    """Whether the other end has gone."""
+    with connection:
+        try:
+            return connection.recv(1) == b""
+        except ConnectionError:
+            return True
+
+
+RACE = """
+def serve(endpoint):
+    with open(f"{base}/launches", "a") as file:
+        file.write(name + "\\n")
+    for client in [endpoint.accept() for _ in range(8)]:
+        client.sendall(name.encode())
+    endpoint.remove()
+say("ready")
+input()
+for number in range(25):
+    name = f"m{number}"
+    assert greeting(find_or_launch(directory, name, forked(serve))) == name.encode()
+"""
+
+
+def test_of_those_who_race_one_launches(start, directory, wait_until):
+    racers = [start(RACE) for _ in range(8)]
+    assert {racer.stdout.readline() for racer in racers} == {"ready\n"}
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    assert [racer.wait(60) for racer in racers] == [0] * 8
+    with open(os.path.join(os.path.dirname(directory), "launches")) as file:
+        assert sorted(file.read().split()) == sorted(f"m{number}" for number in range(25))
+    assert wait_until(lambda: not os.path.exists(directory))
+
+
+CHURN = """
+name = "m"
+def serve(endpoint):
+    os.close(os.open(base + "/sits", os.O_CREAT | os.O_EXCL))
+    for _ in range(3):
+        if not select.select([endpoint], [], [], 1)[0]:
+            break
+        endpoint.accept().sendall(b"welcome")
+    os.remove(base + "/sits")
+    endpoint.remove()
+def visit():
+    while greeting(find_or_launch(directory, name, forked(serve))) != b"welcome":
+        pass
+for _ in range(60):
+    visit()
+"""
+
+
+def test_managers_that_come_and_go_sit_one_at_a_time_and_everybody_is_served(start, directory, wait_until):
+    assert [visitor.wait(60) for visitor in [start(CHURN) for _ in range(4)]] == [0] * 4
+    assert wait_until(lambda: not os.path.exists(directory))
+    assert os.listdir(os.path.dirname(directory)) == []
+
+
+def test_a_seat_that_is_taken_is_found(take_seat, directory):
+    endpoint = take_seat()
+    with find_or_launch(directory, "m", no_launch) as client, endpoint.accept() as served:
+        assert not client.get_inheritable()
+        assert client.gettimeout() is served.gettimeout() is None
+        served.sendall(b"x")
+        assert client.recv(1) == b"x"
+    assert sorted(os.listdir(directory)) == ["m.lock", "m.sock"]
+    assert {os.stat(os.path.join(directory, file)).st_mode & 0o777 for file in os.listdir(directory)} == {0o600}
+
+
+def test_seats_of_different_names_are_different(take_seat, directory):
+    first, second = take_seat("first"), take_seat("second")
+    with find(directory, "second"), second.accept():
+        assert sitting(directory) == ["first", "second"]
+    first.remove()
+    assert (sitting(directory), stale(directory)) == (["second"], [])
+
+
+def test_a_default_timeout_of_the_program_does_not_matter(take_seat, directory):
+    socket.setdefaulttimeout(0.001)
+    try:
+        endpoint = take_seat()
+        with find(directory, "m") as client, endpoint.accept() as served:
+            assert client.gettimeout() is served.gettimeout() is None
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+def test_nobody_is_there(directory):
+    assert find(directory, "m") is None
+    assert find(os.path.join(directory, "missing"), "m") is None
+    assert sitting(directory) == stale(directory) == stale(os.path.join(directory, "missing")) == []
+
+
+def test_vacating_leaves_nothing_and_ends_the_connections_of_those_who_wait(take_seat, directory):
+    endpoint = take_seat()
+    waiting = [find(directory, "m") for _ in range(3)]
+    copy = os.dup(endpoint.fileno())  # as a child of the manager's may have one
+    endpoint.remove()
+    assert [ends(connection) for connection in waiting] == [True] * 3
+    os.close(copy)
+    assert not os.path.exists(directory)
+    assert endpoint.fileno() == -1
+    endpoint.remove()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        endpoint.accept()
+
+
+def test_vacating_spares_what_belongs_to_others(take_seat, directory):
+    endpoint = take_seat()
+    open(os.path.join(directory, "another.lock"), "w").close()
+    endpoint.remove()
+    assert os.listdir(directory) == ["another.lock"]
+    assert stale(directory) == ["another"]
+
+
+def test_a_lock_file_that_was_cleaned_away_makes_no_second_manager(take_seat, directory):
+    endpoint = take_seat()
+    os.remove(os.path.join(directory, "m.lock"))
+    find_or_launch(directory, "m", no_launch).close()
+    endpoint.accept().close()
+
+
+@pytest.fixture
+def just_before_locking(monkeypatch):
+    """Does something between the moments at which the lock file is opened and locked, the first time."""
+
+    def just_before_locking(action):
+        lock = fcntl.flock
+
+        def act_and_lock(file, operation):
+            monkeypatch.setattr(fcntl, "flock", lock)
+            action()
+            lock(file, operation)
+
+        monkeypatch.setattr(fcntl, "flock", act_and_lock)
+
+    return just_before_locking
+
+
+def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_trusted(just_before_locking, directory):
+    just_before_locking(lambda: os.remove(os.path.join(directory, "m.lock")))
+    find_or_launch(directory, "m", lambda lock, listening: None).close()
+    assert sorted(os.listdir(directory)) == ["m.lock", "m.sock"]
+
+
+def test_a_manager_without_a_lock_file_that_came_meanwhile_is_found(just_before_locking, take_seat, directory):
+    lock = os.path.join(directory, "m.lock")
+
+    def another_comes():
+        os.rename(lock, lock + "ed")
+        take_seat()
+        os.rename(lock + "ed", lock)
+
+    just_before_locking(another_comes)
+    find_or_launch(directory, "m", no_launch).close()
+    assert os.listdir(directory) == ["m.sock"]
+
+
+def test_a_manager_keeps_the_lock_when_its_launcher_has_let_go(take_seat, directory):
+    take_seat()
+    os.remove(os.path.join(directory, "m.sock"))
+    with pytest.raises(TimeoutError):
+        find_or_launch(directory, "m", no_launch, timeout_secs=0)
+
+
+def test_a_manager_whose_files_were_cleaned_away_spares_those_of_the_next(take_seat, directory):
+    endpoint = take_seat()
+    os.remove(os.path.join(directory, "m.lock"))
+    os.remove(os.path.join(directory, "m.sock"))
+    following = take_seat()
+    endpoint.remove()
+    find_or_launch(directory, "m", no_launch).close()
+    following.accept().close()
+
+
+LAUNCHER = """
+name = "m"
+def launch(lock, listening):
+    say("bound")
+    input()
+find_or_launch(directory, name, launch)
+"""
+
+
+def test_a_launcher_that_is_killed_makes_room_for_another(start, take_seat, directory):
+    launcher = start(LAUNCHER)
+    assert launcher.stdout.readline() == "bound\n"
+    assert (sitting(directory), stale(directory)) == (["m"], [])
+    waiting = find(directory, "m")
+    launcher.kill()
+    assert launcher.wait(60) == -signal.SIGKILL
+    assert ends(waiting)
+    assert (sitting(directory), stale(directory)) == ([], ["m"])
+    take_seat()
+    assert (sitting(directory), stale(directory)) == (["m"], [])
+
+
+MANAGER = """
+name = "m"
+def serve(endpoint):
+    say(os.getpid())
+    while True:
+        endpoint.accept().sendall(b"welcome")
+greeting(find_or_launch(directory, name, forked(serve)))
+"""
+
+
+def test_a_manager_that_is_killed_makes_room_for_another(start, take_seat, directory, wait_until):
+    manager = int(start(MANAGER).stdout.readline())
+    with find_or_launch(directory, "m", no_launch) as client:
+        assert client.recv(100) == b"welcome"
+    os.kill(manager, signal.SIGKILL)
+    assert wait_until(lambda: stale(directory) == ["m"])
+    take_seat()
+    assert (sitting(directory), stale(directory)) == (["m"], [])
+
+
+def test_a_manager_that_dies_at_once_is_not_launched_again(directory):
+    launches = []
+    with find_or_launch(directory, "m", lambda lock, listening: launches.append(listening)) as client:
+        assert ends(client)
+    assert len(launches) == 1
+
+
+def test_a_launch_that_fails_leaves_nothing(directory):
+    with pytest.raises(ZeroDivisionError):
+        find_or_launch(directory, "m", lambda lock, listening: 1 // 0)
+    assert not os.path.exists(directory)
+
+
+def test_an_address_that_cannot_be_leaves_nothing(directory):
+    os.mkdir(os.path.join(directory, "m.sock"))
+    with pytest.raises(OSError, match=r"m\.sock"):
+        find_or_launch(directory, "m", no_launch)
+    assert os.listdir(directory) == ["m.sock"]
+
+
+def test_waiting_for_one_who_neither_starts_nor_ends_a_manager(directory):
+    with open(os.path.join(directory, "m.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match=r"held .*/m\.lock for 0\.05 s .* HEADRACE_RUNTIME_DIR"):
+            find_or_launch(directory, "m", no_launch, timeout_secs=0.05)
+        assert (sitting(directory), stale(directory)) == ([], [])
+
+
+def test_waiting_where_too_many_wait(take_seat, directory):
+    take_seat()
+    with contextlib.ExitStack() as waiting:
+
+        def crowd():
+            for _ in range(1000):
+                waiting.enter_context(find(directory, "m", timeout_secs=0.05))
+
+        with pytest.raises(TimeoutError, match=r"m\.sock has let nobody in for 0\.05 s"):
+            crowd()
+
+
+STRANGER = """
+os.setgid(65534)
+os.setuid(65534)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(directory + "/m.sock")
+say("connected")
+say(greeting(connection))
+"""
+
+
+def test_a_process_of_another_user_is_turned_away(start, take_seat, directory, caplog):
+    endpoint = take_seat()
+    os.chmod(directory, 0o777)
+    os.chmod(os.path.join(directory, "m.sock"), 0o666)
+    strangers = [start(STRANGER) for _ in range(2)] if IS_ROOT else []
+    assert [stranger.stdout.readline() for stranger in strangers] == ["connected\n"] * len(strangers)
+    with find(directory, "m") as client, endpoint.accept() as served:
+        served.sendall(b"own")
+        assert client.recv(100) == b"own"
+    assert [stranger.stdout.readline() for stranger in strangers] == ["b''\n"] * len(strangers)
+    warning = f"Turned a process of user {NOBODY} away from {directory}/m.sock, which serves user 0 only."
+    assert caplog.messages == [warning] * len(strangers)
+
+
+IMPOSTOR = """
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(directory + "/m.sock")
+os.setgid(65534)
+os.setuid(65534)
+listening.listen()
+say("listening")
+input()
+"""
+
+
+def test_a_listener_of_another_user_is_not_trusted(start, take_seat, directory):
+    if not IS_ROOT:  # no process of this user's can be another's
+        take_seat()
+        find(directory, "m").close()
+        return
+    impostor = start(IMPOSTOR)
+    assert impostor.stdout.readline() == "listening\n"
+    for seek in (lambda: find(directory, "m"), lambda: find_or_launch(directory, "m", no_launch)):
+        with pytest.raises(ConfigurationError, match=f"user {NOBODY} listens at .*m.sock; set HEADRACE_RUNTIME_DIR"):
+            seek()

@@ -1,0 +1,87 @@
+"""A client's share in a model, when managers die, forks are made, and runtime directories are of no use."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from headrace.core.errors import ConfigurationError, HostStartError
+from headrace.ipc.weights_file import attach
+from headrace.machine.status import machine_status
+
+
+def a_list(toy):
+    toy.model = ["a", "model"]
+
+
+def model_of(lease):
+    grant, files = lease.take()
+    model = attach(files[0], grant.arena)
+    for file in files:
+        os.close(file)
+    return model
+
+
+def manager_process():
+    [manager] = machine_status().managers
+    return manager.process.process
+
+
+@pytest.fixture(autouse=True)
+def _runtime(census, runtime):
+    """With real managers, which are processes."""
+
+
+def test_a_manager_that_dies_is_followed_by_another(lease_of, wait_until):
+    first = lease_of(a_list)
+    assert model_of(first) == ["a", "model"]
+    killed = manager_process()
+    os.kill(killed, signal.SIGKILL)
+    assert model_of(lease_of(a_list)) == ["a", "model"]
+    assert manager_process() != killed
+
+
+def test_a_lease_whose_manager_has_died_can_be_taken_again(lease_of):
+    lease = lease_of(a_list)
+    model_of(lease)
+    os.kill(manager_process(), signal.SIGKILL)
+    assert model_of(lease) == ["a", "model"]
+
+
+def test_a_host_is_had_of_the_next_manager_which_loads_again(lease_of):
+    lease = lease_of(a_list, hosted=True)
+    lease.take()
+    first = lease.host(0)
+    os.kill(manager_process(), signal.SIGKILL)
+    assert lease.reap(first.process) is None
+    second = lease.host(0)
+    assert second.process != first.process
+    for handle in (first, second):
+        handle.channel.close()
+        handle.progress.close()
+        os.close(handle.watched)
+
+
+def test_a_closed_lease_gets_nothing(lease_of):
+    lease = lease_of(a_list)
+    model_of(lease)
+    lease.close()
+    with pytest.raises(HostStartError, match="no longer wants"):
+        lease.take()
+
+
+def test_a_directory_that_others_may_use_is_refused(lease_of, runtime):
+    runtime.chmod(0o777)
+    with pytest.raises(ConfigurationError, match="other users have access"):
+        lease_of(a_list).take()
+    runtime.rmdir()  # no manager will
+
+
+def test_a_forgotten_lease_is_given_back(lease_of, wait_until):
+    stays, forgotten = lease_of(a_list, "stays"), lease_of(a_list, "forgotten")
+    model_of(stays)
+    model_of(forgotten)
+    forgotten.__del__()
+    assert wait_until(lambda: [model.name for model in machine_status().managers[0].models] == ["stays"])

@@ -1,0 +1,377 @@
+"""A manager that runs on a thread of the test: who gets which model, and when it goes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import HostStartError, ModelMemoryError
+from headrace.hosts.connection import HostFailure
+from headrace.ipc.channel import Channel
+from headrace.ipc.codec import decode
+from headrace.ipc.weights_file import attach
+from headrace.machine import manager as manager_module
+from headrace.machine.discovery import find_or_launch
+from headrace.machine.lease import manager_name
+from headrace.machine.manager import Manager
+from headrace.machine.shared_model import SharedModel
+
+GB = 10**9
+
+
+def a_list(toy):
+    toy.model = ["a", "model"]
+    return os.getpid()
+
+
+def take(lease):
+    """The model, mapped; and whether it was loaded for this client."""
+    grant, files = lease.take()
+    model = attach(files[0], grant.arena) if files else None
+    for file in files:
+        os.close(file)
+    return model, grant.is_first
+
+
+def loader_of(lease):
+    """The process that has loaded."""
+    grant, files = lease.take()
+    for file in files:
+        os.close(file)
+    return decode(memoryview(grant.told), own=True).rows[0]
+
+
+@pytest.fixture
+def noted(tmp_path):
+    """A way to load that leaves word of each load, and then waits until it may go on."""
+
+    def load(toy, folder=str(tmp_path)):
+        import os  # noqa: PLC0415
+        import time  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        Path(folder, f"load-{os.getpid()}").touch()
+        while not Path(folder, "go").exists():
+            time.sleep(0.002)
+        if Path(folder, "fails").exists():
+            raise ValueError("no")
+        toy.model = "noted"
+
+    load.all = lambda: [int(file.name.partition("-")[2]) for file in tmp_path.glob("load-*")]
+    return load
+
+
+def test_one_key_is_loaded_once_for_all(managers, lease_of):
+    leases = [lease_of(a_list) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        models, firsts = zip(*pool.map(take, leases), strict=True)
+    assert models == (["a", "model"],) * 4
+    assert sorted(firsts) == [False, False, False, True]
+    assert len(managers.all) == 1
+    assert managers.models()["key"]["clients"] == 4
+
+
+def test_different_keys_are_different_models_side_by_side(managers, lease_of):
+    loaders = {loader_of(lease_of(a_list, key)) for key in ("one", "two", "two")}
+    assert len(loaders) == 2
+    assert {name: model["clients"] for name, model in managers.models().items()} == {"one": 1, "two": 2}
+
+
+def test_a_model_goes_with_the_last_client_and_is_loaded_for_the_next(managers, lease_of, wait_until):
+    stays = lease_of(a_list, "another")
+    take(stays)
+    first, second = lease_of(a_list), lease_of(a_list)
+    loader = loader_of(first)
+    assert loader_of(second) == loader
+    first.close()
+    assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
+    assert loader_of(lease_of(a_list)) == loader
+    second.close()
+    assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
+
+
+def test_with_the_last_model_goes_the_manager(managers, lease_of, runtime):
+    lease = lease_of(a_list)
+    take(lease)
+    assert sorted(file.name for file in runtime.iterdir()) == [manager_name() + ".lock", manager_name() + ".sock"]
+    lease.close()
+    managers.threads[0].join(10)
+    assert not managers.threads[0].is_alive()
+    assert not runtime.exists()
+    assert take(lease_of(a_list)) == (["a", "model"], True)
+    assert len(managers.all) == 2
+
+
+def test_a_lingering_model_waits_for_the_next_client(managers, clock, lease_of, wait_until):
+    first = lease_of(a_list, linger_secs=60)
+    assert take(first)[1]
+    first.close()
+    assert wait_until(lambda: managers.models()["key"]["clients"] == 0)
+    clock.advance(59)
+    second = lease_of(a_list)
+    assert take(second) == (["a", "model"], False)
+    second.close()
+    assert wait_until(lambda: managers.models()["key"]["clients"] == 0)
+    clock.advance(59)
+    other = lease_of(a_list, "other")
+    take(other)
+    assert set(managers.models()) == {"key", "other"}
+    clock.advance(2)
+    other.close()  # has the manager look at its clock
+    managers.threads[0].join(10)
+    assert not managers.threads[0].is_alive()
+
+
+def test_a_load_that_fails_fails_for_all_who_wait_and_not_for_the_next(managers, lease_of, noted, tmp_path, wait_until):
+    (tmp_path / "fails").touch()
+    leases = [lease_of(noted) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        answers = [pool.submit(lease.take) for lease in leases]
+        assert wait_until(lambda: managers.all and managers.models().get("key", {}).get("clients") == 3)
+        (tmp_path / "go").touch()
+        shares = [answer.result()[0] for answer in answers]
+    told = {str(decode(memoryview(grant.told), own=True).head) for grant in shares}
+    assert told == {"('raised', \"ValueError('no')\")"}
+    assert [grant.arena for grant in shares] == [None] * 3
+    (tmp_path / "fails").unlink()
+    assert take(leases[0]) == ("noted", True)
+    assert take(leases[1]) == ("noted", False)
+    assert len(noted.all()) == 2
+
+
+def test_one_that_has_just_failed_is_not_tried_for_the_next_who_says_so(managers, clock, lease_of, noted, tmp_path):
+    (tmp_path / "fails").touch()
+    (tmp_path / "go").touch()
+    first, second = lease_of(noted), lease_of(noted, fresh_secs=10.0)
+    assert take(first) == (None, True)
+    clock.advance(9)
+    assert take(second) == (None, False)
+    (tmp_path / "fails").unlink()
+    clock.advance(1)
+    assert take(second) == ("noted", True)
+    assert take(first) == ("noted", False)
+
+
+def test_only_the_latest_failures_are_remembered(managers, lease_of, noted, tmp_path, monkeypatch):
+    monkeypatch.setattr(manager_module, "_FAILURES", 2)
+    (tmp_path / "fails").touch()
+    (tmp_path / "go").touch()
+    keys = ["a", "b", "a", "c"]
+    leases = [lease_of(noted, key) for key in keys]
+    for lease in leases:
+        take(lease)
+    known = {key: take(lease_of(noted, key, fresh_secs=1e9)) == (None, False) for key in "acb"}
+    assert known == {"a": True, "c": True, "b": False}
+
+
+@pytest.mark.parametrize("linger_secs", [0, 60])
+def test_a_load_that_nobody_waits_for_is_given_up(managers, lease_of, noted, linger_secs, wait_until, marked):
+    stays, leaves = lease_of(a_list, "another"), lease_of(noted, linger_secs=linger_secs)
+    take(stays)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(leaves.take)
+        assert wait_until(noted.all)
+        [loader] = noted.all()
+        assert loader in marked()
+        leaves.close()
+        with pytest.raises(HostStartError, match="no longer wants"):
+            answer.result()
+    assert wait_until(lambda: loader not in marked())
+    assert set(managers.models()) == {"another"}
+
+
+def test_a_load_goes_on_while_anybody_waits_for_it(managers, lease_of, noted, tmp_path, wait_until):
+    leaves, stays = lease_of(noted), lease_of(noted)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(leaves.take)
+        assert wait_until(noted.all)
+        second = pool.submit(take, stays)
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
+        leaves.close()
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
+        (tmp_path / "go").touch()
+        assert second.result() == ("noted", False)
+        with pytest.raises(HostStartError):
+            first.result()
+    assert len(noted.all()) == 1
+
+
+def test_a_loader_that_dies_is_told_to_all_who_wait(managers, lease_of):
+    def dies(toy):
+        os._exit(7)
+
+    host_failure = lease_of(dies).take()
+    assert isinstance(host_failure, HostFailure)
+    assert host_failure.ending == "ended itself with exit code 7"
+
+
+def test_a_lease_may_be_taken_again_after_a_loss(managers, lease_of, tmp_path):
+    def dies_at_first(toy, well=str(tmp_path / "well")):
+        if not os.path.exists(well):
+            os._exit(7)
+        toy.model = "second"
+
+    lease = lease_of(dies_at_first)
+    assert isinstance(lease.take(), HostFailure)
+    (tmp_path / "well").touch()
+    assert take(lease) == ("second", True)
+
+
+def test_half_an_arena_is_nobodys(managers, lease_of, tmp_path, wait_until):
+    """The loader is killed while it exports: with that, its model and its file are gone."""
+
+    class Slow:
+        def __reduce__(self):
+            import time  # noqa: PLC0415
+
+            Path(folder, "exporting").write_text(str(os.getpid()))
+            while not Path(folder, "go").exists():
+                time.sleep(0.002)
+            return list, ()
+
+    folder = str(tmp_path)
+
+    def slow(toy):
+        toy.model = [bytearray(1 << 20), Slow()]
+
+    leases = [lease_of(slow) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(lease.take) for lease in leases]
+        assert wait_until(lambda: (tmp_path / "exporting").exists() and (tmp_path / "exporting").read_text())
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
+        os.kill(int((tmp_path / "exporting").read_text()), 9)
+        assert [answer.result().ending for answer in answers] == ["was killed by SIGKILL"] * 2
+    (tmp_path / "go").touch()
+    assert take(leases[0])[0][1] == []
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    """The machine's, as the manager sees it: it has 10 GB, and each model takes what its key says."""
+    held = set()
+
+    class Memory:
+        limit = 10 * GB
+        free = 10 * GB
+
+    def load(model, make_room, load=SharedModel.load):
+        held.add(model)
+        return load(model, make_room)
+
+    def close(model, close=SharedModel.close):
+        held.discard(model)
+        close(model)
+
+    def size(model):
+        return int(model.load_request.key) * GB
+
+    monkeypatch.setattr(manager_module, "memory_available", lambda: Memory.free - sum(map(size, held)))
+    monkeypatch.setattr(manager_module, "memory_limit", lambda: Memory.limit)
+    monkeypatch.setattr(SharedModel, "load", load)
+    monkeypatch.setattr(SharedModel, "close", close)
+    monkeypatch.setattr(SharedModel, "nbytes", property(size))
+    return Memory
+
+
+def test_an_idle_model_makes_room(managers, clock, memory, lease_of, wait_until):
+    for gigabytes in (3, 4):
+        lease = lease_of(a_list, str(gigabytes), linger_secs=1000, at_least=gigabytes * GB)
+        take(lease)
+        lease.close()
+        assert wait_until(lambda key=str(gigabytes): managers.models()[key]["clients"] == 0)
+        clock.advance(1)
+    take(lease_of(a_list, "5", at_least=5 * GB))
+    assert set(managers.models()) == {"4", "5"}
+    clock.advance(1000)
+
+
+def test_a_model_in_use_makes_no_room(managers, memory, lease_of):
+    used = lease_of(a_list, "6", at_least=6 * GB)
+    take(used)
+    with pytest.raises(ModelMemoryError, match=r"1 model in use hold 6\.0 GB"):
+        lease_of(a_list, "5", at_least=5 * GB).take()
+    assert set(managers.models()) == {"6"}
+    used.close()
+    assert take(lease_of(a_list, "5", at_least=5 * GB))[1]
+
+
+def test_who_comes_after_a_client_has_left_is_not_refused_for_its_model(
+    managers, memory, lease_of, monkeypatch, wait_until
+):
+    noticed = threading.Event()
+
+    class Late(Channel):
+        """Whoever serves it takes a while to notice that the client has left."""
+
+        def receive(self, timeout_secs=None):
+            try:
+                return super().receive(timeout_secs)
+            except EOFError:
+                noticed.wait(30)
+                raise
+
+    monkeypatch.setattr(manager_module, "Channel", Late)
+    leaves = lease_of(a_list, "6", at_least=6 * GB)
+    take(leaves)
+    leaves.close()
+    with ThreadPoolExecutor(1) as pool:
+        comes = pool.submit(take, lease_of(a_list, "5", at_least=5 * GB))
+        try:
+            assert wait_until(lambda: comes.done() or "5" in managers.models())
+        finally:
+            noticed.set()
+        assert comes.result() == (["a", "model"], True)
+
+
+def test_what_never_fits_is_refused_with_the_figures(managers, memory, lease_of):
+    with pytest.raises(ModelMemoryError, match=r"at least 11.0 GB.* 10.0 GB in all"):
+        lease_of(a_list, "11", at_least=11 * GB).take()
+
+
+def test_who_waits_for_room_gets_it_when_a_load_has_ended(managers, memory, lease_of, noted, tmp_path, wait_until):
+    first, second = lease_of(noted, "6", at_least=6 * GB), lease_of(noted, "5", at_least=5 * GB)
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(first.take)
+        assert wait_until(noted.all)
+        two = pool.submit(take, second)
+        assert wait_until(lambda: "5" in managers.models())
+        assert len(noted.all()) == 1
+        first.close()
+        with pytest.raises(HostStartError):
+            one.result()
+        assert wait_until(lambda: "6" not in managers.models())
+        (tmp_path / "go").touch()
+        assert two.result() == ("noted", True)
+
+
+def test_a_manager_that_nobody_comes_to_ends(runtime, clock):
+    running = []
+
+    def launch(lock, listening):
+        class Unvisited(Manager):
+            def _welcome(self):
+                return
+
+        endpoint = manager_module.Seat.inherited(str(runtime), manager_name(), os.dup(lock), os.dup(listening))
+        manager = Unvisited(endpoint, clock)
+        clock.advance(11)
+        running.append(threading.Thread(target=manager.run))
+        running[-1].start()
+
+    find_or_launch(str(runtime), manager_name(), launch).close()
+    running[0].join(10)
+    assert not running[0].is_alive()
+
+
+def test_the_next_client_is_heard_while_one_is_loaded_for(managers, lease_of, noted, tmp_path, wait_until):
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(take, lease_of(noted, "slow", at_least=1))
+        assert wait_until(noted.all)
+        assert take(lease_of(a_list, "quick", at_least=1)) == (["a", "model"], True)
+        assert managers.models()["slow"]["state"] == "loading"
+        (tmp_path / "go").touch()
+        assert loading.result() == ("noted", True)

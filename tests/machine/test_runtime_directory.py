@@ -1,0 +1,126 @@
+"""The runtime directory is this user's alone, or an error tells what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+import pytest
+
+from headrace.core.errors import ConfigurationError
+from headrace.machine import discovery
+from headrace.machine.discovery import find_or_launch, runtime_directory
+
+NOBODY = 65534
+IS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def wanted(monkeypatch):
+    """The runtime directory as the environment names it: a short path, for which sockets have room."""
+    directory = tempfile.mkdtemp(prefix="headrace-test-")
+    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, directory)
+    yield directory
+    shutil.rmtree(directory)
+
+
+def test_the_directory_and_its_parents_are_made_private(wanted, monkeypatch):
+    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, wanted + "/a/b/")
+    assert runtime_directory(make=False) == wanted + "/a/b"
+    assert os.listdir(wanted) == []
+    assert runtime_directory() == runtime_directory() == runtime_directory(make=False) == wanted + "/a/b"
+    assert [os.stat(path).st_mode & 0o777 for path in (wanted + "/a", wanted + "/a/b")] == [0o700, 0o700]
+
+
+def test_a_manager_that_ends_may_remove_it_again_as_it_is_made(wanted, monkeypatch):
+    make = os.mkdir
+
+    def make_in_vain(path, mode):
+        monkeypatch.setattr(os, "mkdir", make)
+        make(path, mode)
+        os.rmdir(path)
+
+    os.rmdir(wanted)
+    monkeypatch.setattr(os, "mkdir", make_in_vain)
+    assert runtime_directory() == wanted
+    assert os.path.isdir(wanted)
+
+
+def test_the_session_s_directory_if_it_is_this_user_s(wanted, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", wanted)
+    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, "")
+    temporary = os.path.join(wanted, f"headrace-{os.geteuid()}")
+    for session in ("", str(tmp_path / "missing"), somebody_else_s(tmp_path)):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", session)
+        assert runtime_directory() == temporary
+    assert os.stat(temporary).st_mode & 0o777 == 0o700
+    monkeypatch.setenv("XDG_RUNTIME_DIR", wanted)
+    assert runtime_directory() == os.path.join(wanted, "headrace")
+
+
+def somebody_else_s(directory):
+    """A directory of another user's."""
+    if not IS_ROOT:
+        return "/usr"
+    theirs = os.path.join(directory, "theirs")
+    os.mkdir(theirs)
+    os.chown(theirs, NOBODY, NOBODY)
+    return theirs
+
+
+def as_public(directory):
+    os.chmod(directory, 0o711)
+    return directory, rf"other users have access to it \(mode 711\); run: chmod 700 {directory}; or set HEADRACE"
+
+
+def as_link(directory):
+    os.symlink(directory, directory + "/link")
+    return directory + "/link", "it is a symbolic link; set HEADRACE_RUNTIME_DIR to a real directory"
+
+
+def as_file(directory):
+    open(directory + "/file", "w").close()
+    return directory + "/file", "it is not a directory; set"
+
+
+def in_file(directory):
+    open(directory + "/file", "w").close()
+    return directory + "/file/run", "it cannot be made: Not a directory; set"
+
+
+def as_long_path(directory):
+    return os.path.join(directory, "x" * 65), "its path is too long to hold the address of a socket"
+
+
+@pytest.mark.parametrize("spoil", [as_public, as_link, as_file, in_file, as_long_path])
+def test_what_is_wrong_with_a_directory_is_said_with_the_cure(wanted, monkeypatch, spoil):
+    path, reason = spoil(wanted)
+    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, path)
+    with pytest.raises(ConfigurationError, match=f"through the runtime directory {path}: {reason}"):
+        runtime_directory()
+
+
+def test_a_directory_that_others_may_use_meanwhile_is_not_used(wanted):
+    os.chmod(wanted, 0o750)
+    with pytest.raises(ConfigurationError, match="mode 750"):
+        find_or_launch(wanted, "m", lambda lock, listening: None)
+    assert os.listdir(wanted) == []
+
+
+def test_a_directory_of_another_user(wanted, monkeypatch):
+    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, somebody_else_s(wanted))
+    reason = f"it belongs to user {NOBODY if IS_ROOT else 0}, and this process to user {os.geteuid()}; set HEADRACE"
+    with pytest.raises(ConfigurationError, match=reason):
+        runtime_directory()
+
+
+def test_the_longest_path_has_room_for_a_seat(wanted, monkeypatch):
+    longest = discovery._LONGEST_ADDRESS - len("/" + "n" * discovery.LONGEST_NAME + ".sock")
+    path = os.path.join(wanted, "x" * (longest - len(wanted) - 1))
+    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, path)
+    assert len(runtime_directory()) == longest
+    find_or_launch(path, "n" * discovery.LONGEST_NAME, lambda lock, listening: None).close()
+    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, path + "x")
+    with pytest.raises(ConfigurationError, match="too long"):
+        runtime_directory()

@@ -1,0 +1,241 @@
+"""A model that several clients use through hosts of the machine's: who starts them, who ends them, what they say."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+
+import cloudpickle
+import pytest
+
+from headrace.hosts.client import ModelHosts
+from headrace.hosts.connection import HostFailure
+from headrace.hosts.provider import ExitCause
+from headrace.hosts.system import allowed_cores
+
+POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def a_list(toy):
+    toy.model = ["a", "model"]
+
+
+class Client(ModelHosts):
+    """Tells hosts what to do."""
+
+    def __init__(self, lease, copies=1, timeout_secs=None):
+        lease.take()
+        self.lease = lease
+        super().__init__(lease, "toy", timeout_secs, copies)
+
+    def tell(self, work, *rows):
+        return self.submit(cloudpickle.dumps(work), list(rows))
+
+    def learn(self, work):
+        answer = self.result(self.tell(lambda rows, toy: [work(toy)]))
+        return answer if isinstance(answer, HostFailure) else answer.rows[0]
+
+    def where(self):
+        return self.learn(lambda toy: os.getpid())
+
+
+@pytest.fixture
+def client_of(managers, lease_of):
+    """Makes clients of one model in hosts; those with the same key have the same hosts."""
+    made = []
+
+    def make(load=a_list, copies=1, timeout_secs=None, **fields):
+        lease = lease_of(load, copies=copies, hosted=True, timeout_secs=timeout_secs, **fields)
+        made.append(Client(lease, copies, timeout_secs))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_clients_share_a_host_which_has_the_model(client_of):
+    one, two = client_of(), client_of()
+    assert one.where() == two.where()
+    assert two.learn(lambda toy: toy.model) == ["a", "model"]
+
+
+def test_busy_hosts_are_left_alone_while_there_are_others(client_of, managers, tmp_path, wait_until):
+    one, two = client_of(copies=2), client_of(copies=2)
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w"):
+        path = f"/proc/{os.getpid()}/fd/{reading}"
+        begun = tmp_path / "begun"
+        busy = one.tell(lambda rows, toy: [begun.touch(), os.getpid(), os.read(os.open(path, os.O_RDONLY), 1)])
+        [first] = one.processes
+        assert wait_until(begun.exists)
+        assert {two.where() for _ in range(5)}.isdisjoint({first})
+        os.write(writing, b"x")
+        assert one.result(busy).rows == [None, first, b"x"]
+    assert len(managers.models()["key"]["hosts"]) == 2
+
+
+def test_a_host_survives_a_client_that_leaves(client_of, marked, wait_until):
+    one, two = client_of(), client_of()
+    host = one.where()
+    assert two.where() == host
+    one.close()
+    assert two.where() == host
+    two.close()
+    assert wait_until(lambda: host not in marked())
+
+
+def test_a_host_survives_a_client_that_leaves_in_the_middle(client_of, wait_until):
+    """What it wanted is computed, and thrown away."""
+    one, two = client_of(), client_of()
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w"):
+        path = f"/proc/{os.getpid()}/fd/{reading}"
+        busy = one.tell(lambda rows, toy: os.read(os.open(path, os.O_RDONLY), 1))
+        [host] = one.processes
+        assert wait_until(lambda: busy.connection.load > 0)
+        waiting = two.tell(lambda rows, toy: [os.getpid()])
+        one.close()
+        os.write(writing, b"x")
+        assert two.result(waiting).rows == [host]
+
+
+def test_burying_a_host_that_lives_leaves_it_alone(client_of):
+    one, two = client_of(), client_of()
+    host = one.where()
+    assert two.where() == host
+    assert one.lease.reap(host) is None
+    assert two.where() == host
+
+
+@pytest.mark.parametrize("forbids", [False, True], ids=["pidfd_open", "forbidden"])
+def test_a_client_that_loses_its_connection_ends_no_host(client_of, monkeypatch, forbids):
+    if forbids:  # as in old containers
+        monkeypatch.setattr(os, "pidfd_open", forbidden)
+    one, two = client_of(), client_of()
+    host = one.where()
+    assert two.where() == host
+    [connection] = one._connections
+    assert (connection.watched is None) is forbids
+    connection._channel.shut_down()
+    assert one.where() == two.where() == host
+
+
+def forbidden(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSEGV])
+def test_how_a_host_has_ended_is_known_where_that_cannot_be_watched(client_of, monkeypatch, signal_):
+    monkeypatch.setattr(os, "pidfd_open", forbidden)
+    one, two = client_of(), client_of()
+    assert one.where() == two.where()
+    host_failure = one.learn(lambda toy: signal.raise_signal(signal_))
+    assert (host_failure.ending, host_failure.out_of_memory) == (f"was killed by {signal_.name}", False)
+    assert one.where() == two.where()
+
+
+def test_a_late_host_is_ended_for_all(client_of):
+    one, two = client_of(), client_of()
+    host = one.where()
+    assert two.where() == host
+    assert one.lease.reap(host, late=True) == (-9, ExitCause.LATE)
+    assert two.lease.reap(host) == (-9, ExitCause.LATE)
+    assert one.where() == two.where() != host
+
+
+def test_a_host_that_dies_is_the_loss_of_whose_request_it_had(client_of):
+    one, two = client_of(), client_of()
+    host = one.where()
+    assert two.where() == host
+    host_failure = one.learn(lambda toy: os._exit(3))
+    assert (host_failure.timed_out, host_failure.ending) == (False, "ended itself with exit code 3")
+    assert one.where() == two.where() != host
+
+
+def test_whoever_waits_behind_a_host_that_dies_has_no_loss(client_of, wait_until):
+    one, two = client_of(), client_of()
+    assert one.where() == two.where()
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w"):
+        path = f"/proc/{os.getpid()}/fd/{reading}"
+
+        def die(rows, toy):
+            os.read(os.open(path, os.O_RDONLY), 1)
+            os._exit(3)
+
+        dies = one.tell(die)
+        assert wait_until(lambda: dies.connection.load > 0)
+        waits = two.tell(lambda rows, toy: ["answered"])
+        os.write(writing, b"x")
+        assert one.result(dies).ending == "ended itself with exit code 3"
+        assert two.result(waits).rows == ["answered"]
+
+
+def test_a_host_that_hangs_is_killed_by_whoever_has_waited_too_long(client_of):
+    one, two = client_of(timeout_secs=2), client_of(timeout_secs=600)
+    host = one.where()
+    assert two.where() == host
+
+    def hang(toy):
+        select.select([], [], [])
+
+    host_failure = one.learn(hang)
+    assert host_failure.timed_out
+    assert two.where() != host
+
+
+def test_what_hosts_print_and_log_reaches_a_client(client_of, caplog, wait_until):
+    def speak(toy):
+        print("printed")
+        logging.getLogger("of.the.handler").warning("logged")
+
+    caplog.set_level(logging.INFO)
+    client_of(lambda toy: (speak(toy), a_list(toy))).learn(speak)
+
+    def told():
+        return [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+
+    assert wait_until(lambda: len(told()) >= 4)
+    printed, logged = ("headrace.host", "INFO", "key: printed"), ("of.the.handler", "WARNING", "key: logged")
+    assert sorted(told()) == sorted([printed, logged] * 2)
+
+
+def test_another_client_hears_them_when_the_first_has_left(client_of, caplog, wait_until, managers):
+    one, two = client_of(), client_of()
+    one.close()
+    assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
+    two.learn(lambda toy: logging.getLogger("later").warning("heard"))
+    assert wait_until(lambda: [record.getMessage() for record in caplog.records] == ["key: heard"])
+
+
+def test_clients_that_come_and_go_leave_no_descriptors(managers, lease_of, descriptors, wait_until):
+    stays = lease_of(a_list)
+    [os.close(file) for file in stays.take()[1]]
+    assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
+    before = len(descriptors())
+    for _ in range(3):
+        lease = lease_of(a_list)
+        [os.close(file) for file in lease.take()[1]]
+        lease.close()
+    assert wait_until(lambda: len(descriptors()) == before), descriptors()
+
+
+def test_what_a_loader_says_before_it_dies_is_heard(managers, lease_of, caplog):
+    def dies(toy):
+        logging.getLogger("loader").warning("I die")
+        os._exit(1)
+
+    lease_of(dies).take()
+    assert "key: I die" in [record.getMessage() for record in caplog.records]
+
+
+def test_copies_share_the_cores(client_of, monkeypatch):
+    for name in POOLS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(POOLS[0], "7")
+    client = client_of(copies=2)
+    grant = str(max(1, allowed_cores() // 2))
+    assert client.learn(lambda toy: [os.environ[name] for name in POOLS]) == ["7", grant, grant]

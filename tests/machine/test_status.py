@@ -1,0 +1,294 @@
+"""The census finds what there is, in time whoever answers; what is cleaned up was nobody's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import replace
+
+import numpy
+import pytest
+import sklearn.linear_model
+
+import headrace
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+from headrace.hosts.orphans import MARK, new_mark
+from headrace.ipc.channel import Channel
+from headrace.machine import status as census_module
+from headrace.machine.discovery import DIRECTORY_VARIABLE, ManagerEndpoint, find_or_launch
+from headrace.machine.lease import manager_name
+from headrace.machine.status import clean, machine_status
+from headrace.models.procfs import processes
+
+pytestmark = pytest.mark.usefixtures("census")
+
+
+class Unmappable(headrace.ModelHandler):
+    """Its model has a lock."""
+
+    def load_model(self):
+        return threading.Lock()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return list(batch)
+
+
+class Array(Unmappable):
+    """Its model can be mapped, and needs no imports to speak of."""
+
+    def load_model(self):
+        return numpy.ones(1_000_000)
+
+
+@pytest.fixture
+def directory(monkeypatch):
+    """A runtime directory of its own, whose path is short."""
+    directory = tempfile.mkdtemp(prefix="hr")
+    monkeypatch.setenv(DIRECTORY_VARIABLE, directory)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def shared(directory, wait_until):
+    """Begins to predict with models of the machine's; lets go of them in the end."""
+    running = []
+
+    def begin(handler, element, **options):
+        options = {"placement": "machine", **options}
+        running.append(headrace.predict(handler, iter([element] * 100_000), ordered=False, **options))
+        next(running[-1])
+
+    yield begin
+    for predictions in running:
+        predictions.close()
+    assert wait_until(lambda: not any(machine_status().managers))
+
+
+@pytest.fixture
+def classifier(tmp_path):
+    """A handler of a linear model with 8 MB of weights."""
+    model = sklearn.linear_model.LogisticRegression()
+    model.classes_, model.coef_, model.intercept_ = numpy.arange(2), numpy.ones((1, 1_000_000)), numpy.zeros(1)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    return SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"), max_batch_size=1)
+
+
+@pytest.fixture
+def manager_that(directory):
+    """Makes a thread a manager that does something with each connection."""
+    endpoints = []
+
+    def serve(endpoint, work):
+        while True:
+            try:
+                work(Channel(endpoint.accept()))
+            except OSError:
+                return
+
+    def make(work):
+        def launch(lock, listening):
+            endpoints.append(ManagerEndpoint.inherited(directory, "m", os.dup(lock), os.dup(listening)))
+
+        find_or_launch(directory, "m", launch).close()
+        endpoints[-1].accept().close()
+        threads.append(threading.Thread(target=serve, args=[endpoints[-1], work]))
+        threads[-1].start()
+
+    threads = []
+    yield make
+    for endpoint in endpoints:
+        endpoint.remove()
+    for thread in threads:
+        thread.join(10)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(census_module, "_PATIENCE_SECS", 0.3)
+
+
+@pytest.fixture
+def orphan(popen):
+    """A process that carries the mark of one that has ended."""
+    with popen(["sleep", "1000"]) as owner:
+        namespace, _, start, _ = new_mark().split(":")
+        owner.kill()
+    return popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
+
+
+def test_where_nothing_was_ever_shared(directory, monkeypatch):
+    monkeypatch.setenv(DIRECTORY_VARIABLE, directory + "/none")
+    state = machine_status()
+    assert (state.directory, state.problem, state.managers, state.silent, state.stale) == (
+        directory + "/none",
+        "",
+        (),
+        (),
+        (),
+    )
+    assert not os.path.exists(directory + "/none")
+
+
+def test_a_directory_that_cannot_be_used(directory):
+    os.chmod(directory, 0o755)
+    state = machine_status()
+    assert (state.directory, state.managers) == ("", ())
+    assert f"chmod 700 {directory}" in state.problem
+
+
+def test_models_that_are_mapped_and_models_in_hosts(shared, classifier):
+    shared(classifier, numpy.ones(1_000_000))
+    shared(Unmappable(max_batch_size=1), 1)
+    state = machine_status()
+    (manager,) = state.managers
+    mapped, hosted = manager.models
+    assert (manager.endpoint, manager.clients) == (manager_name(), 2)
+    assert manager.process.process in set(processes())
+    assert 0 < manager.process.private <= manager.process.pss
+    assert (mapped.name, mapped.state, mapped.mapped, mapped.reason) == (
+        "SklearnModelHandlerNumpy",
+        "ready",
+        True,
+        "",
+    )
+    assert (mapped.clients, mapped.hosts, mapped.linger_secs) == (1, (), 0)
+    assert 8_000_000 <= mapped.nbytes < 9_000_000
+    assert (hosted.state, hosted.mapped, hosted.clients) == ("ready", False, 1)
+    assert "lock" in hosted.reason
+    (host,) = hosted.hosts
+    assert host.private > 0
+    assert {helper.process for helper in manager.helpers}.isdisjoint({host.process, manager.process.process})
+    assert (state.silent, state.stale) == ((), ())
+
+
+def test_a_model_that_lingers(directory, wait_until):
+    placement = headrace.PlacementConfig("machine", linger_secs=1000)
+    predictions = headrace.predict(Array(), [1], placement=placement)
+    assert len(list(predictions)) == 1
+    (manager,) = wait_until(lambda: [one for one in machine_status().managers if not one.clients])
+    (model,) = manager.models
+    assert (model.clients, model.linger_secs) == (0, 1000)
+    os.kill(manager.process.process, signal.SIGKILL)
+    assert wait_until(lambda: machine_status().stale)
+
+
+def test_hosts_of_one_process_alone(shared):
+    shared(Unmappable(max_batch_size=1), 1, placement="process", isolate=True)
+    state = machine_status()
+    assert state.managers == ()
+    assert len(state.own_hosts[os.getpid()]) == 2  # the host, and what has forked it
+
+
+def test_what_a_killed_manager_leaves_is_found_and_removed(shared, directory, wait_until):
+    shared(Array(max_batch_size=1), 1)
+    (manager,) = machine_status().managers
+    os.kill(manager.process.process, signal.SIGKILL)
+    assert wait_until(lambda: machine_status().stale == (manager_name(),))
+    state = machine_status()
+    assert (state.managers, state.silent) == ((), ())
+    assert state.leftovers >= 1
+    clean(state)
+    assert not os.path.exists(directory)
+    assert machine_status().stale == ()
+
+
+def test_a_seat_that_somebody_has_taken_meanwhile_is_not_cleaned(shared, directory):
+    shared(Array(max_batch_size=1), 1)
+    state = machine_status()
+    (manager,) = state.managers
+    clean(replace(state, stale=(manager.endpoint,)))
+    assert [one.process.process for one in machine_status().managers] == [manager.process.process]
+
+
+def test_a_manager_that_is_stopped(shared, impatient):
+    shared(Array(max_batch_size=1), 1)
+    (manager,) = machine_status().managers
+    os.kill(manager.process.process, signal.SIGSTOP)
+    try:
+        state = machine_status()
+    finally:
+        os.kill(manager.process.process, signal.SIGCONT)
+    assert [(one.endpoint, "has not answered" in one.problem) for one in state.silent] == [(manager_name(), True)]
+    assert (state.managers, state.stale) == ((), ())
+
+
+def test_of_processes_of_another_namespace_nothing_is_measured(manager_that):
+    """There their numbers are others' than here."""
+
+    def elsewhere(channel):
+        channel.send("welcome")
+        channel.receive()
+        model = {"name": "m", "state": "ready", "hosts": [os.getpid()]}
+        channel.send({"process": os.getpid(), "namespace": "1", "clients": 1, "models": [model]})
+        channel.close()
+
+    manager_that(elsewhere)
+    (manager,) = machine_status().managers
+    (model,) = manager.models
+    assert (manager.process.process, manager.process.pss, manager.helpers) == (os.getpid(), None, ())
+    assert [(host.process, host.private) for host in model.hosts] == [(os.getpid(), None)]
+
+
+def of_another_kind(channel):
+    channel.send("welcome")
+    channel.receive()
+    channel.send({"models": ["what?"]})
+    channel.close()
+
+
+def that_does_not_know_the_question(channel):
+    channel.send("welcome")
+    channel.receive()
+    channel.close()
+
+
+@pytest.mark.parametrize("work", [of_another_kind, that_does_not_know_the_question])
+def test_a_manager_of_another_version(manager_that, work):
+    manager_that(work)
+    state = machine_status()
+    (silent,) = state.silent
+    assert silent.endpoint == "m"
+    assert "is it of another version of Headrace?" in silent.problem
+    assert state.stale == ()
+
+
+def test_a_manager_that_leaves(manager_that, impatient):
+    manager_that(Channel.close)
+    (silent,) = machine_status().silent
+    assert "about to start there, or to end" in silent.problem
+
+
+def test_a_manager_that_has_yet_to_listen(directory, impatient):
+    code = """
+import fcntl, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(file, fcntl.LOCK_EX)
+print("locked", flush=True)
+input()
+"""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", code, directory + "/m.lock"]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        process.stdout.readline()
+        state = machine_status()
+        process.communicate("end\n")
+    assert [one.endpoint for one in state.silent] == ["m"]
+    assert state.stale == ()
+    assert machine_status().stale == ("m",)
+
+
+def test_hosts_whose_owner_was_killed(directory, orphan, wait_until):
+    assert wait_until(lambda: orphan.pid in [one.process for one in machine_status().orphans])
+    state = machine_status()
+    assert orphan.pid not in {host.process for hosts in state.own_hosts.values() for host in hosts}
+    assert state.leftovers >= 1
+    clean(state)
+    assert orphan.wait(20) == -signal.SIGKILL
+    assert orphan.pid not in [one.process for one in machine_status().orphans]

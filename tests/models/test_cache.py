@@ -1,0 +1,168 @@
+"""A model is loaded once, whoever asks; a limit is a limit, whatever the threads do."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace.models.cache import ModelCache, close_cache, open_cache
+
+
+def test_one_load_for_many_threads():
+    store, loads, together = ModelCache(), [], threading.Barrier(8)
+
+    def load():
+        loads.append(None)
+        return ("any", "object")
+
+    def use():
+        together.wait()
+        with store.use("m", load) as model:
+            return id(model)
+
+    with ThreadPoolExecutor(8) as threads:
+        seen = {future.result() for future in [threads.submit(use) for _ in range(8)]}
+    assert len(loads) == len(seen) == 1
+
+
+def test_different_models_load_side_by_side():
+    store, both_loading = ModelCache(), threading.Barrier(2, timeout=30)
+
+    def use(name):
+        with store.use(name, both_loading.wait):
+            pass
+
+    with ThreadPoolExecutor(2) as threads:
+        for future in [threads.submit(use, name) for name in "ab"]:
+            future.result()
+
+
+def test_a_load_that_raises_is_tried_again_by_the_next_user():
+    store = ModelCache()
+    with pytest.raises(OSError, match="no disk"), store.use("m", fail):
+        pass
+    assert len(store) == 0
+    with store.use("m", lambda: 5) as model:
+        assert model == 5
+
+
+def fail():
+    raise OSError("no disk")
+
+
+def test_a_waiting_user_takes_over_when_the_load_raises():
+    store, loading, waiting = ModelCache(), threading.Event(), threading.Event()
+
+    def slow_failure():
+        loading.set()
+        waiting.wait(30)
+        raise OSError("no disk")
+
+    def first():
+        with pytest.raises(OSError, match="no disk"), store.use("m", slow_failure):
+            pass
+
+    def second():
+        loading.wait(30)
+        waiting.set()
+        with store.use("m", lambda: 5) as model:
+            return model
+
+    with ThreadPoolExecutor(2) as threads:
+        one, two = threads.submit(first), threads.submit(second)
+        one.result()
+        assert two.result() == 5
+
+
+def test_the_one_idle_longest_makes_room():
+    store, loads = ModelCache(limit=2), []
+
+    def use(name):
+        with store.use(name, lambda: loads.append(name)):
+            assert len(store) <= 2
+
+    for name in "aabcbca":
+        use(name)
+    assert loads == ["a", "b", "c", "a"]
+
+
+def test_the_limit_holds_while_all_models_are_in_use():
+    store, held, released = ModelCache(limit=1), threading.Event(), threading.Event()
+    order = []
+
+    def holder():
+        with store.use("a", lambda: order.append("load a")):
+            held.set()
+            released.wait(30)
+            order.append("a done")
+
+    def other():
+        held.wait(30)
+        released.set()
+        with store.use("b", lambda: order.append("load b")):
+            assert len(store) == 1
+
+    with ThreadPoolExecutor(2) as threads:
+        for future in [threads.submit(holder), threads.submit(other)]:
+            future.result()
+    assert order == ["load a", "a done", "load b"]
+
+
+def test_many_threads_never_exceed_the_limit():
+    store, most = ModelCache(limit=3), []
+
+    def use(number):
+        with store.use(number % 7, object):
+            most.append(len(store))
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(use, range(500)))
+    assert max(most) <= 3
+
+
+def test_the_memory_of_a_model_that_has_been_dropped_is_free_at_once():
+    class Cyclic:
+        def __init__(self):
+            self.itself = self
+
+    store = ModelCache()
+    with store.use("m", Cyclic) as model:
+        seen = weakref.ref(model)
+        assert not store.drop_idle()
+    del model
+    assert store.drop_idle()
+    assert seen() is None
+
+
+def test_whoever_waits_for_room_gets_a_model_that_another_thread_loads_meanwhile():
+    store, got = ModelCache(limit=1), []
+
+    def use(name):
+        with store.use(name, object) as model:
+            got.append(model)
+
+    waits = threading.Thread(target=use, args=["b"], daemon=True)
+    with store.use("a", object):
+        waits.start()
+        while not store._waiting:
+            pass
+        for _ in range(64):  # so many go before whoever waits
+            use("a")
+    use("b")  # before the other thread, which has been woken, has the lock
+    waits.join(30)
+    assert len(set(map(id, got[-2:]))) == 1
+    assert len(got) == 66
+
+
+def test_one_store_for_an_identifier_while_anybody_has_it_open():
+    first = open_cache("one")
+    assert open_cache("one") is first
+    close_cache("one")
+    assert open_cache("one") is first
+    close_cache("one")
+    close_cache("one")
+    assert open_cache("one") is not first
+    close_cache("one")

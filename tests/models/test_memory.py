@@ -1,0 +1,289 @@
+"""Memory is what a process uses now, and what it may use is what the tightest of its groups allows."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from headrace.models.memory import memory_available, memory_limit, memory_of, oom_kills, process_bytes
+
+MEBIBYTE = 1 << 20
+
+
+@pytest.mark.parametrize("size", [64 * MEBIBYTE])
+def test_grows_with_what_is_held_and_falls_when_it_is_freed(size):
+    before = process_bytes()
+    held = bytearray(b"x") * size
+    grown = process_bytes() - before
+    assert grown == pytest.approx(size, rel=0.25)
+    del held
+    if sys.platform == "linux":
+        assert process_bytes() - before < size / 2
+
+
+GIGABYTE = 10**9
+UNLIMITED_V1 = 9223372036854771712
+PHYSICAL = 16_000_000 * 1024
+
+
+def test_what_a_process_uses():
+    usage = memory_of(os.getpid())
+    assert usage.pss == pytest.approx(process_bytes(), rel=0.1)
+    assert usage.private <= usage.pss <= usage.private + usage.shared
+
+
+def test_what_is_mapped_by_two_is_shared():
+    code = "import mmap, sys; m = mmap.mmap(int(sys.argv[1]), 0); sum(m[::4096]); print(flush=True); input()"
+    file = os.memfd_create("test")
+    os.truncate(file, 64 * MEBIBYTE)
+    with mmap.mmap(file, 0) as memory:
+        memory.write(b"x" * len(memory))
+        before = memory_of(os.getpid())
+        command = [sys.executable, "-c", code, str(file)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[file]) as other:
+            other.stdout.readline()
+            alone, theirs = memory_of(os.getpid()), memory_of(other.pid)
+    os.close(file)
+    assert before.pss - alone.pss == pytest.approx(32 * MEBIBYTE, rel=0.25)
+    assert before.private - alone.private == pytest.approx(64 * MEBIBYTE, rel=0.25)
+    assert theirs.shared > 64 * MEBIBYTE > theirs.private
+
+
+def test_no_such_process():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert memory_of(ended.pid) is None
+
+
+class Machine:
+    """A made-up /proc, and the control groups that it names."""
+
+    def __init__(self, folder):
+        self.proc = folder / "proc"
+        self._groups = folder / "control groups"  # a space, which mountinfo escapes
+        (self.proc / "self").mkdir(parents=True)
+        (self.proc / "meminfo").write_text("MemTotal:  16000000 kB\nMemFree: 1 kB\nMemAvailable:   9000000 kB\n")
+        self._add("self/mountinfo", "23 1 0:1 / / rw - ext4 /dev/sda rw")
+
+    def is_in(self, line):
+        self._add("self/cgroup", line)
+
+    def mounts(self, name, root, kind):
+        place = str(self._groups / name).replace(" ", "\\040")
+        self._add("self/mountinfo", f"35 31 0:32 {root} {place} rw,relatime shared:9 - {kind}")
+
+    def group(self, path, **files):
+        (self._groups / path).mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (self._groups / path / name.replace("__", ".")).write_text(f"{content}\n")
+
+    def v1(self, path, limit, used=0, inactive=0, active=0):
+        stat = f"cache {9 * GIGABYTE}\nshmem {8 * GIGABYTE}\ninactive_file 1\nactive_file 1\n"
+        stat += f"total_inactive_file {inactive}\ntotal_active_file {active}"
+        self.group(path, memory__limit_in_bytes=limit, memory__usage_in_bytes=used, memory__stat=stat)
+
+    def v2(self, path, limit, used=0, inactive=0, active=0):
+        stat = f"file {9 * GIGABYTE}\nshmem {8 * GIGABYTE}\ninactive_file {inactive}\nactive_file {active}"
+        self.group(path, memory__max=limit, memory__current=used, memory__stat=stat)
+
+    def figures(self):
+        return memory_limit(self.proc), memory_available(self.proc)
+
+    def _add(self, name, line):
+        with (self.proc / name).open("a") as file:
+            file.write(line + "\n")
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def v1(machine):
+    machine.is_in("5:devices:/elsewhere")
+    machine.is_in("4:cpu,memory:/jobs/one")
+    machine.is_in("0::/")
+    machine.mounts("devices", "/", "cgroup cgroup rw,devices")
+    machine.mounts("memory", "/", "cgroup cgroup rw,cpu,memory")
+    machine.mounts("unified", "/", "cgroup2 cgroup2 rw")
+    machine.group("unified")
+    machine.v1("memory", UNLIMITED_V1, used=3)
+    return machine
+
+
+@pytest.fixture
+def v2(machine):
+    machine.is_in("0::/jobs/one")
+    machine.mounts("unified", "/", "cgroup2 cgroup rw,nsdelegate")
+    machine.group("unified", memory__stat="inactive_file 5")  # the root's has no limit
+    return machine
+
+
+def test_a_machine_without_groups(machine):
+    assert machine.figures() == (PHYSICAL, 9_000_000 * 1024)
+
+
+def test_v1_without_a_limit(v1):
+    v1.v1("memory/jobs/one", UNLIMITED_V1, used=15 * GIGABYTE)
+    assert v1.figures() == (PHYSICAL, 9_000_000 * 1024)
+
+
+def test_v1_counts_what_can_be_read_again_as_free_and_shared_memory_as_used(v1):
+    v1.v1("memory/jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
+    assert v1.figures() == (4 * GIGABYTE, GIGABYTE + 12)
+
+
+def test_v2_without_a_limit(v2):
+    v2.v2("unified/jobs/one", "max", used=15 * GIGABYTE)
+    assert v2.figures() == (PHYSICAL, 9_000_000 * 1024)
+
+
+def test_v2_counts_what_can_be_read_again_as_free_and_shared_memory_as_used(v2):
+    v2.v2("unified/jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
+    assert v2.figures() == (4 * GIGABYTE, GIGABYTE + 12)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_the_tightest_of_the_groups_that_it_is_in_decides(version, request):
+    machine = request.getfixturevalue(version)
+    place, make = ("memory", machine.v1) if version == "v1" else ("unified", machine.v2)
+    make(f"{place}/jobs", 4 * GIGABYTE, used=3 * GIGABYTE)
+    make(f"{place}/jobs/one", 6 * GIGABYTE, used=2 * GIGABYTE)
+    make(f"{place}/jobs/two", 1, used=1)  # not among them
+    assert machine.figures() == (4 * GIGABYTE, GIGABYTE)
+    make(f"{place}/jobs/one", 5 * GIGABYTE, used=5 * GIGABYTE + 1)
+    assert machine.figures() == (4 * GIGABYTE, 0)
+    make(f"{place}/jobs/one", 2 * GIGABYTE, used=GIGABYTE + 1)
+    assert machine.figures() == (2 * GIGABYTE, GIGABYTE - 1)
+
+
+@pytest.mark.parametrize("root", ["/jobs/one", "/", "/jobs/another", "/../.."])
+def test_a_container_sees_its_own_group_at_the_mount_s_place(machine, root):
+    machine.is_in("4:memory:/jobs/one")
+    machine.mounts("memory", root, "cgroup cgroup rw,memory")
+    machine.v1("memory", 2 * GIGABYTE, used=GIGABYTE)
+    assert machine.figures() == (2 * GIGABYTE, GIGABYTE)
+
+
+def test_a_group_below_the_one_that_the_container_sees(machine):
+    machine.is_in("0::/docker/abc/child")
+    machine.mounts("unified", "/docker/abc", "cgroup2 cgroup rw")
+    machine.v2("unified", 9 * GIGABYTE)
+    machine.v2("unified/child", 2 * GIGABYTE, used=GIGABYTE)
+    assert machine.figures() == (2 * GIGABYTE, GIGABYTE)
+
+
+def test_a_group_that_is_not_below_its_namespace(machine):
+    machine.is_in("0::/../other")
+    machine.mounts("unified", "/", "cgroup2 cgroup rw")
+    machine.v2("unified", 2 * GIGABYTE)
+    machine.v2("other", 1)
+    assert machine.figures()[0] == 2 * GIGABYTE
+
+
+def test_a_limit_beyond_the_machine_s_memory_is_none(v2):
+    v2.v2("unified/jobs/one", 64 * GIGABYTE)
+    assert v2.figures() == (PHYSICAL, 9_000_000 * 1024)
+
+
+def test_where_the_system_does_not_tell(tmp_path):
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert memory_limit(tmp_path) == memory_available(tmp_path) == physical
+    assert memory_of(os.getpid(), tmp_path) is None
+
+
+def test_v1_counts_who_has_been_killed_for_want_of_memory(v1):
+    v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 3")
+    v1.group("memory", memory__oom_control="oom_kill 70")
+    assert oom_kills(v1.proc) == 3
+
+
+def test_v2_counts_who_has_been_killed_for_want_of_memory(v2):
+    v2.group("unified/jobs/one", memory__events="low 0\nhigh 9\nmax 5\noom 4\noom_kill 3\noom_group_kill 0")
+    v2.group("unified/jobs", memory__events="oom_kill 70")
+    assert oom_kills(v2.proc) == 3
+
+
+def test_who_has_been_killed_for_want_of_memory_may_be_unknown(machine, v1):
+    v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0")  # before Linux 4.13
+    assert oom_kills(v1.proc) is None
+
+
+def test_without_groups_it_is_unknown(machine, tmp_path):
+    assert oom_kills(machine.proc) is None
+    assert oom_kills(tmp_path / "nothing") is None
+
+
+def test_of_others_where_proc_is_another_namespaces_nothing_is_known(tmp_path):
+    content = Path("/proc/self/smaps_rollup").read_text()
+    for name in ("1", "self"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "smaps_rollup").write_text(content)
+    (tmp_path / "self/status").write_text(f"NSpid:\t900\t{os.getpid()}\n")
+    assert memory_of(os.getpid(), tmp_path) is not None
+    assert memory_of(1, tmp_path) is None
+
+
+MEASURE = """
+import os, sys, tempfile
+from headrace.models.memory import memory_available, memory_limit
+if sys.argv[1]:
+    with open(sys.argv[1] + "/cgroup.procs", "w") as file:
+        file.write(str(os.getpid()))
+content = bytes(64 << 20)
+def say():
+    print(memory_available())
+print(memory_limit())
+say()
+with tempfile.TemporaryFile(dir="/var/tmp") as file:
+    file.write(content)
+    file.flush()
+    os.fsync(file.fileno())
+    say()
+    shared = os.memfd_create("test")
+    os.write(shared, content)
+    say()
+os.close(shared)
+say()
+"""
+
+
+def test_this_machine_s_own_groups():
+    """In a new group, where one can be made; where none can, what there is is what the machine has, or less."""
+    group = new_group(512 * MEBIBYTE)
+    try:
+        result = subprocess.run([sys.executable, "-c", MEASURE, group], capture_output=True, text=True, check=True)
+    finally:
+        os.rmdir(group) if group else None
+    limit, start, with_file, with_memfd, end = map(int, result.stdout.split())
+    assert 0 < start <= limit <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if group:
+        assert limit == 512 * MEBIBYTE
+        tolerance = 16 * MEBIBYTE
+        assert start == pytest.approx(limit, abs=64 * MEBIBYTE + tolerance)  # the content
+        assert with_file == pytest.approx(start, abs=tolerance)
+        assert with_memfd == pytest.approx(start - 64 * MEBIBYTE, abs=tolerance)
+        assert end == pytest.approx(start, abs=tolerance)
+
+
+def new_group(limit):
+    """The folder of a memory group within this process's own; empty: none can be made."""
+    entries = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    paths = {controller: path.lstrip("/") for _, controllers, path in entries for controller in controllers.split(",")}
+    is_v1 = "memory" in paths
+    own = Path("/sys/fs/cgroup/memory", paths["memory"]) if is_v1 else Path("/sys/fs/cgroup", paths.get("", ""))
+    group = own / f"headrace-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(limit))
+    except OSError:
+        group.rmdir() if group.exists() else None
+        return ""
+    return str(group)

@@ -1,0 +1,218 @@
+"""The second thread: bounded, the worker's own, ended with it, and heard by the bundle's thread only."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+import time
+import warnings
+from itertools import chain
+
+import pytest
+
+from headrace import BatchingConfig, ModelHandler
+from headrace.core.events import BatchCompleted, ElementFailed
+from headrace.runtime.background import BackgroundExecutor
+from headrace.runtime.bundle import Bundle
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.runtime.worker import Worker
+from headrace.testing import FakeClock
+
+PLACE = contextvars.ContextVar("place", default="nowhere")
+
+
+class Always:
+    def next_is_beside(self):
+        return True
+
+    def was_here(self, size, call, whole):
+        raise AssertionError
+
+    def was_beside(self, size, seconds):
+        pass
+
+
+class Gated(ModelHandler):
+    """Waits for permission before it answers."""
+
+    def __init__(self):
+        super().__init__()
+        self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
+        self.threads, self.places, self.batches = set(), [], []
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.batches.append(batch)
+        self.begun.release()
+        self.go.acquire()
+        self.threads.add(threading.current_thread())
+        self.places.append(PLACE.get())
+        if batch[0] < 0:
+            raise ValueError(batch)
+        return batch
+
+    def allow(self, count):
+        self.go.release(count)
+
+
+class Told(list):
+    """Notes on which thread it was told."""
+
+    def on_event(self, event):
+        self.append((type(event), threading.current_thread()))
+
+
+@pytest.fixture
+def handler():
+    return Gated()
+
+
+@pytest.fixture
+def worker(handler):
+    worker = Worker(catching(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))), Exception))
+    yield worker
+    handler.allow(100)
+    worker.close()
+
+
+@pytest.fixture
+def background(worker, handler):
+    background = BackgroundExecutor(worker, Always())
+    yield background
+    handler.allow(100)
+    background.close()
+
+
+def values(outcomes):
+    return [value for outcome in outcomes for value in getattr(outcome, "values", [outcome])]
+
+
+def test_the_bundle_goes_on_while_a_batch_runs_and_one_waits(worker, background, handler):
+    bundle = Bundle(worker, Told(), None, background)
+    assert values(bundle.add(1, 1)) == []
+    handler.begun.acquire()
+    assert values(bundle.add(2, 2)) == []  # it waits, and nothing has come back
+    assert (background.on_their_way, handler.batches) == (2, [[1]])
+    threading.Timer(0.05, handler.allow, [1]).start()
+    assert values(bundle.add(3, 3)) == [1]  # only when the first one has ended is there room
+    handler.allow(2)
+    assert values(bundle.finish()) == [2, 3]
+    assert background.on_their_way == 0
+
+
+def test_one_thread_runs_all_batches_and_the_bundles_hears_of_them(worker, background, handler):
+    handler.allow(100)
+    told = Told()
+    PLACE.set("here")
+    for _ in range(3):
+        bundle = Bundle(worker, told, None, background)
+        for n in (1, -1, 2, 3):
+            bundle.add(n, n)
+        list(bundle.finish())
+    assert len(handler.threads) == 1
+    assert handler.threads.isdisjoint({threading.current_thread()})
+    assert set(handler.places) == {"here"}
+    assert {BatchCompleted, ElementFailed} <= {kind for kind, _ in told}
+    assert {thread for _, thread in told} == {threading.current_thread()}
+
+
+def test_the_thread_ends_with_the_worker(handler):
+    before = threading.active_count()
+    handler.allow(100)
+    worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
+    worker._background.policy = Always()
+    bundle = worker.bundle(Told())
+    assert threading.active_count() == before  # none where none is needed
+    bundle.add(1, 1)
+    assert threading.active_count() == before + 1
+    worker.close()
+    assert threading.active_count() == before
+
+
+def test_the_next_bundle_drops_what_a_failed_one_left(handler):
+    worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
+    worker._background.policy = Always()
+    failed = worker.bundle(Told())
+    failed.add(1, 1)
+    failed.add(2, 2)
+    handler.begun.acquire()
+    threading.Timer(0.05, handler.allow, [100]).start()
+    bundle = worker.bundle(Told())
+    assert values([*bundle.add(3, 3), *bundle.finish()]) == [3]
+    assert handler.batches == [[1], [3]]
+    worker.close()
+
+
+def test_what_is_not_caught_is_raised_and_leaves_no_thread(handler):
+    before = threading.active_count()
+    worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
+    worker._background.policy = Always()
+    handler.allow(100)
+    bundle = worker.bundle(Told())
+    with pytest.raises(ValueError, match="-1"):
+        values(chain(bundle.add(-1, 1), bundle.finish()))
+    worker.close()
+    assert threading.active_count() == before
+
+
+def test_on_a_clock_that_stands_still_nothing_runs_beside():
+    class Slow(Gated):
+        def run_inference(self, batch, model, inference_args=None):
+            time.sleep(0.003)
+            self.threads.add(threading.current_thread())
+            return batch
+
+    def slow(element):
+        time.sleep(0.003)
+        return element
+
+    handler = Slow()
+    request = InferenceRequest(batching=BatchingConfig(1, 1), clock=FakeClock())
+    worker = Worker(prepare(handler.with_preprocess_fn(slow), request))
+    bundle = worker.bundle(Told())
+    for n in range(20):
+        bundle.add(n, n)
+    assert handler.threads == {threading.current_thread()}
+    worker.close()
+
+
+def test_times_taken_beside_are_not_learnt_from(worker, background, handler):
+    seen = []
+
+    class Noting:
+        def target(self):
+            return 1
+
+        def observe(self, size, seconds):
+            seen.append(seconds == seconds)  # false for NaN
+
+    worker.session.sizes = dict.fromkeys(worker.session.sizes, Noting())
+    handler.allow(100)
+    for one in (None, background):
+        bundle = Bundle(worker, Told(), None, one)
+        bundle.add(1, 1)
+        list(bundle.finish())
+    assert seen == [True, False]
+
+
+def test_a_fork_has_a_thread_of_its_own(worker, handler, background):
+    handler.allow(1)
+    bundle = Bundle(worker, Told(), background=background)
+    assert [outcome.values for outcome in [*bundle.add(1, None), *bundle.finish()]] == [[1]]
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
+        child = os.fork()
+    if child == 0:
+        handler.allow(1)
+        bundle = Bundle(worker, Told(), background=background)
+        [outcome] = [*bundle.add(2, None), *bundle.finish()]
+        os.write(writer, bytes(outcome.values))
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        assert answer.read() == bytes([2])
+    assert os.waitpid(child, 0)[1] == 0

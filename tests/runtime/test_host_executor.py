@@ -1,0 +1,338 @@
+"""What a model host answers, asked in this process: the same steps as unhosted, one batch at a time."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import weakref
+from typing import ClassVar
+
+import pytest
+
+from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
+from headrace.core.result import Stage
+from headrace.failures.isolate_fatal import InjectedFailure
+from headrace.ipc.codec import decode, encode
+from headrace.ipc.progress import Activity, Progress
+from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.runtime.host_executor import HostExecutor, Raised, Unreadable, Work
+from headrace.runtime.plan import ONLY
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.testing import BrokenLoadHandler, DoublingHandler, FakeClock, PoisonHandler, SlowHandler
+
+MEMORY = memoryview(bytearray(Progress.SIZE))
+INFER = Work(ONLY, infer=True)
+LATE = TimeoutError("late")
+
+
+class Values(DoublingHandler):
+    """Gives bare values."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [model(example) for example in batch]
+
+
+class Watching(Values):
+    """Predicts where its host says that it is."""
+
+    def load_model(self):
+        self.loading = activity()
+        return super().load_model()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [(self.loading, activity())] * len(batch)
+
+
+class Model:
+    """Weak references to it can be had."""
+
+
+class Remembering(Values):
+    models: ClassVar[list] = []
+
+    def load_model(self):
+        model = Model()
+        self.models.append(weakref.ref(model))
+        return model
+
+
+class Unpicklable(Exception):
+    def __init__(self, text):
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class Locking(Values):
+    """Gives locks, and raises where "alone" is not alone."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        if "alone" in batch and len(batch) > 1:
+            raise Unpicklable("together")
+        return [threading.Lock() if example == "lock" else example for example in batch]
+
+
+class Mute:
+    """Does not pickle, compare, or say what it is."""
+
+    def __init__(self, _):
+        self.lock = threading.Lock()
+
+    def __eq__(self, other):
+        raise TypeError("Mute has no equals")
+
+    __hash__ = object.__hash__
+
+    def __repr__(self):
+        raise RuntimeError("mute")
+
+
+def mute(pair):
+    return pair[0], Mute(pair[1])
+
+
+def activity():
+    snapshot = Progress(MEMORY).read()
+    return snapshot.call, snapshot.activity, snapshot.position, snapshot.index
+
+
+def also(seen):
+    return seen, activity()
+
+
+class Asked:
+    """A request handler as it arrives in a host, and where it shows its progress."""
+
+    def __init__(self, handler, exceptions=(), **request):
+        spec = catching(prepare(handler, InferenceRequest(isolate=True, **request)), exceptions)
+        self.request_handler = pickle.loads(pickle_or_explain(HostExecutor(spec), "servant"))
+        self.progress = Progress(MEMORY)
+
+    def __call__(self, work, rows=()):
+        self.progress.begin(7)
+        return self.request_handler.answer(work, list(rows), self.progress)
+
+
+@pytest.fixture
+def ask():
+    """Makes request handlers, which are closed in the end."""
+    made = []
+
+    def make(*args, **kwargs):
+        made.append(Asked(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for asked in made:
+        asked.request_handler.close()
+
+
+def sent(answer):
+    """The head of an answer on the other side."""
+    message = encode(answer.head, answer.rows, positions=answer.positions, reducers=answer.reducers)
+    memory = bytearray(message.nbytes)
+    message.write(memoryview(memory))
+    return decode(memoryview(memory), own=True).head
+
+
+def errors(done):
+    return [
+        (failure.tag, failure.stage, failure.index, failure.element, repr(failure.error)) for failure in done.failures
+    ]
+
+
+def test_the_model_is_loaded_when_first_asked_for(ask):
+    asked = ask(Values())
+    first, second = asked(Work(ONLY)), asked(Work(ONLY))
+    assert [type(event) for event in first.head.events] == [ModelLoaded]
+    assert (list(first.rows), first.head.tags, second.head.events) == ([], [], [])
+
+
+def test_a_batch(ask):
+    answer = ask(Values())(INFER, [1, "a"])
+    assert (list(answer.rows), answer.positions, answer.head.failures) == ([2, "aa"], [0, 1], [])
+    loaded, completed = answer.head.events
+    assert isinstance(loaded, ModelLoaded)
+    assert (completed.model, completed.examples) == ("", 2)
+
+
+def test_what_the_choice_of_batch_sizes_should_learn(ask):
+    clock = FakeClock()
+    asked = ask(SlowHandler(clock, fixed=1.0, each=0.5), clock=clock)
+    assert asked(INFER, [1, 2]).head.observations == [(2, 2.0)]
+    assert asked(INFER, [1]).head.observations == [(1, 1.5)]
+
+
+def test_sizes_may_be_weights_and_have_a_clock_of_their_own(ask):
+    clock = FakeClock()
+    batching = BatchingConfig(element_size_fn=int, clock=clock.seconds)
+    asked = ask(SlowHandler(clock), batching=batching)
+    assert asked(INFER._replace(weight=11), [5, 6]).head.observations == [(11, pytest.approx(1.2))]
+
+
+def test_preprocessing_only(ask):
+    answer = ask(Values().with_preprocess_fn(int), Exception)(Work(ONLY, preprocess=True), ["3", "x", "5"])
+    assert (list(answer.rows), answer.head.tags) == ([3, 5], [0, 2])
+    assert [(failure.tag, failure.stage) for failure in answer.head.failures] == [(1, Stage.PREPROCESSING)]
+    assert [event.stage for event in answer.head.events if isinstance(event, ElementFailed)] == [Stage.PREPROCESSING]
+
+
+def test_all_of_it(ask):
+    handler = PoisonHandler(4).with_preprocess_fn(int).with_postprocess_fn(lambda result: 12 // result.inference)
+    answer = ask(handler, Exception)(INFER._replace(preprocess=True), ["1", "x", "4", "0", "3"])
+    assert (list(answer.rows), answer.positions) == ([6, 2], [0, 4])
+    assert [(tag, stage) for tag, stage, *_ in errors(answer.head)] == [
+        (1, Stage.PREPROCESSING),
+        (2, Stage.INFERENCE),
+        (3, Stage.POSTPROCESSING),
+    ]
+
+
+def test_an_element_that_is_a_batch(ask):
+    answer = ask(Values().with_no_batching())(INFER, [[1, 2, 3]])
+    assert (list(answer.rows), answer.positions) == ([2, 4, 6], [0, 0, 0])
+
+
+def test_models_by_key(ask):
+    handler = KeyedModelHandler([KeyModelMapping(["a"], Values()), KeyModelMapping(["b"], Values())])
+    asked = ask(handler)
+    assert asked(Work("a", preprocess=True)).head.events == []  # for which no model is needed
+    answer = asked(Work("b", infer=True), [("b", 1)])
+    assert list(answer.rows) == [("b", 2)]
+    assert [event.model for event in answer.head.events] == ["b", "b"]
+
+
+def test_where_it_is(ask):
+    handler = Watching().with_preprocess_fn(also).with_preprocess_fn(also).with_postprocess_fn(also)
+    answer = ask(handler)(INFER._replace(preprocess=True), [0, 1])
+    at_inference = ((7, Activity.LOADING, -1, 0), (7, Activity.INFERENCE, -1, 0))
+    assert list(answer.rows) == [(at_inference, (7, Activity.POSTPROCESSING, place, 0)) for place in (0, 1)]
+    answer = ask(handler)(Work(ONLY, preprocess=True), [0, 1])
+    assert list(answer.rows) == [
+        ((place, (7, Activity.PREPROCESSING, place, 0)), (7, Activity.PREPROCESSING, place, 1)) for place in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("injected_failure", "element"),
+    [
+        (InjectedFailure(Stage.PREPROCESSING, 0, LATE), "2"),
+        (InjectedFailure(Stage.PREPROCESSING, 1, LATE), 2),
+        (InjectedFailure(Stage.INFERENCE, 0, LATE), 4),
+        (InjectedFailure(Stage.POSTPROCESSING, 0, LATE), 8),
+        (InjectedFailure(Stage.POSTPROCESSING, 1, LATE), "8"),
+    ],
+)
+def test_a_condemned_element_fails_with_what_its_operation_would_have_been_given(ask, injected_failure, element):
+    handler = Values().with_preprocess_fn(lambda n: n * 2).with_preprocess_fn(int)
+    asked = ask(handler.with_postprocess_fn(str).with_postprocess_fn(len), Exception)
+    work = INFER._replace(preprocess=True, injected_failures={1: injected_failure})
+    answer = asked(work, ["1", "2", "30"])
+    assert (list(answer.rows), answer.positions) == ([1, 3], [0, 2])
+    assert errors(answer.head) == [(1, injected_failure.stage, injected_failure.index, element, repr(LATE))]
+
+
+def test_an_error_that_is_not_caught_with_what_was_told_before(ask):
+    answer = ask(PoisonHandler(3), KeyError)(INFER, [1, 3])
+    assert isinstance(answer.head, Raised)
+    assert repr(answer.head.caught.error) == "ValueError('poisonous examples: [3]')"
+    assert "run_inference" in "".join(answer.head.caught.lines)
+    assert [type(event) for event in answer.head.events] == [ModelLoaded, BatchFailed]
+    assert not answer.head.loading
+
+
+@pytest.mark.parametrize("exceptions", [(), Exception])
+def test_a_model_that_cannot_be_loaded(ask, exceptions):
+    asked = ask(BrokenLoadHandler(), exceptions)
+    for work in (Work(ONLY), INFER):
+        head = asked(work, [1]).head
+        assert isinstance(head, Raised)
+        assert (head.loading, repr(head.caught.error)) == (True, "OSError('the model cannot be loaded')")
+
+
+def test_environment_variables_are_set_when_the_model_is_loaded(ask, monkeypatch):
+    monkeypatch.delenv("HEADRACE_TEST", raising=False)
+    asked = ask(Values(env_vars={"HEADRACE_TEST": "1"}))
+    assert "HEADRACE_TEST" not in os.environ
+    asked(Work(ONLY))
+    assert os.environ["HEADRACE_TEST"] == "1"
+
+
+def test_arguments_reach_the_model(ask):
+    class Handler(Values):
+        def run_inference(self, batch, model, inference_args=None):
+            return [inference_args] * len(batch)
+
+    assert list(ask(Handler(), inference_args={"a": [1]})(INFER, [1]).rows) == [{"a": [1]}]
+
+
+def test_closing_lets_the_model_go(ask):
+    asked = ask(Remembering())
+    asked(Work(ONLY))
+    [model] = Remembering.models
+    assert model() is not None
+    asked.request_handler.close()
+    assert model() is None
+    asked.request_handler.close()
+
+
+def test_a_request_that_cannot_be_read(ask):
+    error = Unpicklable("a")
+    head = sent(ask(Values()).request_handler.unreadable(error))
+    assert isinstance(head, Unreadable)
+    assert (type(head.caught.error), str(head.caught.error)) == (Unpicklable, "a")
+
+
+def test_what_cannot_be_sent_becomes_a_failure(ask):
+    asked = ask(Locking(), Exception)
+    answer = asked(INFER, ["a", "lock", "b"])
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
+        sent(answer)
+    less = asked.request_handler.unsendable(answer, caught.value)
+    head = sent(less)
+    assert (list(less.rows), less.positions, head.tags) == (["a", "b"], [0, 2], [0, 2])
+    [(tag, stage, index, element, error)] = errors(head)
+    assert (tag, stage, index, element[:10]) == (1, Stage.INFERENCE, 0, "<unlocked ")
+    assert "a lock cannot leave the model's process: TypeError: cannot pickle '_thread.lock' object" in error
+    assert [type(event) for event in head.events] == [ModelLoaded, BatchCompleted, ElementFailed]
+    assert repr(head.events[-1].error) == error
+
+
+@pytest.mark.parametrize("exceptions", [(), KeyError])
+def test_what_cannot_be_sent_is_an_error_where_such_errors_are_not_caught(ask, exceptions):
+    asked = ask(Locking(), exceptions)
+    head = sent(asked.request_handler.unsendable(asked(INFER, ["a", "lock"]), TypeError("...")))
+    assert isinstance(head, Raised)
+    assert "cannot pickle '_thread.lock' object" in str(head.caught.error)
+
+
+def test_what_cannot_be_sent_beside_an_error_that_cannot_be_pickled_either(ask):
+    """The batch of three fails with it; its parts do not."""
+    asked = ask(Locking(), Exception)
+    answer = asked(INFER, ["a", "alone", "lock"])
+    head = sent(asked.request_handler.unsendable(answer, TypeError("...")))
+    assert [failure.tag for failure in head.failures] == [2]
+    [failed] = [event for event in head.events if isinstance(event, BatchFailed)]
+    assert (type(failed.error), str(failed.error)) == (Unpicklable, "together")
+
+
+def test_a_failures_element_that_cannot_be_sent_becomes_a_text(ask):
+    asked = ask(PoisonHandler("x").with_preprocess_fn(Mute), Exception)
+    answer = asked(INFER._replace(preprocess=True), [1])
+    assert isinstance(answer.head.failures[0].element, Mute)
+    [(tag, stage, _, element, error)] = errors(sent(asked.request_handler.unsendable(answer, TypeError("..."))))
+    assert (tag, stage, element, error) == (0, Stage.INFERENCE, "<Mute>", "TypeError('Mute has no equals')")
+
+
+def test_of_a_keyed_element_that_cannot_be_sent_the_key_is_kept(ask):
+    asked = ask(KeyedModelHandler(PoisonHandler("x")).with_preprocess_fn(mute), Exception)
+    answer = asked(INFER._replace(preprocess=True), [("k", 1)])
+    [(tag, _, _, element, _)] = errors(sent(asked.request_handler.unsendable(answer, TypeError("..."))))
+    assert (tag, element) == (0, ("k", "<Mute>"))
+
+
+def test_elements_that_are_batches_fail_as_such(ask):
+    asked = ask(Locking().with_no_batching(), Exception)
+    head = sent(asked.request_handler.unsendable(asked(INFER, [["lock"]]), TypeError("...")))
+    assert [failure.whole_batch for failure in head.failures] == [True]

@@ -1,0 +1,342 @@
+"""Models in a host are used as if they were here: loaded once, shared, told of, let go of."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import cloudpickle
+import numpy
+import pytest
+
+from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler
+from headrace.core.errors import HostDiedError
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, HostLost, ModelLoaded
+from headrace.core.result import Predictions, Stage
+from headrace.runtime.hosted_worker import HostedWorker
+from headrace.runtime.plan import ONLY
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.runtime.worker import Worker
+from headrace.testing import (
+    BrokenLoadHandler,
+    DoublingHandler,
+    FakeClock,
+    FaultyLoadHandler,
+    PoisonHandler,
+    SlowHandler,
+)
+
+MB = 1 << 20
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class Where(ModelHandler):
+    """Predicts the process that it runs in, beside the batch."""
+
+    def load_model(self):
+        self.made = "by load_model"
+        return os.getpid()
+
+    def run_inference(self, batch, model, inference_args=None):
+        assert (self.made, model) == ("by load_model", os.getpid())
+        return [(model, list(batch)) for _ in batch]
+
+
+class Doing(ModelHandler):
+    """Does to each example what is given, once the model is loaded in the way that is given."""
+
+    def __init__(self, what, load=lambda: None, **options):
+        super().__init__(**options)
+        self.what = what
+        self.load = load
+
+    def load_model(self):
+        return self.load()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [self.what(example) for example in batch]
+
+
+class Batches(ModelHandler):
+    """Predicts the whole batch."""
+
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [tuple(map(tuple, batch))] * len(batch)
+
+
+class Events(list):
+    """What an observer was told."""
+
+    def on_event(self, event):
+        self.append(event)
+
+    def of(self, kind):
+        return [event for event in self if isinstance(event, kind)]
+
+
+def fixed(size, **options):
+    return BatchingConfig(min_batch_size=size, max_batch_size=size, **options)
+
+
+def hosted(handler, exceptions=(), **request):
+    return catching(prepare(handler, InferenceRequest(isolate=True, **request)), exceptions)
+
+
+@pytest.fixture
+def opened():
+    """Opens workers, which are closed in the end."""
+    with ExitStack() as stack:
+
+        def open_(spec, kind=HostedWorker):
+            worker = kind(spec)
+            stack.callback(worker.close)
+            return worker
+
+        yield open_
+
+
+@pytest.fixture
+def alive():
+    def is_alive(process):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    return is_alive
+
+
+@pytest.fixture
+def where(opened):
+    return opened(hosted(Where(), batching=fixed(2)))
+
+
+def run(worker, elements, events=None):
+    """The outcomes of a bundle: values and failures."""
+    bundle = worker.bundle(Events() if events is None else events)
+    outcomes = [*itertools.chain.from_iterable(map(bundle.add, elements, itertools.count())), *bundle.finish()]
+    parts = [outcome.values if isinstance(outcome, Predictions) else [outcome] for outcome in outcomes]
+    return list(itertools.chain.from_iterable(parts))
+
+
+def test_it_is_another_process(where):
+    [(host, batch)] = run(where, [1])
+    assert host != os.getpid()
+    assert batch == [1]
+
+
+def test_what_loading_sets_on_the_handler_stays_in_the_host(where):
+    assert not hasattr(where.plan.handler, "made")
+
+
+def test_a_hosts_bundles_are_the_sessions(where):
+    first, second = where.bundle(Events()), where.bundle(Events())
+    assert not first.add(1, "a")
+    assert not second.add(2, "b")
+    [outcome] = [*first.add(3, "c"), *first.finish()]
+    assert (outcome.tags, [batch for _, batch in outcome.values]) == (["a", "c"], [[1, 3], [1, 3]])
+    [outcome] = second.finish()
+    assert (outcome.tags, outcome.values[0][1]) == (["b"], [2])
+
+
+def test_threads_share_a_host(opened):
+    spec, together = hosted(Where()), threading.Barrier(4)
+    workers = [opened(pickle.loads(cloudpickle.dumps(spec))) for _ in range(4)]
+
+    def work(worker):
+        together.wait()
+        return [host for _ in range(20) for host, _ in run(worker, range(3))]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(work, workers))
+    assert [len(hosts) for hosts in found] == [60] * 4
+    assert len(set(itertools.chain.from_iterable(found))) == 1
+
+
+def test_threads_that_open_at_once_load_once(opened):
+    spec, together, events = hosted(Where()), threading.Barrier(4), Events()
+
+    def work(_):
+        together.wait()
+        return opened(spec)
+
+    with ThreadPoolExecutor(4) as pool:
+        workers = list(pool.map(work, range(4)))
+    assert len({run(worker, [1], events)[0][0] for worker in workers}) == 1
+    assert len(events.of(ModelLoaded)) == 1
+
+
+def test_a_host_ends_with_its_last_worker(opened, alive):
+    spec = hosted(Where())
+    first, second = HostedWorker(spec), opened(spec)
+    [(host, _)] = run(first, [1])
+    first.close()
+    assert run(second, [1])[0][0] == host
+    assert alive(host)
+
+
+def test_a_host_that_lingers_is_there_for_the_same_transform_and_gone_for_another(alive):
+    spec = hosted(Where())
+    worker = HostedWorker(spec)
+    [(host, _)] = run(worker, [1])
+    worker.close(linger=True)
+    assert alive(host)
+    worker = HostedWorker(spec)
+    assert run(worker, [1])[0][0] == host
+    worker.close(linger=True)
+    Worker(prepare(DoublingHandler(), InferenceRequest())).close()
+    assert not alive(host)
+
+
+def test_after_a_bundle_that_was_given_up(where):
+    """What it left in the host is no other bundle's."""
+    given_up = where.bundle(Events())
+    for n in range(5):
+        given_up.add(n, n)
+    assert [batch for _, batch in run(where, [7, 8, 9])] == [[7, 8], [7, 8], [9]]
+
+
+def test_what_is_told_of_a_run(opened):
+    memory = Doing(len, lambda: bytearray(os.urandom(MB) * 64))
+    events, worker = Events(), opened(hosted(memory, batching=fixed(3)))
+    run(worker, ["a"] * 8, events)
+    assert [(event.model, event.examples, event.bytes > 10) for event in events.of(BatchCompleted)] == [
+        ("", 3, True),
+        ("", 3, True),
+        ("", 2, True),
+    ]
+    [loaded] = events.of(ModelLoaded)
+    assert (loaded.model, loaded.bytes) == ("", pytest.approx(64 * MB, rel=0.25))
+    assert 0 < loaded.seconds < 60
+    run(worker, ["a"], events)
+    assert len(events) == 5
+
+
+def test_what_is_told_of_failures(opened):
+    worker, events = opened(hosted(PoisonHandler(3), ValueError, batching=fixed(4))), Events()
+    run(worker, [1, 2, 3, 4], events)
+    assert [(event.model, event.examples, repr(event.error)) for event in events.of(BatchFailed)] == [
+        ("", 4, "ValueError('poisonous examples: [3]')")
+    ]
+    assert [event.stage for event in events.of(ElementFailed)] == [Stage.INFERENCE]
+    assert sum(event.examples for event in events.of(BatchCompleted)) == 3
+
+
+def test_what_is_told_before_an_error_is_raised(opened):
+    """As in this process."""
+    for kind, request in ((Worker, {}), (HostedWorker, {"isolate": True})):
+        worker, events = opened(prepare(PoisonHandler(3), InferenceRequest(**request)), kind), Events()
+        with pytest.raises(ValueError, match="poisonous") as caught:
+            run(worker, [3], events)
+        [failed] = events.of(BatchFailed)
+        assert failed.error is caught.value
+
+
+def test_an_error_shows_where_in_the_host_it_was_raised(opened):
+    worker = opened(hosted(PoisonHandler(3)))
+    with pytest.raises(ValueError, match="poisonous") as caught:
+        run(worker, [3])
+    assert "testing/faults.py" in str(caught.value.__cause__)
+
+
+def test_a_model_that_cannot_be_loaded_is_an_error_at_once():
+    with pytest.raises(OSError, match="the model cannot be loaded") as caught:
+        HostedWorker(hosted(BrokenLoadHandler(), Exception))
+    assert "load_model" in str(caught.value.__cause__)
+
+
+def test_hosts_that_loading_kills_are_told_of(opened):
+    worker, events = opened(hosted(FaultyLoadHandler(lambda: os._exit(3)), Exception)), Events()
+    [failure] = run(worker, [1], events)
+    assert isinstance(failure.error, HostDiedError)
+    assert {(event.model, event.timed_out) for event in events.of(HostLost)} == {("", False)}
+    [failed] = events.of(BatchFailed)
+    assert failed.error is failure.error
+
+
+def test_while_everything_dies_a_batch_costs_its_probes_and_no_search(opened):
+    def sometimes(example):
+        return example if example >= 0 else os._exit(3)
+
+    worker, events = opened(hosted(Doing(sometimes), Exception, batching=fixed(2))), Events()
+    assert len(run(worker, [-1] * 10, events)) == 10
+    searched = len(events.of(HostLost))
+    run(worker, [-1, -1], events)
+    assert len(events.of(HostLost)) == searched + 1 + 2  # the batch, and each of its elements alone
+    assert run(worker, [1, 2], events) == [1, 2]
+    _, good = sorted(run(worker, [-1, 3], events), key=lambda out: isinstance(out, int))
+    assert good == 3
+
+
+def test_each_element_counts_its_own_losses(opened):
+    """Of those that are given up together some have been tried alone, others in the whole batch only."""
+    worker = opened(
+        hosted(Doing(lambda example: threading.Event().wait()), Exception, batching=fixed(8), timeout_secs=0.1)
+    )
+    assert [failure.attempts for failure in run(worker, range(8), Events())] == [2] * 4 + [1] * 4
+
+
+def test_a_model_that_cannot_be_loaded_is_not_the_other_models_affair(opened):
+    """Neither where elements must be preprocessed before it is known which model they go to."""
+
+    def end():
+        os._exit(3)
+
+    models = [KeyModelMapping(["bad"], Doing(str, end)), KeyModelMapping(["good"], Doing(str))]
+    handler = KeyedModelHandler(models).with_preprocess_fn(lambda pair: (pair[0], pair[1] + 1))
+    worker, events = opened(hosted(handler, HostDiedError, batching=fixed(1))), Events()
+    elements = [("bad", 0), *(("good", n) for n in range(20)), ("bad", 1)]
+    outcomes = run(worker, elements, events)
+    assert [one for one in outcomes if not isinstance(one, Failure)] == [("good", str(n + 1)) for n in range(20)]
+    assert [failure.element for failure in outcomes if isinstance(failure, Failure)] == [("bad", 1), ("bad", 2)]
+    assert {event.model for event in events.of(HostLost)} == {"bad"}
+
+
+@pytest.mark.parametrize("limit", [{}, {"element_size_fn": len, "max_batch_weight": 5}])
+def test_batches_are_those_of_an_unhosted_run(opened, limit):
+    handler = Batches().with_preprocess_fn(lambda n: [n] * (n % 3))
+    elements, batching = list(range(700)), fixed(9, **limit)
+    here = run(opened(prepare(handler, InferenceRequest(batching=batching)), Worker), elements)
+    assert run(opened(hosted(handler, batching=batching)), elements) == here
+
+
+def test_batch_sizes_are_learnt_from_the_hosts_times(opened):
+    """By a clock of the host's own, which only the model advances."""
+
+    def sizes(kind, **request):
+        clock, events = FakeClock(), Events()
+        spec = prepare(SlowHandler(clock, fixed=1.0, each=0.1), InferenceRequest(clock=clock, **request))
+        worker = opened(spec, kind)
+        run(worker, range(4000), events)
+        assert sum(event.examples for event in events.of(BatchCompleted)) == 4000
+        return [event.examples for event in events.of(BatchCompleted)][:-1], worker.session.sizes[ONLY].target()
+
+    (here, best), (there, best_there) = sizes(Worker), sizes(HostedWorker, isolate=True)
+    assert best_there == pytest.approx(best, rel=0.3)
+    assert max(there) == pytest.approx(max(here), rel=0.3)
+    assert len(there) < 2 * len(here)
+
+
+def test_arrays_that_come_back_can_be_written_to(opened):
+    worker = opened(hosted(Doing(lambda array: array * 2), batching=fixed(4)))
+    first = run(worker, [numpy.full(5000, n) for n in range(4)])
+    for array in first:
+        numpy.add(array, 1, out=array)
+    run(worker, [numpy.full(5000, 99)] * 8)
+    assert [set(array.tolist()) for array in first] == [{1}, {3}, {5}, {7}]

@@ -1,0 +1,30 @@
+"""What ``placement="auto"`` chooses."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.runtime.placement_choice import choose
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "processes", "free", "placement"),
+    [
+        (1 * GB, 4, 8 * GB, "process"),
+        (1 * GB, 5, 8 * GB, "machine"),
+        (1 * GB, 1, 2 * GB, "process"),
+        (1 * GB + 1, 1, 2 * GB, "machine"),
+        (0, 64, 1 * GB, "process"),
+        (3 * GB, 8, 32 * GB, "machine"),
+    ],
+)
+def test_half_of_what_is_free_is_for_all_else(nbytes, processes, free, placement):
+    assert choose(nbytes, processes, free).placement == placement
+
+
+def test_the_figures_are_said():
+    assert choose(3 * GB, 8, 32 * GB).why == (
+        "3.0 GB for each of 8 processes, one for each core, of 32.0 GB that are free for models and everything else"
+    )

@@ -1,0 +1,146 @@
+"""What becomes of a shared model's load, and of what it has loaded: errors, deaths, repetitions, finalizers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from headrace import Failure, KeyedModelHandler, KeyModelMapping
+from headrace.core.events import HostLost, ModelLoaded
+from headrace.failures import load_backoff
+
+HERE = os.getpid()
+
+
+def of(kind, events):
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_what_pickles_but_does_not_unpickle_lives_in_a_host(home):
+    [(value, loader, host)], events = home.run(home.spec(home.handler(home.unreadable, large_model=True)))
+    assert value == 2
+    assert loader == host
+    assert len(home.noted("loaded")) == 2  # to be exported in vain, and to be used
+    [line] = home.logged()
+    assert "since it does not unpickle (" in line
+    assert "no number" in line
+    assert len(of(ModelLoaded, events)) == 1
+
+
+def test_what_does_not_unpickle_here_is_an_error(home):
+    here = HERE
+
+    def unpickled(*parts):
+        if os.getpid() == here:
+            raise KeyError("not here")
+        return parts
+
+    class Local:
+        def __reduce__(self):
+            return unpickled, (1,)
+
+    spec = home.spec(home.handler(lambda folder: Local(), large_model=True))
+    with pytest.raises(KeyError, match="not here") as caught:
+        home.open(spec)
+    assert home.close()
+    assert caught.value.__traceback__ is not None  # which keeps alive what its frames hold, though no share
+
+
+KINDS = {
+    "mapped": ({"large_model": True}, {}),
+    "isolated": ({"large_model": True}, {"isolate": True}),
+    "copies": ({"model_copies": 2}, {}),
+}
+each_kind = pytest.mark.parametrize(("options", "request_"), KINDS.values(), ids=KINDS.keys())
+
+
+@each_kind
+def test_a_load_that_raises_is_an_error_at_once(home, options, request_):
+    def refused(folder):
+        raise ValueError("no model today")
+
+    with pytest.raises(ValueError, match="no model today") as caught:
+        home.open(home.spec(home.handler(refused, **options), Exception, **request_))
+    assert "in refused" in str(caught.value.__cause__)
+
+
+@each_kind
+def test_a_load_that_dies_is_an_error(home, options, request_):
+    handler = home.handler(lambda folder: os._exit(7), **options)
+    with pytest.raises(Exception, match="while it was loading the model of Homely") as caught:
+        home.open(home.spec(handler, **request_))
+    assert type(caught.value).__name__ == "HostDiedError"
+
+
+def test_one_that_dies_once_is_repeated(home):
+    [(value, _, computing)], events = home.run(home.spec(home.handler(home.second_time, large_model=True)))
+    assert (value, computing) == (2, HERE)
+    assert [event.timed_out for event in of(HostLost, events)] == [False]
+    assert len(of(ModelLoaded, events)) == 1
+
+
+def test_one_by_key_that_dies_fails_its_elements_only(home):
+    mappings = [
+        KeyModelMapping(["a"], home.handler(lambda folder: os._exit(7), large_model=True)),
+        KeyModelMapping(["b"], home.handler(large_model=True)),
+    ]
+    outcomes, events = home.run(home.spec(KeyedModelHandler(mappings), Exception), [("a", 1), ("b", 1)])
+    [failure] = [one for one in outcomes if isinstance(one, Failure)]
+    assert failure.element[0] == "a"
+    assert "while it was loading" in str(failure.error)
+    assert len(of(HostLost, events)) == 2
+    assert len(of(ModelLoaded, events)) == 1
+
+
+def test_one_by_key_that_raises_is_tried_once_for_all(home, monkeypatch):
+    def refused(folder):
+        raise ValueError("no model today")
+
+    monkeypatch.setattr(load_backoff, "_SHORTEST_SECS", 60.0)
+    handler = home.handler(refused, large_model=True)
+    spec = home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)]), Exception)
+    outcomes, _ = home.run(spec, [("a", 1), ("a", 2)])
+    others, _ = home.run(replace(spec, transform="another"), [("a", 3)])
+    assert [str(failure.error) for failure in [*outcomes, *others]] == ["no model today"] * 3
+    assert len(home.noted("loaded")) == 1
+    assert home.close()
+    home.run(spec, [("a", 1)])
+    assert len(home.noted("loaded")) == 2
+
+
+def test_those_that_raise_cost_one_connection_together(home):
+    def refused(folder):
+        raise ValueError("no model today")
+
+    mappings = [KeyModelMapping([key], home.handler(refused, large_model=True)) for key in "abc"]
+    spec = home.spec(KeyedModelHandler(mappings), Exception)
+    home.run(spec, [("a", 1)])
+    before = len(os.listdir("/dev/fd"))
+    home.run(spec, [("b", 1), ("c", 1)])
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_load_that_hangs_is_ended(home):
+    def hang(folder):
+        while True:
+            os.getpid()
+
+    handler = home.handler(hang, large_model=True)
+    with pytest.raises(TimeoutError, match=r"loading the model of Homely took longer than 0\.2 s"):
+        home.open(home.spec(handler, timeout_secs=0.2))
+    outcomes, events = home.run(home.spec(handler, Exception, timeout_secs=0.2))
+    [failure] = outcomes
+    assert isinstance(failure.error, TimeoutError)
+    assert all(event.timed_out for event in of(HostLost, events))
+
+
+@each_kind
+def test_the_model_is_finalized_only_where_it_was_used(home, options, request_):
+    outcomes, _ = home.run(home.spec(home.handler(**options), **request_), range(4))
+    home.close()
+    computing = {process for _, _, process in outcomes}
+    assert computing <= set(home.noted("finalized"))
+    assert home.noted("loaded")[0] not in home.noted("finalized")
+    assert len(home.noted("finalized")) == (2 if options.get("model_copies") else 1)

@@ -1,0 +1,238 @@
+"""What is said of a handler is what a pipeline that shares its model would meet; afterwards nothing is left."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
+import time
+
+import cloudpickle
+import numpy
+import pytest
+import sklearn.linear_model
+import torch
+
+import headrace
+from headrace.core.errors import ConfigurationError, HostDiedError
+from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+from headrace.runtime import profiling
+from headrace.runtime.placement_choice import choose
+from headrace.runtime.profiling import Cost, ModelFindings, Profile, measure, profile_handler, subject
+
+MB = 10**6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _module_travels():
+    """Hosts cannot import test modules, so what is defined here is pickled by value."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(monkeypatch):
+    """A runtime directory of its own, whose path is short; its last manager removes it."""
+    directory = tempfile.mkdtemp(prefix="hr")
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
+    monkeypatch.setattr(profiling, "_ENOUGH_SECS", 0.0)
+    yield
+    deadline = time.monotonic() + 20
+    while (left := glob.glob(f"{directory}/*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    shutil.rmtree(directory, ignore_errors=True)
+    assert left == []
+
+
+class Doing(headrace.ModelHandler):
+    """Loads and predicts in the ways that are given."""
+
+    def __init__(self, load=dict, predict=list, **options):
+        super().__init__(**options)
+        self.load = load
+        self.predict = predict
+
+    def load_model(self):
+        return self.load()
+
+    def run_inference(self, batch, model, inference_args=None):
+        return self.predict(batch)
+
+
+class Linear(headrace.ModelHandler):
+    """A layer of 4 MB."""
+
+    def load_model(self):
+        return torch.nn.Linear(1000, 1000)
+
+    def run_inference(self, batch, model, inference_args=None):
+        with torch.no_grad():
+            return list(model(torch.stack(batch)))
+
+
+def look(handler, rows=None, **options):
+    return profile_handler(subject(handler), rows, **options)
+
+
+def test_a_linear_model(tmp_path):
+    model = sklearn.linear_model.LogisticRegression().fit(numpy.eye(4), [0, 1, 0, 1])
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    rows = iter(numpy.eye(4))
+    found = look(SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"), max_batch_size=100), rows, processes=7)
+    (model,) = found.models
+    assert (found.handler, found.default, found.copies, found.processes) == (
+        "SklearnModelHandlerNumpy",
+        "process",
+        1,
+        7,
+    )
+    assert (model.name, model.mapped, model.reason, model.trouble) == ("", True, "", "")
+    assert 0 < model.load_seconds < model.ready_seconds
+    assert 10 * MB < model.peak < found.memory_limit
+    assert model.attach_seconds > 0
+    assert [cost.size for cost in model.costs] == [1, 8, 64, 100]
+    assert all(cost.seconds > 0 and cost.calls >= 1 for cost in model.costs)
+    assert found.choice == choose(model.nbytes, found.cores, found.memory_available)
+
+
+def test_a_torch_module_without_rows():
+    found = look(Linear(large_model=True))
+    (model,) = found.models
+    assert found.default == "machine"
+    assert 4 * MB <= model.nbytes < 5 * MB
+    assert model.private < 2 * MB
+    assert (model.mapped, model.costs, model.trouble) == (True, (), "")
+    assert found.copy_each == model.nbytes * found.cores
+
+
+def test_a_model_that_lives_in_a_host():
+    found = look(Doing(threading.Lock, lambda batch: [os.getpid() for _ in batch], max_batch_size=8), iter([1, 2]))
+    (model,) = found.models
+    assert not model.mapped
+    assert "lock" in model.reason
+    assert (model.attach_seconds, model.first_attach_seconds, model.private) == (None, None, None)
+    assert model.nbytes > 0
+    assert [cost.size for cost in model.costs] == [1, 8]
+
+
+def test_models_by_key_one_after_the_other():
+    mappings = [headrace.KeyModelMapping(["a"], Doing()), headrace.KeyModelMapping(["b"], Doing())]
+    found = look(headrace.KeyedModelHandler(mappings, max_models_per_worker_hint=1), [("a", 1), ("c", 1), ("a", 2)])
+    assert found.routed
+    assert [(model.name, bool(model.costs)) for model in found.models] == [("a", True), ("b", False)]
+    assert "belongs to no KeyModelMapping" in found.models[1].trouble
+
+
+def test_handlers_are_given_what_a_pipeline_gives_them():
+    seen = []
+
+    def predict(batch):
+        seen.append((list(batch), os.environ["A_VARIABLE_OF_THIS_TEST"]))
+        return batch
+
+    handler = Doing(predict=predict, max_batch_size=1, env_vars={"A_VARIABLE_OF_THIS_TEST": "set"})
+    look(handler.with_preprocess_fn(lambda row: row + 1), [1, 2])
+    del os.environ["A_VARIABLE_OF_THIS_TEST"]
+    assert {(tuple(batch), value) for batch, value in seen} == {((2,), "set")}
+
+
+def fail():
+    raise OSError("no such weights")
+
+
+def die():
+    os._exit(3)
+
+
+@pytest.mark.parametrize(("load", "error", "words"), [(fail, OSError, "^no such weights$"), (die, HostDiedError, "3")])
+def test_a_model_that_does_not_load(load, error, words):
+    with pytest.raises(error, match=words):
+        look(Doing(load))
+
+
+@pytest.mark.parametrize("load", [dict, threading.Lock])
+def test_batches_that_fail_end_the_measuring_not_the_examination(load):
+    def predict(batch):
+        if len(batch) > 8:
+            raise RuntimeError("too large")
+        return list(batch)
+
+    (model,) = look(Doing(load, predict), [1]).models
+    assert [cost.size for cost in model.costs] == [1, 8]
+    assert model.trouble == "RuntimeError: too large"
+
+
+def test_rows_none_of_which_can_be_preprocessed():
+    (model,) = look(Doing().with_preprocess_fn(lambda row: row["a"]), iter([{}, {}])).models
+    assert model.costs == ()
+    assert model.trouble == "no row can be preprocessed: KeyError: 'a'"
+
+
+def test_what_cannot_be_preprocessed_is_left_out():
+    def positive(row):
+        if row < 0:
+            raise ValueError(row)
+        return row
+
+    seen = []
+    handler = Doing(predict=lambda batch: seen.extend(batch) or batch, max_batch_size=8).with_preprocess_fn(positive)
+    (model,) = look(handler, [1, -1, 2]).models
+    assert ([cost.size for cost in model.costs], model.trouble) == ([1, 8], "")
+    assert set(seen) == {1, 2}
+
+
+class Remote(Doing):
+    def create_client(self):
+        return None
+
+    def request(self, *arguments):
+        return None
+
+
+def test_whoever_calls_an_endpoint_has_no_model_here():
+    with pytest.raises(ConfigurationError, match="sends requests to an endpoint"):
+        look(Remote())
+
+
+@pytest.mark.parametrize(
+    ("one_call", "largest", "sizes"),
+    [(0.001, 4096, [1, 8, 64, 512, 4096]), (0.001, 10, [1, 8, 10]), (0.02, 4096, [1, 8, 64]), (5, 4096, [1])],
+)
+def test_batches_grow_until_one_takes_a_second(one_call, largest, sizes):
+    now, calls = [0.0], []
+
+    def run(batch):
+        calls.append(len(batch))
+        now[0] += one_call * (1 if one_call < 0.01 else len(batch))
+
+    costs = list(measure(run, lambda count: [0] * count, largest, clock=lambda: now[0]))
+    assert [cost.size for cost in costs] == sizes
+    assert sum(cost.calls for cost in costs) + 1 == len(calls)
+    assert costs[0].seconds == pytest.approx(one_call)
+
+
+def test_nothing_to_measure():
+    assert list(measure(fail, lambda count: [], 8)) == []
+
+
+@pytest.mark.parametrize(
+    ("copies", "routed", "reason", "expected"),
+    [
+        (1, False, "", 100 + 4 * 10),
+        (2, False, "", 100 + 2 * 10),
+        (1, False, "no", 100),
+        (2, False, "no", 200),
+        (1, True, "no", 100),
+    ],
+)
+def test_what_sharing_takes(copies, routed, reason, expected):
+    model = ModelFindings("", 1.0, 2.0, 300, 100, reason, private=None if reason else 10, costs=(Cost(1, 1.0, 1),))
+    choice = choose(100, 2, 1000)
+    found = Profile("H", "process", copies, 2, 2000, 1000, (model,), 4, choice, routed)
+    assert (found.copy_each, found.copy_per_machine) == (400, expected)
+    assert found.asked_choice == choose(100, 4, 1000)

@@ -1,0 +1,331 @@
+"""What the tests of model hosts share: toy request handlers that do as they are told, and a census of what a test leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from headrace.hosts import orphans
+from headrace.hosts.client import ModelHosts
+from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.host import Response
+from headrace.machine import lease
+from headrace.machine.discovery import ManagerEndpoint
+from headrace.machine.lease import Lease, LoadRequest
+from headrace.machine.manager import Manager
+from headrace.models.procfs import children, processes
+from headrace.testing import FakeClock
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot import it
+
+_OUR_MARK = orphans.new_mark().rpartition(":")[0].encode()
+
+
+@pytest.fixture(scope="module")
+def _quick_collections():
+    """What was imported is not looked at by garbage collections."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def census(request, _quick_collections, wait_until):
+    """Fails the test if it leaves a process, a descriptor, a mapping or a thread behind."""
+    cloudpickle.register_pickle_by_value(request.module)
+    before = _belongings()
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+    assert wait_until(lambda: not _left(before)) or sorted(_left(before)) == []
+
+
+def _left(before):
+    if left := _belongings() - before:
+        gc.collect()
+    return left
+
+
+def _belongings():
+    numbers = map(str, marked() + children())
+    threads = {thread.name for thread in threading.enumerate()} - {"headrace starts fork servers"}
+    maps = [
+        line.split(maxsplit=1)[0] for line in Path("/proc/self/maps").read_text().splitlines() if "headrace" in line
+    ]
+    return {"process " + number for number in numbers} | descriptors() | threads | set(maps)
+
+
+def marked():
+    """The processes that were started for a model of this process."""
+    return [process for process in processes() if b"=" + _OUR_MARK + b":" in _environment(process)]
+
+
+def _environment(process):
+    try:
+        return Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture(name="marked")
+def _marked():
+    return marked
+
+
+def descriptors():
+    """The open ones of this process, and what they are of."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(f"descriptor {name} of {os.readlink(f'/proc/self/fd/{name}')}")
+        except FileNotFoundError:  # the one that was used for listing
+            continue
+    return found
+
+
+@pytest.fixture(name="descriptors")
+def _descriptors():
+    return descriptors
+
+
+@pytest.fixture
+def ctrl_c_in(interruptible, wait_until):
+    """Presses Ctrl-C as soon as the main thread is in a function."""
+    pressers = []
+
+    def press(function):
+        assert wait_until(lambda: function.__code__ in _codes(sys._current_frames()[threading.main_thread().ident]))
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    def ctrl_c_in(function):
+        pressers.append(threading.Thread(target=press, args=[function]))
+        pressers[-1].start()
+        return pressers[-1]
+
+    yield ctrl_c_in
+    for presser in pressers:
+        presser.join()
+
+
+def _codes(frame):
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
+
+
+class Toy:
+    """A request handler that does as it is told: the head of a request is a pickled function of its rows and the request handler.
+
+    Args:
+        imports: a module that is imported wherever the request handler is unpickled.
+    """
+
+    def __init__(self, imports=None):
+        self.imports = imports
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.born_in = os.getpid()
+        if self.imports is not None:
+            self.module = __import__(self.imports)
+
+    def answer(self, head, rows, progress):
+        self.progress = progress
+        try:
+            answer = pickle.loads(head)(rows, self)
+        except Exception as error:
+            return Response(("raised", repr(error)))
+        return answer if isinstance(answer, Response) else Response("done", answer)
+
+    def unreadable(self, error):
+        return Response(("unreadable", repr(error)))
+
+    def unsendable(self, answer, error):
+        return Response(("unsendable", repr(error)))
+
+    def exports(self, work):
+        """What the work has left under that name."""
+        return getattr(self, "model", None)
+
+    def attach(self, work, value):
+        self.model = value
+
+    def close(self):
+        Path(self.farewell).touch() if hasattr(self, "farewell") else None
+
+
+class Told(ModelHosts):
+    """A model host that is told what to do."""
+
+    def __init__(self, toy, name, timeout_secs):
+        super().__init__(ForkServerClient(toy, name), name, timeout_secs)
+
+    def tell(self, work, *rows):
+        return self.submit(cloudpickle.dumps(work), list(rows))
+
+    def ask(self, work, *rows):
+        return self.result(self.tell(work, *rows))
+
+    def learn(self, work, *rows):
+        """What a function returns that is called in the host."""
+        return self.ask(lambda rows, toy: [work(rows, toy)], *rows).rows[0]
+
+
+@pytest.fixture(name="toy")
+def _toy(census):
+    """Makes the pickle of a request handler."""
+    return lambda imports=None: cloudpickle.dumps(Toy(imports))
+
+
+@pytest.fixture
+def new_host(toy):
+    """Makes model hosts, which are closed in the end."""
+    made = []
+
+    def make(timeout_secs=None, imports=None):
+        made.append(Told(toy(imports), "toy", timeout_secs))
+        return made[-1]
+
+    yield make
+    for host in made:
+        host.close()
+
+
+@pytest.fixture
+def host(new_host):
+    return new_host()
+
+
+@pytest.fixture
+def new_module(tmp_path, monkeypatch):
+    """Writes a module that can be imported here, and so in hosts; returns its name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(code, name="toy_module"):
+        (tmp_path / f"{name}.py").write_text(code)
+        return name
+
+    return write
+
+
+class Managers:
+    """Managers that are threads of this process, one after the other, for those who look for one."""
+
+    def __init__(self, directory, clock):
+        self._directory = directory
+        self._clock = clock
+        self.all = []
+        self.threads = []
+
+    def launch(self, directory, name, lock, listening):
+        endpoint = ManagerEndpoint.inherited(directory, name, os.dup(lock), os.dup(listening))
+        self.all.append(Manager(endpoint, self._clock))
+        self.threads.append(threading.Thread(target=self.all[-1].run, name="manager"))
+        self.threads[-1].start()
+
+    def models(self):
+        """The census of the last one, by the models' names."""
+        return {model["name"]: model for model in self.all[-1].census()["models"]}
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def managers(census, runtime, clock, monkeypatch):
+    managers = Managers(runtime, clock)
+    monkeypatch.setattr(lease, "_launch", managers.launch)
+    yield managers
+    for thread in managers.threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    managers.all.clear()
+
+
+@pytest.fixture
+def lease_of(toy, request):
+    """Makes shares in models, which are given back in the end; ``load`` is called with the request handler, in the loader."""
+    made = []
+
+    def make(load, key="key", **fields):
+        load_request = LoadRequest(
+            key=key,
+            name=fields.pop("name", key),
+            request_handler=toy(),
+            work=pickle.dumps(cloudpickle.dumps(lambda rows, toy: [load(toy)])),
+            environment=ProcessEnvironment.here(),
+            **{**UNDEMANDING, **fields},
+        )
+        made.append(Lease(load_request))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+UNDEMANDING = {
+    "variant": "",
+    "process": "1",
+    "copies": 1,
+    "hosted": False,
+    "timeout_secs": None,
+    "linger_secs": 0,
+    "at_least": None,
+}
+
+
+@pytest.fixture
+def run_owner(toy, tmp_path):
+    """Runs code in an owner of its own, to its end; ``Told`` and ``Toy`` are there, and ``new_host``."""
+    classes = tmp_path / "classes"
+    classes.write_bytes(cloudpickle.dumps((Told, Toy)))
+    imports = f"""
+import os, pickle, signal, subprocess, sys, threading, time
+import cloudpickle
+with open({str(classes)!r}, "rb") as file:
+    Told, Toy = pickle.load(file)
+def new_host(timeout_secs=None, imports=None):
+    return Told(cloudpickle.dumps(Toy(imports)), "toy", timeout_secs)
+"""
+
+    def run(code):
+        command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", imports + code]
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+
+    return run
+
+
+@pytest.fixture
+def no_more_files():
+    """A context in which this process can open no more files than so many."""
+
+    @contextlib.contextmanager
+    def context(spare=0):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        filling = [os.dup(0)]
+        while filling[-1] < max(map(int, os.listdir("/dev/fd")), default=0) - 1:  # up to the highest number in use
+            filling.append(os.dup(0))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (filling[-1] + 1 + spare, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for file in filling:
+                os.close(file)
+
+    return context
