@@ -1,4 +1,4 @@
-"""What the tests of model hosts share: toy request handlers that do as they are told, and a census of what a test leaves."""
+"""What the tests of model hosts share: toys that do as they are told, and a census of what a test leaves."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _codes(frame):
 
 
 class Toy:
-    """A request handler that does as it is told: the head of a request is a pickled function of its rows and the request handler.
+    """A request handler that does as it is told: a request's head is a pickled function of its rows and the toy.
 
     Args:
         imports: a module that is imported wherever the request handler is unpickled.
@@ -258,7 +258,7 @@ def managers(census, runtime, clock, monkeypatch):
 
 @pytest.fixture
 def lease_of(toy, request):
-    """Makes shares in models, which are given back in the end; ``load`` is called with the request handler, in the loader."""
+    """Makes leases of models, which are given back in the end; ``load`` is called with the toy, in the loader."""
     made = []
 
     def make(load, key="key", **fields):

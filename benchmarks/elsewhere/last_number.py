@@ -1,4 +1,4 @@
-"""A model that computes nothing, so that only the way to it and back takes time; with its handler and its request handler."""
+"""A model that computes nothing, so that only the way to it and back takes time; with all that serves it."""
 
 from __future__ import annotations
 

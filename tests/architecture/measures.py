@@ -117,7 +117,8 @@ def main() -> None:
     print(f"tests        {sum(len(path.read_text().splitlines()) for path in (ROOT / 'tests').rglob('*.py')):7,}")
     sizes = [function.lines for function in functions(trees)]
     print(
-        f"\nlines of a function: median {statistics.median(sizes):.0f}, p90 {statistics.quantiles(sizes, n=10)[-1]:.0f}, "
+        f"\nlines of a function: median {statistics.median(sizes):.0f}, "
+        f"p90 {statistics.quantiles(sizes, n=10)[-1]:.0f}, "
         f"most {max(sizes)} ({len(sizes):,} functions)"
     )
     longest = max(lines, key=lines.__getitem__)

@@ -65,12 +65,16 @@ def test_inputs(mistaken, inputs, error):
         ("{}:fails", "fails cannot be made: RuntimeError: no luck"),
         ("{}:late", "missing a required argument: 'model_uri'"),
         ("builtins:dict", "the factory made {{}}, which is no model handler"),
-        ("{}:Unpicklable", "cannot pickle 'generator' object"),
         ("{}:keyed", "KeyedModelHandler takes keys; name their column with --key."),
     ],
 )
 def test_handlers(mistaken, handler, error):
     assert error.format() in mistaken(handler=handler)
+
+
+@pytest.mark.parametrize("argument", ["--isolate", "--runner=FnApiRunner"])
+def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument):
+    assert "cannot pickle 'generator' object" in mistaken(argument, handler="{}:Unpicklable")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +169,7 @@ def test_what_is_missing(old, headrace, arguments, error):
 def test_a_pipeline_that_fails(old, headrace, handlers, output):
     result = headrace("run", "in.jsonl", "--handler", f"{handlers}:Broken", "--output", output)
     assert (result.code, result.out) == (1, "")
-    assert result.error == "the pipeline failed: OSError: no such weights: w.pkl"
+    assert result.error == "the run failed: OSError: no such weights: w.pkl"
 
 
 def test_a_file_that_fails_in_the_middle(old, headrace, handlers):

@@ -22,7 +22,7 @@ class LibraryWithoutPrctl(ctypes.CDLL):
 ctypes.CDLL = LibraryWithoutPrctl
 """,
 }
-"""Python code that takes a piece away; it runs at the start of the owner, of its fork server and of what those start."""
+"""Python code that takes a piece away; it runs at the start of the owner, its fork server and what those start."""
 
 EXPECTED = [[n, 2 * n] for n in range(24)]
 

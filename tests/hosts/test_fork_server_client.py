@@ -1,4 +1,4 @@
-"""A fork server client has hosts whenever they can be had, says why where they cannot, and does not hang on its fork server."""
+"""The client has hosts whenever they can be had, says why they cannot, and does not hang on its fork server."""
 
 from __future__ import annotations
 

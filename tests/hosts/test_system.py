@@ -25,7 +25,8 @@ def start(popen):
     """Starts Python, which is killed in the end."""
 
     def start(code):
-        code = f"import os, signal, subprocess, sys, time\nfrom headrace.hosts import system\nfrom headrace.models import procfs\n{code}"
+        modules = "from headrace.hosts import system\nfrom headrace.models import procfs"
+        code = f"import os, signal, subprocess, sys, time\n{modules}\n{code}"
         return popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
     return start

@@ -14,10 +14,12 @@ from sklearn.linear_model import LogisticRegression
 from headrace.cli.columns import choose
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.jobs.files import match
-from headrace.jobs.output import Output, PartWriter, write_manifest
+from headrace.jobs.job import Job
+from headrace.jobs.output import Output
+from headrace.jobs.parts import PartWriter, write_manifest
 from headrace.jobs.reading import peek
 from headrace.jobs.rows import Examples
-from headrace.jobs.run import Job, Run
+from headrace.jobs.run import Run
 
 
 class Picky(LogisticRegression):

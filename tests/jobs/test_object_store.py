@@ -10,9 +10,10 @@ from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTy
 
 from headrace.core.handler import ModelHandler
 from headrace.jobs.files import match
+from headrace.jobs.job import Job
 from headrace.jobs.reading import peek
 from headrace.jobs.rows import Examples
-from headrace.jobs.run import Job, Run
+from headrace.jobs.run import Run
 
 OBJECTS: dict[str, bytes] = {}
 

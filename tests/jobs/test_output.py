@@ -8,7 +8,8 @@ import pyarrow.parquet
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs.output import Output, OutputPart, PartWriter
+from headrace.jobs.output import Output
+from headrace.jobs.parts import OutputPart, PartWriter
 
 
 def test_a_part_counts_what_its_lines_are(tmp_path):

@@ -105,15 +105,15 @@ def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(o
     write(one, 0, 1)
     write(one, 2, predictions=False)
     noted("fsync", lambda descriptor: [os.readlink(f"/proc/self/fd/{descriptor}")])
-    noted("rename", lambda source, destination: [source, destination])
+    noted("replace", lambda source, destination: [source, destination])
     noted("remove", lambda path: [path])
     one.publish()
     one.clean()
     assert calls == [
         ("fsync", "bad.joined"),
         ("fsync", "good.joined"),
-        ("rename", "bad.joined", "p.dead-letters.jsonl"),
-        ("rename", "good.joined", "p.jsonl"),
+        ("replace", "bad.joined", "p.dead-letters.jsonl"),
+        ("replace", "good.joined", "p.jsonl"),
         ("fsync", tmp_path.name),
         ("remove", ".p.jsonl.headrace-lock"),
         ("remove", "job.json"),

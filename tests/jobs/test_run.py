@@ -13,10 +13,12 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
 from headrace.core.result import PredictionResult
+from headrace.jobs.beam_pipeline import take_options
 from headrace.jobs.files import match
+from headrace.jobs.job import Job
 from headrace.jobs.reading import peek
 from headrace.jobs.rows import Examples
-from headrace.jobs.run import Job, Run, describe, take_options
+from headrace.jobs.run import Run, describe
 from headrace.jobs.steps import CancelledError
 
 STARTED, GO_ON = threading.Event(), threading.Event()

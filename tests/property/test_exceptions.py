@@ -115,7 +115,8 @@ class Divides(ModelHandler):
 
 handler = Divides().with_preprocess_fn(lambda x: x + OFFSET)
 OFFSET = 40
-host = subprocess.run([sys.executable, "-c", sys.argv[1]], input=pickle_or_explain(handler, "Divides"), stdout=subprocess.PIPE)
+pickled = pickle_or_explain(handler, "Divides")
+host = subprocess.run([sys.executable, "-c", sys.argv[1]], input=pickled, stdout=subprocess.PIPE)
 refused, local, locked, lines = pickle.loads(host.stdout)
 assert type(refused) is Refused and refused.row == 42, type(refused).__mro__
 print(repr(local), local.row, isinstance(local, LookupError), type(local).__module__)

@@ -9,8 +9,7 @@ import apache_beam as beam
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Timestamp
 
-from headrace.core.errors import as_type_name
-from headrace.core.result import Stage
+from headrace.core.result import DeadLetter, Stage
 
 _FIELDS: list[tuple[str, Any]] = [
     ("stage", str),
@@ -65,21 +64,6 @@ def dead_letters_of_each(letters: Any) -> tuple[beam.PCollection, ...]:
     )
 
 
-def message(name: str, described: str, lines: list[str]) -> str:
-    """The error's own words, which of its record only the traceback holds plainly.
-
-    Args:
-        name: of the error's class.
-        described: its repr, for want of anything better.
-        lines: of its traceback.
-    """
-    beginning = f"{name}: "
-    for line in reversed(lines):
-        if line.startswith(beginning):
-            return line.removeprefix(beginning).rstrip("\n")
-    return described
-
-
 def _operations(letters: Any) -> Iterator[tuple[Stage, int, beam.PCollection]]:
     for index, failed in enumerate(letters.failed_preprocessing):
         yield Stage.PREPROCESSING, index, failed
@@ -89,18 +73,4 @@ def _operations(letters: Any) -> Iterator[tuple[Stage, int, beam.PCollection]]:
 
 
 def _row(record: Any, stage: Stage, index: int, event_time: Any = beam.DoFn.TimestampParam) -> beam.Row:
-    element, error = record
-    error_type, described, lines = error
-    name = as_type_name(error_type)
-    return beam.Row(
-        stage=stage.value,
-        index=index,
-        key=getattr(error, "key", None),  # the incumbent's records are plain tuples
-        element=element[0] if getattr(error, "wrapped", False) else element,
-        error_type=name,
-        message=message(name, described, lines),
-        traceback="".join(lines),
-        attempts=getattr(error, "attempts", 1),
-        model_id=getattr(error, "model_id", None),
-        event_time=event_time,
-    )
+    return beam.Row(**vars(DeadLetter.of(record, stage, index)), event_time=event_time)

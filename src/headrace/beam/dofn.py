@@ -13,12 +13,12 @@ from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.encodable import encodable, encodable_element
-from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.metrics import BeamSink, MetricReplay
 from headrace.beam.runner import lingers
 from headrace.core.result import Outcome, Predictions, Skipped, Stage
 from headrace.metrics.inference import InferenceMetrics
 from headrace.runtime.bundle import AnyBundle
+from headrace.runtime.heap import hold_heap, release_heap
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import ONLY

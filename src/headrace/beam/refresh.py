@@ -11,8 +11,8 @@ from apache_beam.internal import pickler
 from apache_beam.pvalue import AsSideInput
 
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output, observer_of
-from headrace.beam.heap import hold_heap, release_heap
 from headrace.beam.runner import lingers
+from headrace.runtime.heap import hold_heap, release_heap
 from headrace.runtime.refreshing_worker import RefreshedBundle, RefreshingWorker, open_refreshing_worker
 from headrace.runtime.spec import ModelUpdate, SessionSpec
 

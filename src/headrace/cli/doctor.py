@@ -136,10 +136,7 @@ def _batching(handler: Any, args: DoctorArgs) -> Any:
 def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]:
     """A handler of rows, its batching, and the rows, as ``headrace run`` has them."""
     from headrace.cli.columns import choose  # noqa: PLC0415 - only where there are rows
-    from headrace.jobs import (
-        files,
-        reading,
-    )
+    from headrace.jobs import files, reading  # noqa: PLC0415 - as above
     from headrace.jobs.rows import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above
 
     assert args.rows is not None

@@ -16,7 +16,7 @@ from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.cli.run_args import RunArgs
 
 _EXIT_CODES = (
-    "Exit codes: 0 every row is out, 1 the pipeline failed, 2 a wrong argument or input, 3 too many rows failed or a "
+    "Exit codes: 0 every row is out, 1 the run failed, 2 a wrong argument or input, 3 too many rows failed or a "
     "pipe was empty, 130 interrupted."
 )
 

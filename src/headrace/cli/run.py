@@ -49,15 +49,12 @@ def execute(args: RunArgs) -> int:
 
 
 def _prepare(args: RunArgs) -> Any:
-    from headrace.jobs import (
-        files,
-        reading,
-        run,
-    )
+    from headrace.jobs import files, reading, run  # noqa: PLC0415 - numpy and pyarrow take a while, which --help need not
+    from headrace.jobs.job import Job  # noqa: PLC0415 - as above
     from headrace.jobs.retry import match_letters, peek_letters  # noqa: PLC0415 - as above
     from headrace.jobs.rows import Examples  # noqa: PLC0415 - as above
 
-    inputs = run.take_options(args.arguments)
+    inputs = run.without_options(args.arguments)
     if not inputs:
         name = "DEAD_LETTERS" if args.retry else "INPUT"
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
@@ -78,7 +75,7 @@ def _prepare(args: RunArgs) -> Any:
     examples = Examples(columns, head.columns, key[0] if key else None)
     sizes = {"min_batch_size": args.min_batch_size, "max_batch_size": args.max_batch_size}
     return run.Run(
-        run.Job(
+        Job(
             handler=handler,
             sources=sources,
             output=args.output,
@@ -93,7 +90,7 @@ def _prepare(args: RunArgs) -> Any:
             timeout=args.timeout,
             threshold=args.threshold,
             resume=decisive(args, sources, columns=examples.columns, keep=keep, text=text) if args.resume else None,
-            runner=args.runner or run.DEFAULT_RUNNER,
+            runner=args.runner,
             options=tuple(args.arguments) if len(inputs) < len(args.arguments) else (),
         )
     )
@@ -149,7 +146,7 @@ def _why(run: Any, error: BaseException) -> str:
     from headrace.jobs.publishing import PublishError  # noqa: PLC0415 - as above
     from headrace.jobs.run import describe  # noqa: PLC0415 - as above
 
-    said = str(error) if isinstance(error, PublishError) else f"the pipeline failed: {describe(error)}"
+    said = str(error) if isinstance(error, PublishError) else f"the run failed: {describe(error)}"
     return f"{said}{_kept(run)}"
 
 

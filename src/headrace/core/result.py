@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from headrace.core.errors import as_type_name
+
 
 class PredictionResult(NamedTuple):
     """One example with what the model said about it."""
@@ -162,6 +164,48 @@ class Failure:
             wrapped=in_batch,
         )
         return ([self.element] if in_batch else self.element), error_record
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """All that is known of a failure, in plain values; the field's meanings are those of ``beam.DeadLetterRows``."""
+
+    stage: str
+    index: int
+    key: Any
+    element: Any
+    error_type: str
+    message: str
+    traceback: str
+    attempts: int
+    model_id: str | None
+
+    @classmethod
+    def of(cls, record: tuple[Any, Any], stage: Stage, index: int) -> DeadLetter:
+        """Reads a ``Failure.record``, or one of Beam's, which are plain tuples."""
+        element, error = record
+        error_type, described, lines = error
+        name = as_type_name(error_type)
+        return cls(
+            stage=stage.value,
+            index=index,
+            key=getattr(error, "key", None),
+            element=element[0] if getattr(error, "wrapped", False) else element,
+            error_type=name,
+            message=_message(name, described, lines),
+            traceback="".join(lines),
+            attempts=getattr(error, "attempts", 1),
+            model_id=getattr(error, "model_id", None),
+        )
+
+
+def _message(name: str, described: str, lines: list[str]) -> str:
+    """The error's own words, which of its record only the traceback holds plainly; else its repr."""
+    beginning = f"{name}: "
+    for line in reversed(lines):
+        if line.startswith(beginning):
+            return line.removeprefix(beginning).rstrip("\n")
+    return described
 
 
 def _repr(error: BaseException) -> str:

@@ -121,7 +121,7 @@ class ForkServer:
         self._upbringing = upbringing
         self._request_handler: Any = None
         self._unattached: tuple[PreloadRequest, int] | None = None
-        """A model, and its file, that hosts must map themselves, since they import the request handler's modules themselves."""
+        """A model, and its file, that hosts must map themselves, since they import the modules themselves."""
         self._has_model = False
         self._hosts: dict[int, int | None] = {}
         """With how many processes the kernel had killed for want of memory when each was born."""

@@ -298,7 +298,7 @@ class ForkServerClient:
         return fork_server.close()
 
     def _new_fork_server(self, *, again: bool = True) -> ForkServerProcess:
-        """A fork server that is ready; one that dies as it imports may have been killed by an outsider, so ``again``."""
+        """A fork server that is ready. One that dies as it imports may have been killed by an outsider: ``again``."""
         try:
             environment = self._environment or ProcessEnvironment.here()
             self._starting = fork_server = ForkServerProcess(

@@ -10,12 +10,12 @@ from typing import Any, BinaryIO
 
 import pyarrow
 import pyarrow.ipc
-from apache_beam.io.filesystems import FileSystems
 
+from headrace.jobs import storage
 from headrace.jobs.block_output import answered
 from headrace.jobs.blocks import Block
 from headrace.jobs.durable import DurableParts, DurableWriter, runs_of
-from headrace.jobs.output import BLOCKS, OutputPart, create
+from headrace.jobs.parts import BLOCKS, OutputPart
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
@@ -58,7 +58,7 @@ class BlockPartWriter:
     """
 
     def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
-        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}{BLOCKS}"))
+        self._path = storage.join(folder, f"{uuid.uuid4().hex}{BLOCKS}")
         self._keep = keep
         self._file: BinaryIO | None = None
         self._stream = _Stream()
@@ -84,7 +84,7 @@ class BlockPartWriter:
 
     def _flush(self) -> None:
         if self._file is None:
-            self._file = create(self._path)
+            self._file = storage.create(self._path)
         self._stream.write(self._file)
 
 
@@ -127,7 +127,7 @@ class DurableBlockPartWriter(DurableWriter):
 def read_parts(paths: Iterable[str]) -> Iterator[Any]:
     """The rows of parts as tables, in the order in which they were written."""
     for path in paths:
-        with FileSystems.open(path) if "://" in path else pyarrow.OSFile(path) as file:
+        with storage.open_file(path) if storage.is_remote(path) else pyarrow.OSFile(path) as file:
             while True:
                 try:
                     reader = pyarrow.ipc.open_stream(file)

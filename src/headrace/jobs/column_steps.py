@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.jobs.block_parts import BlockPartWriter, DurableBlockPartWriter
 from headrace.jobs.block_reading import has_blocks, paced, read_blocks
 from headrace.jobs.blocks import Block, batching_over_blocks, over_blocks
 from headrace.jobs.files import Source
+from headrace.jobs.job import Job
 from headrace.jobs.json_lines import NoJsonError
-from headrace.jobs.output import Output
 from headrace.jobs.resume import load_done
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.rows import fields_of
-from headrace.jobs.steps import Read, RunSteps, WithLetters, WriteLetters, WriteSkipped, unwritten
-
-if TYPE_CHECKING:
-    from headrace.jobs.run import Job
+from headrace.jobs.steps import DeadLetterWriter, RowReader, RunSteps, SkippedWriter, WriterWithLetters, unwritten
 
 
-def in_columns(job: Job, output: Output, names: tuple[str, ...]) -> RunSteps | None:
-    """The steps, for a handler that ``takes_columns``; None where the columns ``names`` are not of numbers."""
+def in_columns(job: Job, folder: str, names: tuple[str, ...]) -> RunSteps | None:
+    """The steps, for a handler that ``takes_columns``; None where the columns ``names`` are not of numbers.
+
+    Args:
+        job: says what is to be done.
+        folder: for parts.
+        names: of the model's columns.
+    """
     if not has_blocks(job.sources, job.numbers, names):
         return None
     resume = job.resume is not None
     return RunSteps(
-        ReadBlocks(job.numbers, output.folder, names, resume=resume),
+        BlockReader(job.numbers, folder, names, resume=resume),
         over_blocks(job.handler, job.examples, job.reserved),
         batching_over_blocks(job.handler, job.batch_sizes),
-        WriteBlocks(output.folder, job.keep, resume=resume),
-        WriteBlockLetters(output.folder, resume=resume),
-        WriteSkipped(output.folder, resume=resume),  # of which there are none: rows of columns cannot be skipped
+        BlockWriter(folder, job.keep, resume=resume),
+        BlockDeadLetterWriter(folder, resume=resume),
+        SkippedWriter(folder, resume=resume),  # of which there are none: rows of columns cannot be skipped
     )
 
 
-class ReadBlocks(Read):
+class BlockReader(RowReader):
     """Files to blocks of rows."""
 
     def __init__(self, numbers: Mapping[str, type], folder: str, names: tuple[str, ...], *, resume: bool) -> None:
@@ -49,16 +52,14 @@ class ReadBlocks(Read):
         return paced(read_blocks(source, index, self.numbers, self._names, load_done(self._folder)))
 
 
-class WriteBlocks(WithLetters):
+class BlockWriter(WriterWithLetters):
     """Writes blocks with their predictions."""
 
-    def start_bundle(self) -> None:
-        """Begins the parts."""
-        super().start_bundle()
+    def _new_part(self) -> Any:
         writer = DurableBlockPartWriter if self._resume else BlockPartWriter
-        self._part = writer(self._folder, self._keep)
+        return writer(self._folder, self._keep)
 
-    def process(self, result: Any) -> None:
+    def write(self, result: Any) -> None:
         """Writes rows."""
         self._write(result.example, result.inference, result.model_id)
 
@@ -77,10 +78,10 @@ class WriteBlocks(WithLetters):
             self._letters.write_row(block.rows()[0], unwritten(error, model_id), block.place)
 
 
-class WriteBlockLetters(WriteLetters):
+class BlockDeadLetterWriter(DeadLetterWriter):
     """Writes dead letters of blocks, which fail as wholes where no search for the bad rows is made."""
 
-    def process(self, letter: Any) -> None:
+    def write(self, letter: Any) -> None:
         """Writes a line for each row."""
         for place, row in enumerate(letter.element.rows(), self.place(letter.element)):
             self.write_row(row, letter, place)

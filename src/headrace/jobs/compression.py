@@ -9,8 +9,17 @@ import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, NamedTuple
 
-from apache_beam.io.filesystem import CompressionTypes
+from headrace.jobs import storage
 
+_SUFFIXES = {
+    ".gz": "gzip",
+    ".bz2": "bzip2",
+    ".xz": "lzma",
+    ".lzma": "lzma",
+    ".deflate": "deflate",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+}
 _CHUNK_BYTES = 1 << 16
 _PADDING = 4
 """Behind a stream of xz may be zeros, so many or a multiple of them."""
@@ -34,25 +43,39 @@ def _zstd() -> Any:
 
 
 _KINDS = {
-    CompressionTypes.BZIP2: _Kind(bz2.BZ2Decompressor, is_limited=True),
-    CompressionTypes.LZMA: _Kind(lzma.LZMADecompressor, is_limited=True, is_padded=True),
-    CompressionTypes.DEFLATE: _Kind(zlib.decompressobj),
-    CompressionTypes.ZSTD: _Kind(_zstd),
+    "bzip2": _Kind(bz2.BZ2Decompressor, is_limited=True),
+    "lzma": _Kind(lzma.LZMADecompressor, is_limited=True, is_padded=True),
+    "deflate": _Kind(zlib.decompressobj),
+    "zstd": _Kind(_zstd),
 }
 _FILES: dict[str, Callable[[Any], Any]] = {
-    CompressionTypes.GZIP: gzip.open,
-    CompressionTypes.BZIP2: bz2.open,
-    CompressionTypes.LZMA: lzma.open,
+    "gzip": gzip.open,
+    "bzip2": bz2.open,
+    "lzma": lzma.open,
 }
 """Python's own files, which can be read from the end. Of them gzip's alone say what follows the last stream."""
 
 
-def decompressed(file: Any, compression: str, *, seekable: bool) -> BinaryIO:
+def compression_of(path: str) -> str | None:
+    """How a file is compressed, as its extension says: gzip, bzip2, lzma, deflate, zstd; None: it is not."""
+    return next((kind for suffix, kind in _SUFFIXES.items() if path.lower().endswith(suffix)), None)
+
+
+def create_compressed(path: str) -> BinaryIO:
+    """Opens a file for writing; what is written is compressed as its extension says."""
+    kind = compression_of(path)
+    if kind is None:
+        return storage.create(path)
+    writer: BinaryIO = _Compressed(storage.create(path), kind)  # type: ignore[assignment]
+    return writer
+
+
+def decompressed(file: Any, compression: str | None, *, seekable: bool) -> BinaryIO:
     """An open file, uncompressed.
 
     Args:
         file: open for reading.
-        compression: as Beam calls it.
+        compression: see ``compression_of``.
         seekable: for a reader that begins at the end, which finds out itself what is missing there.
     """
     if compression in _FILES and (seekable or compression not in _KINDS):
@@ -123,3 +146,51 @@ def _something_else(what: Any) -> OSError:
         f"behind the end of what is compressed comes something else ({what}); cut it off, or, if it is a file of its "
         "own, name both files"
     )
+
+
+class _Compressed:
+    """A file that compresses what is written into it, and whose end is the end of the stream.
+
+    Args:
+        file: open for writing; closed with this one.
+        kind: see ``compression_of``.
+    """
+
+    def __init__(self, file: BinaryIO, kind: str) -> None:
+        self._file = file
+        self._gzip = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if kind == "gzip" else None
+        self._stream: Any = None if self._gzip is not None else _compressor(kind)
+
+    def write(self, content: Any) -> int:
+        """Takes bytes."""
+        if self._gzip is not None:
+            return self._gzip.write(content)
+        self._file.write(self._stream.compress(content))
+        return len(content)
+
+    def close(self) -> None:
+        """Ends the stream and closes the file; again, does nothing."""
+        if self._file.closed:
+            return
+        try:
+            if self._gzip is not None:
+                self._gzip.close()
+            else:
+                self._file.write(self._stream.flush())
+        finally:
+            self._file.close()
+
+    def __enter__(self) -> _Compressed:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def _compressor(kind: str) -> Any:
+    if kind == "zstd":
+        import zstandard  # noqa: PLC0415 - only where there is such a file
+
+        return zstandard.ZstdCompressor().compressobj()
+    make: dict[str, Any] = {"bzip2": bz2.BZ2Compressor, "lzma": lzma.LZMACompressor, "deflate": zlib.compressobj}
+    return make[kind]()

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy
 
 from headrace.jobs.json_lines import as_line
-from headrace.jobs.output import BLOCKS, KINDS, OutputPart
+from headrace.jobs.parts import BLOCKS, KINDS, OutputPart
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
 

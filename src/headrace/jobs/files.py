@@ -7,12 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple
 
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-
 from headrace.core.errors import ConfigurationError
-from headrace.jobs import pipes
-from headrace.jobs.compression import decompressed
+from headrace.jobs import pipes, storage
+from headrace.jobs.compression import compression_of, decompressed
 
 _FORMATS = {
     ".jsonl": "jsonl",
@@ -85,13 +82,13 @@ def stamp(path: str) -> tuple[int, float]:
     Raises:
         OSError: there is no such file.
     """
-    if "://" not in path:
+    if not storage.is_remote(path):
         status = os.stat(path)
         return status.st_size, status.st_mtime
-    found = FileSystems.match([path])[0].metadata_list
+    found = storage.match(path)
     if not found:
         raise FileNotFoundError(path)
-    return found[0].size_in_bytes, found[0].last_updated_in_seconds
+    return found[0].size, found[0].changed
 
 
 def output_format(path: str, option: str = "--output") -> str:
@@ -109,9 +106,9 @@ def output_format(path: str, option: str = "--output") -> str:
 
 def dead_letters_path(output: str) -> str:
     """Where the dead letters of an output go: beside it."""
-    folder, name = FileSystems.split(output)
+    folder, name = storage.split(output)
     stem = name[: len(name) - len("".join(_extensions(name)))]
-    return str(FileSystems.join(folder, f"{stem}.dead-letters.jsonl"))
+    return storage.join(folder, f"{stem}.dead-letters.jsonl")
 
 
 def failed_path(dead_letters: str) -> str:
@@ -127,8 +124,8 @@ def _matching(pattern: str) -> list[str]:
     if os.path.exists(path):  # also a file whose name looks like a glob
         return _expected([path])
     try:
-        found = sorted(metadata.path for metadata in FileSystems.match([path])[0].metadata_list)
-    except (BeamIOError, ValueError) as error:
+        found = [file.path for file in storage.match(path)]
+    except OSError as error:
         raise ConfigurationError(f"cannot look for {pattern}: {error}") from error
     if not found:
         is_glob = any(character in pattern for character in "*?[")
@@ -146,7 +143,7 @@ def _expected(paths: list[str]) -> list[str]:
 def _extensions(path: str) -> list[str]:
     """The extensions that mean something: of the format, and of the compression."""
     stem, last = os.path.splitext(path)
-    if CompressionTypes.detect_compression_type(path) == CompressionTypes.UNCOMPRESSED:
+    if compression_of(path) is None:
         return [last.lower()] if last else []
     return [os.path.splitext(stem)[1].lower(), last.lower()]
 
@@ -167,10 +164,10 @@ def open_source(source: Source) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be opened.
     """
-    compression, seekable = CompressionTypes.detect_compression_type(source.path), source.format == "parquet"
+    compression, seekable = compression_of(source.path), source.format == "parquet"
     if pipes.is_pipe(source.path):
         with pipes.opened(source.path) as pipe:
             yield decompressed(pipe, compression, seekable=seekable)
         return
-    with FileSystems.open(source.path, compression_type=CompressionTypes.UNCOMPRESSED) as file:
+    with storage.open_file(source.path) as file:
         yield decompressed(file, compression, seekable=seekable)

@@ -8,86 +8,21 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO, NamedTuple
-
-from apache_beam.io.filesystem import BeamIOError, CompressionTypes
-from apache_beam.io.filesystems import FileSystems
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from headrace.core.errors import ConfigurationError
+from headrace.jobs import storage
+from headrace.jobs.compression import compression_of, create_compressed
 from headrace.jobs.files import absolute, dead_letters_path, failed_path, location, output_format
-from headrace.jobs.json_lines import as_line
-from headrace.jobs.messages import Messages
+from headrace.jobs.parts import BLOCKS, OutputPart, read_manifest
 from headrace.jobs.publishing import Move, PublishError, earlier_of, put_in_place
 from headrace.jobs.text import lines
 
 _LOG = logging.getLogger(__name__)
 
-BLOCKS = ".arrows"
-"""How the names of parts end whose rows are in columns; see ``headrace.jobs.block_parts``."""
-
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 10_000
-
-KINDS = {True: "predictions", False: "letters", None: "skipped"}
-"""How the names of other parts end, by what they hold; see ``Part``."""
-
-
-class OutputPart(NamedTuple):
-    """A finished part of the output, written by one bundle."""
-
-    predictions: bool | None
-    """Whether it holds predictions, or else dead letters; None: only counts rows that were skipped."""
-    path: str
-    counts: dict[str, int]
-    """How many lines, by what they are: the error type of dead letters."""
-    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, which nothing changes
-    """Of dead letters, how many have which message; of the most frequent ones."""
-
-
-class PartWriter:
-    """Writes lines into one part, a file that is made for the first of them.
-
-    Args:
-        folder: for parts.
-        predictions: as of a ``Part``.
-    """
-
-    def __init__(self, folder: str, *, predictions: bool | None) -> None:
-        self._path = str(FileSystems.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}"))
-        self._predictions = predictions
-        self._counts: dict[str, int] = {}
-        self._messages = Messages()
-        self._file: BinaryIO | None = None
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
-
-    def write(self, record: Mapping[str, Any], what: str, place: int = 0) -> None:
-        """Writes a line; ``what`` it is counted as. Its place in the input is of no use here."""
-        line = as_line(record)
-        self._waiting.append(line)
-        self._waiting_bytes += len(line)
-        self._counts[what] = self._counts.get(what, 0) + 1
-        if self._predictions is False:
-            self._messages.add(what, str(record.get("message", "")))
-        if self._waiting_bytes > _CHUNK_BYTES:
-            self._flush()
-
-    def finish(self) -> OutputPart | None:
-        """Closes the part; None where nothing was written."""
-        if self._waiting:
-            self._flush()
-        if self._file is None:
-            return None
-        self._file.close()
-        return OutputPart(self._predictions, self._path, self._counts, self._messages.most_frequent())
-
-    def _flush(self) -> None:
-        """Many lines at once: a write of few bytes costs more than the making of its line."""
-        if self._file is None:
-            self._file = create(self._path)
-        self._file.write(b"".join(self._waiting))
-        self._waiting, self._waiting_bytes = [], 0
 
 
 class Output:
@@ -119,12 +54,12 @@ class Output:
         self.letters_format = output_format(self.dead_letters, "--dead-letters")
         self._refuse_one_place()
         name = name or uuid.uuid4().hex[:12]
-        folder, output_name = FileSystems.split(self.path)
-        self.folder = str(FileSystems.join(folder, f".{output_name}.headrace-{name}"))
+        folder, output_name = storage.split(self.path)
+        self.folder = storage.join(folder, f".{output_name}.headrace-{name}")
         """For parts, beside the output, so that a finished file only has to be renamed."""
-        letters_folder, letters_name = FileSystems.split(self.dead_letters)
+        letters_folder, letters_name = storage.split(self.dead_letters)
         self._letters_are_elsewhere = letters_folder != folder
-        self._letters_scratch = str(FileSystems.join(letters_folder, f".headrace-{name}.{letters_name}"))
+        self._letters_scratch = storage.join(letters_folder, f".headrace-{name}.{letters_name}")
         """Beside the dead letters, where those are not beside the predictions."""
         self.published = False
         """Whether the files are in their places."""
@@ -147,7 +82,7 @@ class Output:
     @property
     def manifest(self) -> str:
         """The file that lists the parts of the bundles that succeeded."""
-        return str(FileSystems.join(self.folder, "manifest.json"))
+        return storage.join(self.folder, "manifest.json")
 
     def prepare(self) -> None:
         """Makes the folder for parts.
@@ -204,12 +139,8 @@ class Output:
 
     def _remove(self) -> None:
         try:
-            if "://" in self.folder:  # where folders may be no more than a part of names
-                found = FileSystems.match([str(FileSystems.join(self.folder, "*"))])[0].metadata_list
-                FileSystems.delete([file.path for file in found])
-            if FileSystems.exists(self.folder):
-                FileSystems.delete([self.folder])
-        except BeamIOError:  # what is not there any more, since somebody else removes it at the same time
+            storage.delete_folder(self.folder)
+        except FileNotFoundError:  # somebody else removes it at the same time
             pass
         except Exception as error:  # the files are where they should be, or stay as they were
             _LOG.warning("cannot remove %s: %s", self.folder, error)
@@ -220,25 +151,24 @@ class Output:
             return
         for path in (self._letters_scratch, earlier_of(self._letters_scratch)):
             try:
-                if FileSystems.exists(path):
-                    FileSystems.delete([path])
+                if storage.exists(path):
+                    storage.delete(path)
             except Exception as error:
                 _LOG.warning("cannot remove %s: %s", path, error)
 
     def _make_folder(self) -> None:
-        FileSystems.mkdirs(self.folder)
+        storage.make_folder(self.folder)
 
     def _parts(self, check: Callable[[], None]) -> list[OutputPart]:
-        with FileSystems.open(self.manifest) as file:
-            return [OutputPart(*json.loads(part)) for part in json.load(file)]
+        return read_manifest(self.manifest)
 
     def _prepare_letters(self) -> None:
         """Finds out now whether the dead letters can be written where they should be."""
-        folder = FileSystems.split(self.dead_letters)[0]
+        folder = storage.split(self.dead_letters)[0]
         try:
             if "://" not in folder:
                 os.makedirs(folder, exist_ok=True)
-            create(self._letters_scratch).close()
+            storage.create(self._letters_scratch).close()
         except OSError as error:
             raise ConfigurationError(f"cannot write {self.dead_letters}: {error}") from error
 
@@ -278,30 +208,17 @@ class Output:
 
     def _scratch(self, path: str) -> str:
         """Where a finished file waits; its name is none that something else there has, as ``manifest.json``."""
-        return str(FileSystems.join(self.folder, f"joined-{FileSystems.split(path)[1]}"))
-
-
-def write_manifest(path: str, parts: list[str]) -> None:
-    """Lists the parts that make up the output, each as JSON."""
-    with create(path) as file:
-        file.write(json.dumps(parts).encode())
-
-
-def create(path: str, compression: str = CompressionTypes.UNCOMPRESSED) -> BinaryIO:
-    """Opens a file of any filesystem for writing."""
-    file: BinaryIO = FileSystems.create(path, compression_type=compression)
-    return file
+        return storage.join(self.folder, f"joined-{storage.split(path)[1]}")
 
 
 def _joined(path: str, parts: list[str], check: Callable[[], None], *, copy: bool = False) -> str:
     """One file of the parts; a single part is that file already, unless a copy is asked for."""
-    compression = CompressionTypes.detect_compression_type(path)
-    if len(parts) == 1 and compression == CompressionTypes.UNCOMPRESSED and not copy:
+    if len(parts) == 1 and compression_of(path) is None and not copy:
         return parts[0]
-    with create(path, compression) as file:
+    with create_compressed(path) as file:
         for part in parts:
             check()
-            with FileSystems.open(part) as source:
+            with storage.open_file(part) as source:
                 shutil.copyfileobj(source, file, _CHUNK_BYTES)
     return path
 
@@ -310,8 +227,7 @@ def _joined_tables(path: str, file_format: str, tables: Callable[[], Iterable[An
     """One file of rows in columns."""
     from headrace.jobs.block_output import lines_of, write_parquet  # noqa: PLC0415 - as for Parquet
 
-    compression = CompressionTypes.UNCOMPRESSED if file_format == "parquet" else None
-    with create(path, compression or CompressionTypes.detect_compression_type(path)) as file:
+    with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
         if file_format == "parquet":
             write_parquet(file, tables, check)
             return path
@@ -336,7 +252,7 @@ def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *
     for rows in _chunks(parts) if not letters else ():
         check()
         columns.see(rows)
-    with create(path) as file:
+    with storage.create(path) as file:
         write_table(file, letter_types() if letters else columns.types, _chunks(parts), check)
     return path
 
@@ -345,7 +261,7 @@ def _chunks(parts: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
     """The parts' rows, not more at a time than memory takes lightly."""
     for part in parts:
         rows, size = [], 0
-        with FileSystems.open(part) as file:
+        with storage.open_file(part) as file:
             for line in lines(file):
                 rows.append(json.loads(line))
                 size += len(line)

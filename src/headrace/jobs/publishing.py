@@ -13,10 +13,10 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
+from headrace.jobs import storage
+from headrace.jobs.storage import is_remote
 
 _CHUNK_BYTES = 1 << 20
 
@@ -65,7 +65,7 @@ def _put_in_place(moves: Sequence[Move]) -> None:
     moved: list[Move] = []
     try:
         for move in moves:
-            if not _is_remote(move.source):
+            if not is_remote(move.source):
                 _sync_file(move.source)
         for move in moves:
             begun.append(move)
@@ -78,7 +78,7 @@ def _put_in_place(moves: Sequence[Move]) -> None:
             _take_back(move, has_moved=move in moved)
         raise PublishError(f"{_in_words(error)} {_how_to_finish(moves)}") from error
     try:
-        for folder in dict.fromkeys(os.path.dirname(move.destination) for move in moves if not _is_remote(move.source)):
+        for folder in dict.fromkeys(os.path.dirname(move.destination) for move in moves if not is_remote(move.source)):
             sync_folder(folder)
     except OSError as error:
         places = " and ".join(move.destination for move in moves)
@@ -90,7 +90,7 @@ def _alone_at(path: str) -> Iterator[None]:
     """Holds a lock of a local path, if its file system has locks; who had it last removes its file."""
     folder, name = os.path.split(path)
     lock = os.path.join(folder, f".{name}.headrace-lock")
-    descriptor = None if _is_remote(path) else _locked(lock)
+    descriptor = None if is_remote(path) else _locked(lock)
     try:
         yield
     finally:
@@ -134,15 +134,11 @@ def _sync_file(path: str) -> None:
         os.fsync(file.fileno())
 
 
-def _is_remote(path: str) -> bool:
-    return "://" in path
-
-
 def _keep_earlier(move: Move) -> None:
     """Keeps what is in a file's place under another name, for the case that a later move fails."""
-    if not FileSystems.exists(move.destination):
+    if not storage.exists(move.destination):
         return
-    if not _is_remote(move.destination):
+    if not is_remote(move.destination):
         _discard([move.earlier])
         try:
             os.link(move.destination, move.earlier)
@@ -150,30 +146,30 @@ def _keep_earlier(move: Move) -> None:
             shutil.copy2(move.destination, move.earlier)
         return
     try:
-        FileSystems.copy([move.destination], [move.earlier])
+        storage.copy(move.destination, move.earlier)
     except Exception:  # a file system that cannot copy: what is whole under another name is not deleted either
         _discard([move.earlier])
-        FileSystems.rename([move.destination], [move.earlier])
+        storage.rename(move.destination, move.earlier)
 
 
 def _replace(move: Move) -> None:
     """Moves one file; what was in its place stays, there or as ``earlier``, unless the new one has arrived."""
-    size = _size(move.source)
+    size = storage.size(move.source)
     try:
-        FileSystems.rename([move.source], [move.destination])
+        storage.rename(move.source, move.destination)
     except Exception:
         if _has_arrived(move, size):
             return
-        if not _is_remote(move.destination) or not FileSystems.exists(move.destination):
+        if not is_remote(move.destination) or not storage.exists(move.destination):
             raise
     else:
         return
-    if FileSystems.exists(move.earlier):
-        FileSystems.delete([move.destination])  # of which there is a copy
+    if storage.exists(move.earlier):
+        storage.delete(move.destination)  # of which there is a copy
     else:
-        FileSystems.rename([move.destination], [move.earlier])
+        storage.rename(move.destination, move.earlier)
     try:
-        FileSystems.rename([move.source], [move.destination])
+        storage.rename(move.source, move.destination)
     except Exception:
         if not _has_arrived(move, size):
             raise
@@ -182,45 +178,33 @@ def _replace(move: Move) -> None:
 def _take_back(move: Move, *, has_moved: bool) -> None:
     """The finished file is where it was, and in its place is the earlier one, or none; as far as possible."""
     with suppress(Exception):
-        if not FileSystems.exists(move.source):
-            FileSystems.rename([move.destination], [move.source])
-        elif has_moved and FileSystems.exists(move.destination) and _are_equal(move.source, move.destination):
-            FileSystems.delete([move.destination])
-        if FileSystems.exists(move.earlier) and not FileSystems.exists(move.destination):
-            FileSystems.rename([move.earlier], [move.destination])
+        if not storage.exists(move.source):
+            storage.rename(move.destination, move.source)
+        elif has_moved and storage.exists(move.destination) and _are_equal(move.source, move.destination):
+            storage.delete(move.destination)
+        if storage.exists(move.earlier) and not storage.exists(move.destination):
+            storage.rename(move.earlier, move.destination)
 
 
 def _has_arrived(move: Move, size: int | None) -> bool:
     """Whether a move that raised has been made: the whole file is in its place, whatever went wrong after that."""
-    if size is None or not FileSystems.exists(move.destination) or _size(move.destination) != size:
+    if size is None or not storage.exists(move.destination) or storage.size(move.destination) != size:
         return False
-    return not FileSystems.exists(move.source) or _are_equal(move.source, move.destination)
+    return not storage.exists(move.source) or _are_equal(move.source, move.destination)
 
 
 def _are_equal(one: str, other: str) -> bool:
-    with _opened(one) as first, _opened(other) as second:
+    with storage.open_file(one) as first, storage.open_file(other) as second:
         while chunk := first.read(_CHUNK_BYTES):
             if second.read(len(chunk)) != chunk:
                 return False
         return not second.read(1)
 
 
-def _opened(path: str) -> BinaryIO:
-    file: BinaryIO = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-    return file
-
-
-def _size(path: str) -> int | None:
-    """In bytes; None where the file system does not say."""
-    with suppress(Exception):
-        return int(FileSystems.get_filesystem(path).size(path))
-    return None
-
-
 def _discard(paths: Iterable[str]) -> None:
     for path in paths:
-        if FileSystems.exists(path):
-            FileSystems.delete([path])
+        if storage.exists(path):
+            storage.delete(path)
 
 
 def _in_words(error: Exception) -> str:
@@ -238,12 +222,12 @@ def _how_to_finish(moves: Sequence[Move]) -> str:
 
 def _exists(path: str) -> bool:
     with suppress(Exception):
-        return bool(FileSystems.exists(path))
+        return storage.exists(path)
     return False
 
 
 def _may_exist(path: str) -> bool:
     try:
-        return bool(FileSystems.exists(path))
+        return storage.exists(path)
     except Exception:  # the file system is out of reach; nothing says that the file has moved
         return True

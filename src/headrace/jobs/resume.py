@@ -15,7 +15,8 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs.durable import DurableParts
 from headrace.jobs.files import absolute, location
 from headrace.jobs.messages import Messages
-from headrace.jobs.output import KINDS, Output, OutputPart
+from headrace.jobs.output import Output
+from headrace.jobs.parts import KINDS, OutputPart
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import apache_beam as beam
-from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
-from apache_beam.utils.windowed_value import WindowedValue
-
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import as_type_name
-from headrace.core.result import Caught
+from headrace.core.result import Caught, DeadLetter
 from headrace.failures.device import device_loss
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
 from headrace.jobs.json_lines import NoJsonError
-from headrace.jobs.output import PartWriter
+from headrace.jobs.parts import OutputPart, PartWriter
 from headrace.jobs.pipes import as_name
 from headrace.jobs.reading import read_rows
 from headrace.jobs.resume import load_done
@@ -41,22 +35,20 @@ def refuse_if_cancelled(folder: str) -> None:
 
 
 class RunSteps(NamedTuple):
-    """How rows go through."""
+    """How rows go through; the drivers (``headrace.jobs.loop``, ``headrace.jobs.beam_pipeline``) call these in turn."""
 
-    read: beam.DoFn
-    """Sources, each behind its index, to elements."""
+    reader: RowReader
+    """Sources to elements."""
     handler: Any
     """Made to run over those."""
     batching: BatchingConfig
-    write: beam.DoFn
-    """Predictions to names of parts."""
-    write_letters: beam.DoFn
-    """Dead letters to names of parts."""
-    write_skipped: beam.DoFn
-    """What operations were given for rows that they skipped, to names of parts."""
+    predictions: Writer
+    dead_letters: Writer
+    skipped: Writer
+    """Takes what operations were given for rows that they skipped."""
 
 
-class Read(beam.DoFn):
+class RowReader:
     """Files to rows."""
 
     def __init__(self, numbers: Mapping[str, type], folder: str, *, resume: bool) -> None:
@@ -64,9 +56,18 @@ class Read(beam.DoFn):
         self._folder = folder
         self._resume = resume
 
-    def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
-        """Rows, one at a time; a line that cannot be read is left to the first operation on rows to refuse."""
-        for row in self._reading(source[0], Source(*source[1:])):
+    def read(self, index: int, source: Source) -> Iterator[Any]:
+        """Rows, one at a time; a line that cannot be read is left to the first operation on rows to refuse.
+
+        Args:
+            index: of the source, counted from 0.
+            source: the file.
+
+        Raises:
+            OSError: the file cannot be read.
+            CancelledError: the job was cancelled.
+        """
+        for row in self._reading(index, source):
             if cancelled:
                 refuse_if_cancelled(self._folder)
             yield row
@@ -94,35 +95,44 @@ def _placed(rows: Iterator[Row | BrokenLine], source: int, done: RowRanges) -> I
             yield Placed(row, place_at(source, number))
 
 
-class WriteParts(beam.DoFn):
-    """Writes a part in each bundle and gives its name; of a bundle that fails, nobody hears the name."""
+class Writer:
+    """Writes a part in each bundle; the parts of a bundle that fails count for nothing."""
 
     def __init__(self, folder: str, *, resume: bool) -> None:
         self._folder = folder
         self._resume = resume
         self._part: Any = None
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Ends it."""
-        part, self._part = self._part and self._part.finish(), None
-        if part is not None:
-            yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
+    def begin(self) -> None:
+        """Begins a bundle's part."""
+        self._part = self._new_part()
 
-    def teardown(self) -> None:
+    def write(self, item: Any) -> None:
+        """Writes a prediction, a ``DeadLetter``, or what was skipped."""
+        raise NotImplementedError
+
+    def _new_part(self) -> Any:
+        raise NotImplementedError
+
+    def finish(self) -> list[OutputPart]:
+        """Ends the part; none, where nothing was written."""
+        part, self._part = self._part and self._part.finish(), None
+        return [part] if part else []
+
+    def abandon(self) -> None:
         """Keeps what a bundle that failed has done, if anything is to be kept."""
         if self._part is not None and self._resume:
             self._part.finish()
 
 
-class _WriteLines(WriteParts):
+class _LineWriter(Writer):
     """Writes a part of lines."""
 
     predictions: bool | None
 
-    def start_bundle(self) -> None:
-        """Begins a part."""
+    def _new_part(self) -> Any:
         writer = DurablePartWriter if self._resume else PartWriter
-        self._part = writer(self._folder, predictions=self.predictions)
+        return writer(self._folder, predictions=self.predictions)
 
     def place(self, element: Any) -> int:
         """Of the first row of an element; matters only where parts are to tell it."""
@@ -133,12 +143,12 @@ class _WriteLines(WriteParts):
         self._part.write(line, what, place)
 
 
-class WriteLetters(_WriteLines):
+class DeadLetterWriter(_LineWriter):
     """Writes dead letters."""
 
     predictions = False
 
-    def process(self, letter: Any) -> None:
+    def write(self, letter: Any) -> None:
         """Writes a line."""
         self.write_row(row_of(letter.element), letter, self.place(letter.element))
 
@@ -158,7 +168,7 @@ class WriteLetters(_WriteLines):
         self._write(line, f"{line['stage']} {letter.error_type}", place)
 
 
-def unwritten(error: NoJsonError, model_id: str | None) -> beam.Row:
+def unwritten(error: NoJsonError, model_id: str | None) -> DeadLetter:
     """What is known of a prediction that cannot be written, as of other dead letters.
 
     Raises:
@@ -167,9 +177,11 @@ def unwritten(error: NoJsonError, model_id: str | None) -> beam.Row:
     cause = error.__cause__ or error
     if device_loss(cause) is not None:
         raise cause
-    return beam.Row(
+    return DeadLetter(
         stage="writing",
         index=0,
+        key=None,
+        element=None,
         error_type=as_type_name(cause),
         message=f"the prediction cannot be written as JSON: {cause}",
         traceback="".join(Caught.of(cause).lines),
@@ -178,36 +190,35 @@ def unwritten(error: NoJsonError, model_id: str | None) -> beam.Row:
     )
 
 
-class WithLetters(WriteParts):
+class WriterWithLetters(Writer):
     """Writes predictions, and dead letters of rows whose prediction cannot be written."""
 
     def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
         super().__init__(folder, resume=resume)
         self._keep = keep
-        self._letters = WriteLetters(folder, resume=resume)
+        self._letters = DeadLetterWriter(folder, resume=resume)
 
-    def start_bundle(self) -> None:
+    def begin(self) -> None:
         """Begins the parts."""
-        super().start_bundle()
-        self._letters.start_bundle()
+        super().begin()
+        self._letters.begin()
 
-    def finish_bundle(self) -> Iterator[WindowedValue]:
+    def finish(self) -> list[OutputPart]:
         """Ends them."""
-        yield from super().finish_bundle()
-        yield from self._letters.finish_bundle()
+        return [*super().finish(), *self._letters.finish()]
 
-    def teardown(self) -> None:
+    def abandon(self) -> None:
         """As of its class."""
-        super().teardown()
-        self._letters.teardown()
+        super().abandon()
+        self._letters.abandon()
 
 
-class WritePredictions(WithLetters, _WriteLines):
+class PredictionWriter(WriterWithLetters, _LineWriter):
     """Writes (row, prediction) pairs."""
 
     predictions = True
 
-    def process(self, pair: tuple[Any, Any]) -> None:
+    def write(self, pair: tuple[Any, Any]) -> None:
         """Writes a line."""
         element, prediction = pair
         row: Any = element if type(element) is dict else row_of(element)
@@ -219,11 +230,11 @@ class WritePredictions(WithLetters, _WriteLines):
             self._letters.write_row(row, unwritten(error, fields.get("model_id")), place)
 
 
-class WriteSkipped(_WriteLines):
+class SkippedWriter(_LineWriter):
     """Notes which rows were skipped: they are done, and counted."""
 
     predictions = None
 
-    def process(self, element: Any) -> None:
+    def write(self, element: Any) -> None:
         """Writes a line, with nothing in it."""
         self._write({}, "skipped", self.place(element))

@@ -75,7 +75,7 @@ class ModelGrant(NamedTuple):
     """What the request handler said when it loaded, as a message."""
     arena: WeightsFile | None
     reason: str
-    """Why there is no arena, so that the model lives in hosts; empty: it could not be loaded, as the request handler told."""
+    """Why the model lives in hosts, if it does; empty without an arena: loading failed, as ``told`` says."""
     nbytes: int
     """How many bytes the model takes."""
     is_first: bool

@@ -137,7 +137,7 @@ class CrossBundleBatching:
 
 
 class BundleSlot:
-    """One bundle's part in a ``CrossBundleBatching``; used by the bundle's thread, and its attributes under the lock."""
+    """One bundle's part in a ``CrossBundleBatching``; for the bundle's thread, its attributes under the lock."""
 
     def __init__(self, cross_bundle: CrossBundleBatching) -> None:
         self._sharing = cross_bundle

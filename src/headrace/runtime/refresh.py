@@ -31,8 +31,8 @@ class VersionUser(Protocol):
 class VersionedModels:
     """One transform's models in this process, or in one thread of it, older and newer; thread-safe.
 
-    Each version of them is a session of its own. A *preloader*, a worker that runs nothing, has it open for as long as it
-    serves, so that the workers of the threads that join it wait for nothing.
+    Each version of them is a session of its own. A *preloader*, a worker that runs nothing, keeps it open for as long
+    as it serves, so that the workers of the threads that join it wait for nothing.
 
     Args:
         fresh: makes the spec with the handlers' own models, with handlers that nobody else has.

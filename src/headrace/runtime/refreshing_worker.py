@@ -143,8 +143,8 @@ def open_refreshing_worker(
 ) -> RefreshingWorker:
     """A worker for this thread, over models that are refreshed; see ``VersionedModels``. Its first bundle loads.
 
-    Those that wait for newer models have ``VersionedModels`` of their own, since other threads may be told of others at the same
-    time; where they are told of the same, they share the session and so the model.
+    Those that wait for newer models have ``VersionedModels`` of their own, since other threads may be told of others at
+    the same time; where they are told of the same, they share the session and so the model.
     """
     if waits:
         return RefreshingWorker(VersionedModels(fresh, namespace, waits=True))

@@ -22,8 +22,9 @@ import pyarrow.parquet
 from headrace import SKIP
 from headrace.core.handler import ModelHandler
 from headrace.jobs.files import match
+from headrace.jobs.job import Job
 from headrace.jobs.rows import Examples
-from headrace.jobs.run import Job, Run
+from headrace.jobs.run import Run
 from headrace.jobs.steps import CancelledError
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -1,0 +1,199 @@
+"""Runs a job's steps as a Beam pipeline: with Beam's workers in this process, or on any runner.
+
+Reading, inference and writing are one fused stage: nothing is shuffled, and memory holds one batch whatever the number
+of rows. Each bundle writes parts of its own; only the names of the parts are gathered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineState
+from apache_beam.transforms.combiners import ToListCombineFn
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import WindowedValue
+
+from headrace.beam.dead_letters import dead_letters_of_each
+from headrace.beam.transform import RunInference
+from headrace.core.errors import ConfigurationError
+from headrace.jobs.files import Source
+from headrace.jobs.job import Job
+from headrace.jobs.parts import write_manifest
+from headrace.jobs.steps import RowReader, RunSteps, Writer, refuse_if_cancelled
+from headrace.metrics.totals import Totals
+
+EMBEDDED_RUNNER = "FnApiRunner"
+
+
+class BeamPipeline:
+    """A job as a pipeline, which is put together at once.
+
+    Args:
+        job: says what is to be done.
+        steps: read, predict and write.
+        folder: for parts.
+        manifest: the file that lists the parts in the end.
+
+    Raises:
+        ConfigurationError: something is wrong with the handler or its options.
+        Exception: the runner refuses the pipeline.
+    """
+
+    def __init__(self, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
+        name = job.runner or EMBEDDED_RUNNER
+        self._pipeline = beam.Pipeline(FnApiRunner() if name == EMBEDDED_RUNNER else name, _options_of(job))
+        spread = name != EMBEDDED_RUNNER or _options_of(job).view_as(DirectOptions).direct_num_workers != 1
+        _build(self._pipeline, job, steps, folder, manifest, spread=spread)
+        self._result: Any = None
+
+    def execute(self) -> Totals:
+        """Runs to the end; returns what Beam's metrics say that it took.
+
+        Raises:
+            Exception: the pipeline failed.
+        """
+        self._result = self._pipeline.run()
+        _refuse_failed(self._result.wait_until_finish())
+        return _totals(self._result)
+
+    def cancel(self) -> None:
+        """Asks the runner to end the pipeline soon."""
+        if self._result is not None and hasattr(self._result, "cancel"):
+            self._result.cancel()
+
+
+class _Read(beam.DoFn):  # type: ignore[misc]
+    """Sources, each behind its index, to elements."""
+
+    def __init__(self, reader: RowReader) -> None:
+        self._reader = reader
+
+    def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
+        """The elements of one."""
+        return self._reader.read(source[0], Source(*source[1:]))
+
+
+class _Write(beam.DoFn):  # type: ignore[misc]
+    """Writes a bundle's parts and gives their names; of a bundle that fails, nobody hears them."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    def start_bundle(self) -> None:
+        """Begins a part."""
+        self._writer.begin()
+
+    def process(self, item: Any) -> None:
+        """Writes one."""
+        self._writer.write(item)
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        """Ends the part."""
+        for part in self._writer.finish():
+            yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
+
+    def teardown(self) -> None:
+        """Keeps what a bundle that failed has done."""
+        self._writer.abandon()
+
+
+def runs_elsewhere(job: Job) -> bool:
+    """Whether other processes than this one, or several threads of it, read the sources."""
+    direct = _options_of(job).view_as(DirectOptions)
+    if job.runner not in (None, EMBEDDED_RUNNER):
+        return True
+    return bool(direct.direct_num_workers != 1 or direct.direct_running_mode == "multi_processing")
+
+
+def _options_of(job: Job) -> PipelineOptions:
+    return PipelineOptions(["--pickle_library=cloudpickle", *job.options])  # Beam's default since 2.65
+
+
+def take_options(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Gives Beam's filesystems their options; returns what belongs to none of Beam's options: names of files.
+
+    Raises:
+        ConfigurationError: an option that Beam does not know, or a value that it does not take.
+    """
+    parsers: list[Any] = []
+    PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
+    parser = parsers[0]
+    parser.error = _raise_configuration_error
+    rest = parser.parse_known_args(list(arguments))[1]
+    for argument in rest:
+        if argument.startswith("-") and argument != "-":
+            raise ConfigurationError(f"neither headrace nor Beam has an option {argument.partition('=')[0]}.")
+    FileSystems.set_options(PipelineOptions(list(arguments)))
+    return tuple(rest)
+
+
+def _raise_configuration_error(message: str) -> NoReturn:
+    raise ConfigurationError(f"{message}.")
+
+
+def _refuse_failed(state: Any) -> None:
+    if state in (PipelineState.FAILED, PipelineState.CANCELLED):
+        raise RuntimeError(f"the runner ended the pipeline as {state}")
+
+
+def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, manifest: str, *, spread: bool) -> None:
+    """Puts the pipeline together; without ``spread``, one worker alone takes the files, in their order."""
+    sources = [(index, *source) for index, source in enumerate(job.sources)]
+    elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(_Read(steps.reader))
+    predictions, letters, skipped = (
+        elements
+        | "RunInference"
+        >> RunInference(
+            steps.handler,
+            inference_args=job.inference_args,
+            batching=steps.batching,
+            placement=job.placement,
+            isolate=job.isolate,
+        )
+        .with_exception_handling(timeout=job.timeout)
+        .with_skipped_elements()
+    )
+    good = predictions | "WritePredictions" >> beam.ParDo(_Write(steps.predictions))
+    bad = [
+        rows | f"WriteDeadLetters-{n}" >> beam.ParDo(_Write(steps.dead_letters))
+        for n, rows in enumerate(dead_letters_of_each(letters))
+    ]
+    _ = (
+        (good, *bad, skipped | "WriteSkipped" >> beam.ParDo(_Write(steps.skipped)))
+        | beam.Flatten()
+        | "Parts" >> beam.CombineGlobally(ToListCombineFn())
+        | "Manifest" >> beam.Map(_write_manifest, folder, manifest)
+    )
+
+
+def _write_manifest(parts: list[str], folder: str, path: str) -> None:
+    refuse_if_cancelled(folder)
+    write_manifest(path, parts)
+
+
+def _totals(result: Any) -> Totals:
+    """What Beam counted, as far as the runner lets us know."""
+    try:
+        found = result.metrics().query()
+    except (AttributeError, NotImplementedError):
+        return Totals()
+    counters = {counter.key.metric.name: counter.result for counter in found["counters"]}
+    figures = {distribution.key.metric.name: distribution.result for distribution in found["distributions"]}
+    batches, loads = figures.get("inference_request_batch_size"), figures.get("load_model_latency_milli_secs")
+    memory = figures.get("model_byte_size")
+    return Totals(
+        predictions=counters.get("num_inferences", 0),
+        batches=batches.count if batches else 0,
+        failed_batches=counters.get("failed_batches_counter", 0),
+        skipped=counters.get("skipped_elements_counter", 0),
+        loads=loads.count if loads else 0,
+        load_seconds=loads.sum / 1e3 if loads else 0.0,
+        model_bytes=memory.sum if memory else 0,
+    )

@@ -1,0 +1,190 @@
+"""Files by path or URI: local ones here, everything with a scheme through a plug-in loaded by name on first use.
+
+The plug-in is an entry point of the group ``headrace.storage``: an object with the functions of this module whose
+names it shares, for URIs. Headrace's own reaches whatever Beam's filesystems do.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import BinaryIO, NamedTuple, Protocol
+
+from headrace.core.errors import ConfigurationError
+
+
+class FileInfo(NamedTuple):
+    """A file that there is."""
+
+    path: str
+    size: int
+    """In bytes."""
+    changed: float
+    """When it was last changed, in seconds since 1970."""
+
+
+class Storage(Protocol):
+    """What the plug-in does for URIs; every function raises OSError where it cannot."""
+
+    def match(self, pattern: str) -> Iterable[tuple[str, int, float]]:
+        """See the function of this module, as for all others."""
+        ...
+
+    def open_file(self, path: str) -> BinaryIO: ...  # noqa: D102 - as above
+
+    def create(self, path: str) -> BinaryIO: ...  # noqa: D102 - as above
+
+    def exists(self, path: str) -> bool: ...  # noqa: D102 - as above
+
+    def rename(self, source: str, destination: str) -> None: ...  # noqa: D102 - as above
+
+    def copy(self, source: str, destination: str) -> None: ...  # noqa: D102 - as above
+
+    def delete(self, path: str) -> None: ...  # noqa: D102 - as above
+
+    def make_folder(self, path: str) -> None: ...  # noqa: D102 - as above
+
+    def split(self, path: str) -> tuple[str, str]: ...  # noqa: D102 - as above
+
+    def join(self, folder: str, name: str) -> str: ...  # noqa: D102 - as above
+
+
+def is_remote(path: str) -> bool:
+    """Whether it is a URI: a path with a scheme."""
+    return "://" in path
+
+
+def match(pattern: str) -> list[FileInfo]:
+    """The files that a path or a glob names, sorted by path; none if there are none.
+
+    ``*`` and ``[...]`` stay within a folder, ``**`` does not.
+
+    Raises:
+        OSError: nobody knows.
+    """
+    if is_remote(pattern):
+        return sorted(FileInfo(*file) for file in _remote().match(pattern))
+    fixed = re.match(r"[^*?\[]*", pattern)
+    assert fixed is not None
+    if fixed[0] == pattern:
+        return [_info(pattern)] if os.path.exists(pattern) else []
+    wanted = re.compile(_as_regex(pattern), re.DOTALL)
+    return sorted(
+        _info(path) for path in _files_below(os.path.dirname(fixed[0]) or os.curdir) if wanted.fullmatch(path)
+    )
+
+
+def open_file(path: str) -> BinaryIO:
+    """Opens a file for reading its bytes as they are."""
+    return _remote().open_file(path) if is_remote(path) else open(path, "rb")
+
+
+def create(path: str) -> BinaryIO:
+    """Opens a new file for writing, or an old one to be replaced; a URI's may not be there until it is closed."""
+    return _remote().create(path) if is_remote(path) else open(path, "wb")
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file, or a folder."""
+    return _remote().exists(path) if is_remote(path) else os.path.exists(path)
+
+
+def delete_folder(path: str) -> None:
+    """Removes a folder with the files in it, if it is there; on remote file systems it may be a part of names only."""
+    if is_remote(path):
+        for file in match(join(path, "*")):
+            delete(file.path)
+    if exists(path):
+        delete(path)
+
+
+def size(path: str) -> int | None:
+    """Of a file, in bytes; None where nobody says."""
+    try:
+        found = match(path) if is_remote(path) else [_info(path)]
+    except OSError:
+        return None
+    return found[0].size if found else None
+
+
+def rename(source: str, destination: str) -> None:
+    """Moves a file; a local one replaces what is there, of remote file systems some refuse to."""
+    if is_remote(source):
+        _remote().rename(source, destination)
+    else:
+        os.replace(source, destination)
+
+
+def copy(source: str, destination: str) -> None:
+    """Copies a file."""
+    if is_remote(source):
+        _remote().copy(source, destination)
+    else:
+        shutil.copy2(source, destination)
+
+
+def delete(path: str) -> None:
+    """Removes a file, or a folder with all that is in it."""
+    if is_remote(path):
+        _remote().delete(path)
+    elif os.path.isdir(path):
+        shutil.rmtree(path)
+    else:
+        os.remove(path)
+
+
+def make_folder(path: str) -> None:
+    """Makes a folder, and those above it."""
+    if is_remote(path):
+        _remote().make_folder(path)
+    else:
+        os.makedirs(path)
+
+
+def split(path: str) -> tuple[str, str]:
+    """A file's folder and name."""
+    return _remote().split(path) if is_remote(path) else os.path.split(path)
+
+
+def join(folder: str, name: str) -> str:
+    """The path of a file in a folder."""
+    return _remote().join(folder, name) if is_remote(folder) else os.path.join(folder, name)
+
+
+@cache
+def _remote() -> Storage:
+    for plug_in in importlib.metadata.entry_points(group="headrace.storage"):
+        storage: Storage = plug_in.load()
+        return storage
+    raise ConfigurationError("no plug-in for remote files was found; reinstall headrace: pip install headrace")
+
+
+def _info(path: str) -> FileInfo:
+    status = os.stat(path)
+    return FileInfo(path, status.st_size, status.st_mtime)
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    for where, _, names in os.walk(folder):
+        yield from (os.path.join(where, name) for name in names)
+
+
+def _as_regex(pattern: str) -> str:
+    parts = re.split(r"(\*\*|\*|\?|\[[!^]?\]?[^\]]*\])", pattern)
+    return "".join(map(_part_as_regex, parts))
+
+
+def _part_as_regex(part: str) -> str:
+    if part in _WILDCARDS:
+        return _WILDCARDS[part]
+    if part.startswith("[") and part.endswith("]") and len(part) > 2:
+        inner = part[1:-1].replace("\\", "\\\\")
+        return f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]" if inner[0] != "^" else f"[\\{inner}]"
+    return re.escape(part)
+
+
+_WILDCARDS = {"**": ".*", "*": r"[^/\\]*", "?": "."}
