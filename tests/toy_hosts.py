@@ -237,7 +237,7 @@ class Managers:
 
     def models(self):
         """The census of the last one, by the models' names."""
-        return {model["name"]: model for model in self.all[-1].census()["models"]}
+        return {model["name"]: model for model in self.all[-1].status()["models"]}
 
 
 @pytest.fixture

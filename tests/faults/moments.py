@@ -1,4 +1,4 @@
-"""Holds a process of a test at the moment that ``FAULTS_MOMENT`` names; a fork server that imports this is at "start"."""
+"""Holds a process of a test at the moment that ``FAULTS_MOMENT`` names; importing this in a fork server is "start"."""
 
 from __future__ import annotations
 

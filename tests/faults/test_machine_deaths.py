@@ -79,7 +79,7 @@ def test_machines_hosts(machine, census, moment):
     machine.assert_vacated()
 
 
-@pytest.mark.parametrize("whom", ["zygotes", "hosts"])
+@pytest.mark.parametrize("whom", ["fork_servers", "hosts"])
 @pytest.mark.parametrize("moment", ["batch", "idle"])
 def test_workers_own(machine, census, moment, whom):
     """The next host has the model that the machine keeps."""

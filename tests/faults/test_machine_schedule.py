@@ -43,7 +43,15 @@ class Outsider:
         self._settle()
         while self.deeds.total() < deeds:
             time.sleep(self._random.uniform(0, 0.01))
-            kinds = ["manager", "zygotes", "hosts", "worker", "loader", "machine's zygotes", "machine's hosts"]
+            kinds = [
+                "manager",
+                "fork_servers",
+                "hosts",
+                "worker",
+                "loader",
+                "machine's fork_servers",
+                "machine's hosts",
+            ]
             if self._commit(self._random.choice(kinds)):
                 self._settle()
 

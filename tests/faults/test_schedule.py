@@ -133,8 +133,8 @@ class Outsider:
         return self.deeds.total() < self._goal and all(thread.is_alive() for thread in threads)
 
     def _kill(self):
-        whom = "zygote" if self._random.random() < 0.04 else "host"
-        for process in self._census.fork_servers() if whom == "zygote" else self._census.hosts():
+        whom = "fork_server" if self._random.random() < 0.04 else "host"
+        for process in self._census.fork_servers() if whom == "fork_server" else self._census.hosts():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
                 self.deeds[whom] += 1

@@ -212,7 +212,7 @@ def test_too_many_open_files_are_an_error(client, no_more_files, descriptors, mo
     assert len(failures) > 8
 
 
-@pytest.mark.parametrize("name", ["headrace output of toy", "headrace starts zygotes"])
+@pytest.mark.parametrize("name", ["headrace output of toy", "headrace starts fork servers"])
 def test_too_many_threads_are_an_error(client, monkeypatch, name, descriptors):
     """As when the program ends: since Python 3.12 there are no new ones then."""
     started = threading.Thread.start
@@ -320,7 +320,7 @@ def test_what_owners_have_left_behind_is_looked_for_once(client, monkeypatch):
         with files() as pair:
             client.fork(*pair)
         client._end_fork_server()
-    assert looked == ["headrace starts zygotes"]
+    assert looked == ["headrace starts fork servers"]
 
 
 def test_one_thread_starts_all_zygotes(new_client):
@@ -328,4 +328,4 @@ def test_one_thread_starts_all_zygotes(new_client):
         with files() as pair:
             client.fork(*pair)
     names = [thread.name for thread in threading.enumerate()]
-    assert names.count("headrace starts zygotes") == 1
+    assert names.count("headrace starts fork servers") == 1

@@ -51,7 +51,7 @@ def test_a_budget_does_not_add_threads(six_threads):
 
 def test_what_the_environment_says_already_stays():
     here = ProcessEnvironment("", [], "/", {"OMP_NUM_THREADS": "7"}, 0)
-    assert here.with_threads(2).environment["OMP_NUM_THREADS"] == "7"
+    assert here.with_threads(2).variables["OMP_NUM_THREADS"] == "7"
     assert here.with_threads(2).threads is None
     there = ProcessEnvironment("", [], "/", {}, 0).with_threads(2)
-    assert (there.environment["OMP_NUM_THREADS"], there.threads) == ("2", 2)
+    assert (there.variables["OMP_NUM_THREADS"], there.threads) == ("2", 2)

@@ -21,13 +21,13 @@ NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
 PREAMBLE = """
 import os, select, signal, socket, sys, threading
-from headrace.machine.discovery import Seat, find, find_or_launch
+from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch
 directory = sys.argv[1]
 base = os.path.dirname(directory)
 def forked(serve):
     def launch(lock, listening):
         if os.fork() == 0:
-            serve(Seat.inherited(directory, name, lock, listening))
+            serve(ManagerEndpoint.inherited(directory, name, lock, listening))
             os._exit(0)
     return launch
 def greeting(connection):

@@ -356,7 +356,9 @@ def test_a_manager_that_nobody_comes_to_ends(runtime, clock):
             def _welcome(self):
                 return
 
-        endpoint = manager_module.Seat.inherited(str(runtime), manager_name(), os.dup(lock), os.dup(listening))
+        endpoint = manager_module.ManagerEndpoint.inherited(
+            str(runtime), manager_name(), os.dup(lock), os.dup(listening)
+        )
         manager = Unvisited(endpoint, clock)
         clock.advance(11)
         running.append(threading.Thread(target=manager.run))

@@ -174,7 +174,7 @@ def find_or_launch(
         directory: the runtime directory; made again if it has gone.
         name: of the seat; of characters that file names may have, at most ``LONGEST_NAME``.
         launch: starts a manager that inherits two descriptors, the lock's and the listening socket's, and makes a
-            :class:`Seat` of them. If it raises, it has started none.
+            ``ManagerEndpoint`` of them. If it raises, it has started none.
         timeout_secs: how long to wait, in seconds, while another one is about to launch it, or it is about to end.
 
     Raises:

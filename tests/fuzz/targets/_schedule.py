@@ -45,7 +45,7 @@ class Schedule:
     room: int | None = None
     """... or want memory."""
     deeds: list[str] = field(default_factory=list)
-    """Whom somebody from outside kills: ``hosts``, ``fork servers`` or ``managers``, one deed after the other."""
+    """Whom somebody from outside kills: ``hosts``, ``fork_servers`` or ``managers``, one deed after the other."""
 
     @property
     def is_isolated(self) -> bool:
@@ -105,8 +105,8 @@ def _threads(randomness) -> int:
 
 def _victims(placement: str) -> list[str]:
     if placement == "isolated":
-        return ["hosts", "hosts", "zygotes"]
-    return ["hosts", "hosts", "zygotes", "managers"]
+        return ["hosts", "hosts", "fork_servers"]
+    return ["hosts", "hosts", "fork_servers", "managers"]
 
 
 def _batching(randomness, columnar: bool) -> BatchingConfig:

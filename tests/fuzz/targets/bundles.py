@@ -255,8 +255,8 @@ def run_thread(spec: Any, case: Case, which: int, outcomes: list[Any], errors: l
 def bundle_of(worker: Worker, case: Case) -> Bundle:
     """A bundle; where the case says so, with some of its batches on the second thread."""
     bundle = worker.bundle(FanOut())
-    if case.beside and isinstance(bundle._lane, BackgroundExecutor):
-        bundle._lane.policy = Sometimes(case.beside)
+    if case.beside and isinstance(bundle._background, BackgroundExecutor):
+        bundle._background.policy = Sometimes(case.beside)
     return bundle
 
 

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ import parquet_files
 import text_files
 
 ROUND = 20
+RUNNERS = (None, "FnApiRunner")
 _RUNS: list[Run] = []
 """The one that is at work."""
 
@@ -181,12 +183,13 @@ def _case(random: Random, folder: Path) -> None:
         resume={"job": 1} if resume else None,
         threshold=threshold,
         columnar=random.random() < 0.8,
+        runner=random.choice(RUNNERS),
         dead_letters=str(output.with_name("q.parquet")) if random.random() < 0.2 else None,
     )
     os.makedirs(output.parent)
     output.write_text("old")
     expected = _expected(inputs.records, names, keep, str(job.sources[0].path))
-    report, done = _run(job)
+    report, done = _run(job, random)
     counts = (len(expected.predictions), len(expected.letters), expected.skipped)
     assert (report.predictions, report.failed, report.skipped) == counts
     share = report.failed / max(1, report.predictions + report.failed)
@@ -205,7 +208,7 @@ def _case(random: Random, folder: Path) -> None:
     assert bool(kept) is bool(refused and resume and report.predictions)
 
 
-def _run(job: Job) -> tuple[Any, Run]:
+def _run(job: Job, random: Random) -> tuple[Any, Run]:
     """Runs a job; goes on where it is stopped."""
     for _ in range(100):
         _RUNS[:] = [Run(job)]
@@ -215,6 +218,7 @@ def _run(job: Job) -> tuple[Any, Run]:
             before = _RUNS[0].output.kept_rows
             assert before >= 0
             job.handler.stops = 0
+            job = replace(job, runner=random.choice(RUNNERS))  # which may change between two runs
     raise AssertionError("the run never ended")
 
 
