@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark flink flink-up flink-down test test-oldest test-engines fuzz lint types architecture check clean
+.PHONY: help demo embed benchmark flink flink-up flink-down test test-oldest test-engines fuzz lint types architecture measures check clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ types: $(VENV)/.dev ## mypy, strict
 architecture: $(VENV)/.dev ## who may import whom, what is public, how large files are
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/pytest tests/architecture
+
+measures: ## sizes of rooms, files and functions, names defined twice, circles of imports
+	@$(PYTHON) tests/architecture/measures.py
 
 check: lint types architecture test ## what CI looks at, but for the demo, the engines and the oldest Beam
 

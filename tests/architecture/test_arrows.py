@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from architecture.measures import circles, imports
+
 FRAMEWORKS = {
     "apache_beam",
     "numpy",
@@ -92,6 +94,12 @@ def test_a_fresh_import_of_the_command_line_does_not_wait_for_beam():
     assert not loaded & {"apache_beam", "numpy", "torch"}
 
 
+def test_what_runs_for_the_command_line_in_one_process_does_not_load_beam():
+    loaded = _loaded_by(["headrace.cli.run", "headrace.jobs.run", "headrace.jobs.column_steps", "headrace.jobs.retry"])
+    assert "pyarrow" in loaded
+    assert "apache_beam" not in loaded
+
+
 def test_core_imports_the_standard_library_only(sources):
     imported = {name for module, tree in sources.items() if _is_in(module, "core") for name in _imports(tree)}
     foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
@@ -99,10 +107,20 @@ def test_core_imports_the_standard_library_only(sources):
     assert all(_is_in(name, "core") for name in foreign), foreign
 
 
-def test_only_the_beam_room_imports_beam(sources):
+def test_only_the_beam_room_and_the_pipeline_of_jobs_import_beam(sources):
     users = {module for module, tree in sources.items() if "apache_beam" in map(_package, _imports(tree))}
+    assert {module for module in users if not _is_in(module, "beam")} == {"headrace.jobs.beam_pipeline"}
     assert "headrace.beam.transform" in users
-    assert all(_is_in(module, "beam") for module in users), users
+
+
+def test_no_modules_import_each_other(sources):
+    """Directly or through others, in functions and for type checkers included."""
+    assert circles(imports(sources)) == []
+
+
+def test_a_circle_is_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a", "f"}, "f": {"e"}}
+    assert circles(graph) == [["b", "c"], ["e", "f"]]
 
 
 def test_every_handler_is_named_in_the_contract_that_keeps_handlers_apart(pyproject):
@@ -113,7 +131,15 @@ def test_every_handler_is_named_in_the_contract_that_keeps_handlers_apart(pyproj
 
 
 @pytest.mark.parametrize(
-    "group", ["headrace.handlers", "headrace.filesystems", "headrace.adopters", "headrace.recorders", "headrace.arrays"]
+    "group",
+    [
+        "headrace.handlers",
+        "headrace.filesystems",
+        "headrace.storage",
+        "headrace.adopters",
+        "headrace.recorders",
+        "headrace.arrays",
+    ],
 )
 def test_entry_points_lead_somewhere(pyproject, group):
     declared = pyproject["project"]["entry-points"][group]

@@ -10,6 +10,7 @@ from itertools import chain
 import pytest
 
 import headrace
+from architecture.measures import classes_defined_twice, functions
 
 CODE = ("src", "tests", "examples", "benchmarks", "engines")
 TEXT = (*CODE, "docs")
@@ -17,14 +18,6 @@ TEXT = (*CODE, "docs")
 
 def _python_files(root):
     return sorted(chain.from_iterable((root / folder).rglob("*.py") for folder in CODE))
-
-
-def _functions(tree):
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-def _lines(function):
-    return function.end_lineno - function.lineno + 1
 
 
 def test_every_module_says_what_it_is_for(root):
@@ -40,12 +33,14 @@ def test_files_fit_in_the_head(root):
 
 
 def test_functions_are_short(sources):
-    functions = [
-        (f"{module}.{node.name}", _lines(node)) for module, tree in sources.items() for node in _functions(tree)
-    ]
-    assert [(name, lines) for name, lines in functions if lines > 60] == []
-    assert statistics.median(lines for _, lines in functions) < 10
-    assert statistics.quantiles([lines for _, lines in functions], n=10)[-1] < 30
+    found = functions(sources)
+    assert [function for function in found if function.lines > 60] == []
+    assert statistics.median(function.lines for function in found) < 10
+    assert statistics.quantiles([function.lines for function in found], n=10)[-1] < 30
+
+
+def test_no_two_classes_have_one_name(sources):
+    assert classes_defined_twice(sources) == {}
 
 
 def test_every_rule_that_is_switched_off_has_a_reason(root):
