@@ -170,7 +170,7 @@ Runner = Annotated[
         "--runner",
         metavar="NAME",
         rich_help_panel=_RUN,
-        help="Beam's runner. By default FnApiRunner, in this process.",
+        help="Beam's runner. By default none: this process runs the rows, without Beam.",
     ),
 ]
 Placement = Annotated[
