@@ -1,1 +1,19 @@
-"""Where a model lives: in the worker process, shared by its threads, or in a host, a process of its own beside it."""
+"""One copy of each model for all of a user's processes on a machine, kept by a manager process.
+
+::
+
+    worker process (any number)                 manager process (one per user, Python and Headrace version)
+
+    runtime/placement                           manager        accepts clients; leases, lingering, eviction
+         |                                         |--> models/admission    may this model be loaded now?
+         v       LoadRequest, JoinHost, EndHost    v
+       lease <----------- Unix socket ---------> shared_model   one model: its weights file, its hosts
+         |                                         |
+         v                                         v
+    discovery    finds the manager's endpoint;  hosts/         fork server and hosts: children of the manager,
+                 elects who launches it                        with a channel to each client that joins them
+
+    status       in any process: reads managers, hosts and leftovers for ``headrace doctor``, and cleans up
+
+A client holds its lease for as long as its connection to the manager is open.
+"""

@@ -1,7 +1,7 @@
-"""Where the processes of one user on one machine meet: a private directory, and in it the seat of a manager.
+"""How the processes of one user find their machine's manager: through its endpoint in a private directory.
 
-A seat is two files: ``<name>.lock``, which its manager keeps locked for life, and ``<name>.sock``, at which it listens.
-Whoever finds nobody there and gets the lock launches the manager, which inherits both.
+An endpoint is two files: ``<name>.lock``, which the manager keeps locked for life, and ``<name>.sock``, on which it
+listens. A process that finds no manager and gets the lock launches one; the manager inherits both descriptors.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from headrace.core.errors import ConfigurationError
 
 DIRECTORY_VARIABLE = "HEADRACE_RUNTIME_DIR"
 LONGEST_NAME = 32
-"""Characters of a seat's name for which a runtime directory must leave room in a socket's address."""
+"""Longest name of an endpoint, in characters; a runtime directory's path must leave room for it in socket addresses."""
 _LONGEST_ADDRESS = 107 if sys.platform == "linux" else 103
-"""Bytes, without the zero at the end."""
+"""Longest path of a Unix socket, in bytes, without the final zero."""
 _SOCKET, _LOCK = ".sock", ".lock"
 _WAITING_CLIENTS = 128
 _POLL_SECS = 0.005
@@ -33,22 +33,22 @@ if sys.platform == "linux":
     _PEER = (socket.SOL_SOCKET, socket.SO_PEERCRED)
 else:
     _PEER = (0, 1)
-"""Level and option that tell of the process at the other end; elsewhere LOCAL_PEERCRED of macOS and the BSDs."""
+"""Socket level and option that return the peer's credentials: SO_PEERCRED, or LOCAL_PEERCRED on macOS and the BSDs."""
 _IDS = struct.Struct("II")
-"""How either answer begins: the process, or the version of the structure, and then the user."""
+"""The first two fields of both structures: process id (Linux) or structure version (BSD), then user id."""
 
 _LOGGER = logging.getLogger(__name__)
 
 
 def runtime_directory(make: bool = True) -> str:
-    """The directory in which this user's processes on this machine find each other's managers.
+    """The directory that holds the endpoints of this user's managers on this machine.
 
-    It is what the environment's HEADRACE_RUNTIME_DIR names, else ``headrace`` in XDG_RUNTIME_DIR, if that is a
-    directory of this user's, else ``headrace-<user id>`` among the temporary files. Made if missing, for this user
-    alone, with the parents of a HEADRACE_RUNTIME_DIR; with ``make=False`` a missing one is just named.
+    HEADRACE_RUNTIME_DIR if set; else ``headrace`` in XDG_RUNTIME_DIR, if this user owns that; else
+    ``headrace-<user id>`` in the directory for temporary files. A missing directory is created with mode 700, parents
+    included, unless ``make`` is False.
 
     Raises:
-        ConfigurationError: it cannot be made, is not a directory of this user's alone, or its path is too long.
+        ConfigurationError: it cannot be created, other users own it or can access it, or its path is too long.
     """
     directory = _named_directory()
     if len(os.fsencode(_address(directory, "n" * LONGEST_NAME))) > _LONGEST_ADDRESS:
@@ -59,17 +59,17 @@ def runtime_directory(make: bool = True) -> str:
 
 
 class ManagerEndpoint:
-    """A manager's place: it has the lock and the listening socket.
+    """Where a manager can be reached: a locked lock file and a listening socket.
 
     Args:
         directory: the runtime directory.
-        name: of the seat.
-        lock: the file descriptor of the locked lock file. The seat owns it, and ``listening``.
-        listening: the socket.
+        name: the endpoint's name.
+        lock: file descriptor of the locked lock file; the endpoint takes ownership.
+        listening: the listening socket; the endpoint takes ownership.
     """
 
     def __init__(self, directory: str, name: str, lock: int, listening: socket.socket) -> None:
-        os.set_inheritable(lock, False)  # the lock is held as long as any process has it
+        os.set_inheritable(lock, False)  # flock holds as long as any process keeps the descriptor open
         listening.set_inheritable(False)
         listening.settimeout(None)
         self._directory = directory
@@ -80,18 +80,18 @@ class ManagerEndpoint:
 
     @classmethod
     def inherited(cls, directory: str, name: str, lock: int, listening: int) -> ManagerEndpoint:
-        """In the process that was launched: of the descriptors that it was given."""
+        """In the launched manager: the endpoint made of the two descriptors that it inherited."""
         return cls(directory, name, lock, socket.socket(fileno=listening))
 
     def fileno(self) -> int:
-        """For polling: readable when somebody comes; -1 once vacated."""
+        """For polling: readable when a client connects; -1 once removed."""
         return self._listening.fileno()
 
     def accept(self) -> socket.socket:
-        """The next client; whoever is not of this user is turned away.
+        """Waits for the next client of this user; refuses other users.
 
         Raises:
-            OSError: the seat has been vacated, or this process has too many open files.
+            OSError: the endpoint was removed, or this process has too many open files.
         """
         while True:
             with contextlib.suppress(ConnectionAbortedError):
@@ -108,14 +108,14 @@ class ManagerEndpoint:
                 )
 
     def remove(self) -> None:
-        """Leaves: removes what is in the directory, and it if that was all. Does nothing the second time.
+        """Removes the endpoint's files, and the directory if it is then empty. Idempotent.
 
-        Whoever was not accepted sees the connection end; a thread that is in ``accept`` gets its OSError.
+        Clients not yet accepted see end of file; a thread in ``accept`` gets an OSError.
         """
         if self._is_vacated:
             return
         self._is_vacated = True
-        if _is_at(self._lock, _lock_path(self._directory, self._name)):  # else both are another manager's by now
+        if _is_at(self._lock, _lock_path(self._directory, self._name)):  # else both files are another manager's by now
             _remove(_address(self._directory, self._name), _lock_path(self._directory, self._name))
         self._turn_away()
         self.leave()
@@ -123,13 +123,13 @@ class ManagerEndpoint:
             os.rmdir(self._directory)
 
     def leave(self) -> None:
-        """Closes the descriptors of this process only: the seat is with the one to whom it gave them."""
+        """Closes this process's descriptors only: the launched manager has inherited the endpoint."""
         self._is_vacated = True
         self._listening.close()
         os.close(self._lock)
 
     def _turn_away(self) -> None:
-        """Ends the connections of those who wait, and what would wait, whoever else has a copy of the socket."""
+        """Disconnects clients in the backlog, and later ones, even if another process still has the socket open."""
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
@@ -139,11 +139,11 @@ class ManagerEndpoint:
 
 
 def find(directory: str, name: str, timeout_secs: float = 30.0) -> socket.socket | None:
-    """A connection to the manager that sits there; None: nobody does.
+    """Connects to the manager at an endpoint; returns None if no manager listens there.
 
     Raises:
         ConfigurationError: a process of another user listens there.
-        TimeoutError: so many clients wait there that there was no room for this one for so many seconds.
+        TimeoutError: the backlog stayed full for ``timeout_secs`` seconds.
     """
     address = _address(directory, name)
     deadline = time.monotonic() + timeout_secs
@@ -168,21 +168,24 @@ def find(directory: str, name: str, timeout_secs: float = 30.0) -> socket.socket
 def find_or_launch(
     directory: str, name: str, launch: Callable[[int, int], None], timeout_secs: float = 30.0
 ) -> socket.socket:
-    """A connection to the manager that sits there; if nobody does, this process launches one.
+    """Connects to the manager at an endpoint, and launches one first if there is none.
 
     Args:
-        directory: the runtime directory; made again if it has gone.
-        name: of the seat; of characters that file names may have, at most ``LONGEST_NAME``.
-        launch: starts a manager that inherits two descriptors, the lock's and the listening socket's, and makes a
-            ``ManagerEndpoint`` of them. If it raises, it has started none.
-        timeout_secs: how long to wait, in seconds, while another one is about to launch it, or it is about to end.
+        directory: the runtime directory; created again if it is gone.
+        name: the endpoint's name, valid as a file name, at most ``LONGEST_NAME`` characters.
+        launch: given the descriptors of the lock and of the listening socket, starts a manager that inherits both and
+            makes a ``ManagerEndpoint`` of them. If it raises, it must not have started one.
+        timeout_secs: how long to wait, in seconds, for another process to launch the manager or for an old one to end.
 
     Raises:
-        ConfigurationError: the directory is not this user's alone, or another user's process listens there.
-        TimeoutError: somebody holds the lock, yet nobody listens.
+        ConfigurationError: other users own the directory or can access it, or another user's process listens there.
+        TimeoutError: a process holds the lock, but none listens.
         Exception: whatever ``launch`` raises.
     """
     deadline = time.monotonic() + timeout_secs
+    # Leader election. The lock decides: its holder launches the manager, which inherits the lock and keeps it until it
+    # exits, so that there are never two. A process that can neither connect nor get the lock meets a launch or a
+    # shutdown in progress; it polls until one of the two succeeds.
     while True:
         _secure(directory)  # the last manager may have removed it
         connection = find(directory, name, max(0.0, deadline - time.monotonic())) or _launch(directory, name, launch)
@@ -198,23 +201,24 @@ def find_or_launch(
 
 
 def sitting(directory: str) -> list[str]:
-    """The names of the seats whose managers take connections, sorted."""
+    """Sorted names of the endpoints whose managers accept connections."""
     return [name for name in manager_names(directory) if _answers(directory, name)]
 
 
 def stale(directory: str) -> list[str]:
-    """The names of the seats of which only files are left: no manager, nor anybody about to launch one; sorted."""
+    """Sorted names of the endpoints that are only leftover files: no manager, and no process launching one."""
     return [name for name in manager_names(directory) if not _answers(directory, name) and is_free(directory, name)]
 
 
 def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> socket.socket | None:
-    """A connection to a new manager, or None: it is for another one to launch it, or to go."""
+    """Launches a manager and connects to it; returns None if another process holds the lock."""
     lock = _locked(_lock_path(directory, name))
     if lock is None:
         return None
     listening = None
     try:
-        connection = find(directory, name)  # a manager whose lock file was removed, as old temporary files are
+        # A manager may listen although its lock was free: its lock file was deleted, as old temporary files are.
+        connection = find(directory, name)
         if connection is not None:
             return connection
         listening = _listen(_address(directory, name))
@@ -225,7 +229,9 @@ def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> so
     endpoint = ManagerEndpoint(directory, name, lock, listening)
     try:
         launch(lock, endpoint.fileno())
-        connection = find(directory, name)  # while this process listens too: a manager that dies at once is found
+        # Connects while this process still has the socket open. Otherwise a manager that dies at once would refuse the
+        # connection, and this process would launch another and another until the deadline.
+        connection = find(directory, name)
     except BaseException:
         endpoint.remove()
         raise
@@ -234,20 +240,20 @@ def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> so
 
 
 def _locked(path: str) -> int | None:
-    """The descriptor of the lock file, locked by this process; None: another one holds it, or has just removed it."""
+    """Descriptor of the lock file, locked by this process; None: another process holds it or has just removed it."""
     with contextlib.ExitStack() as undo:
-        undo.enter_context(contextlib.suppress(BlockingIOError, FileNotFoundError))  # which is: no directory any more
+        undo.enter_context(contextlib.suppress(BlockingIOError, FileNotFoundError))  # held; the directory is gone
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         undo.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(lock, path):
+        if _is_at(lock, path):  # a manager may have removed the file between open and flock: then the lock is void
             undo.pop_all()
             return lock
     return None
 
 
 def _listen(address: str) -> socket.socket:
-    _remove(address)  # what a manager that was killed has left
+    _remove(address)  # left by a manager that was killed
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(address)
@@ -261,7 +267,7 @@ def _listen(address: str) -> socket.socket:
 
 
 def _connect(connection: socket.socket, address: str) -> bool:
-    """Connects; False: too many others wait there."""
+    """Connects; returns False if the backlog is full."""
     connection.setblocking(False)
     try:
         connection.connect(address)
@@ -271,18 +277,18 @@ def _connect(connection: socket.socket, address: str) -> bool:
 
 
 def _user_of(connection: socket.socket) -> int | None:
-    """The user id of the process at the other end: of the one that connected, or of the one that listens."""
+    """User id of the peer: the process that connected, or the one that listens. None: it is gone."""
     try:
         return int(_IDS.unpack_from(connection.getsockopt(_PEER[0], _PEER[1], 128))[1])
-    except OSError:  # gone already
+    except OSError:
         return None
 
 
 def _pause(deadline: float, message: str) -> None:
-    """Sleeps a little.
+    """Sleeps for one polling interval.
 
     Raises:
-        TimeoutError: with the message: the deadline has passed.
+        TimeoutError: the deadline has passed; carries ``message``.
     """
     if time.monotonic() >= deadline:
         raise TimeoutError(message)
@@ -299,10 +305,10 @@ def _named_directory() -> str:
 
 
 def _secure(directory: str) -> None:
-    """Makes the directory if it is missing.
+    """Creates the directory if it is missing.
 
     Raises:
-        ConfigurationError: there is something else, or somebody else may use it.
+        ConfigurationError: it cannot be created, is no directory, or other users own it or can access it.
     """
     try:
         found = _made(directory)
@@ -320,7 +326,7 @@ def _secure(directory: str) -> None:
 
 
 def _made(directory: str) -> os.stat_result:
-    """What is there once the directory is made, even where managers that end remove it all the time."""
+    """Creates the directory and returns its status, even if managers that end keep removing it."""
     for _ in range(100):
         _make(directory)
         with contextlib.suppress(FileNotFoundError):
@@ -329,10 +335,10 @@ def _made(directory: str) -> os.stat_result:
 
 
 def _make(directory: str) -> None:
-    """With its parents; unlike with ``os.makedirs`` they are private too."""
+    """Creates the directory; its parents become private too, unlike with ``os.makedirs``."""
     if not os.path.lexists(directory):
         _make(os.path.dirname(directory))
-        with contextlib.suppress(FileExistsError):  # another process makes it as well
+        with contextlib.suppress(FileExistsError):  # another process was faster
             os.mkdir(directory, 0o700)
 
 
@@ -352,7 +358,7 @@ def _lock_path(directory: str, name: str) -> str:
 
 
 def _is_at(file: int, path: str) -> bool:
-    """Whether the open file is the one that is found under the path."""
+    """Whether the path still names the open file."""
     try:
         return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
@@ -366,7 +372,7 @@ def _remove(*paths: str) -> None:
 
 
 def manager_names(directory: str) -> list[str]:
-    """The names of all seats of which there is any file, sorted."""
+    """Sorted names of all endpoints that have any file."""
     try:
         files = [os.path.splitext(file) for file in os.listdir(directory)]
     except FileNotFoundError:
@@ -382,7 +388,7 @@ def _answers(directory: str, name: str) -> bool:
 
 
 def is_free(directory: str, name: str) -> bool:
-    """Whether nobody holds the lock of a seat."""
+    """Whether no process holds the endpoint's lock."""
     try:
         lock = os.open(_lock_path(directory, name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A client's share in a model of the machine: asks the manager for it and for hosts; should it die, elects another."""
+"""A client's lease of a shared model: asks the manager for the model and its hosts; replaces a manager that dies."""
 
 from __future__ import annotations
 
@@ -27,92 +27,92 @@ from headrace.ipc.weights_file import WeightsFile
 from headrace.machine.discovery import find_or_launch, runtime_directory
 
 _TRIES = 5
-"""So many managers in a row may die over one request."""
+"""How many managers in a row may die during one request."""
 _LONGEST_GREETING_SECS = 30
 _LAST_WORDS_SECS = 1.0
-"""How long to wait for what a loader has said that has failed."""
+"""How long to wait for the last output of a loader that has failed."""
 
 T = TypeVar("T")
 
 
 class LoadRequest(NamedTuple):
-    """What a client wants of the manager; the first one's counts for all who use the same key."""
+    """A client's request for a model; the first request for a key decides for all later ones."""
 
     key: str
     variant: str
-    """Hosts serve only clients with the same: their request handlers do the same."""
+    """Identifies what the request handler does; a client may join hosts of its own variant only."""
     name: str
-    """What the log and errors call the model."""
+    """The model's name in logs and errors."""
     request_handler: bytes
-    """Pickled; loads the model, and answers requests where the model lives in hosts."""
+    """Pickled; loads the model, and answers requests if the model lives in hosts."""
     work: bytes
-    """Pickled; the request to the request handler that has it load."""
+    """Pickled; the load request for the request handler."""
     environment: ProcessEnvironment
     copies: int
-    """How many hosts there are to be."""
+    """How many hosts to start."""
     hosted: bool
-    """Whether hosts are wanted even if the model can be mapped."""
+    """Whether to use hosts even if clients could map the model."""
     timeout_secs: float | None
-    """The longest that loading may take."""
+    """Time limit for loading, in seconds."""
     process: str
-    """Whose order it is, unique on the machine: a process that has several shares computes once."""
+    """The client's process, unique on the machine: one with several leases counts once among those that compute."""
     linger_secs: float
-    """How long the model stays when nobody uses it any more."""
+    """How long the model stays in memory after its last lease has ended."""
     at_least: int | None
-    """Bytes that loading will take, if anything is known."""
+    """A lower bound, in bytes, for what loading takes; None: unknown."""
     fresh_secs: float = 0.0
-    """A load that raised for another client, this long ago at most, is answered with the same."""
+    """If loading raised for another client at most this long ago, the manager answers with that error."""
 
 
 class ModelGrant(NamedTuple):
-    """The manager's answer.
+    """The manager's answer to a LoadRequest.
 
-    Where the client is to map the model, the file of its arena comes along, and that of the page that says how many
-    processes do.
+    If the client is to map the model, two files come along: the weights file, and the page that counts the processes
+    that compute with shared models.
     """
 
     told: bytes
-    """What the request handler said when it loaded, as a message."""
+    """The request handler's reply to the load, an encoded message."""
     arena: WeightsFile | None
     reason: str
-    """Why the model lives in hosts, if it does; empty without an arena: loading failed, as ``told`` says."""
+    """Why there is no weights file; if empty as well, loading failed, and ``told`` holds the error."""
     nbytes: int
-    """How many bytes the model takes."""
+    """Memory that the model takes, in bytes."""
     is_first: bool
     """Whether it was loaded for this client."""
     variant: str
-    """That of the client for which it was loaded."""
+    """The variant of the client for which it was loaded."""
     free: int
-    """Bytes of memory that were free before it was loaded."""
+    """Free memory before the load, in bytes."""
     peak: int | None = None
-    """Bytes that the process took, at most, that has loaded it; None: not known."""
+    """Peak memory of the process that loaded it, in bytes; None: unknown."""
 
     @property
     def is_loaded(self) -> bool:
-        """Whether there is a model: mapped or in hosts."""
+        """Whether loading succeeded, be the model mapped or in hosts."""
         return self.arena is not None or bool(self.reason)
 
 
 class Refused(NamedTuple):
-    """The manager's answer: the model cannot be had."""
+    """The manager's answer: it cannot provide the model or the host."""
 
     error: HeadraceError
 
 
 class JoinHost(NamedTuple):
-    """A client's request for a way to a host."""
+    """A client's request to connect to the host with this number."""
 
     number: int
 
 
 class JoinedHost(NamedTuple):
-    """The manager's answer. With it come the client's end of a channel, the progress page, and the watched file."""
+    """The manager's answer to JoinHost. Files: the client's end of a channel, the progress page, the watched file."""
 
     process: int
 
 
 class EndHost(NamedTuple):
-    """A client's request to say how a host has ended; and to kill it, if it is late."""
+    """A client's question how a host ended; the manager kills it first if it is ``late``."""
 
     process: int
     late: bool
@@ -123,10 +123,12 @@ class StatusRequest(NamedTuple):
 
 
 class Lease:
-    """A share in one model, held until it is closed or forgotten; thread-safe. It is a ``HostProvider`` of the hosts.
+    """Keeps one shared model in memory until closed or garbage-collected. Thread-safe.
+
+    It is the ``HostProvider`` of the model's hosts.
 
     Args:
-        order: what is wanted.
+        load_request: which model, and how to load it.
     """
 
     def __init__(self, load_request: LoadRequest) -> None:
@@ -141,19 +143,22 @@ class Lease:
         self._output: OutputReader | None = None
 
     def take(self) -> tuple[ModelGrant, list[int]] | HostFailure:
-        """The model, which is loaded if need be; and its files, now the caller's. Or how loading ended.
+        """Has the manager load the model if it is not in memory.
+
+        Returns:
+            The grant and its files, which the caller closes; or how the loading process was lost.
 
         Raises:
-            HeadraceError: it cannot be had.
+            HeadraceError: the manager refused, or managers keep dying.
         """
         with self._lock:
             return self._persist(self._take)
 
     def host(self, number: int) -> HostHandle:
-        """See ``HostProvider``."""
+        """Joins the shared host with that number, as one client of several."""
 
         def join() -> HostHandle:
-            if self._channel is None:
+            if self._channel is None:  # hosts die with their manager; its successor must load the model first
                 self._retake()
             answer, files = self._ask(JoinHost(number))
             channel, progress, *watched = files
@@ -167,10 +172,10 @@ class Lease:
             return self._persist(join)
 
     def reap(self, process: int, *, late: bool = False) -> HostExit | None:
-        """See ``HostProvider``."""
+        """Asks the manager how a host ended; a ``late`` one is killed for all of its clients."""
         with self._lock:
             if self._channel is None:
-                return None  # the host went with its manager
+                return None  # the host died with its manager
             try:
                 ending: HostExit | None = self._ask(EndHost(process, late))[0]
             except (EOFError, OSError):
@@ -179,20 +184,20 @@ class Lease:
             return ending
 
     def cancel_waits(self) -> None:
-        """See ``HostProvider``."""
+        """Makes every wait for the manager fail from now on."""
         self._is_closed = True
         channel = self._channel
         if channel is not None:
             channel.shut_down()
 
     def close(self) -> None:
-        """Gives the share back."""
+        """Ends the lease."""
         self.cancel_waits()
         with self._lock:
             self._disconnect()
 
     def after_fork(self) -> None:
-        """See ``HostProvider``."""
+        """In a forked child: drops the parent's connection without ending the lease, and starts without one."""
         if self._channel is not None:
             self._channel.close()
         if self._output is not None:
@@ -213,7 +218,7 @@ class Lease:
             answer, files = self._ask(self._load_request, self._output.logged)
         finally:
             self._output.release()
-        if files:  # there are no hosts to be heard from
+        if files:  # this process maps the model, so there is no host whose output could come
             self._end_output()
         elif not (isinstance(answer, ModelGrant) and answer.is_loaded):
             self._end_output(_LAST_WORDS_SECS)
@@ -225,10 +230,10 @@ class Lease:
         return answer
 
     def _retake(self) -> None:
-        """After a manager has died: has the next one load the model again."""
+        """After the manager died: has its successor load the model again."""
         taken = self._take()
         if isinstance(taken, HostFailure) and not taken.timed_out:
-            taken = self._take()  # an outsider may have killed the loader
+            taken = self._take()  # something outside may have killed the loader: try once more
         if isinstance(taken, HostFailure):
             raise HostStartError(self._load_request.name, f"it {taken.ending} while it was loading the model.")
         grant, files = taken
@@ -248,7 +253,9 @@ class Lease:
         return answer, received
 
     def _persist(self, work: Callable[[], T]) -> T:
-        """Does something with the manager; with another one, should one die over it."""
+        """Runs ``work``; if the manager dies meanwhile, runs it again with the next one."""
+        # End of file means that the manager died. Disconnecting makes the next try elect a manager, in this process or
+        # in another client that noticed first. The bound is for a request that itself kills every manager.
         for _ in range(_TRIES):
             if self._is_closed:
                 raise HostStartError(self._load_request.name, "its owner no longer wants one.")
@@ -271,7 +278,7 @@ class Lease:
         self._end_output()
 
     def _end_output(self, patience_secs: float = 0) -> None:
-        """What has come by then is passed on."""
+        """Stops reading the hosts' output, after passing on what has arrived within ``patience_secs`` seconds."""
         output, self._output = self._output, None
         if output is not None:
             output.close(patience_secs)
@@ -281,7 +288,7 @@ _ALL: WeakSet[Lease] = WeakSet()
 
 
 def _reset_after_fork() -> None:
-    """In a fork: the shares are the parent's, and end when it does."""
+    """In a forked child: leases belong to the parent and end with it."""
     for lease in list(_ALL):
         lease.after_fork()
 
@@ -291,9 +298,9 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 
 @cache
 def manager_name() -> str:
-    """Of the manager for programs like this one: with another Python or another Headrace they have another manager.
+    """Name of the manager for this Python and this Headrace; others have a manager of their own.
 
-    Where their virtual environments are does not matter: engines make one for each worker process.
+    The path of a virtual environment does not count: engines create one for each worker process.
     """
     sources = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(f"{sys.version}\0{sys.base_prefix}\0{version('headrace')}".encode())
@@ -303,11 +310,11 @@ def manager_name() -> str:
 
 
 def _manager() -> Channel:
-    """A connection to this machine's manager, which is started if there is none.
+    """Connects to this machine's manager, and launches one if there is none.
 
     Raises:
         EOFError: it has just ended.
-        HeadraceError: there can be none.
+        HeadraceError: none can be launched.
     """
     directory, name = runtime_directory(), manager_name()
     channel = Channel(find_or_launch(directory, name, lambda lock, endpoint: _launch(directory, name, lock, endpoint)))
@@ -330,6 +337,6 @@ def _launch(directory: str, name: str, lock: int, listening: int) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         pass_fds=[lock, listening],
-        start_new_session=True,  # it outlives this process, and any terminal
+        start_new_session=True,  # it outlives this process and its terminal
     )
     threading.Thread(target=process.wait, name="headrace waits for the manager's end", daemon=True).start()

@@ -1,7 +1,7 @@
-"""The process that has a machine's models for all of a user's programs; ``python -m headrace.machine.manager``.
+"""The process that holds a machine's models for all of a user's programs; ``python -m headrace.machine.manager``.
 
-One thread waits for clients, one serves each client, one loads each model. A connection is a lease: when it ends, for
-whatever reason, the client's share in its model ends with it.
+One thread accepts clients, one serves each client, one loads each model. A connection is a lease: when it closes, for
+whatever reason, the client no longer keeps its model in memory.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from headrace.models.admission import Evict, Go, Held, Refuse, admit
 from headrace.models.memory import memory_available, memory_limit
 
 _FIRST_CLIENT_SECS = 10.0
-"""A manager that nobody has come to within this time ends."""
+"""A manager that no client has connected to within this time exits."""
 _FAILURES = 1000
-"""How many failed loads are remembered, the latest."""
+"""How many of the latest failed loads are remembered."""
 _POLL_SECS = 0.1
-"""How often a client that waits for a model is looked after."""
+"""How often a wait checks what no condition variable signals, such as a client that hung up."""
 
 
 class _Entry:
-    """A model, and who uses it."""
+    """A model and how it is used."""
 
     def __init__(self, model: SharedModel) -> None:
         self.model = model
@@ -53,8 +53,8 @@ class Manager:
     """Serves clients until there are none, and no model lingers.
 
     Args:
-        seat: where they come to.
-        clock: tells how long models linger.
+        endpoint: where clients connect.
+        clock: measures how long models linger.
     """
 
     def __init__(self, endpoint: ManagerEndpoint, clock: Clock | None = None) -> None:
@@ -64,21 +64,25 @@ class Manager:
         self._entries: dict[str, _Entry] = {}
         self._clients: dict[Channel, _Entry | None] = {}
         self._processes: dict[Channel, str] = {}
-        """Whose connection it is, of those that have ordered."""
+        """The client process of each connection that has requested a model."""
         self._loading: dict[_Entry, int | None] = {}
-        """How many bytes each load in progress is thought to take."""
+        """Expected bytes of each load in progress; None: unknown."""
         self._peaks: dict[str, int] = {}
+        """Peak bytes of earlier loads, by model key."""
         self._failures: dict[str, tuple[int, ModelGrant]] = {}
-        """When each model could not be loaded, and how it raised."""
+        """When loading each model last raised, and the grant with its error."""
         self._leaving: dict[int, int] = {}
-        """How many bytes each model takes that is being dropped."""
+        """Bytes of each model that is being dropped, by the entry's id."""
         self._started_ns = self._clock.time_ns()
         self._had_clients = False
         self._page = ComputingPage()
 
     def run(self) -> None:
-        """Until the last client has left and the last model has lingered long enough."""
+        """Serves until the last client has left and the last model has lingered long enough."""
         threading.Thread(target=self._welcome, name="welcomes clients", daemon=True).start()
+        # Lingering: a model without leases stays until ``linger_secs`` after its last use. This thread sleeps until the
+        # next one is due, or until a change may have made one due earlier. It drops models outside the lock, since that
+        # waits for their hosts to end.
         while True:
             with self._changed:
                 dropped = self._overdue()
@@ -96,7 +100,7 @@ class Manager:
         while self._endpoint.fileno() >= 0:
             try:
                 channel = Channel(self._endpoint.accept())
-            except OSError:  # vacated; or too many files are open, which may pass
+            except OSError:  # the endpoint was removed; or too many files are open, which may pass
                 time.sleep(_POLL_SECS)
                 continue
             with self._changed:
@@ -175,13 +179,15 @@ class Manager:
             self._clients[channel] = entry
             self._processes[channel] = load_request.process
             while entry.model.outcome is None:
+                # No condition signals that this client hung up; without the poll its lease would last until the load
+                # ends, and keep the model from being evicted.
                 self._changed.wait(_POLL_SECS)
                 if _has_left(channel):
                     raise EOFError
             outcome = entry.model.outcome
             abandoned = None
             if not entry.model.is_ready:
-                self._clients[channel] = None  # its sink is closed when all that is to go there has been written
+                self._clients[channel] = None  # closing the model closes the sink, after the last output
                 abandoned = self._release(entry)
             self._count_computing()
         if abandoned is not None:
@@ -192,7 +198,7 @@ class Manager:
         return outcome, [] if file is None or not entry.model.is_ready else [file, self._page.file]
 
     def _fresh_failure(self, load_request: LoadRequest) -> ModelGrant | None:
-        """What another client was told a moment ago whose model could not be loaded."""
+        """The failed load that another client was granted, if it is recent enough for this one."""
         when, told = self._failures.get(load_request.key, (0, None))
         is_fresh = (
             self._clock.time_ns() - when < load_request.fresh_secs * 1e9 and load_request.key not in self._entries
@@ -218,7 +224,7 @@ class Manager:
             outcome = model.load(lambda more: self._await_room(entry, more))
         except HeadraceError as error:
             outcome = Refused(error)
-        except Exception as error:  # whatever it is, clients must not wait for ever
+        except Exception as error:  # any error must reach the clients, or they would wait forever
             lines = traceback.format_exc().splitlines()
             outcome = Refused(HostStartError(model.load_request.name, f"{error!r}.", lines))
         with self._changed:
@@ -231,16 +237,23 @@ class Manager:
                 self._failures[key] = self._clock.time_ns(), outcome._replace(is_first=False)
                 for oldest in list(self._failures)[:-_FAILURES]:
                     del self._failures[oldest]
-            has_failed = not model.is_ready and self._forget(entry)  # whoever comes now has it loaded anew
+            has_failed = not model.is_ready and self._forget(entry)  # the next client triggers a new load
             is_forgotten = self._entries.get(key) is not entry
             self._changed.notify_all()
         if has_failed:
             self._drop(entry)
         elif is_forgotten:
-            model.close()  # again, should it have been closed before it had all that it has now
+            model.close()  # it was dropped during the load: close what the load has added since
 
     def _await_room(self, loading: _Entry, need: int | None) -> str | None:
-        """Until the model may be loaded; returns why it may not be, if so."""
+        """Waits until the model may be loaded and returns None; or returns why it cannot be.
+
+        Args:
+            loading: the model's entry.
+            need: bytes that the load takes; None: unknown.
+        """
+        # The policy decides anew after each change: a load that ended, a lease that ended, a model that is gone. Models
+        # to evict leave the table under the lock, so that no client gets them, and are closed outside of it.
         while True:
             with self._changed:
                 self._loading.pop(loading, None)
@@ -264,7 +277,7 @@ class Manager:
                 self._drop(entry)
 
     def _somebody_is_leaving(self) -> bool:
-        """Whether a client has left whose share has not ended yet: what refuses a model may be about to go."""
+        """Whether a client hung up whose lease has not ended yet: its model may be evicted in a moment."""
         return any(entry is not None and _has_left(channel) for channel, entry in self._clients.items())
 
     def _held(self) -> list[Held]:
@@ -275,7 +288,7 @@ class Manager:
         ]
 
     def _release(self, entry: _Entry | None) -> _Entry | None:
-        """Ends a lease; returns the entry if it is to be dropped at once."""
+        """Ends a lease; returns the entry if the caller must drop it at once."""
         if entry is None:
             return None
         entry.leases -= 1
@@ -285,7 +298,7 @@ class Manager:
         return entry if self._forget(entry) else None
 
     def _forget(self, entry: _Entry) -> bool:
-        """Has no new client get it; it is yet to be dropped. False: it is forgotten already."""
+        """Hides a model from new clients; the caller must then drop it. Returns False if it was hidden already."""
         key = entry.model.load_request.key
         if self._entries.get(key) is not entry:
             return False
@@ -318,14 +331,14 @@ class Manager:
         return self._had_clients or self._clock.time_ns() - self._started_ns > _FIRST_CLIENT_SECS * 1e9
 
     def _patience(self) -> float | None:
-        """Seconds until something is due."""
+        """Seconds until the next lingering model is due; None: none lingers."""
         if not self._had_clients:
             return _FIRST_CLIENT_SECS
         due = [self._due(entry) for entry in self._entries.values() if not entry.leases]
         return max(0.0, (min(due) - self._clock.time_ns()) / 1e9) if due else None
 
     def status(self) -> dict[str, Any]:
-        """What there is, for people to read: plain values only."""
+        """The manager's state in plain values, which other versions of Headrace can unpickle."""
         with self._changed:
             models = [_described(entry) for entry in self._entries.values()]
             return {
@@ -359,15 +372,15 @@ def _has_left(channel: Channel) -> bool:
 
 
 def main() -> None:
-    """Takes as arguments the runtime directory, the seat's name, the descriptors of its lock and its socket, an offer.
+    """Arguments: the runtime directory, the endpoint's name, the descriptors of its lock and its socket, an offer.
 
-    The offer is that of a host which has started this process, for ``take_back``.
+    The offer is by how much a launching host had raised its own out-of-memory score; ``take_back`` subtracts it here.
     """
     directory, name, lock, listening, offer = sys.argv[1:]
     take_back(int(offer))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it says
+    with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it reports
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     Manager(ManagerEndpoint.inherited(directory, name, int(lock), int(listening))).run()
 

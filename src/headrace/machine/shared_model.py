@@ -1,4 +1,4 @@
-"""One model of the machine, as its manager has it: loaded once, in an arena or in hosts, for all clients together."""
+"""One shared model in the manager: loaded once for all clients, into a weights file or into hosts."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _TRIES = 3
 
 
 class SharedModel:
-    """Loads a model, and lets hosts for it.
+    """Loads a model, and connects clients to its hosts.
 
     Args:
-        order: the first client's.
+        load_request: that of the first client.
     """
 
     def __init__(self, load_request: LoadRequest) -> None:
         self.load_request = load_request
         self.outcome: ModelGrant | HostFailure | Refused | None = None
-        """What there is to tell clients; None: it is being loaded."""
+        """The answer for clients; None: the model is being loaded."""
         self.peak: int | None = None
-        """Bytes that the loader took, at most."""
+        """Peak memory of the loader, in bytes."""
         self._file: int | None = None
-        """The arena's."""
+        """Descriptor of the weights file."""
         self._files: list[int] = []
-        """All that hosts inherit."""
+        """All descriptors that hosts inherit."""
         self._sinks: dict[object, int] = {}
-        """Where clients read what hosts print and log; the first of them gets it."""
+        """Descriptors, by client, to which the hosts' output may be written; the first client gets it."""
         self._writing = threading.Lock()
         self._burying = threading.Lock()
         self._endings: dict[int, HostExit] = {}
-        """How hosts have ended, by process."""
+        """How hosts ended, by process id."""
         environment = load_request.environment
         if load_request.hosted:
             environment = environment.with_threads(max(1, allowed_cores() // load_request.copies))
@@ -60,33 +60,33 @@ class SharedModel:
 
     @property
     def is_ready(self) -> bool:
-        """Whether clients can have it."""
+        """Whether the model is loaded."""
         return isinstance(self.outcome, ModelGrant) and self.outcome.is_loaded
 
     @property
     def file(self) -> int | None:
-        """The arena's, for clients that map it themselves."""
+        """Descriptor of the weights file, if clients map it themselves."""
         return None if self.load_request.hosted else self._file
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes: its arena, and what its hosts have for themselves."""
+        """Bytes of memory that it takes: its weights file, and what its hosts have allocated."""
         return self._size(self.outcome.arena if isinstance(self.outcome, ModelGrant) else None)
 
     @property
     def processes(self) -> list[int]:
-        """Its hosts."""
+        """Process ids of its hosts."""
         return self._hosts.processes
 
     def load(self, make_room: Callable[[int], str | None]) -> ModelGrant | HostFailure:
-        """Loads it; puts it into an arena, if that can be, else keeps the host that has it.
+        """Loads the model into a weights file if possible; else keeps the host that loaded it.
 
         Args:
-            make_room: waits for so many more bytes; returns why there are not as many, if so.
+            make_room: waits until that many more bytes are free; returns why they cannot be, else None.
 
         Raises:
-            HeadraceError: it cannot be had.
-            OSError: the system fails.
+            HeadraceError: there is not enough memory, or no host can be started.
+            OSError: a system call failed.
         """
         outcome = self._load()
         if isinstance(outcome, ModelGrant) and outcome.is_loaded:
@@ -94,7 +94,7 @@ class SharedModel:
         return outcome
 
     def _settle_in(self, grant: ModelGrant, make_room: Callable[[int], str | None]) -> None:
-        """Starts all hosts, and has them load what they cannot map; or ends those that nobody will need."""
+        """Starts the other hosts, which load the model if they cannot map it; or ends all if clients map it."""
         if grant.arena is None:
             more = (self.load_request.copies - 1) * grant.nbytes
             refusal = make_room(more) if more else None
@@ -108,10 +108,10 @@ class SharedModel:
             self._fork_server.rest()
 
     def join(self, number: int) -> tuple[JoinedHost, list[int]]:
-        """A way to a host for one more client: what to tell it, and files for it, which the caller closes.
+        """Connects one more client to a host; returns the answer for it and its files, which the caller closes.
 
         Raises:
-            HeadraceError: there is no host to be had.
+            HeadraceError: no host can be started, or hosts keep dying.
         """
         for _ in range(_TRIES):
             connection = self._hosts.connection(number)
@@ -121,19 +121,19 @@ class SharedModel:
                 connection.introduce(theirs.fileno())
                 for file in (mine.fileno(), connection.progress_file, connection.watched):
                     files += [os.dup(file)] if file is not None else []
-            except OSError:  # it has ended
+            except OSError:  # the host has died: the next ``connection`` starts another
                 for file in files:
                     os.close(file)
                 continue
             finally:
                 mine.close()
                 theirs.close()
-            self._endings.pop(connection.process, None)  # of an earlier one with that number
+            self._endings.pop(connection.process, None)  # an earlier host had the same process id
             return JoinedHost(connection.process), files
         raise HostStartError(self.load_request.name, f"{_TRIES} hosts in a row ended before a client could join them.")
 
     def reap(self, process: int, *, late: bool) -> HostExit | None:
-        """How a host has ended; one that has not is killed if it is ``late``, else left alone."""
+        """How a host ended; one that still runs is killed if it is ``late``, else left alone (None)."""
         with self._burying:
             if process not in self._endings:
                 ending = self._fork_server.reap(process, spares=not late)
@@ -142,19 +142,19 @@ class SharedModel:
             return self._endings.get(process)
 
     def add_sink(self, client: object, file: int) -> None:
-        """One more client would read what hosts print and log, at the other end of that file."""
+        """Adds a client that can receive the hosts' output; takes the descriptor to write it to."""
         os.set_blocking(file, False)
         with self._writing:
             self._sinks[client] = file
 
     def remove_sink(self, client: object) -> None:
-        """It has left; or it waits for the end of what it reads."""
+        """Closes a client's descriptor for output, if it has one."""
         with self._writing:
             if (file := self._sinks.pop(client, None)) is not None:
                 os.close(file)
 
     def close(self) -> None:
-        """Ends everything that belongs to it."""
+        """Ends the hosts and closes all files."""
         self._hosts.close()
         with self._writing:
             for sink in self._sinks.values():
@@ -177,10 +177,10 @@ class SharedModel:
         self.peak = exported.peak
         if exported.arena is not None:
             [self._file] = self._files = call.files
-            self._hosts.end_hosts()  # of whom only the loader has been born
+            self._hosts.end_hosts()  # only the loader runs; it moved the model's memory into the file
             try:
                 self._fork_server.preload(Preload(self.load_request.work, self._file, exported.arena))
-            except HostStartError as error:  # what pickles need not unpickle
+            except HostStartError as error:  # the model pickles but does not unpickle: load it again, into hosts
                 self._close_files()
                 return self._load(f"it does not unpickle ({str(error).splitlines()[-1]})")
         elif exported.copies:
@@ -200,7 +200,7 @@ class SharedModel:
         )
 
     def _size(self, arena: WeightsFile | None) -> int:
-        """Imports, which hosts have from their fork server, do not count."""
+        """Bytes that the model takes; what hosts inherit from their fork server (imports) does not count."""
         fork_server = self._fork_server.fork_server
         imports = _anonymous(fork_server) if fork_server is not None else 0
         own = sum(max(0, _anonymous(host) - imports) for host in self.processes)
@@ -215,9 +215,9 @@ class SharedModel:
             for client, sink in list(self._sinks.items()):
                 try:
                     os.write(sink, line)
-                except BlockingIOError:  # it reads too slowly; what would not fit is lost
+                except BlockingIOError:  # the client reads too slowly: drop the line
                     return
-                except OSError:  # it has ended
+                except OSError:  # the client has gone: try the next one
                     os.close(self._sinks.pop(client))
                 else:
                     return

@@ -1,4 +1,4 @@
-"""What there is on this machine for this user: managers, their models and hosts, and what nobody has cleaned up."""
+"""This user's managers on this machine, their models and hosts, and what killed processes have left behind."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from headrace.machine.lease import StatusRequest
 from headrace.models.memory import memory_of
 
 _PATIENCE_SECS = 2.0
-"""A manager answers in a millisecond, one that is stopped never does."""
+"""How long to wait for a manager: it answers in a millisecond, or never if it is stopped."""
 _LAST_SECS = 2.0
-"""For processes that have been killed."""
+"""How long to wait for killed processes to end."""
 _POLL_SECS = 0.01
 
 
@@ -30,45 +30,45 @@ class ProcessState:
 
     process: int
     pss: int | None
-    """Its own share of memory, in bytes: pages that it shares with others count in proportion. None: not known."""
+    """Proportional set size, in bytes: pages shared with other processes count in proportion. None: unknown."""
     private: int | None
-    """Bytes of pages that no other process has."""
+    """Bytes in pages of this process alone; None: unknown."""
 
 
 @dataclass(frozen=True)
 class ModelState:
-    """A model, as its manager has it."""
+    """A model, as its manager describes it."""
 
     name: str
     state: str
     """``ready``, ``loading`` or ``failed``."""
     nbytes: int
     mapped: bool
-    """Whether worker processes map its weights, or its hosts do."""
+    """Whether worker processes or hosts map its weights file."""
     reason: str
-    """Why not, if so."""
+    """Why its weights cannot be mapped; empty if they are."""
     clients: int
     hosts: tuple[ProcessState, ...]
     linger_secs: float
-    """How long it stays when nobody uses it any more."""
+    """How long it stays in memory after its last lease has ended."""
 
 
 @dataclass(frozen=True)
 class ManagerState:
-    """A manager that has answered."""
+    """A manager that answered."""
 
     endpoint: str
     process: ProcessState
     clients: int
-    """Whoever has asked for this not counted."""
+    """Without the connection that asked for this state."""
     models: tuple[ModelState, ...]
     helpers: tuple[ProcessState, ...]
-    """Processes that fork its hosts, or that its hosts have started."""
+    """Its fork servers, and processes that its hosts have started."""
 
 
 @dataclass(frozen=True)
 class SilentManager:
-    """A seat from which nothing can be learnt."""
+    """An endpoint whose manager does not answer, or not intelligibly."""
 
     endpoint: str
     problem: str
@@ -76,7 +76,7 @@ class SilentManager:
 
 @dataclass(frozen=True)
 class MachineState:
-    """All that there is."""
+    """Everything of Headrace's that runs, or is left over, on this machine for this user."""
 
     directory: str
     problem: str
@@ -84,20 +84,20 @@ class MachineState:
     managers: tuple[ManagerState, ...]
     silent: tuple[SilentManager, ...]
     own_hosts: Mapping[int, tuple[ProcessState, ...]]
-    """Hosts of processes that share no model, and what forks them, by their owner's process id."""
+    """Unshared hosts and their fork servers, by their owner's process id."""
     stale: tuple[str, ...]
-    """Seats of which only files are left."""
+    """Endpoints that are only leftover files."""
     orphans: tuple[ProcessState, ...]
     """Hosts whose owner was killed."""
 
     @property
     def leftovers(self) -> int:
-        """How many things nobody will clean up by themselves."""
+        """How many things only ``clean`` will remove."""
         return len(self.stale) + len(self.orphans)
 
 
 def machine_status() -> MachineState:
-    """Looks at everything; changes nothing, and takes some seconds at most for each manager that does not answer."""
+    """Reads the state and changes nothing; takes at most a few seconds for each manager that does not answer."""
     try:
         directory, problem = runtime_directory(make=False), ""
     except ConfigurationError as error:
@@ -124,7 +124,7 @@ def machine_status() -> MachineState:
 
 
 def clean(state: MachineState) -> None:
-    """Removes the files and ends the processes that are left over; what somebody uses by now stays."""
+    """Removes leftover files and kills orphans; spares what has come into use since ``state`` was read."""
     for name in state.stale:
         _clear(state.directory, name)
     if state.orphans:
@@ -135,7 +135,7 @@ def clean(state: MachineState) -> None:
 
 
 def _look(directory: str, name: str) -> ManagerState | SilentManager | str | None:
-    """What is at a seat; its name alone, if only files are; None: nothing any more."""
+    """The manager at an endpoint; its name if there are only leftover files; None: nothing is left."""
     deadline = time.monotonic() + _PATIENCE_SECS
     while True:
         try:
@@ -153,7 +153,7 @@ def _look(directory: str, name: str) -> ManagerState | SilentManager | str | Non
 
 
 def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:
-    """What a manager says; None: it leaves."""
+    """Asks a manager for its state; None: it is exiting."""
     greeted = False
     try:
         channel.receive(_PATIENCE_SECS)
@@ -181,7 +181,7 @@ def _ask(channel: Channel) -> Any:
 
 
 def _understood(name: str, answer: dict[str, Any]) -> ManagerState:
-    """A manager's answer; what another version does not say is not known, what it says besides is left out."""
+    """A manager's answer, possibly of another version: missing values get defaults, unknown ones are ignored."""
     process = int(answer["process"])
     is_here = answer.get("namespace") == namespace()
     measure = _process if is_here else _unmeasured
@@ -210,16 +210,16 @@ def _process(number: int) -> ProcessState:
 
 
 def _unmeasured(number: int) -> ProcessState:
-    """Of another PID namespace: here its number is another process's."""
+    """A process of another PID namespace, whose number means another process here."""
     return ProcessState(number, None, None)
 
 
 class _Unwanted(Exception):
-    """Instead of a manager for a seat."""
+    """Raised instead of launching a manager."""
 
 
 def _clear(directory: str, name: str) -> None:
-    """Takes a seat and leaves it, which removes its files; does nothing if somebody else has it meanwhile."""
+    """Removes an endpoint's files by locking it and failing to launch; does nothing if another process has it."""
     with contextlib.suppress(_Unwanted, TimeoutError, ConfigurationError):
         find_or_launch(directory, name, _decline, _PATIENCE_SECS).close()
 
