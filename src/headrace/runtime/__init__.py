@@ -1,1 +1,20 @@
-"""The one place where batching, failures, hosting and metrics meet: engines adapt to this."""
+"""Runs one transform's model: batching, failure handling, model placement and metrics meet here; adapters call this.
+
+adapters (beam/, local/, jobs/)
+    prepare.py       handler + options -> SessionSpec (spec.py), holding a Plan (plan.py: a parsed handler)
+    open_worker.py   SessionSpec -> the worker of one thread
+        |
+        |- worker.py         Worker: the model is in this process
+        |      bundle.py  ->  queues.py  ->  steps.py  ->  handler   (background.py, overlap.py: on a second thread)
+        |
+        '- hosted_worker.py  HostedWorker: the model is in a host process
+               hosted_bundle.py  ->  queues.py  ->  hosted_models.py  ====>  host_executor.py (in the host):
+                                                                             Worker and steps.py, one batch each
+    refreshing_worker.py, refresh.py, refresh_policy.py, versions.py   replace the model while the transform runs
+Shared by the threads of a process:
+    session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles
+    placement.py      where the model lives: own process, mapped weights, or a host (placement_choice.py: "auto";
+                      model_proxy.py: handler-side stand-in for a model in a host)
+observers.py, engine_metrics.py: events and metrics; devices.py: lost GPUs; heap.py: the garbage collector;
+profiling.py: `headrace doctor`; model_files.py: size of a model before it is loaded
+"""

@@ -1,4 +1,4 @@
-"""A worker's second thread, on which models compute while the bundle's thread goes on."""
+"""A worker's background thread: the model computes there while the bundle's thread collects more elements."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from headrace.runtime.steps import ModelAccess, Steps
 
 
 class _Log(list[Event | Predictions]):
-    """What happens on the second thread, in order; predictions stand where they are to be postprocessed."""
+    """Events of the background thread, in order. Predictions mark where the bundle's thread has to postprocess."""
 
     on_event = list.append
 
 
 class _Untimed:
-    """A worker's models; what a call takes beside another thread's work is kept from the choice of the batch size."""
+    """A worker's models, reporting NaN as call time: a call beside another thread must not steer the batch size."""
 
     def __init__(self, worker: ModelAccess) -> None:
         self._worker = worker
         self.spec, self.plan, self.session, self.model = worker.spec, worker.plan, worker.session, worker.model
 
     def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
-        """See ``VersionedModels``."""
+        """Runs one call of the model; the learnt time is NaN."""
         predictions, event, _ = self._worker.run(name, model, elements)
         return predictions, event, math.nan
 
 
 class _BackgroundSteps(Steps):
-    """Leaves postprocessing, which is the user's code, to the bundle's thread."""
+    """Leaves postprocessing, which is user code, to the bundle's thread."""
 
     def __init__(self, worker: ModelAccess, log: _Log) -> None:
         super().__init__(worker, log)
         self._log = log
 
     def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
-        """Not yet."""
+        """Records the predictions; ``BackgroundExecutor.collect`` postprocesses them."""
         predictions = Predictions(tags, values)
         self._log.append(predictions)
         return [predictions]
 
 
 class BackgroundBatch(NamedTuple):
-    """A batch on the second thread."""
+    """A batch that runs, or waits to run, on the background thread."""
 
     name: Any
     size: int
@@ -61,34 +61,34 @@ class BackgroundBatch(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """Whether its outcomes are there."""
+        """Whether the batch has finished."""
         return self.future.done()
 
 
 class BackgroundExecutor:
-    """Runs batches one after the other; its thread starts with the first one. To be used by the worker's thread.
+    """Runs batches one at a time on a thread that the first batch starts. Only the worker's thread may call it.
 
     Args:
-        worker: has the models.
-        policy: says which batches are to run here.
+        worker: provides the models.
+        policy: decides which batches run here.
     """
 
     in_flight = 2
-    """How many batches may be on their way: one that runs, and one that waits for it."""
+    """How many batches may be in flight: one running, one waiting."""
 
     def __init__(self, worker: ModelAccess, policy: OverlapPolicy | None = None) -> None:
         self._models = _Untimed(worker)
         self._executor: ThreadPoolExecutor | None = None
         self._process = 0
-        """Whose thread it is."""
+        """The process that started the thread."""
         self._recorders: EngineMetrics | None = None
         self.on_their_way = 0
-        """How many batches are."""
+        """How many submitted batches have not been collected."""
         self.policy: OverlapPolicy = policy or AdaptiveOverlap()
 
     def submit(self, name: Any, batch: AnyBatch) -> BackgroundBatch:
-        """Has a batch run, with the context variables that the caller sees."""
-        if self._executor is None or self._process != os.getpid():  # a fork has no threads but its own
+        """Queues a batch; it runs with the caller's context variables."""
+        if self._executor is None or self._process != os.getpid():  # a forked child inherits no threads
             self._process = os.getpid()
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-model")
             self._recorders = EngineMetrics()
@@ -98,7 +98,7 @@ class BackgroundExecutor:
         return BackgroundBatch(name, batch.total, log, future)
 
     def collect(self, task: BackgroundBatch, steps: Steps) -> list[Outcome]:
-        """Waits for a batch; tells what happened, and postprocesses, as if all had been done by ``steps``.
+        """Waits for a batch, then reports its events and postprocesses as if ``steps`` had run it on this thread.
 
         Raises:
             Exception: whatever ``steps`` would have raised.
@@ -114,12 +114,12 @@ class BackgroundExecutor:
         return [part for outcome in task.future.result() for part in processed.get(id(outcome), [outcome])]
 
     def clear(self) -> None:
-        """Drops what a bundle has left that was given up, once the batch that runs has ended."""
+        """Drops the batches of an abandoned bundle; waits for the one that is running."""
         if self.on_their_way:
             self.close()
 
     def close(self) -> None:
-        """Ends the thread, once the batch that runs has ended."""
+        """Stops the thread; waits for the batch that is running."""
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
         self._executor, self.on_their_way = None, 0

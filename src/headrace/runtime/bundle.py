@@ -1,4 +1,4 @@
-"""The way of a bundle's elements in this process: preprocessed, queued, run; each comes out in an outcome."""
+"""One bundle in this process: preprocesses and queues elements, runs batches, returns an outcome for each element."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from headrace.runtime.steps import ModelAccess, Steps
 
 
 class AnyBundle(Protocol):
-    """What takes a bundle's elements, here or in a host."""
+    """Accepts a bundle's elements; the model may be here or in a host."""
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        """Takes an element; ``tag`` comes back with its outcome. Returns what became ready."""
+        """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome."""
         ...
 
     def finish(self) -> Iterator[Outcome]:
-        """Runs what is left; afterwards every element has its outcome."""
+        """Runs everything that still waits; afterwards every element has its outcome."""
         ...
 
 
 class TimedModels(ModelAccess, Protocol):
-    """What a bundle needs of a worker."""
+    """What a bundle needs from a worker."""
 
     computed: float
-    """Seconds within models so far."""
+    """Seconds spent in models so far."""
 
 
 class Bundle:
-    """Takes a bundle's elements one by one and gives outcomes as they are ready; used by one thread.
+    """Accepts a bundle's elements one by one and returns outcomes as they become ready; used by one thread.
 
-    Outcomes come in the order in which batches are formed and elements fail, whichever thread runs a batch.
+    Outcomes are in the order in which batches formed and elements failed, whichever thread ran a batch.
 
     Args:
-        worker: has the models.
-        observer: is told what happens.
-        member: shares what is left over with other bundles.
-        lane: runs batches while elements are collected, where that pays.
+        worker: provides the models.
+        observer: receives the events.
+        slot: batches what is left at the end together with other bundles.
+        background: runs batches while elements are collected, if that is faster.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Bundle:
         self._background = background
         self._run = self._steps.run if background is None else self._run_overlapping
         self._pending: deque[BackgroundBatch | Failure | Skipped] = deque()
-        """Batches on their way, and what comes after them."""
+        """Batches in flight, and outcomes that must come after them."""
         self._moment = self._clock.time_ns()
-        """When the last batch ended, or the bundle began."""
+        """When the last batch ended, or else when the bundle began."""
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        """Takes an element; ``tag`` comes back with its outcome. Returns what became ready.
+        """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome.
 
         Raises:
-            Exception: an operation failed, and the session does not catch this exception.
+            Exception: an operation failed with an exception that the session does not catch.
         """
         if self._direct is None:
             return self._add(element, tag)
@@ -79,7 +79,7 @@ class Bundle:
         return self._run(ONLY, batch) if batch else ()
 
     def finish(self) -> Iterator[Outcome]:
-        """Runs what is left; afterwards every element has its outcome."""
+        """Runs everything that still waits; afterwards every element has its outcome."""
         if self._slot is None:
             for name, batch in self._queues.flush():
                 yield from self._run(name, batch)
@@ -96,7 +96,7 @@ class Bundle:
             batches = self._queues.add(element, tag)
         except self._caught as error:
             return self._in_turn(self._steps.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error)))
-        # No iterator around the user's code: to it a StopIteration would be its end, and the elements would be lost.
+        # Not a generator: a StopIteration raised by user code would end it silently, and elements would be lost.
         return [outcome for name, batch in batches for outcome in self._run(name, batch)] if batches else ()
 
     def _in_turn(self, outcome: Failure | Skipped) -> list[Outcome]:
@@ -106,7 +106,7 @@ class Bundle:
         return self._collect(BackgroundExecutor.in_flight)
 
     def _run_overlapping(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        """Has a batch run on the other thread, where that pays; returns what is ready."""
+        """Runs a batch on the background thread if that is faster, and returns the outcomes that are ready."""
         assert self._background is not None
         if not self._background.policy.next_is_beside():
             return [*self._collect(0), *self._run_here(name, batch, self._background)]
@@ -121,12 +121,13 @@ class Bundle:
         return outcomes
 
     def _collect(self, on_their_way: int) -> list[Outcome]:
-        """What is ready; waits until at most so many batches are on their way."""
+        """Outcomes that are ready; waits until at most ``on_their_way`` batches are in flight."""
         outcomes: list[Outcome] = []
         while self._pending:
             first = self._pending[0]
             if isinstance(first, Failure | Skipped):
                 outcomes.append(first)
+            # Stop at the first unfinished batch, so that outcomes keep their order.
             elif self._background is not None and (first.is_done or self._background.on_their_way > on_their_way):
                 outcomes += self._background.collect(first, self._steps)
                 self._background.policy.was_beside(first.size, self._seconds())
@@ -136,6 +137,6 @@ class Bundle:
         return outcomes
 
     def _seconds(self) -> float:
-        """Since it was last asked."""
+        """Seconds since the previous call."""
         before, self._moment = self._moment, self._clock.time_ns()
         return (self._moment - before) / 1e9

@@ -1,4 +1,4 @@
-"""Bundles that are open side by side in a process share what they leave over, so that batches are full."""
+"""Fills batches across concurrent bundles: what several bundles have left at their end is batched together."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from headrace.core.errors import PredictionCountError
 from headrace.core.result import Failure, Outcome, Predictions, Skipped
 
 Run = Callable[[Any, Batch], Sequence[Outcome]]
-"""Runs a batch of the model of a name."""
+"""Runs a batch of the named model."""
 Wait = Callable[[threading.Condition, float | None], Any]
-"""Waits for a condition, but no longer than so many seconds."""
+"""Waits on a condition, for at most the given number of seconds."""
 
 
 class _Work(NamedTuple):
@@ -27,19 +27,19 @@ class _Work(NamedTuple):
 
 
 class CrossBundleBatching:
-    """What the bundles of one session have in common; safe to use from all their threads.
+    """Shared state of one session's bundles; thread-safe.
 
-    A bundle forms batches of its own while its elements come. What is left over when they end waits for what other
-    bundles leave over, but only while others are open whose elements have not ended, and no longer than asked. The
-    thread of whichever bundle completes a batch, or is the first to find that it must not wait any longer, runs it;
-    each bundle gets the outcomes of its own elements.
+    A bundle batches its own elements as they arrive. At its end, what is left waits for what other bundles leave, but
+    only while other bundles are still receiving elements, and at most ``max_batch_duration_secs``. There is no
+    dispatcher thread: the bundle whose thread completes a batch, or first finds that the wait is over, runs it for all.
+    Each bundle gets the outcomes of its own elements.
 
     Args:
-        config: of the session.
-        sizes: say for each model how large its batches should be.
+        config: the session's batching options.
+        sizes: the target batch size of each model.
         clock: measures the wait.
-        wait: what waits, for tests.
-        own: limits of models for which those of ``config`` do not hold.
+        wait: replaces ``Condition.wait`` in tests.
+        own: batching options of single models, in place of ``config``.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class CrossBundleBatching:
         self._pools = {name: leftovers_for(own.get(name, config), controller) for name, controller in sizes.items()}
         self._changed = threading.Condition()
         self._open: set[BundleSlot] = set()
-        """Those whose elements have not ended."""
+        """Bundles that still receive elements."""
 
     def join(self) -> BundleSlot:
-        """For a bundle that begins."""
+        """Registers a new bundle."""
         slot = BundleSlot(self)
         with self._changed:
             self._open.add(slot)
         return slot
 
     def leave(self, slot: BundleSlot) -> None:
-        """A bundle has ended, or is given up: what it has waiting is dropped, and nobody waits for it."""
+        """Unregisters a bundle that ended or was abandoned, and drops its waiting elements."""
         with self._changed:
             self._end(slot)
             if slot.outstanding:
@@ -75,7 +75,7 @@ class CrossBundleBatching:
                     pool.forget(slot)
 
     def hand_in(self, slot: BundleSlot, leftovers: Sequence[tuple[Any, Batch]]) -> bool:
-        """The elements of a bundle have ended; these are left over. False: there is nobody to share them with."""
+        """Accepts what a bundle has left at its end; False: nobody can share a batch, the bundle runs these itself."""
         with self._changed:
             self._end(slot)
             if not self._open and all(pool.due is None for pool in self._pools.values()):
@@ -87,13 +87,16 @@ class CrossBundleBatching:
             return True
 
     def next(self, slot: BundleSlot) -> _Work | None:
-        """Work for the bundle's thread, waited for; None: the bundle has all its outcomes.
+        """Blocks until this bundle's thread has a batch to run; None: all of the bundle's outcomes are there.
 
         Raises:
-            PredictionCountError: a batch with its elements in it was answered wrongly.
+            PredictionCountError: a batch with elements of this bundle got the wrong number of predictions.
         """
         with self._changed:
             while True:
+                # Any waiting thread may run a due batch, whoever's elements are in it. A thread whose last outcome
+                # comes from another one leaves through ``not outstanding``. All wait on one condition, until the next
+                # deadline or a change.
                 if slot.error is not None:
                     raise slot.error
                 if slot.alone:
@@ -108,7 +111,7 @@ class CrossBundleBatching:
                 self._wait(self._changed, (min(dues) - now) / 1e9 if dues else None)
 
     def deliver(self, work: _Work, outcomes: Iterable[tuple[BundleSlot, Outcome]]) -> None:
-        """Gives each bundle its part of what has come out."""
+        """Hands each bundle its outcomes."""
         with self._changed:
             for owner, outcome in outcomes:
                 owner.outcomes.append(outcome)
@@ -117,17 +120,17 @@ class CrossBundleBatching:
             self._changed.notify_all()
 
     def part(self, work: _Work) -> None:
-        """A shared batch has failed: each bundle runs its own part, so that none fails for another one's elements."""
+        """Makes each bundle run its part of a failed shared batch: no element may fail for another bundle's."""
         with self._changed:
             for part in work.parts:
                 part.owner.alone.append(_Work(work.name, [part]))
             self._changed.notify_all()
 
     def refuse(self, work: _Work, error: PredictionCountError) -> None:
-        """The handler has answered a shared batch wrongly: each bundle fails, since alone its part might pass."""
+        """Fails all bundles of a batch with a wrong prediction count: alone, a part might pass by accident."""
         with self._changed:
             for part in work.parts:
-                part.owner.error = PredictionCountError(*error.args)  # which several threads raise
+                part.owner.error = PredictionCountError(*error.args)  # one instance for each thread that raises it
             self._changed.notify_all()
 
     def _end(self, slot: BundleSlot) -> None:
@@ -137,23 +140,23 @@ class CrossBundleBatching:
 
 
 class BundleSlot:
-    """One bundle's part in a ``CrossBundleBatching``; for the bundle's thread, its attributes under the lock."""
+    """A bundle's place in a ``CrossBundleBatching``: methods are for its own thread, attributes need the lock."""
 
     def __init__(self, cross_bundle: CrossBundleBatching) -> None:
         self._sharing = cross_bundle
         self.outstanding = 0
-        """How many of its elements have no outcome."""
+        """How many of its waiting elements have no outcome yet."""
         self.outcomes: list[Outcome] = []
         self.alone: list[_Work] = []
-        """What its own thread is to run."""
+        """Parts of failed shared batches, which the bundle's own thread has to run."""
         self.error: PredictionCountError | None = None
-        """What its own thread is to raise."""
+        """What the bundle's own thread has to raise."""
 
     def finish(self, leftovers: Iterable[tuple[Any, Any]], run: Run) -> list[Outcome]:
-        """Gives what is left over to be run, with what other bundles leave over; returns when all has come out.
+        """Runs what is left, together with what other bundles leave; returns once every element has its outcome.
 
         Raises:
-            Exception: ``run`` does so for a batch of this bundle's elements alone.
+            Exception: ``run`` raised it for a batch of this bundle's elements alone.
         """
         cross_bundle = self._sharing
         try:
@@ -168,7 +171,7 @@ class BundleSlot:
             self.leave()
 
     def leave(self) -> None:
-        """To be called for a bundle that is given up."""
+        """Unregisters the bundle; also for a bundle that is abandoned."""
         self._sharing.leave(self)
 
     def _do(self, work: _Work, run: Run) -> None:
@@ -197,7 +200,7 @@ def _joined(work: _Work, tags: list[Any]) -> Batch:
 
 
 def _apart(outcome: Outcome) -> Iterable[tuple[BundleSlot, Outcome]]:
-    """The parts of an outcome with whose they are, their tags without that."""
+    """Splits an outcome by bundle; tags lose the bundle that they were paired with."""
     if isinstance(outcome, Failure):
         owner, tag = outcome.tag
         return [(owner, replace(outcome, tag=tag))]

@@ -1,4 +1,4 @@
-"""What becomes of models whose process has lost its device: no element is to blame for what fails from then on."""
+"""What happens after this process has lost its GPU: from then on every call fails, and no element is to blame."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from headrace.runtime.plan import ONLY, is_client
 from headrace.runtime.spec import SessionSpec
 
 _lost: dict[str, str] = {}
-"""What is said about the models of this process that have lost their device, by their store."""
+"""The error message for each model store of this process whose device is lost."""
 
 
 class DeviceLostInHostError(HostDiedError, DeviceLostError):
-    """A model cannot be loaded: its host has lost its device over it. This process has lost nothing."""
+    """A model cannot be loaded, since its host lost the device during the load. This process still has its own."""
 
     retryable = False
 
 
 def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
-    """Whether an exception is to become a failure of elements; otherwise the caller raises it.
+    """Whether an exception becomes a failure of elements; if not, the caller raises it.
 
     Args:
         spec: of the session.
         error: the exception.
-        model: the name of the model that it is about, where it is about one.
+        model: the name of the model that raised it, if one did.
 
     Raises:
-        DeviceLostError: the exception says that this process has lost its device.
+        DeviceLostError: the exception shows that this process has lost its device.
     """
     models = spec.plan.models
     about = [models[model]] if model in models else models.values()
-    is_of_endpoint = all(map(is_client, about))  # whose device is not this process's
+    is_of_endpoint = all(map(is_client, about))  # its device is not this process's
     culprit = device_loss(error) if isinstance(error, Exception) and not is_of_endpoint else None
     if culprit is not None and str(error) != _lost.get(spec.store):
         _lost[spec.store] = (
@@ -47,10 +47,10 @@ def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
 
 
 def check_device(spec: SessionSpec) -> None:
-    """To be called before the models are.
+    """Call this before using the models.
 
     Raises:
-        DeviceLostError: this process has lost their device.
+        DeviceLostError: this process has lost the device of these models.
     """
     if _lost and spec.store in _lost:
         raise DeviceLostError(_lost[spec.store])
@@ -58,10 +58,10 @@ def check_device(spec: SessionSpec) -> None:
 
 @contextmanager
 def on_device(spec: SessionSpec, model: Any = ONLY) -> Iterator[None]:
-    """For what calls the handler of that model and catches nothing itself.
+    """Guards a call of a handler whose exceptions are not caught otherwise.
 
     Raises:
-        DeviceLostError: this process has lost its device, now or before.
+        DeviceLostError: this process has lost its device, in this call or earlier.
     """
     check_device(spec)
     try:

@@ -1,4 +1,4 @@
-"""Finds who records what a handler counts with an engine's own metrics, where that engine is loaded already."""
+"""Finds the recorders for metrics that a handler writes through an engine's own API, if that engine is imported."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class MetricRecorder(Protocol):
-    """Records for one engine."""
+    """Records the metrics of one engine."""
 
     def recording(self, *, process_wide: bool = True) -> AbstractContextManager[list[HandlerMetric]]:
-        """A list that holds, once the context is left, what this thread counted while it was open.
+        """A list that holds, after the context, what this thread counted within it.
 
         Args:
-            process_wide: whether to take along what this process counted for itself as a whole.
+            process_wide: whether to include what was counted for the process as a whole.
         """
         ...
 
 
 class EngineMetrics:
-    """The recorders of all engines that a handler has imported; loads none for an engine that nobody imported.
+    """The recorders of all engines that are imported; never imports an engine itself.
 
-    Made once a process, since that reads the metadata of every installed package (tens of milliseconds).
+    Create one per process: the constructor reads the metadata of every installed package (tens of milliseconds).
     """
 
     def __init__(self) -> None:
@@ -38,10 +38,7 @@ class EngineMetrics:
         self._recorders: list[MetricRecorder] = []
 
     def look(self) -> bool:
-        """Loads the recorders of engines that have been imported since the last look; tells whether there are any.
-
-        Costs nothing to speak of where there is nothing new.
-        """
+        """Loads the recorders of engines imported since the last call; returns whether there were any. Cheap if not."""
         found = [plug_in for plug_in in self._unused if plug_in.name in sys.modules]
         for plug_in in found:
             self._recorders.append(plug_in.load()())
@@ -50,16 +47,16 @@ class EngineMetrics:
 
     @contextmanager
     def recording(self, *, process_wide: bool = True) -> Iterator[list[HandlerMetric]]:
-        """A list that holds, once the context is left, what this thread counted while it was open.
+        """A list that holds, after the context, what this thread counted within it.
 
-        It is filled when an exception leaves the context, too. An engine that is imported within the context is heard
-        from the next one on.
+        It is also filled if an exception leaves the context. Metrics of an engine that is first imported within the
+        context are recorded from the next context on.
         """
         self.look()
         records: list[HandlerMetric] = []
         parts: list[list[HandlerMetric]] = []
         with ExitStack() as stack:
-            stack.callback(lambda: records.extend(chain.from_iterable(parts)))  # runs last, when the parts are filled
+            stack.callback(lambda: records.extend(chain.from_iterable(parts)))  # runs last, when the parts are complete
             parts.extend(
                 [stack.enter_context(recorder.recording(process_wide=process_wide)) for recorder in self._recorders]
             )

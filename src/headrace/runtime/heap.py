@@ -1,4 +1,4 @@
-"""Spares the garbage collector what imports have made, while a pipeline runs."""
+"""Keeps imported modules out of garbage collections while a pipeline runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _frozen_by_us = False
 
 
 def hold_heap() -> None:
-    """Freezes what there is, before any model loads; to be released as often as held.
+    """Freezes all objects that exist now; call it before a model loads, and ``release_heap`` once for each call.
 
-    The modules of Beam and a framework are a million objects. A full collection looks at each of them (0.2 s), and a
-    few batches with some thousand results bring one about. Who froze the heap before is left alone.
+    Beam and a framework are a million objects. Each full collection visits them all (0.2 s), and a few batches with
+    some thousand results trigger one. A heap that somebody else has frozen is left alone.
     """
-    global _holders, _frozen_by_us  # noqa: PLW0603 - the heap is the process's
+    global _holders, _frozen_by_us  # noqa: PLW0603 - the heap belongs to the process
     with _lock:
         if _holders == 0 and gc.get_freeze_count() <= _frozen_at_start:
             gc.freeze()
@@ -26,7 +26,7 @@ def hold_heap() -> None:
 
 
 def release_heap() -> None:
-    """With the last release, gives the heap back to the collector."""
+    """Unfreezes the heap at the last release."""
     global _holders, _frozen_by_us  # noqa: PLW0603 - as above
     with _lock:
         _holders -= 1

@@ -1,4 +1,4 @@
-"""What answers requests in a model host: the same steps as in an unhosted run, on one batch at a time."""
+"""The request handler of a model host: runs one batch at a time through the same steps as an in-process run."""
 
 from __future__ import annotations
 
@@ -38,40 +38,40 @@ _DOING = {
 
 
 Elsewhere: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""A context for what another process does meanwhile, which has a time limit of its own."""
+"""A context for waiting on another process that has its own time limit."""
 Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None], Elsewhere], ModelSource]
 
 
 class Work(NamedTuple):
-    """What is to be done with a request's rows: elements, in the order of their positions."""
+    """What to do with a request's rows: elements, identified by their positions."""
 
     model: Any
     preprocess: bool = False
     infer: bool = False
-    """And postprocess. Without either, the model is loaded."""
+    """Also postprocess. With neither flag set, only load the model."""
     weight: float = 0
     useful: float = 0
-    """See ``Batch``, as for the weight."""
+    """The weights of the ``Batch``: with padding, and without."""
     injected_failures: Mapping[int, InjectedFailure] = {}
-    """Which elements, by position, are fatal to what."""
+    """By position: elements to fail instead of running an operation that killed a host."""
 
 
 class Done(NamedTuple):
-    """What has become of the elements. The answer's rows are predictions, or preprocessed elements."""
+    """The result of each element. The response's rows are predictions, or preprocessed elements."""
 
     tags: list[int]
     """The position of each row's element."""
     failures: list[Failure]
-    """Their tags are positions, as are those of what was skipped."""
+    """Tagged with positions, as ``skipped`` is."""
     events: list[Event]
     observations: list[tuple[float, float | None]]
-    """Batch sizes, and the seconds that the choice of the next size should reckon with; see ``SizeController``."""
+    """Batch sizes, and the seconds to report to the ``SizeController``."""
     skipped: Sequence[Skipped] = ()
-    """With elements only where the owner does not have them: of postprocessing."""
+    """Includes elements only for skips in postprocessing; the client has the others."""
 
 
 class Raised(NamedTuple):
-    """An exception that is not caught, or one in the model's loading before any element was looked at."""
+    """An exception that the session does not catch, or one raised while the model was loading."""
 
     caught: Caught
     events: list[Event]
@@ -79,27 +79,27 @@ class Raised(NamedTuple):
 
 
 class DeviceLost(NamedTuple):
-    """No call on the host's device can succeed any more, so that it ends with this answer."""
+    """The host has lost its device. No later call can succeed, so the host exits after this response."""
 
     ending: str
-    """In words that follow "the host"."""
+    """Words to follow "the host"."""
     snapshot: ActivitySnapshot
-    """What it was doing."""
+    """The activity during which it was lost."""
 
 
 class Unreadable(NamedTuple):
-    """The request, or the answer to it, could not be pickled or unpickled."""
+    """The request or the response could not be pickled or unpickled."""
 
     caught: Caught
 
 
 class HostExecutor:
-    """Has the models, and runs batches through them; pickled to the host.
+    """Holds the models and runs batches; pickled to the host.
 
     Args:
         spec: of the session.
-        source: where models come from that are not to be loaded there, given what they are, who is told of them, and
-            what to wait in.
+        source: makes the source of models that this host does not load itself, from the spec, a function that receives
+            events, and a context to wait in.
     """
 
     def __init__(self, spec: SessionSpec, source: Source | None = None) -> None:
@@ -110,13 +110,13 @@ class HostExecutor:
         self._progress: Progress | None = None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """In the fork server: what takes time is done once for all hosts."""
+        """Runs in the fork server, so that slow lookups happen once for all hosts."""
         self.__dict__.update(state)
         self._recorders = EngineMetrics()
         self._recorders.look()
 
     def answer(self, head: Work, rows: list[Any], progress: Progress) -> Response:
-        """See ``headrace.hosts.host.RequestHandler``."""
+        """Does what ``head`` asks for with the rows, marking each step in ``progress``."""
         events = _Events()
         self._progress = progress
         with self._recorders.recording() as records:
@@ -144,15 +144,15 @@ class HostExecutor:
         finally:
             steps.tell_news()
         answer = _done(_without_traceback(outcomes, head.injected_failures), events, observations)
-        return answer._replace(echoes=not head.preprocess)  # which may have changed the elements themselves
+        return answer._replace(echoes=not head.preprocess)  # preprocessing may have modified the elements in place
 
     def unreadable(self, error: Exception) -> Response:
-        """See ``headrace.hosts.host.RequestHandler``."""
+        """The response to a request that cannot be unpickled."""
         caught = Caught.of(error)
         return Response(Unreadable(caught), reducers=stand_ins([caught.error]))
 
     def unsendable(self, answer: Response, error: Exception) -> Response:
-        """The same with a failure in place of each row that cannot be pickled, and a text in place of an element."""
+        """The same response with failures in place of rows, and texts in place of elements, that cannot be pickled."""
         if self._progress is not None and device_loss(error):
             return _device_lost(error, self._progress)
         if not isinstance(answer.head, Done):
@@ -176,15 +176,15 @@ class HostExecutor:
         return Response(head, rows, tags, reducers, answer.echoes)
 
     def exports(self, work: Work) -> Loaded | None:
-        """See ``headrace.hosts.host.RequestHandler``."""
+        """The model that this work loaded, for ``attach`` in other hosts; None if loading failed."""
         return None if self._worker is None else self._worker.session.held(work.model)
 
     def attach(self, work: Work, value: Loaded) -> None:
-        """See ``headrace.hosts.host.RequestHandler``."""
+        """Takes a model that another process exported, in place of loading it."""
         self._inherited[work.model] = value
 
     def close(self) -> None:
-        """Lets go of the models, so that their finalizers run."""
+        """Releases the models so that their finalizers run."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
@@ -209,7 +209,7 @@ class HostExecutor:
 
 
 class _Preloaded(ModelSource):
-    """Models that this process has had from birth."""
+    """Models that this process inherited or mapped when it started."""
 
     def __init__(self, models: dict[Any, Loaded]) -> None:
         self._models = models
@@ -223,14 +223,14 @@ class _Preloaded(ModelSource):
 
 
 class _Events(list[Event]):
-    """An observer that remembers."""
+    """An observer that keeps the events."""
 
     def on_event(self, event: Event) -> None:
         self.append(event)
 
 
 class _Observations:
-    """In place of a size controller: remembers what it should learn."""
+    """Stands in for a size controller: keeps the measurements for the client's controller."""
 
     def __init__(self, observations: list[tuple[float, float | None]]) -> None:
         self._observations = observations
@@ -249,7 +249,7 @@ class _Observations:
 
 
 class _Watch:
-    """Shows the owner what happens, and carries out sentences."""
+    """Publishes the current operation on the progress page, and raises injected failures."""
 
     def __init__(self, progress: Progress, injected_failures: Mapping[int, InjectedFailure]) -> None:
         self._progress = progress
@@ -260,6 +260,7 @@ class _Watch:
 
     def operation(self, stage: Stage, tag: Any, index: int) -> None:
         injected_failure = self._injected_failures.get(tag)
+        # An earlier host died or hung here: fail this element in place of running the operation again.
         if injected_failure is not None and (injected_failure.stage, injected_failure.index) == (stage, index):
             raise injected_failure.error
         self._progress.mark(_DOING[stage], -1 if tag is None else tag, index)
@@ -293,11 +294,11 @@ def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
 def _without_traceback(
     outcomes: Iterable[Outcome], injected_failures: Mapping[int, InjectedFailure]
 ) -> Iterator[Outcome]:
-    """Where a sentence was carried out is our code: it explains nothing."""
+    """Drops the traceback of an injected failure: it would only show our code."""
     errors = {id(injected_failure.error) for injected_failure in injected_failures.values()}
     for outcome in outcomes:
         if isinstance(outcome, Failure) and id(outcome.error) in errors:
-            yield replace(outcome, caught=Caught.of(outcome.error), attempts=0)  # the owner knows those before
+            yield replace(outcome, caught=Caught.of(outcome.error), attempts=0)  # the client counts these
         else:
             yield outcome
 
@@ -308,7 +309,7 @@ def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[t
     rows: list[Any] = []
     for outcome in outcomes:
         if isinstance(outcome, Failure):
-            done.failures.append(replace(outcome, source=None))  # which the owner has
+            done.failures.append(replace(outcome, source=None))  # the client has the source
         elif isinstance(outcome, Skipped):
             is_known = outcome.stage is not Stage.POSTPROCESSING
             skipped.append(replace(outcome, elements=[]) if is_known else outcome)
@@ -342,7 +343,7 @@ def _as_sent(value: Any) -> Any:
 
 
 def _problem(value: Any) -> Caught | None:
-    """Why a prediction, or a preprocessed element, cannot be sent to the owner, if it cannot."""
+    """Why a prediction or preprocessed element cannot be sent to the client; None if it can."""
     try:
         encode(None, [value])
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The way of a bundle's elements through models in hosts: batches go there and their outcomes come back."""
+"""One bundle whose models are in hosts: sends batches and returns outcomes, also when hosts die or hang."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from headrace.runtime.steps import Operations
 
 _LOGGER = logging.getLogger(__name__)
 _PREPROCESSED_TOGETHER = 256
-"""How many elements are preprocessed by one request, at most, where that comes before batching."""
+"""At most how many elements one request preprocesses when preprocessing comes before batching."""
 
 _STAGES = {Activity.PREPROCESSING: Stage.PREPROCESSING, Activity.POSTPROCESSING: Stage.POSTPROCESSING}
 _WORDS = {
@@ -46,33 +46,33 @@ _WORDS = {
 
 
 class _Task(NamedTuple):
-    """A batch on its way."""
+    """A batch in flight."""
 
     work: Work
     batch: AnyBatch
     call: Call | Raised | Unreadable
     losses: int = 0
-    """How often all of it was in a batch whose host was lost."""
+    """How many hosts were lost while they ran the whole of this batch."""
 
     def pick(self, positions: Sequence[int]) -> tuple[_Task, Sequence[int]]:
-        """The same with some of its elements, or rows of those; and the position of each that it has now."""
+        """A task with some of the elements (or rows); also the position within it of each given position's element."""
         batch, firsts = self.batch.pick(positions)
         return self._replace(batch=batch), firsts
 
 
 class HostedBundle:
-    """Takes a bundle's elements one by one and gives outcomes as they are ready; used by one thread.
+    """Accepts a bundle's elements one by one and returns outcomes as they become ready; used by one thread.
 
-    Of an isolated model preprocessing runs in the host together with the rest, unless elements must be preprocessed
-    before it is known which batch they go to. Else it runs here, and so does postprocessing: the machine's hosts should
-    have nothing to do but inference.
+    An isolated model's preprocessing runs in the host, in the same request as inference, unless elements must be
+    preprocessed before it is known which batch they belong to. With shared hosts, preprocessing and postprocessing run
+    in this process: those hosts should spend their time on inference only.
 
     Args:
         spec: of the session.
-        session: has what was learnt about the models.
-        models: where batches go.
-        observer: is told what happens.
-        member: shares what is left over with other bundles.
+        session: keeps what was learnt about the models.
+        models: runs the batches.
+        observer: receives the events.
+        slot: batches what is left at the end together with other bundles.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class HostedBundle:
         in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
         self._together = there and not in_two_steps
         config = self._plan.batching
-        most = 1 if config.columnar else min(_PREPROCESSED_TOGETHER, config.max_batch_size)  # as far ahead as it pays
+        most = 1 if config.columnar else min(_PREPROCESSED_TOGETHER, config.max_batch_size)  # more would not pay
         self._before = Batcher(lambda: most, most, max_bytes=config.lookahead_bytes) if in_two_steps else None
         self._preprocessed: deque[tuple[Any, Any]] = deque()
-        """Elements, with their tags, that are yet to be queued: in the order in which they came."""
+        """Preprocessed elements with their tags, in order of arrival, that are not yet queued."""
         self._tasks: deque[_Task] = deque()
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        """Takes an element; ``tag`` comes back with its outcome. Returns what became ready.
+        """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome.
 
         Raises:
-            Exception: an operation failed, and the session does not catch this exception.
+            Exception: an operation failed with an exception that the session does not catch.
         """
         if self._here is not None:
             element, outcome = self._here.preprocess(element, tag)
@@ -119,9 +119,10 @@ class HostedBundle:
         return list(self._preprocess(batch)) if batch else ()
 
     def finish(self) -> Iterator[Outcome]:
-        """Sends what is left and waits for everything; afterwards every element has its outcome."""
+        """Sends everything that still waits and collects all responses; afterwards every element has its outcome."""
         if self._before is not None and len(self._before):
             yield from self._preprocess(self._before.flush())
+        # A collected response may preprocess elements, queueing them may send batches: repeat until neither is left.
         while self._tasks or self._preprocessed:
             yield from self._collect_all()
             yield from self._queue_preprocessed()
@@ -134,7 +135,7 @@ class HostedBundle:
 
     @property
     def _first_model(self) -> Any:
-        """Preprocessing needs no model, but a request names one."""
+        """Names a model for a request that only preprocesses and needs none."""
         return next(iter(self._plan.models))
 
     def _preprocess(self, batch: AnyBatch) -> Iterator[Outcome]:
@@ -142,7 +143,7 @@ class HostedBundle:
         yield from self._queue_preprocessed()
 
     def _queue_preprocessed(self) -> Iterator[Outcome]:
-        """Collecting answers meanwhile may append to what is waiting."""
+        """Queues preprocessed elements; responses collected meanwhile may append more."""
         while self._preprocessed:
             yield from self._queue(*self._preprocessed.popleft())
 
@@ -161,7 +162,7 @@ class HostedBundle:
         return outcomes
 
     def _fitting(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
-        """Parts of a batch that was formed before it became known that so large a one does not fit."""
+        """Cuts a batch that was formed before it was learnt that one of this size is too large."""
         size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
         count = min(batch.total, max(1, math.ceil(size / self._session.sizes[name].most())))
         bounds = [batch.total * n // count for n in range(count + 1)]
@@ -178,7 +179,7 @@ class HostedBundle:
         return outcomes
 
     def _make_room(self) -> list[Outcome]:
-        """For one more batch on its way."""
+        """Collects responses until one more batch may be in flight."""
         outcomes: list[Outcome] = []
         while len(self._tasks) >= self._models.in_flight:
             outcomes += self._collect()
@@ -194,13 +195,14 @@ class HostedBundle:
         return list(self._outcomes(task, answer))
 
     def _outcomes(self, task: _Task, answer: Answer) -> Iterator[Outcome]:
-        """What an answer means; asks again where it leaves elements open."""
+        """Turns a response into outcomes; sends elements again if it leaves them open."""
         head, rows = answer
         if isinstance(head, Done):
             yield from self._done(task, head, rows)
         elif isinstance(head, HostFailure):
             yield from self._outlast(task, head)
         elif isinstance(head, Unreadable) and task.batch.total > 1:
+            # Something in it cannot be pickled: halve it until the element that is at fault stands alone.
             middle = task.batch.total // 2
             for positions in (range(middle), range(middle, task.batch.total)):
                 half, _ = task.pick(positions)
@@ -234,7 +236,7 @@ class HostedBundle:
             self._breaker(task.work).record(succeeded=False)
 
     def _at_home(self, task: _Task, position: int, failure: Failure) -> Failure:
-        """A failure with its element's own tag, the element itself where that is what failed, and all tries counted."""
+        """The host's failure with the element's own tag and attempt count, and the element as sent if that failed."""
         first_stage = Stage.PREPROCESSING if task.work.preprocess else Stage.INFERENCE
         is_row = self._plan.batching.columnar and failure.stage is Stage.INFERENCE
         is_first = failure.index == 0 and failure.stage is first_stage and not is_row
@@ -242,7 +244,7 @@ class HostedBundle:
         return self._failure(task, position, replace(failure, element=sent if is_first else failure.element))
 
     def _failure(self, task: _Task, position: int, failure: Failure) -> Failure:
-        is_own = failure.stage is not Stage.PREPROCESSING  # else the model's name may be no more than one that is sent
+        is_own = failure.stage is not Stage.PREPROCESSING  # a preprocessing request names a model only because it must
         return self._plan.failure(
             task.batch.tags[position],
             failure.stage,
@@ -255,11 +257,12 @@ class HostedBundle:
         )
 
     def _outlast(self, task: _Task, host_failure: HostFailure) -> Iterator[Outcome]:
-        """Has the good elements answered, and the bad ones fail, of a batch whose host was lost.
+        """Recovers a batch whose host was lost: good elements get predictions, bad ones fail.
 
-        Positions are those of elements, or of rows where elements are columnar.
+        Positions are those of elements, or of rows if elements are columnar.
         """
         breaker, everything = self._breaker(task.work), range(task.batch.total)
+        # How many lost hosts each position was in: becomes the attempts of its failure.
         losses: Counter[int] = Counter()
 
         def lost(positions: Sequence[int], firsts: Sequence[int], host_failure: HostFailure) -> LostBatch:
@@ -274,7 +277,7 @@ class HostedBundle:
             return lost(positions, firsts, answer[0]) if isinstance(answer[0], HostFailure) else answer
 
         def settled(positions: Sequence[int]) -> _Task:
-            """Of elements that were lost equally often."""
+            """A task of elements that were lost equally often."""
             tries = task.losses + losses[positions[0]]
             return task.pick(positions)[0]._replace(losses=tries)
 
@@ -282,6 +285,7 @@ class HostedBundle:
         if first.too_large:
             self._observe(task, everything, None)
         self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
+        # A remote request may be billed again, and an uncaught timeout ends the bundle anyway: no second attempt.
         if task.work.model in self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
             breaker.record(succeeded=False)
             yield from self._give_up_lost(settled(everything), first)
@@ -300,7 +304,7 @@ class HostedBundle:
     def _tried(
         self, task: _Task, first: LostBatch, attempt: Attempt[Answer]
     ) -> Iterator[tuple[Sequence[int], Answer | LostBatch]]:
-        """What is tried of a batch whose host was lost; see ``isolate_fatal``."""
+        """Attempts of a batch whose host was lost: the search for the fatal elements."""
         breaker, everything = self._breaker(task.work), range(task.batch.total)
         search = partial(
             isolate_fatal,
@@ -311,11 +315,13 @@ class HostedBundle:
         )
         if not breaker.is_open:
             return search(everything, first)
+        # The circuit breaker is open, since batches before this one failed as a whole: a full search would cost hosts
+        # for nothing. Probe a few elements first, and search only if one of them gets an answer.
         probes = breaker.probes(len(everything), TIMEOUTS if first.timed_out else HOSTS)
         return probe_hosts(probes, everything, first, attempt, search=search, is_hopeless=lambda: breaker.is_open)
 
     def _observe(self, task: _Task, positions: Sequence[int], seconds: float | None) -> None:
-        """Tells the choice of sizes of a batch that failed, though its elements did not."""
+        """Reports a failed batch size to the size controller."""
         name, batch = task.work.model, task.batch.pick(positions)[0]
         if task.work.infer:
             size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
@@ -336,7 +342,7 @@ class HostedBundle:
     def _lost(
         self, task: _Task, positions: Sequence[int], firsts: Sequence[int], host_failure: HostFailure
     ) -> LostBatch:
-        """A loss as the policy knows it."""
+        """Describes a lost host in the terms of ``isolate_fatal``."""
         snapshot = host_failure.snapshot
         position = firsts[snapshot.position] if snapshot.position >= 0 else None
         culprit = positions[0] if position is None and len(positions) == 1 else position
@@ -358,7 +364,7 @@ class HostedBundle:
         return self._give_up(task, lost.stage, Caught.of(lost.error), lost.index)
 
     def _give_up(self, task: _Task, stage: Stage, caught: Caught, index: int = 0) -> Iterator[Outcome]:
-        """Failures for elements of which nothing more is known than what was sent; raises what is not caught."""
+        """Fails elements about which nothing is known beyond what was sent; raises an exception that is not caught."""
         if not catches(self._spec, caught.error, task.work.model):
             raise with_traceback_of(*caught)
         stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
@@ -376,6 +382,6 @@ class HostedBundle:
 
 
 def _skipped_at_home(task: _Task, skipped: Skipped) -> Skipped:
-    """The same with the elements' own tags, and the elements themselves where the host has not sent others."""
+    """The same skips with the elements' own tags, and with the elements themselves unless the host sent others."""
     tags, elements = ([given[place] for place in skipped.tags] for given in (task.batch.tags, task.batch.elements))
     return replace(skipped, tags=tags, elements=skipped.elements or elements)

@@ -1,4 +1,4 @@
-"""Models in hosts: work goes there and its answer comes back, whatever becomes of a host."""
+"""A session's models in hosts: sends requests, collects responses, and retries loads that a host did not survive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.runtime.spec import SessionSpec
 _LOGGER = logging.getLogger(__name__)
 
 Answer: TypeAlias = tuple[Done | Raised | Unreadable | HostFailure, list[Any]]
-"""What has become of some work, and the predictions or preprocessed elements."""
+"""A request's response, and its rows: predictions or preprocessed elements."""
 
 
 class HostedModels:
@@ -32,9 +32,9 @@ class HostedModels:
 
     Args:
         spec: of the session.
-        hosts: have the models.
-        tell: is told of hosts that were lost while they loaded a model.
-        keeps: is closed last.
+        hosts: run the models.
+        tell: receives events of hosts that were lost while loading a model.
+        keeps: resources to close last.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class HostedModels:
         self._hosts = hosts
         self._keeps = keeps or ExitStack()
         self.in_flight = 2 * hosts.copies
-        """How many batches of a bundle may be on their way: for each host one to compute, and one that waits for it."""
+        """How many batches of a bundle may be in flight: for each host, one computing and one waiting."""
         self._loads = {name: LoadBackoff(spec.clock.time_ns) for name in spec.plan.models}
         self._opening = LoadBackoff(spec.clock.time_ns)
         self.asked_for: set[Any] = set()
         """The names of models that have been loaded."""
         self._quickest_call_secs: dict[Any, float] = {}
-        """What the quickest batch of each model took."""
+        """Seconds of each model's fastest batch."""
         self.breaker = CircuitBreaker()
-        """Of preprocessing that comes before batching."""
+        """For preprocessing requests, which come before batching."""
 
     def submit(self, work: Work, rows: list[Any]) -> Call | Raised | Unreadable:
-        """Sends work to the host; what cannot be sent, or need not, has its answer at once."""
+        """Sends a request; the response is known at once if rows cannot be pickled or the load has just failed."""
         standing = self._record(work).standing_error()
         if standing is not None:
             return Raised(Caught(standing, []), [], loading=True)
@@ -74,11 +74,11 @@ class HostedModels:
             return Unreadable(Caught.of(error))
 
     def is_ready(self, call: Call | Raised | Unreadable) -> bool:
-        """Whether ``answer`` would not wait."""
+        """Whether ``answer`` would return without waiting."""
         return not isinstance(call, Call) or self._hosts.is_ready(call)
 
     def answer(self, work: Work, rows: list[Any], call: Call | Raised | Unreadable) -> Answer:
-        """What has become of the work."""
+        """Waits for the response; sends the request again if its host was lost while loading and may be retried."""
         record = self._record(work)
         while isinstance(call, Call):
             try:
@@ -89,6 +89,8 @@ class HostedModels:
                 return Unreadable(Caught.of(problem)), []
             if not isinstance(result, HostFailure) and isinstance(result.head, DeviceLost):
                 result = HostFailure(result.head.snapshot, timed_out=False, ending=result.head.ending, device_lost=True)
+            # A host lost while loading says nothing about the rows: the load policy decides whether to send them again.
+            # Any other lost host is the caller's to recover from.
             if isinstance(result, HostFailure) and result.snapshot.activity is Activity.LOADING:
                 error = self._load_error(work, result)
                 again = record.failed(error, result.snapshot.seconds, timed_out=result.timed_out)
@@ -103,26 +105,26 @@ class HostedModels:
         return call, []
 
     def ask(self, work: Work, rows: list[Any]) -> Answer:
-        """Sends work and waits for what becomes of it."""
+        """Sends a request and waits for its response."""
         return self.answer(work, rows, self.submit(work, rows))
 
     def note_call(self, name: Any, seconds: float | None) -> None:
-        """Takes note of what a call of the model of that name took."""
+        """Records the duration of a call of the named model."""
         if seconds is not None:
             self._quickest_call_secs[name] = min(seconds, self._quickest_call_secs.get(name, seconds))
 
     def parts_after_timeout(self, name: Any, count: int) -> int:
-        """Into how many parts a group of so many elements is cut that took the model of that name too long."""
+        """Into how many parts to cut a group of ``count`` elements that timed out in the named model."""
         call_secs = self._quickest_call_secs.get(name, math.inf)
         return parts_after_timeout(count, call_secs, self._timeout_secs or math.inf)
 
     def close(self) -> None:
-        """Ends the hosts, or leaves them."""
+        """Disconnects from the hosts, and ends those that are this session's own."""
         with self._keeps:
             self._hosts.close()
 
     def _record(self, work: Work) -> LoadBackoff:
-        """Of the model, if the work needs one: what is preprocessed before its key is known does not."""
+        """The load record of the requested model; preprocessing whose key is not known yet has its own."""
         return self._loads[work.model] if work.infer or not self._plan.routed else self._opening
 
     def _load_error(self, work: Work, host_failure: HostFailure) -> Exception:

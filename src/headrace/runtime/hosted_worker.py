@@ -1,4 +1,4 @@
-"""Workers whose models are not simply loaded into their process."""
+"""Workers whose models are in hosts."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from headrace.runtime.worker import AnyWorker
 
 
 class HostedWorker(AnyWorker):
-    """One thread's way to models in hosts; opening it loads the model where there is only one."""
+    """One thread's access to models in hosts. Opening it loads the model if there is only one."""
 
     def bundle(self, observer: Observer) -> HostedBundle:
-        """A new bundle, whose batches run in the host; it tells ``observer`` what happens there."""
-        check_device(self.spec)  # on which this process may do what comes before inference, and after
+        """A new bundle, whose batches run in the hosts; ``observer`` receives their events."""
+        check_device(self.spec)  # pre- and postprocessing may use it in this process
         return HostedBundle(self.spec, self.session, self._models, observer, self._join())
 
     def _begin(self) -> None:
-        """Loads the model.
+        """Loads the only model.
 
         Raises:
-            HostStartError: no host can be had.
-            Exception: the model cannot be loaded; where loading hangs, kills its host, or fails for a passing reason,
-                and such errors are caught, the batches will get them.
+            HostStartError: no host can be started.
+            Exception: the model cannot be loaded. If loading hangs, kills its host, or fails with a transient error,
+                and the
+                session catches that, it fails batches instead.
         """
         self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session.tell))
         if not self.plan.routed:
@@ -42,17 +43,17 @@ class HostedWorker(AnyWorker):
                     raise
 
     def load(self, name: Any) -> None:
-        """See ``AnyWorker``."""
+        """Loads the named model; raises if its host was lost."""
         host_failure = self._load(name)
         if host_failure is not None:
             raise load_error(self.spec, host_failure)
 
     def names_in_use(self) -> set[Any]:
-        """See ``AnyWorker``."""
+        """The names of the models that have been loaded."""
         return set(self._models.asked_for)
 
     def _load(self, name: Any) -> HostFailure | None:
-        """Has a model loaded; a host that was lost before or after it loaded tells nothing of it."""
+        """Loads a model; returns the failure if its host was lost, which may have happened outside the load itself."""
         answer, _ = self._models.ask(Work(name), [])
         if isinstance(answer, HostFailure):
             return answer
