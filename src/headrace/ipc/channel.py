@@ -1,4 +1,4 @@
-"""Small messages, and file descriptors with them, between two processes."""
+"""A pipe for small messages and file descriptors between two processes."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Channel:
-    """One end of a socket pair. Sending is thread-safe; receiving is for one thread at a time.
+    """One end of a Unix socket pair. Any thread may send; only one thread at a time may receive.
 
-    Messages are pickles: both ends belong to the same program. One that is broken off, by an error or Ctrl-C, leaves
-    a channel that nobody could make sense of, so it is shut down.
+    Messages are pickled, so both ends must be trusted. An error or Ctrl-C in the middle of a message leaves the stream
+    out of step, so it shuts the channel down.
     """
 
     def __init__(self, end: socket.socket) -> None:
-        end.settimeout(None)  # whatever the program has set as the default
+        end.settimeout(None)  # the program may have called socket.setdefaulttimeout
         self._socket = end
         self._sending = threading.Lock()
         self._is_broken = False
-        """Whether a message was broken off as it was received."""
+        """Whether receiving a message failed part-way."""
 
     @classmethod
     def pair(cls) -> tuple[Channel, Channel]:
-        """Both ends of a new one."""
+        """Creates a channel and returns both ends."""
         mine, yours = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(mine), cls(yours)
 
     @classmethod
     def inherited(cls, file: int) -> Channel:
-        """The end that is open in this process as ``file``; programs that it starts do not get it."""
+        """Wraps an inherited descriptor. Programs that this process starts do not inherit it in turn."""
         os.set_inheritable(file, False)
         return cls(socket.socket(fileno=file))
 
     def fileno(self) -> int:
-        """For polling; -1 once closed."""
+        """The socket's descriptor, for polling; -1 once closed."""
         return self._socket.fileno()
 
     def send(self, message: Any, files: Sequence[int] = ()) -> None:
-        """Sends.
+        """Sends a message, and duplicates of ``files`` (at most 8 descriptors) with it.
 
         Raises:
-            OSError: the other end is gone.
+            OSError: the other end is closed.
         """
         content = pickle.dumps(message, protocol=5)
         framed = _HEADER.pack(len(content)) + content
@@ -62,19 +62,22 @@ class Channel:
         with self._sending:
             try:
                 sent = self._socket.sendmsg([framed], rights)
-                if sent < len(framed):  # to send nothing fails, too, once the other end has read all and is gone
+                if sent < len(framed):  # sendall(b"") would fail if the peer has read everything and closed
                     self._socket.sendall(memoryview(framed)[sent:])
             except BaseException:
                 self.shut_down()
                 raise
 
     def receive(self, timeout_secs: float | None = None) -> tuple[Any, list[int]]:
-        """The next message and the file descriptors that came with it.
+        """Waits for the next message; returns it and its file descriptors, which the caller must close.
+
+        Args:
+            timeout_secs: limit for the whole message; None: wait forever.
 
         Raises:
-            EOFError: the other end is gone.
-            TimeoutError: no message came for so many seconds, or not all of it.
-            OSError: this process has too many open files for those that came.
+            EOFError: the other end is closed.
+            TimeoutError: the message did not arrive completely in time.
+            OSError: this process has too many open files to accept the descriptors.
         """
         if self._is_broken:
             raise EOFError
@@ -102,12 +105,12 @@ class Channel:
             raise
 
     def shut_down(self) -> None:
-        """Ends the connection: both ends see it, in whichever processes and threads they are used."""
+        """Ends the connection for every process and thread that uses either end."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes this end here; the connection lasts while another process has a copy of the end."""
+        """Closes this process's descriptor; the connection stays open while another process has a copy."""
         self._socket.close()
 
     def _exactly(self, size: int, deadline: float | None) -> bytes:
@@ -122,7 +125,7 @@ class Channel:
         return b"".join(parts)
 
     def _await(self, deadline: float | None) -> None:
-        """Until there is something to receive."""
+        """Waits until there is something to receive."""
         if deadline is not None:
             poll = select.poll()
             poll.register(self._socket, select.POLLIN)

@@ -1,7 +1,7 @@
-"""How batches travel between processes: rows, and what is said about them, as one piece of memory and back.
+"""Encodes a batch (a head and rows) into one block of memory, and decodes it.
 
-A message lies in memory as its numbers (three, then the size of each buffer in bytes), the pickle, and the buffers:
-first stacked arrays, then what the pickle keeps apart.
+Layout: three counts, the size of each buffer in bytes, the pickle, then the buffers, each aligned to 64 bytes: first
+the stacked arrays, then the pickle's out-of-band buffers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from headrace.ipc.serialization import Pickled, all_reducers, pickled
 __all__ = ["Decoded", "Message", "RequestColumns", "decode", "encode"]
 
 _NUMBERS = Struct("=QII")
-"""Bytes of the pickle, how many stacks there are, how many buffers in all."""
+"""Pickle size in bytes, number of stacked arrays, number of all buffers."""
 _ALIGNMENT = 64
-"""Bytes; what vector instructions and frameworks like best."""
+"""Bytes: a cache line, and the widest vector load."""
 
 
 class Message:
-    """A message that is ready to be written, as often as needed; until then its arrays must not change.
+    """An encoded message. It can be written any number of times; its arrays must not change before that.
 
     Attributes:
-        nbytes: how much memory it takes.
-        columns: of its rows; ``known`` to whoever reads the answer.
+        nbytes: size in bytes.
+        columns: the columns of its rows; pass them as ``known`` when decoding the response.
     """
 
     def __init__(self, columns: RequestColumns, stacks: list[Stacked], pickle_: Pickled) -> None:
@@ -42,10 +42,10 @@ class Message:
         self.nbytes: int = max(chain([self._end], (end for _, end in _places(self._end, self._sizes))))
 
     def write(self, memory: memoryview) -> None:
-        """Writes it to the start of a writable memory, of bytes, that should lie at a multiple of 64.
+        """Writes the message to the start of ``memory``: writable bytes, aligned to 64 for best speed.
 
         Raises:
-            ValueError: the memory is smaller than ``nbytes``.
+            ValueError: ``memory`` is smaller than ``nbytes``.
         """
         if len(memory) < self.nbytes:
             raise ValueError(f"a message of {self.nbytes} bytes does not fit into {len(memory)}")
@@ -61,12 +61,12 @@ class Message:
 
 
 class Decoded(NamedTuple):
-    """What a message says."""
+    """A decoded message."""
 
     head: Any
     rows: list[Any]
     columns: RequestColumns
-    """``known`` to whoever writes the answer."""
+    """Pass them as ``known`` when encoding the response."""
 
 
 def encode(
@@ -77,20 +77,19 @@ def encode(
     positions: Sequence[int] | None = None,
     reducers: Mapping[type, Callable[[Any], Any]] | None = None,
 ) -> Message:
-    """Makes a message.
+    """Encodes a request or a response.
 
     Args:
         head: any small object that can be pickled.
         rows: the elements of a batch, or their predictions.
-        known: for an answer the columns of its request. Of what the answer's rows hold and is the very object that
-            came with the request, only an index is sent: the other process gets its own object, as it sent it.
-        positions: for each row of the answer, to which row of the request it belongs; None: the first to the first,
-            and so on.
+        known: for a response, the columns of its request. A column of the very objects that came with the request is
+            sent as an index, and the requester gets its own objects back.
+        positions: for a response, the index of the request row that each row belongs to; None: row ``i`` to row ``i``.
         reducers: more entries for the pickler's ``dispatch_table``.
 
     Raises:
-        ValueError: there are not as many positions as rows.
-        Exception: what pickling raises where something cannot be pickled.
+        ValueError: ``positions`` and ``rows`` differ in length.
+        Exception: something cannot be pickled.
     """
     if positions is not None and len(positions) != len(rows):
         raise ValueError(f"{len(positions)} positions were given for {len(rows)} rows")
@@ -101,14 +100,13 @@ def encode(
 
 
 def decode(memory: memoryview, *, known: RequestColumns | None = None, own: bool) -> Decoded:
-    """Reads a message.
+    """Decodes a message.
 
     Args:
         memory: starts with the message.
-        known: if the message is an answer, the columns of the request as this process has them.
-        own: whether everything gets memory of its own, which may be written to. Otherwise arrays are views on
-            ``memory``, which must outlive them unchanged, and can be written to if it can. (Arrays that were read-only
-            may remain so.)
+        known: for a response, the ``columns`` of the request's ``Message``.
+        own: True copies every buffer into new, writable memory. False makes arrays views on ``memory``, which must
+            stay unchanged while they live; they are writable if ``memory`` is. (Read-only arrays may stay read-only.)
     """
     size, stacks, count = _NUMBERS.unpack_from(memory)
     sizes = _sizes(count)
@@ -128,7 +126,7 @@ def _sizes(count: int) -> Struct:
 
 
 def _places(start: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where buffers begin and end, in bytes."""
+    """The start and end of each buffer, in bytes, aligned."""
     for size in sizes:
         start += -start % _ALIGNMENT
         yield start, start + size

@@ -1,8 +1,13 @@
-"""Takes rows of one make apart into columns, which travel better than rows, and puts them together again.
+"""Splits rows of the same structure into columns, which are cheaper to send than rows, and joins them again.
 
-A column is sent in the cheapest way that holds: as an index, if its values are the very objects that the other process
-already has, and cannot have changed or stand for what was sent; as one piece of memory, if they are arrays alike; in
-columns of its own; once, if all are one object; else as a list.
+A column is sent in the cheapest form that is exact, in this order:
+
+- "echo": an index, if its values are the very objects that the other process sent and they are immutable
+  (or the ``example`` field of a prediction);
+- "tuples", "named", "dicts": one column per field, nested;
+- "same": one value, if all rows hold the same object;
+- "stack": one block of memory, if they are arrays of one framework, dtype and shape;
+- "list": pickled as a list.
 """
 
 from __future__ import annotations
@@ -17,40 +22,40 @@ from headrace.core.arrays import Stacked
 from headrace.ipc.serialization import Reducers, codec, framework_of
 
 _DEPTH = 4
-"""How deep rows are taken apart."""
+"""How many levels of nesting are split into columns."""
 _NARROW = 8
-"""Rows with more parts than this, and than there are rows, stay whole: a column has a price of its own."""
+"""Rows with more fields than this and than there are rows are not split: each column has a fixed cost."""
 
 _UNCHANGING = {str, bytes, int, float, complex, bool, type(None)}
 _GIVEN_BACK = "example"
-"""The field of a prediction that stands for what was sent: it comes back as it was, whatever was done to it since."""
+"""The field of a prediction that holds the input: the sender gets back its own object, even if the host changed it."""
 
 Form = tuple[Any, ...]
-"""How a column is sent: a word, and what belongs to it."""
+"""How a column is sent: the name of its form (the decoder's method), and that method's arguments."""
 
 
 class RequestColumns:
-    """The columns into which rows were taken apart; the same in the process that took and in the one that put together.
+    """The columns of a message, equal and in the same order in the encoding and the decoding process.
 
-    The first is the rows themselves; each is followed by those into which it was taken apart. All have one value for
-    each row.
+    The first column is the rows themselves; each column is followed by its fields' columns (depth first). Every column
+    has one value per row.
     """
 
     def __init__(self) -> None:
         self.lists: list[list[Any]] = []
 
     def __len__(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return len(self.lists)
 
 
 class KnownColumns:
-    """Columns that both processes have, seen from rows that answer to theirs.
+    """The request's columns, which both processes have, aligned with the rows of the response.
 
     Args:
-        columns: those of the request.
-        positions: for each row the one of the request to which it belongs; None: the first to the first, and so on.
-        count: how many rows there are.
+        columns: the request's columns; None: there are none, so nothing can be echoed.
+        positions: the index of the request row that each response row belongs to; None: row ``i`` to row ``i``.
+        count: number of rows in the response.
     """
 
     def __init__(self, columns: RequestColumns | None, positions: Sequence[int] | None, count: int) -> None:
@@ -62,18 +67,18 @@ class KnownColumns:
         self._firsts = [column[first] for column in self._lists]
 
     def has_first(self, value: Any) -> bool:
-        """Whether a value of the first row may be known."""
+        """Whether this value of the first response row occurs in that row's request."""
         return any(map(is_, self._firsts, repeat(value)))
 
     def index(self, values: list[Any]) -> int | None:
-        """Which known column has exactly these objects."""
+        """The index of the request's column that holds exactly these objects; None if there is none."""
         for index, first in enumerate(self._firsts):
             if first is values[0] and all(map(is_, values, self._at_positions(self._lists[index]))):
                 return index
         return None
 
     def column(self, index: int) -> list[Any]:
-        """A known column's objects, for each row."""
+        """The objects of a request column, one per response row."""
         return list(self._at_positions(self._lists[index]))
 
     def _at_positions(self, column: list[Any]) -> Iterable[Any]:
@@ -83,19 +88,24 @@ class KnownColumns:
 
 
 class RowEncoder:
-    """Rows taken apart.
+    """Splits rows into columns.
 
     Args:
-        rows: left as they are.
-        known: what the other process has.
-        reducers: classes in it are not taken apart, since they have a way of their own to be pickled.
+        rows: not modified.
+        known: the columns that the other process has.
+        reducers: classes with a reducer are not split; they pickle in their own way.
+
+    Attributes:
+        columns: the columns, for a later response.
+        stacks: the arrays to write beside the pickle.
+        form: how to join the columns again; goes into the pickle.
     """
 
     def __init__(self, rows: Sequence[Any], known: KnownColumns, reducers: Reducers) -> None:
         self.columns = RequestColumns()
         self.stacks: list[Stacked] = []
         self.echoes = False
-        """Whether anything is sent as an index into what is known."""
+        """Whether any column is sent as an index into ``known``."""
         self._known = known
         self._reducers = reducers
         self.form: Form = self._form(list(rows), 0)
@@ -135,14 +145,14 @@ class RowEncoder:
         return "dicts", keys, self._children(map(dict.values, values), depth)
 
     def _children(self, rows: Iterable[Iterable[Any]], depth: int, names: Iterable[str] = repeat("")) -> list[Form]:
-        columns = zip(zip(*rows, strict=True), names)  # noqa: B905 - without names there is no end of empty ones
+        columns = zip(zip(*rows, strict=True), names)  # noqa: B905 - the default names are endless
         return [self._form(list(column), depth + 1, name) for column, name in columns]
 
     def _can_part(self, kind: type) -> bool:
         return kind is tuple or kind is dict or (_is_named_tuple(kind) and kind not in self._reducers)
 
     def _pays(self, value: Any, depth: int) -> bool:
-        """Whether a part of a first row may be stacked or echoed; dicts are slower in columns than in a pickle."""
+        """Whether a field of the first row could be stacked or echoed; otherwise a dict is faster pickled whole."""
         if depth <= _DEPTH and self._can_part(type(value)):
             parts = value.values() if type(value) is dict else value
             return any(self._known.has_first(part) or self._pays(part, depth + 1) for part in parts)
@@ -150,7 +160,7 @@ class RowEncoder:
 
 
 def _are_alike(values: list[Any]) -> bool:
-    """Whether rows have one type and one number of parts, not too many."""
+    """Whether all rows have the same type and the same number of fields, and not too many."""
     width = len(values[0])
     if not 0 < width <= max(_NARROW, len(values)):
         return False
@@ -158,7 +168,7 @@ def _are_alike(values: list[Any]) -> bool:
 
 
 def _have_keys(rows: list[dict[Any, Any]], keys: list[Any]) -> bool:
-    """Whether all rows, of equal length, have these strings as keys, in this order."""
+    """Whether all rows, which have equal lengths, have exactly these keys, all strings, in this order."""
     if set(map(type, keys)) != {str}:
         return False
     if all(map(is_, chain.from_iterable(rows), cycle(keys))):
@@ -167,7 +177,7 @@ def _have_keys(rows: list[dict[Any, Any]], keys: list[Any]) -> bool:
 
 
 def _is_named_tuple(kind: type) -> bool:
-    """Whether an object of this class is its fields and nothing more."""
+    """Whether it is a named tuple class whose objects hold nothing but their fields."""
     as_tuple = ("__iter__", "__len__", "__getitem__", "__reduce__", "__reduce_ex__")
     return (
         issubclass(kind, tuple)
@@ -179,13 +189,13 @@ def _is_named_tuple(kind: type) -> bool:
 
 
 class RowDecoder:
-    """Rows put together.
+    """Joins columns into rows, which are then ``columns.lists[0]``.
 
     Args:
-        form: how they are sent.
-        count: how many there are.
-        stacks: the memory of arrays side by side.
-        known: what both processes have.
+        form: the encoder's form.
+        count: number of rows.
+        stacks: the memory of the encoder's stacked arrays.
+        known: the columns that both processes have.
     """
 
     def __init__(self, form: Form, count: int, stacks: Sequence[memoryview], known: KnownColumns) -> None:
@@ -197,7 +207,7 @@ class RowDecoder:
 
     def _values(self, form: Form) -> list[Any]:
         place = len(self.columns)
-        self.columns.lists.append([])  # before its parts, as when they were taken apart
+        self.columns.lists.append([])  # before its fields, in the encoder's order: echo indices depend on it
         values = self.columns.lists[place] = getattr(self, f"_{form[0]}")(*form[1:])
         return cast("list[Any]", values)
 
@@ -221,7 +231,7 @@ class RowDecoder:
 
     def _dicts(self, keys: list[str], forms: list[Form]) -> list[Any]:
         rows: list[Any] = [dict.fromkeys(keys) for _ in range(self._count)]
-        for key, form in zip(keys, forms, strict=True):  # column by column: twice as fast as dict(zip(...)) for a row
+        for key, form in zip(keys, forms, strict=True):  # by column: twice as fast as dict(zip(...)) per row
             for row, value in zip(rows, self._values(form), strict=True):
                 row[key] = value
         return rows

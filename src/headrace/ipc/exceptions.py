@@ -1,4 +1,4 @@
-"""Exceptions on their way to another process: of whatever class they are, they arrive and say what they said."""
+"""Sends any exception to another process: it arrives with its class name, text and attributes, pickleable or not."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from headrace.ipc.unpicklable import MEMBERS, PLAIN, PROTOCOL, text_of
 
 _IS_MADE_AT_RUN_TIME = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _TEXTS = "_headrace_texts"
-_own: Callable[[BaseException], dict[str, Any]] = vars(BaseException)["__dict__"].__get__  # whatever its class may say
+_own: Callable[[BaseException], dict[str, Any]] = vars(BaseException)["__dict__"].__get__  # bypasses class overrides
 _args: Callable[[BaseException], tuple[Any, ...]] = vars(BaseException)["args"].__get__
 
 
 def stand_ins(errors: Iterable[BaseException]) -> dict[type, Callable[[Any], Any]]:
-    """How to pickle those exceptions that would not arrive on their own, or not as they are.
+    """Reducers for those exceptions that would not survive pickling unchanged.
 
-    A stand-in is of the same class, made without its constructor, with the ``args`` and attributes that pickle; an
-    argument that does not is replaced by its repr. Where the class does not pickle, or could not tell any more what
-    it told, the stand-in's class is made for it: of the same name, with the texts that the original had, derived from
-    the class if that can be had, else from its nearest base that can. Exceptions within exceptions are seen to as well.
+    They pickle as a stand-in: an object of the same class, made without calling the constructor, with those attributes
+    and ``args`` that pickle (an argument that does not becomes its repr). If the class itself does not pickle, or the
+    stand-in would lose its text, the stand-in gets a new class with the same name and the original's ``str`` and
+    ``repr``, derived from the class itself or else its nearest base that works. Nested exceptions are treated alike.
 
     Args:
-        errors: those in one message. They are pickled and unpickled here, for trial.
+        errors: the exceptions in one message. Each is pickled and unpickled here as a trial.
 
     Returns:
-        Reducers by exact class, for a pickler's ``dispatch_table`` (cloudpickle's looks at it when it is constructed,
-        not later); to be kept no longer than the message, since they hold its exceptions.
+        Reducers by exact class, for a pickler's ``dispatch_table`` (set it before constructing a cloudpickle pickler).
+        They hold the exceptions, so drop them with the message.
     """
     inspection = _Inspection()
     for error in errors:
@@ -45,11 +45,11 @@ def stand_ins(errors: Iterable[BaseException]) -> dict[type, Callable[[Any], Any
 
 
 class _Inspection:
-    """Finds out which exceptions arrive, and how the others could."""
+    """Finds which exceptions survive pickling, and builds stand-ins for the others."""
 
     def __init__(self) -> None:
         self.seen: dict[int, tuple[BaseException, tuple[Any, ...] | None]] = {}
-        """By id: each exception with its stand-in, in the form that a reducer returns; None: it needs none."""
+        """By id: each exception (kept alive) and its stand-in as a reducer's tuple; None: it needs none."""
 
     def reduce(self, error: BaseException) -> Any:
         stand_in = self.stand_in(error)
@@ -57,7 +57,7 @@ class _Inspection:
 
     def stand_in(self, error: BaseException) -> tuple[Any, ...] | None:
         if id(error) not in self.seen:
-            self.seen[id(error)] = error, (Exception, ())  # where something within it refers to it
+            self.seen[id(error)] = error, (Exception, ())  # ends the recursion where its parts refer back to it
             self.seen[id(error)] = error, None if self._arrives(error) else self._made(error)
         return self.seen[id(error)][1]
 
@@ -92,7 +92,7 @@ class _Inspection:
         return True
 
     def _tells_the_same(self, error: BaseException) -> bool:
-        """Whether its stand-in arrives and has words; the error's own, if it has any."""
+        """Whether the stand-in survives pickling with a readable text, equal to the error's own where it has one."""
         try:
             copy = self._trip(error)
         except Exception:
@@ -102,17 +102,17 @@ class _Inspection:
         return all(now is not None and (was in (None, now) or not matters) for was, now, matters in words)
 
     def _trip(self, value: Any, root: BaseException | None = None) -> Any:
-        """What becomes of a value on its way; raises what pickling or unpickling it raises."""
+        """Pickles and unpickles a value; raises what either raises."""
         file = io.BytesIO()
         _PickleTrial(file, self, root).dump(value)
         return pickle.loads(file.getbuffer())
 
 
 class _PickleTrial(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles exceptions as they are to travel; only ``root`` as it would on its own."""
+    """Pickles exceptions through their stand-ins; only ``root`` without one."""
 
     def __init__(self, file: io.BytesIO, inspection: _Inspection, root: BaseException | None) -> None:
-        self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **all_reducers()}  # which super().__init__ reads
+        self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **all_reducers()}  # super().__init__ reads it
         super().__init__(file, PROTOCOL)
         self._inspection = inspection
         self._root = root
@@ -122,45 +122,45 @@ class _PickleTrial(cloudpickle.Pickler):  # type: ignore[misc]
             stand_in = None if obj is self._root else self._inspection.stand_in(obj)
             return NotImplemented if stand_in is None else stand_in
         reduced = super().reducer_override(obj)
-        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # by value
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:  # cloudpickle sends it by value
             cloudpickle.dumps(obj)
             return _class_here, (cloudpickle.cloudpickle._get_or_create_tracker_id(obj),)
         return reduced
 
 
 def _class_here(identity: str) -> Any:
-    """A class that a trial has pickled by value; cloudpickle would put copies in place of all that it has."""
+    """The class itself: unpickling it by value in this process would replace its members with copies."""
     return cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[identity]
 
 
 def _is_alike(error: BaseException, copy: BaseException) -> bool:
-    """Whether a copy has the same class, arguments, attributes and words."""
+    """Whether a copy has the same class, arguments, attributes and text."""
     cls = type(error)
     if type(copy) is not cls or not _is_same(_args(error), _args(copy)):
         return False
     held, got = {**_fields(error), **_own(error)}, {**_fields(copy), **_own(copy)}
     has_all = all(name in got and _is_same(value, got[name]) for name, value in held.items())
-    if not has_all and isinstance(cls.__reduce__, MethodDescriptorType):  # else its author left something out
+    if not has_all and isinstance(cls.__reduce__, MethodDescriptorType):  # a custom __reduce__ may omit some on purpose
         return False
     return all(_words(render, error) == _words(render, copy) for render in _own_words(cls))
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two arguments are the same as far as one can see: what ``==`` says may be an array, or anything."""
+    """Whether two arguments look equal. Only plain types are compared: ``==`` of an array is an array."""
     if type(one) is not type(other):
         return False
     if isinstance(one, (tuple, list)):
         return len(one) == len(other) and all(map(_is_same, one, other))
-    return type(one) not in PLAIN or one == other or one != one  # noqa: PLR0124 - not a number
+    return type(one) not in PLAIN or one == other or one != one  # noqa: PLR0124 - NaN
 
 
 def _own_words(cls: type) -> list[Callable[[Any], str]]:
-    """How a class renders its instances otherwise than by their arguments."""
+    """Which of ``str`` and ``repr`` the class overrides."""
     return [render for render, name in _RENDERS.items() if getattr(cls, name) is not vars(BaseException)[name]]
 
 
 def _words(render: Callable[[Any], str], value: Any) -> str | None:
-    """Its text, for comparison: less the addresses in memory that default reprs have."""
+    """The text of a value, without the memory addresses of default reprs, for comparison."""
     text = text_of(render, value)
     return text and re.sub("0x[0-9a-fA-F]+", "0x", text)
 
@@ -169,34 +169,34 @@ _RENDERS: dict[Callable[[Any], str], str] = {str: "__str__", repr: "__repr__"}
 
 
 def _fields(error: BaseException) -> dict[str, Any]:
-    """What an exception holds beside ``args`` and its dict: OSError's ``errno``, a subclass's ``__slots__``."""
+    """Attributes that live outside ``args`` and ``__dict__``: OSError's ``errno``, a subclass's ``__slots__``."""
     fields: dict[str, Any] = {}
     for base in type(error).__mro__:
-        if base in (AttributeError, NameError, BaseException, object):  # what the first two hold may be the model
+        if base in (AttributeError, NameError, BaseException, object):  # AttributeError.obj may be the whole model
             continue
         for name, member in vars(base).items():
             if isinstance(member, MEMBERS) and name not in ("__dict__", "__weakref__"):
-                with contextlib.suppress(Exception):  # it has no value
+                with contextlib.suppress(Exception):  # an unset slot
                     fields.setdefault(name, member.__get__(error))
     return fields
 
 
 def _in_group(cls: type, fields: dict[str, Any]) -> tuple[Any, ...]:
-    """What a group of exceptions must be made with."""
+    """The arguments that an exception group's ``__new__`` needs; none for other classes."""
     if _built_in(cls) is not getattr(builtins, "BaseExceptionGroup", None):
         return ()
     return fields["message"], list(fields["exceptions"])
 
 
 def _built_in(cls: type) -> type:
-    """The class of the interpreter's on which a class rests; only its ``__new__`` makes instances of the class."""
+    """The nearest built-in base: only its ``__new__`` can make instances without the class's constructor."""
     while cls.__flags__ & _IS_MADE_AT_RUN_TIME:
         cls = cls.__base__ or object
     return cls
 
 
 def _blank(cls: type, name: tuple[str, str] | None, *args: Any) -> Any:
-    """A stand-in yet to be filled, so that what fills it may refer to it."""
+    """An empty stand-in, filled afterwards so that its attributes may refer back to it."""
     return _built_in(cls).__new__(cls if name is None else _class_named(cls, *name), *args)
 
 
@@ -205,14 +205,14 @@ def _fill(blank: Any, state: tuple[tuple[Any, ...], dict[str, Any], dict[str, An
     vars(BaseException)["args"].__set__(blank, args)
     _own(blank).update(own)
     for name, value in fields.items():
-        with contextlib.suppress(AttributeError, TypeError):  # those of a group cannot be set
+        with contextlib.suppress(AttributeError, TypeError):  # an exception group's fields are read-only
             if getattr(blank, name, fields) is not value:
-                object.__setattr__(blank, name, value)  # that of a frozen dataclass refuses
+                object.__setattr__(blank, name, value)  # a frozen dataclass's own __setattr__ refuses
 
 
 @lru_cache(maxsize=100)
 def _class_named(base: type, module: str, qualname: str) -> type:
-    """A class that looks like another; its instances say what they were given to say."""
+    """A subclass of ``base`` with the given name, whose ``str`` and ``repr`` return stored texts."""
     words = {name: partialmethod(_said, number) for number, name in enumerate(_RENDERS.values())}
     return type(base)(qualname.rpartition(".")[2], (base,), {"__module__": module, "__qualname__": qualname, **words})
 
@@ -222,25 +222,27 @@ def _said(error: BaseException, number: int) -> Any:
 
 
 class _Described(str):
-    """Stands for an argument that does not pickle: its repr."""
+    """The repr of an argument that does not pickle; its own repr has no quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 class HostTraceback(Exception):
-    """Where an exception was raised in another process; its text is the traceback there."""
+    """The cause of an exception from another process; its text is the traceback there."""
 
     def __str__(self) -> str:
         return f"\n{super().__str__()}"
 
 
 def with_traceback_of(error: BaseException, lines: Iterable[str]) -> BaseException:
-    """The same exception; when it is raised, ``lines``, of its traceback in another process, are shown as its cause.
+    """Returns ``error`` with its remote traceback as the ``__cause__``, so that both are shown when it is raised.
 
-    A single line, or none, is no traceback.
+    Args:
+        error: an exception from another process.
+        lines: its traceback there; with fewer than two lines, nothing is attached.
     """
     lines = list(lines)
     if len(lines) > 1:
-        BaseException.__setattr__(error, "__cause__", HostTraceback("".join(lines)))  # even a frozen dataclass's
+        BaseException.__setattr__(error, "__cause__", HostTraceback("".join(lines)))  # works on frozen dataclasses
     return error

@@ -1,4 +1,4 @@
-"""Where a host is: a few numbers in shared memory that its owner can read even when the host hangs or is dead."""
+"""A page of shared memory in which a host says what it is doing; readable even when the host hangs or is dead."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 _COUNT = struct.Struct("@Q")
-"""How many marks were made: the last one is in the first place if they are even, else in the second."""
+"""The number of marks so far: the latest is in the first slot if it is even, in the second if it is odd."""
 _MARK = struct.Struct("=qqqqq?")
 _PLACES = (_COUNT.size, _COUNT.size + _MARK.size)
 
 
 class Activity(IntEnum):
-    """What a host does."""
+    """What a host is doing."""
 
     NOTHING = 0
     DECODING = 1
@@ -26,38 +26,38 @@ class Activity(IntEnum):
     POSTPROCESSING = 5
     ANSWERING = 6
     WAITING = 7
-    """Before something is tried again."""
+    """Before a retry."""
 
 
 @dataclass(frozen=True)
 class ActivitySnapshot:
-    """What a host did at some moment."""
+    """What a host was doing at one moment."""
 
     call: int
-    """The request it is working on; 0: none."""
+    """The number of the request it is working on; 0: none."""
     activity: Activity
     position: int
-    """Which of the request's rows; -1: all of them."""
+    """The row of the request; -1: all of them."""
     index: int
-    """Which operation of its kind."""
+    """Which operation of the activity, counted from 0: a handler may chain several pre- or postprocessing functions."""
     since_ns: int
-    """When it began, by the machine's monotonic clock."""
+    """When it began, in nanoseconds of the machine's monotonic clock."""
     is_elsewhere: bool = False
-    """Whether it waits for another process that does this, and that has a time limit of its own."""
+    """Whether another process does this, under its own time limit, while the host waits."""
 
     @property
     def seconds(self) -> float:
-        """How long it has been doing this."""
+        """Seconds since it began."""
         return (time.monotonic_ns() - self.since_ns) / 1e9
 
 
 class Progress:
-    """The numbers; one process marks them, another reads them.
+    """The page: one process writes marks, others read the latest.
 
-    What is read is always of one mark, even if the other process has been stopped, or has died, while it made another.
+    Two slots take turns, so a read returns one complete mark even if the writer was stopped or killed in mid-write.
 
     Args:
-        memory: at least ``Progress.SIZE`` bytes.
+        memory: at least ``Progress.SIZE`` bytes of shared memory.
     """
 
     SIZE = _PLACES[1] + _MARK.size
@@ -68,17 +68,17 @@ class Progress:
         self._count = 0
 
     def begin(self, call: int) -> None:
-        """A new request has come."""
+        """Marks the start of a request."""
         self._call = call
         self.mark(Activity.DECODING)
 
     def end(self) -> None:
-        """The request is answered."""
+        """Marks that no request is in progress."""
         self._call = 0
         self.mark(Activity.NOTHING)
 
     def mark(self, activity: Activity, position: int = -1, index: int = 0, *, is_elsewhere: bool = False) -> None:
-        """Something begins."""
+        """Marks the start of an operation."""
         self._count += 1
         place = _PLACES[self._count & 1]
         _MARK.pack_into(self._memory, place, self._call, activity, position, index, time.monotonic_ns(), is_elsewhere)
@@ -86,7 +86,7 @@ class Progress:
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
-        """While another process does what goes on; then it begins here."""
+        """Marks the current operation as another process's for the duration; its clock starts again afterwards."""
         now = self.read()
         self.mark(now.activity, now.position, now.index, is_elsewhere=True)
         try:
@@ -96,12 +96,12 @@ class Progress:
 
     @property
     def marks(self) -> int:
-        """How many marks the other process has made."""
+        """How many marks the writer has made."""
         return int(_COUNT.unpack_from(self._memory)[0])
 
     def read(self) -> ActivitySnapshot:
-        """What the other process does."""
-        while True:
+        """The latest mark."""
+        while True:  # again if a mark was made meanwhile: with a second one, this slot may be half overwritten
             (count,) = _COUNT.unpack_from(self._memory)
             call, activity, *more = _MARK.unpack_from(self._memory, _PLACES[count & 1])
             if _COUNT.unpack_from(self._memory) == (count,):

@@ -1,4 +1,4 @@
-"""Memory that two processes share: segments, and the pools they are taken from again and again."""
+"""Shared memory segments, and the pools that reuse them."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections.abc import Callable
 from itertools import count
 
 _SMALLEST = 1 << 16
-"""Of a segment, in bytes."""
+"""Minimum size of a segment, in bytes."""
 _MOST_FREE = 4
-"""How many segments a pool keeps for later."""
+"""How many free segments a pool keeps."""
 _WASTEFUL = 1 << 24
-"""From this size on, in bytes, a segment that was hardly used is not kept."""
+"""A free segment larger than this many bytes is dropped if its last use needed under a sixteenth of it."""
 
 
 class Segment:
-    """Memory, shared with whoever has its file; freed when the last one has let go.
+    """Memory shared by every process that holds its file; freed when the last of them has closed it.
 
     Args:
-        name: the same in both processes.
-        file: a file descriptor, which the segment closes.
-        size: bytes.
+        name: a number that both processes know it by.
+        file: a file descriptor; the segment takes ownership and closes it.
+        size: in bytes.
     """
 
     def __init__(self, name: int, file: int, size: int) -> None:
@@ -42,7 +42,7 @@ class Segment:
 
     @classmethod
     def create(cls, name: int, size: int) -> Segment:
-        """A new one of at least ``size`` bytes."""
+        """Creates a segment of at least ``size`` bytes, rounded up to a power of two."""
         room = max(_SMALLEST, 1 << (size - 1).bit_length()) if size > 1 else _SMALLEST
         file = anonymous_file("headrace")
         try:
@@ -55,14 +55,14 @@ class Segment:
     def lend(self, size: int) -> tuple[memoryview, Callable[[], bool]]:
         """The first ``size`` bytes, and a function that says whether anything still refers to them.
 
-        A handler may keep an array of its batch; its memory must not be used for another batch then.
+        A handler may keep an array of its batch; that memory must then not be reused for another batch.
         """
         block = self._block_type.from_buffer(self._map)
         reference = weakref.ref(block)
         return memoryview(block).cast("B")[:size], lambda: reference() is not None
 
     def close(self) -> None:
-        """Lets go; memory that is still lent stays until it is given back. So does forgetting the segment."""
+        """Closes the file and unmaps the memory, once nothing that was lent refers to it. Deletion closes, too."""
         if self.file >= 0:
             self.memory.release()
             del self._map
@@ -73,17 +73,17 @@ class Segment:
 
 
 class SegmentPool:
-    """Segments that one process fills for another; not thread-safe."""
+    """Segments that this process writes for another; not thread-safe."""
 
     def __init__(self) -> None:
         self._names = count(1)
         self._free: list[Segment] = []
         self._sent: set[int] = set()
         self.dropped: list[int] = []
-        """Names of segments that the other process should let go of, too; whoever tells it empties the list."""
+        """Names of dropped segments that the other process must close, too; the caller sends them and clears it."""
 
     def take(self, size: int) -> Segment:
-        """A segment of at least ``size`` bytes, for the caller alone until it is given back."""
+        """Takes the smallest free segment of at least ``size`` bytes, or creates one; the caller gives it back."""
         fitting = [segment for segment in self._free if segment.size >= size]
         if not fitting:
             return Segment.create(next(self._names), size)
@@ -92,14 +92,14 @@ class SegmentPool:
         return segment
 
     def introduce(self, segment: Segment) -> list[int]:
-        """The file descriptors that must be sent along: the segment's, the first time."""
+        """The descriptors to send with the next message: the segment's the first time, then none."""
         if segment.name in self._sent:
             return []
         self._sent.add(segment.name)
         return [segment.file]
 
     def give_back(self, segment: Segment, used: int) -> None:
-        """Takes a segment back of which ``used`` bytes were needed."""
+        """Frees a segment for reuse; ``used`` is how many of its bytes were needed."""
         if segment.size > _WASTEFUL and used < segment.size // 16:
             self.drop(segment)
             return
@@ -110,27 +110,27 @@ class SegmentPool:
             self.drop(smallest)
 
     def drop(self, segment: Segment) -> None:
-        """Lets go of a segment that was taken."""
+        """Closes a segment instead of giving it back."""
         self._sent.discard(segment.name)
         self.dropped.append(segment.name)
         segment.close()
 
 
 class PeerSegments:
-    """The segments that another process fills for this one; not thread-safe."""
+    """The segments that another process writes for this one; not thread-safe."""
 
     def __init__(self) -> None:
         self._segments: dict[int, Segment] = {}
 
     def segment(self, name: int, files: list[int]) -> Segment:
-        """The segment of that name; its file comes the first time, and is taken out of ``files``."""
+        """The segment of that name. The first time, its descriptor is taken from the front of ``files``."""
         if name not in self._segments:
             file = files.pop(0)
             self._segments[name] = Segment(name, file, os.fstat(file).st_size)
         return self._segments[name]
 
     def drop(self, names: list[int]) -> None:
-        """Lets go of those that the other process no longer fills."""
+        """Closes the segments that the other process has dropped."""
         for name in names:
             segment = self._segments.pop(name, None)
             if segment is not None:
@@ -138,9 +138,9 @@ class PeerSegments:
 
 
 def anonymous_file(name: str) -> int:
-    """A new file without a place in any file system, gone when its last user is.
+    """Creates a file without a path, freed with its last descriptor and mapping.
 
-    Where there is no memfd, a temporary file whose name is removed at once.
+    Without memfd (macOS), it is an unlinked temporary file.
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name, os.MFD_CLOEXEC)

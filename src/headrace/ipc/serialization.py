@@ -1,4 +1,4 @@
-"""Pickles objects for another process on this machine: large buffers apart, and what lives in ``__main__`` by value."""
+"""Pickles objects for another process on this machine: large buffers out of band, ``__main__``'s classes by value."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Reducers = Mapping[type, Callable[[Any], Any]]
 
 _GROUP = "headrace.arrays"
 _MAIN = pickle.SHORT_BINUNICODE + b"\x08__main__"
-"""How a pickle gives the name of that module."""
+"""How a pickle encodes that module's name."""
 _LONGEST_FRAME = 1 << 17
-"""Bytes; the pickler ends a frame at half of this, with the object that it is at."""
+"""Bytes. The pickler ends a frame once it exceeds half of this, after the current object."""
 
 _making_classes = threading.RLock()
 
 
 class Pickled(NamedTuple):
-    """A pickle in pieces, and the buffers that it needs besides."""
+    """A pickle, in pieces, and its out-of-band buffers."""
 
     pieces: list[bytes]
     buffers: list[memoryview]
@@ -36,16 +36,16 @@ class Pickled(NamedTuple):
 
 @cache
 def array_plug_ins() -> Mapping[str, importlib.metadata.EntryPoint]:
-    """The frameworks whose arrays are understood, by top-level module; the first call takes milliseconds."""
+    """The entry points of array plug-ins, by the framework's top-level module; the first call takes milliseconds."""
     return {plug_in.name: plug_in for plug_in in importlib.metadata.entry_points(group=_GROUP)}
 
 
 @cache
 def codec(framework: str) -> ArrayCodec:
-    """The plug-in for a framework's arrays, which imports the framework.
+    """The plug-in for a framework's arrays. Loading it imports the framework.
 
     Raises:
-        ConfigurationError: none is installed.
+        ConfigurationError: no plug-in is installed for it.
     """
     plug_in = array_plug_ins().get(framework)
     if plug_in is None:
@@ -55,23 +55,23 @@ def codec(framework: str) -> ArrayCodec:
 
 
 def framework_of(value: Any) -> str | None:
-    """Whose array this may be; None where no plug-in is for its class's module."""
+    """The framework whose array this may be, judged by its class's module; None if no plug-in handles that."""
     name = type(value).__module__.partition(".")[0]
     return name if name in array_plug_ins() else None
 
 
 def all_reducers(more: Reducers | None = None) -> Reducers:
-    """What a pickler must know of classes: ``copyreg``'s, those for arrays of imported frameworks, and ``more``."""
+    """A pickler's ``dispatch_table``: ``copyreg``'s entries, those of imported array frameworks, and ``more``."""
     return _table(*(one.reducers() for one in codecs()), more or {})
 
 
 def all_exporters() -> Reducers:
-    """What a pickler must know of classes to move a whole model, ``copyreg``'s included; see ``ipc.weights_file``."""
+    """The ``dispatch_table`` for exporting a whole model to a weights file: no entry copies or converts memory."""
     return _table(*(one.exporters() for one in codecs()))
 
 
 def codecs() -> list[ArrayCodec]:
-    """The plug-ins for arrays of those frameworks that this process has imported."""
+    """The array plug-ins of the frameworks that this process has imported."""
     return [codec(framework) for framework in array_plug_ins() if sys.modules.get(framework)]
 
 
@@ -83,17 +83,17 @@ def _table(*parts: Reducers) -> Reducers:
 
 
 def pickled(value: Any, reducers: Reducers) -> Pickled:
-    """A pickle that the other process can load, whichever module is its ``__main__``.
+    """Pickles a value so that another process can load it, even with a different ``__main__``.
 
-    Classes and functions are named where possible; where that fails, and where they are ``__main__``'s, they go by
-    value.
+    Classes and functions are pickled by name. If that fails, or a name is in ``__main__``, the value is pickled again
+    with cloudpickle, which sends them by value.
 
     Args:
-        value: what to pickle.
-        reducers: as in ``dispatch_table``, ``copyreg``'s included.
+        value: any object.
+        reducers: a complete ``dispatch_table``, ``copyreg``'s entries included.
 
     Raises:
-        Exception: what pickling raises.
+        Exception: pickling fails both ways.
     """
     try:
         named = _dumped(_by_name, value, reducers)
@@ -103,14 +103,14 @@ def pickled(value: Any, reducers: Reducers) -> Pickled:
 
 
 def measured(value: Any, reducers: Reducers) -> tuple[int, int]:
-    """Bytes of the pieces, and of the buffers, of which a pickle would consist; nothing is kept of it.
+    """The sizes that ``pickled`` would give, in bytes: of the pieces and of the buffers. Keeps neither in memory.
 
     Args:
         value: as for ``pickled``.
         reducers: as for ``pickled``.
 
     Raises:
-        Exception: what pickling raises.
+        Exception: pickling fails both ways.
     """
     try:
         return _measured(_by_name, value, reducers)
@@ -132,9 +132,9 @@ def _measured(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers:
 
 
 def _names_main(piece: bytes) -> bool:
-    """Whether a pickle says that something is found in ``__main__``.
+    """Whether a piece of a pickle refers to ``__main__``.
 
-    Large bytes and texts, which are pieces by themselves, are not looked through: only a frame begins as one does.
+    Large bytes and strings, which are pieces of their own, are skipped: they do not begin like a frame.
     """
     is_content = len(piece) > _LONGEST_FRAME and piece[:1] not in (pickle.PROTO, pickle.FRAME)
     return not is_content and _MAIN in piece
@@ -155,14 +155,14 @@ def _dumped(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: R
 
 
 class _Pieces:
-    """A file for a pickler, which hands large bytes over as they are, without a copy."""
+    """A pickler's file that keeps each piece; large bytes are not copied."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self.write = pieces.append
 
 
 class _Sum:
-    """A file for a pickler of which only the size is of interest."""
+    """A pickler's file that only counts bytes."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -178,17 +178,17 @@ def _by_name(file: Any, reducers: Reducers, keep_within: Callable[[pickle.Pickle
 
 
 class _ByValue(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends classes that cannot be named whole, with an identity: where they come from, they remain themselves.
+    """Sends classes by value with an identity, so that a process that already has the class keeps its own.
 
-    cloudpickle alone would set every attribute of the original class anew, with functions whose globals are copies.
+    cloudpickle alone would reassign every attribute of the existing class, with functions whose globals are copies.
     """
 
     def __init__(self, file: Any, reducers: Reducers, keep_within: Callable[[pickle.PickleBuffer], bool]) -> None:
-        self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **reducers}  # which super().__init__ reads
+        self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **reducers}  # super().__init__ reads it
         super().__init__(file, protocol=5, buffer_callback=keep_within)
 
     def reducer_override(self, obj: Any) -> Any:
-        """A class by value as its identity and its definition; anything else as cloudpickle does."""
+        """Reduces a by-value class to its identity and definition; everything else as cloudpickle does."""
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
             identity = cloudpickle.cloudpickle._get_or_create_tracker_id(obj)

@@ -1,4 +1,4 @@
-"""Handlers on their way to another process: pickled whole, or refused with the name of what does not pickle."""
+"""Pickles a handler for another process, or raises an error that names the attribute that does not pickle."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from headrace.core.errors import ConfigurationError, as_type_name
 PROTOCOL = 5
 MEMBERS = (GetSetDescriptorType, MemberDescriptorType)
 _LONGEST_TEXT = 100_000
-"""Characters of what stands for something that does not pickle."""
+"""Limit, in characters, of a text that replaces an unpicklable value."""
 PLAIN = (str, bytes, int, float, complex, bool)
 
 
 def pickle_or_explain(value: Any, name: str, part: Any = None) -> bytes:
-    """The pickle of a value, for another process; functions and classes that cannot be imported there travel along.
+    """Pickles a value for another process; functions and classes that cannot be imported there go by value.
 
     Args:
-        value: a handler, or something that holds one.
-        name: what an error calls it: the handler's class.
-        part: of the value: the handler, if ``value`` is not it. What does not pickle is looked for in it first.
+        value: a handler, or an object that contains one.
+        name: what error messages call it: the handler's class.
+        part: the handler inside ``value``, searched first for the culprit; None: ``value`` is the handler.
 
     Raises:
-        ConfigurationError: it does not pickle; the message names the attribute, or variable, that is to blame.
+        ConfigurationError: it does not pickle; the message names the attribute or variable at fault.
     """
     try:
         content: bytes = cloudpickle.dumps(value, protocol=PROTOCOL)
@@ -45,12 +45,12 @@ def pickle_or_explain(value: Any, name: str, part: Any = None) -> bytes:
 
 
 class _Attribute(NamedTuple):
-    """Something that a value is made of."""
+    """A value reached while searching, and the path to it."""
 
     value: Any
     path: str
     function: str = ""
-    """Whose variable the path begins with."""
+    """The function whose variable the path begins with, if it begins with one."""
 
     @property
     def where(self) -> str:
@@ -64,7 +64,7 @@ class _Attribute(NamedTuple):
 
 
 class _Search:
-    """Looks for the innermost part of a value that does not pickle; gives up beyond so many parts, and so deep."""
+    """Finds the innermost part of a value that does not pickle, within 5,000 trials and 30 levels."""
 
     def __init__(self) -> None:
         self._parts_left = 5_000
@@ -72,12 +72,12 @@ class _Search:
 
     def culprit(self, part: Any, value: Any, name: str) -> _Attribute:
         start = _Attribute(value, name) if self._pickles(part) else _Attribute(part, type(part).__name__)
-        with contextlib.suppress(Exception):  # parts are looked at in ways that their author may not have foreseen
+        with contextlib.suppress(Exception):  # user objects may raise at any attribute access
             return self._find(start, depth=30) or start
         return start
 
     def _find(self, part: _Attribute, depth: int) -> _Attribute | None:
-        """None: if it does not pickle, then only because of something that was entered before."""
+        """Depth-first search; None: ``part`` fails only because of something that is already being searched."""
         self._entered[id(part.value)] = part.value
         is_to_blame = True
         for inner in _parts(part) if depth else ():
@@ -103,7 +103,7 @@ class _Search:
 
 
 class _Nowhere:
-    """A file for trials: what may be a model's weights need not be held twice."""
+    """A file that discards what is written: a trial must not hold a model's weights twice."""
 
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes
@@ -136,11 +136,11 @@ def _parts(part: _Attribute) -> Iterator[_Attribute]:
 
 
 def _variables(function: FunctionType) -> dict[str, Any]:
-    """What a function finds outside itself: its module's variables, and those of the functions around it."""
+    """The variables that a function uses from outside: globals of its module, and its closure."""
     known = function.__globals__
     variables = {name: known[name] for name in _names(function.__code__) if name in known}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        with contextlib.suppress(ValueError):  # it has no value yet
+        with contextlib.suppress(ValueError):  # the cell is still empty
             variables[name] = cell.cell_contents
     return variables
 
@@ -155,7 +155,7 @@ def _names(code: CodeType) -> Iterator[str]:
 def _attributes(value: Any) -> dict[str, Any]:
     if isinstance(value, type):
         held = {name: kept for name, kept in vars(value).items() if not isinstance(kept, MEMBERS)}
-        return {**held, "_abc_impl": None}  # which is made anew, as members are
+        return {**held, "_abc_impl": None}  # recreated with the class, like the member descriptors
     for kind, names in _HELD.items():
         if isinstance(value, kind):
             return {name: getattr(value, name) for name in names}
@@ -164,12 +164,12 @@ def _attributes(value: Any) -> dict[str, Any]:
     except Exception:
         return {}
     state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else None
-    states = state if isinstance(state, tuple) else (state,)  # those with __slots__ have two
+    states = state if isinstance(state, tuple) else (state,)  # with __slots__ there are two dicts
     return {name: kept for each in states if isinstance(each, dict) for name, kept in each.items()}
 
 
 def text_of(render: Callable[[Any], str], value: Any) -> str | None:
-    """What something says of itself, at most so much of it; None if it cannot say."""
+    """``render(value)``, cut to 100,000 characters; None if it raises."""
     try:
         return render(value)[:_LONGEST_TEXT]
     except Exception:

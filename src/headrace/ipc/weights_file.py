@@ -1,4 +1,4 @@
-"""Moves a loaded model into one piece of shared memory, from which any number of processes take it without a copy."""
+"""Moves a loaded model into one shared memory file, which any number of processes map without copying."""
 
 from __future__ import annotations
 
@@ -20,46 +20,42 @@ from headrace.ipc.serialization import Pickled, all_exporters, measured, pickled
 __all__ = ["NotMappableError", "WeightsFile", "attach", "export"]
 
 _CHUNK = 1 << 24
-"""Bytes that are copied before their source is given back; a multiple of every page's size, huge ones included."""
+"""Bytes copied before their source is freed; a multiple of every page size, huge pages included."""
 _FEW_OBJECTS = 50_000_000
-"""Bytes of pickle that every process may be asked to load, whatever the model's size."""
+"""Bytes of pickle (each process loads its own) that are acceptable for a model of any size."""
 _MODEST_SHARE = 0.1
-"""Of the whole: how much of a model that is not memory may be pickle."""
+"""Above that, the largest fraction of a model's bytes that may be pickle rather than buffers."""
 
 _madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
 class WeightsFile(NamedTuple):
-    """What is needed, besides the file, to make the value that was exported; small."""
+    """The small description that, with the file, restores the exported value."""
 
     head: bytes
-    """The pickle, without the large buffers."""
+    """The pickle, without its large buffers."""
     places: list[tuple[int, int]]
-    """Where in the file each buffer begins, and its size, in bytes.
-
-    A beginning is a multiple of the page's size, save where buffers overlap.
-    """
+    """Offset in the file and size of each buffer, in bytes; page-aligned except where buffers overlap."""
     nbytes: int
-    """Of the file."""
+    """Size of the file, in bytes."""
 
 
 def export(value: Any) -> tuple[int, WeightsFile]:
-    """Moves a value into shared memory.
+    """Moves a value into shared memory, which destroys the original.
 
-    This takes the value's memory apart: its large buffers are given back to the system one after the other as they are
-    copied, so that both together never take much more than the value did. Use it no more, and nothing that shares
-    memory with it; best, end the process.
+    Each large buffer is freed while it is copied, so the peak is little more than the value itself. Afterwards, do not
+    use the value or anything that shares memory with it; best, end the process.
 
     Args:
         value: anything that pickles.
 
     Returns:
-        A file descriptor, and its description for ``attach``. The file has no name; where the system can see to it,
-        nobody can change it any more.
+        The descriptor of an unnamed file, and its description for ``attach``. On Linux the file is sealed: nobody can
+        change it any more.
 
     Raises:
-        NotMappableError: it cannot be done; the value is as it was.
-        OSError: the system failed in the middle; the value is lost.
+        NotMappableError: the value cannot be exported; it is unchanged.
+        OSError: copying failed half-way; the value is lost.
     """
     pickle_ = _pickled(value)
     regions, places = _arranged(pickle_.buffers)
@@ -77,17 +73,16 @@ def export(value: Any) -> tuple[int, WeightsFile]:
 
 
 def attach(file: int, arena: WeightsFile) -> Any:
-    """The value that was exported, with its large buffers in the shared memory.
+    """Restores an exported value, with its large buffers mapped from the file.
 
-    They can be written to: what is written is this value's own, and no other process, nor a value attached again, sees
-    it. The memory stays mapped for as long as anything refers to it.
+    The mapping is copy-on-write: writes are private to this value. It lasts as long as anything refers to it.
 
     Args:
-        file: remains open, and is not needed any more afterwards.
-        arena: what ``export`` returned beside it.
+        file: the weights file; not closed, and not needed afterwards.
+        arena: the description that ``export`` returned.
 
     Raises:
-        Exception: what unpickling raises. There are classes whose objects pickle but do not unpickle.
+        Exception: unpickling fails; some classes pickle but do not unpickle.
     """
     memory = memoryview(mmap.mmap(file, arena.nbytes, access=mmap.ACCESS_COPY) if arena.nbytes else b"")
     return pickle.loads(arena.head, buffers=[memory[start : start + size] for start, size in arena.places])
@@ -96,7 +91,7 @@ def attach(file: int, arena: WeightsFile) -> Any:
 def _pickled(value: Any) -> Pickled:
     exporters = all_exporters()
     try:
-        _check_share(*measured(value, exporters))  # lest memory be taken for a pickle that is of no use
+        _check_share(*measured(value, exporters))  # before memory is spent on a pickle that would be refused
         return pickled(value, exporters)
     except NotMappableError:
         raise
@@ -111,16 +106,16 @@ def _check_share(objects: int, buffers: int) -> None:
 
 
 class _Region(NamedTuple):
-    """Memory that goes into the file."""
+    """A stretch of memory to copy into the file."""
 
     address: int
     size: int
     offset: int
-    """In the file."""
+    """Offset in the file, in bytes."""
 
 
 def _arranged(buffers: Sequence[memoryview]) -> tuple[list[_Region], list[tuple[int, int]]]:
-    """What to copy, in the order of the file, and where each buffer is then. What overlaps is one region."""
+    """The regions to copy, in file order, and each buffer's place in the file. Overlapping buffers form one region."""
     spans = [(_address(buffer), buffer.nbytes) for buffer in buffers]
     united = list(_united(spans))
     offsets = accumulate((_whole_pages(size) for _, size in united), initial=0)
@@ -135,7 +130,7 @@ def _arranged(buffers: Sequence[memoryview]) -> tuple[list[_Region], list[tuple[
 
 
 def _united(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Addresses and sizes, by address, such that none overlap."""
+    """Merges overlapping spans; yields addresses and sizes, sorted by address."""
     start = end = 0
     for address, size in sorted(spans):
         if address >= end:
@@ -163,7 +158,7 @@ class _PyBuffer(ctypes.Structure):
 
 
 def _address(memory: memoryview) -> int:
-    """Where it lies; ctypes itself tells only of what can be written to."""
+    """The memory's address; ctypes' own ``from_buffer`` refuses read-only memory."""
     buffer = _PyBuffer()
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(buffer), 0)
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
@@ -171,7 +166,7 @@ def _address(memory: memoryview) -> int:
 
 
 def _new_file(size: int) -> int:
-    """An anonymous file of that many bytes, that can be sealed if there is such a thing."""
+    """Creates an anonymous file of ``size`` bytes, sealable on Linux."""
     file = -1
     try:
         if hasattr(os, "memfd_create"):
@@ -187,7 +182,7 @@ def _new_file(size: int) -> int:
 
 
 def _move(region: _Region, file: int) -> None:
-    """Copies memory into the file, and gives it back meanwhile."""
+    """Copies a region into the file, and frees it chunk by chunk on the way."""
     start, end = region.address, region.address + region.size
     shift = region.offset - region.address
     while start < end:
@@ -204,10 +199,10 @@ def _write(file: int, memory: memoryview, offset: int) -> None:
 
 
 def _give_back(start: int, end: int) -> None:
-    """Frees the pages that lie wholly between two addresses (Linux only); they read as zeros, or as their file does.
+    """Frees the whole pages between two addresses (Linux only); afterwards they read as zeros, or as their mapped file.
 
-    Other processes keep what they share with this one, such as a parent or a mapped file's other users. Where the
-    system will not have it, as with memory that is locked, nothing happens.
+    Other processes that share these pages (a parent, users of the same mapped file) keep them. If the kernel refuses,
+    as it does for locked memory, nothing happens.
     """
     first, last = _whole_pages(start), end - end % mmap.PAGESIZE
     if _madvise is not None and first < last:
