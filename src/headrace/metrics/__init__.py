@@ -1,1 +1,14 @@
-"""Events become counters and distributions."""
+"""Turns events into counters and distributions.
+
+::
+
+    runtime  (worker process)
+       |
+       |  events (core/events)
+       |
+       |--> inference   as counters and distributions under the names of Beam's RunInference
+       |       '--> a Sink: Beam's metrics (beam/dofn)
+       |
+       '--> totals      sums in memory: ``headrace run`` without Beam, in the same process
+               '--> read by cli/progress and cli/summary
+"""

@@ -1,4 +1,4 @@
-"""Beam's metrics of RunInference, by Beam's names, from our events."""
+"""Turns events into the metrics of Beam's RunInference, under Beam's names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.core.events import (
 
 
 class Sink(Protocol):
-    """Where figures go: Beam's metrics, a table in memory, ..."""
+    """Receives metrics: those of Beam, a table in memory, ..."""
 
     def increment(self, namespace: str, name: str, amount: int) -> None:
         """Adds to a counter."""
@@ -36,28 +36,28 @@ class InferenceMetrics:
     name                                 kind         value
     ==================================== ============ =========================================================
     num_inferences                       counter      examples that the model answered
-    failed_batches_counter               counter      batches that did not go through as a whole
-    retried_batches_counter              counter      calls repeated, for a passing reason; not one of Beam's
-    skipped_elements_counter             counter      elements that an operation has skipped; not one of Beam's
+    failed_batches_counter               counter      batches that did not succeed in one piece
+    retried_batches_counter              counter      calls repeated after a transient error; not one of Beam's
+    skipped_elements_counter             counter      elements that an operation skipped; not one of Beam's
     inference_request_batch_size         distribution examples in a batch
     inference_request_batch_byte_size    distribution bytes in a batch
     inference_batch_latency_micro_secs   distribution microseconds in ``run_inference``, lazy results included
     useful_length                        counter      sum of the examples' lengths; not one of Beam's
-    padded_length                        counter      the same with each as long as its batch's longest; likewise
+    padded_length                        counter      sum of lengths padded to each batch's longest; not Beam's
     model_byte_size                      distribution bytes by which the process grew while the model loaded
     load_model_latency_milli_secs        distribution milliseconds for ``load_model``
     model_host_deaths                    counter      model hosts that died; not one of Beam's
-    model_host_timeouts                  counter      model hosts that were killed for a timeout; not one of Beam's
-    model_refreshes                      counter      newer models that took another's place; not one of Beam's
-    failed_model_refreshes               counter      newer models that could not be had; not one of Beam's
+    model_host_timeouts                  counter      model hosts killed after a timeout; not one of Beam's
+    model_refreshes                      counter      models replaced by a newer version; not one of Beam's
+    failed_model_refreshes               counter      newer versions that failed to load; not one of Beam's
     ==================================== ============ =========================================================
 
-    A model that has a name is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models. What
-    a refreshed model does is counted a second time under ``<its name>_<metric>``.
+    A named model is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models; a refreshed one
+    under ``<name>_<metric>``.
 
     Args:
-        sink: where the figures go.
-        namespace: of the metrics.
+        sink: receives the metrics.
+        namespace: the metrics' namespace.
         batch_elements: whether to count each batch under Beam's namespace ``BatchElements``, too.
         refreshed: the name of the only model, if it was refreshed and has one.
     """
@@ -69,7 +69,7 @@ class InferenceMetrics:
         self._prefix = f"{refreshed}_" if refreshed else ""
 
     def on_event(self, event: Event) -> None:
-        """Counts."""
+        """Updates the metrics that the event concerns."""
         if isinstance(event, BatchCompleted):
             self._batch(event)
         elif isinstance(event, BatchFailed):

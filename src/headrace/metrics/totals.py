@@ -11,35 +11,35 @@ from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Ele
 
 @dataclass
 class Totals:
-    """An Observer that adds up; may be told by several threads."""
+    """An Observer that adds up events. Thread-safe."""
 
     predictions: int = 0
     """Examples that a model answered."""
     batches: int = 0
     failed_batches: int = 0
     model_seconds: float = 0.0
-    """Time in ``run_inference``, added over threads."""
+    """Time in ``run_inference``, summed over threads."""
     loads: int = 0
     load_seconds: float = 0.0
     model_bytes: int = 0
     skipped: int = 0
-    """Elements without an output, on purpose."""
+    """Elements that an operation skipped on purpose, so that they have no output."""
     failures: dict[tuple[str, str], int] = field(default_factory=dict)
     """How many elements failed, by stage and error type."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def failed(self) -> int:
-        """Elements that have become dead letters."""
+        """How many elements became dead letters."""
         return sum(self.failures.values())
 
     @property
     def mean_batch_size(self) -> float:
-        """Examples a batch; 0 before the first."""
+        """Mean number of examples in a batch; 0 before the first."""
         return self.predictions / self.batches if self.batches else 0.0
 
     def on_event(self, event: Event) -> None:
-        """Adds up."""
+        """Adds one event."""
         with self._lock:
             if isinstance(event, BatchCompleted):
                 self.predictions += event.examples

@@ -1,7 +1,7 @@
-"""Which model may be loaded now, and which must go for it: a policy, without threads and clocks.
+"""Decides whether a model may be loaded now, and which models to evict for it. Pure: no threads, no clock.
 
-A model of which nothing is known is loaded alone, and what it took is its need from then on. The others go side by side
-while all of their peaks fit.
+A model of unknown size is loaded alone, which measures it. Models of known size are loaded concurrently as long as
+their peaks fit together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_MARGIN = 10**9
-"""Bytes. The tenth of a small machine's memory that stays free for others is more than a large one's needs."""
+"""Bytes. A tenth of memory stays free for other programs, but not more than this: large machines do not need more."""
 _GIGABYTE, _MEGABYTE = 10**9, 10**6
 
 
@@ -20,9 +20,9 @@ class Held(NamedTuple):
 
     key: str
     nbytes: int
-    """Bytes that are free once it has gone."""
+    """Bytes that evicting it frees."""
     leases: int
-    """How many use it."""
+    """How many users it has; only a model without any may be evicted."""
     last_used: float
     """When it was last used, by any clock."""
 
@@ -34,15 +34,15 @@ class Go:
 
 @dataclass(frozen=True)
 class Evict:
-    """These are to go first; then ask again."""
+    """Evict these models, then ask again."""
 
     keys: tuple[str, ...]
-    """Of models that nobody uses: those that were used least recently, as few as make enough room."""
+    """Unused models, least recently used first, and no more than necessary."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Ask again when a model has been loaded, or has gone."""
+    """Ask again when a load has ended or a model is gone."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Refuse:
     """The model cannot be loaded."""
 
     reason: str
-    """With the figures and the cure."""
+    """Includes the figures and what to do about it."""
 
 
 Verdict = Go | Evict | Wait | Refuse
@@ -65,21 +65,21 @@ def admit(
     *,
     leaving: int = 0,
 ) -> Verdict:
-    """Decides about one model that is to be loaded.
+    """Decides whether one model may be loaded.
 
     Args:
-        need: bytes that loading it takes at its peak, or at least takes; None: nothing is known of it.
-        held: the models that are in memory.
-        loading: the needs of those that are being loaded. Each counts in full, since nobody knows how much of it
-            ``available`` lacks already.
+        need: peak bytes of loading it, or a lower bound; None: unknown.
+        held: the models in memory.
+        loading: the needs of loads in progress. Each counts in full, since it is unknown how much of it has been
+            allocated, and so is missing from ``available``, already.
         available: bytes that can be allocated now.
-        limit: bytes of memory that there are in all.
+        limit: bytes of memory in total.
         leaving: bytes of evicted models that are not free yet.
     """
     margin = margin_of(need, limit)
     if need is not None and need > limit - margin:
         return Refuse(_never(need, limit, margin))
-    if None in loading or (need is None and loading):
+    if None in loading or (need is None and loading):  # a model of unknown size is loaded alone
         return Wait()
     short = (need or 0) + sum(filter(None, loading)) + margin - min(available, limit)
     if short <= 0:
@@ -92,16 +92,16 @@ def admit(
 
 
 def margin_of(need: int | None, limit: int) -> int:
-    """Bytes that stay free: a tenth of the limit, yet no more than a gigabyte, nor than the model's own need.
+    """Bytes that stay free: a tenth of the limit, but at most a gigabyte, and at most the model's own need.
 
-    The last is for small models on machines that are nearly full: they are not refused for want of a gigabyte.
+    The need is a bound so that a small model on a nearly full machine is not refused for lack of a gigabyte.
     """
     margin = min(limit // 10, MOST_MARGIN)
     return margin if need is None else min(margin, need)
 
 
 def _least_recently_used(short: int, held: Sequence[Held]) -> tuple[str, ...]:
-    """The idle models that make so much room; none if all of them do not, or none need."""
+    """Keys of the idle models to evict to free ``short`` bytes; empty if all of them are too small, or none need go."""
     chosen: list[Held] = []
     for model in sorted((model for model in held if not model.leases), key=_age):
         if sum(one.nbytes for one in chosen) < short:
@@ -109,7 +109,7 @@ def _least_recently_used(short: int, held: Sequence[Held]) -> tuple[str, ...]:
     freed = sum(model.nbytes for model in chosen)
     if freed < short:
         return ()
-    for model in reversed(chosen[:]):  # small old ones need not go once a large one does
+    for model in reversed(chosen[:]):  # once a large model goes, smaller and older ones may stay
         if freed - model.nbytes >= short:
             chosen.remove(model)
             freed -= model.nbytes
@@ -139,5 +139,5 @@ def _no_room(need: int, held: Sequence[Held], available: int, limit: int, margin
 
 
 def size(nbytes: int) -> str:
-    """As people read it: in GB from a gigabyte on, in MB below."""
+    """Formats bytes for people: in GB from a gigabyte on, in MB below."""
     return f"{nbytes / _GIGABYTE:.1f} GB" if nbytes >= _GIGABYTE else f"{nbytes / _MEGABYTE:.0f} MB"

@@ -1,4 +1,4 @@
-"""Models in this process: each loaded once, shared by all threads, within a limit."""
+"""The model cache of a process: each model is loaded once and shared by all threads, within a limit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.models.memory import give_back_memory
 from headrace.models.memory_budget import Evict, Go, MemoryBudget, Refuse
 
 _PATIENCE = 64
-"""So many may use models that are there while somebody waits for room to load another."""
+"""How many uses of loaded models may overtake a thread that waits for room to load one."""
 _LARGE = 1 << 24
-"""Bytes of a model that are worth a garbage collection."""
+"""Bytes. Dropping this much is worth a garbage collection."""
 
 
 class _Slot:
-    """One model's place; ``ready`` once it is loaded, ``users`` while batches run on it."""
+    """One model: ``ready`` once it is loaded; ``users`` counts the batches that run on it."""
 
     def __init__(self) -> None:
         self.model: Any = None
@@ -28,43 +28,43 @@ class _Slot:
 
 
 class ModelCache:
-    """The models that go by one identifier in this process.
+    """This process's models under one identifier. Thread-safe.
 
     Args:
-        limit: how many models may be held at a time; None: no limit. When it is reached, the one that has been idle
-            longest makes room; where none is idle, whoever needs another waits.
-        room: says whether memory has room for one more; None: nobody asks.
+        limit: how many models may be in memory at a time; None: no limit. At the limit, the model that has been idle
+            longest is evicted; if none is idle, ``use`` waits.
+        room: decides whether memory has room for one more model; None: memory is not checked.
     """
 
     def __init__(self, limit: int | None = None, room: MemoryBudget | None = None) -> None:
         self._limit = limit
         self._room = room
         self._waiting = 0
-        """How many wait for room."""
+        """How many threads wait for room."""
         self._passed = 0
-        """How many have used models meanwhile."""
+        """How many uses of loaded models have overtaken them."""
         self.is_short = False
-        """Whether a model had to go, or to wait, for want of memory."""
+        """Whether lack of memory has ever evicted a model or made a load wait."""
         self._slots: OrderedDict[Any, _Slot] = OrderedDict()
         self._claims: Counter[Any] = Counter()
         self._changed = threading.Condition()
 
     def __len__(self) -> int:
-        """How many models are held, those being loaded included."""
+        """How many models are in memory or being loaded."""
         return len(self._slots)
 
     def get(self, name: Any) -> Any:
-        """The model called ``name``, if it is here; None if not."""
+        """The model called ``name``, or None if it is not loaded."""
         slot = self._slots.get(name)
         return slot.model if slot is not None and slot.ready else None
 
     def claim(self, names: Iterable[Hashable]) -> None:
-        """Says that these models may be asked for."""
+        """Notes that a user of the cache may ask for these models."""
         with self._changed:
             self._claims.update(names)
 
     def disclaim(self, names: Iterable[Hashable]) -> None:
-        """Takes back a claim; lets go of models that nobody claims any longer, and which nobody uses."""
+        """Takes back a claim; drops models that nobody claims any longer."""
         with self._changed:
             for name in names:
                 self._claims[name] -= 1
@@ -74,30 +74,30 @@ class ModelCache:
             self._changed.notify_all()
 
     def drop_idle(self) -> bool:
-        """Lets go of the model that has been idle longest; whether there was one. Its memory is then free."""
+        """Drops the model that has been idle longest and frees its memory; returns whether there was one."""
         with self._changed:
             idle = self._idle()
             self._drop(idle[:1])
         if idle:
-            give_back_memory()  # a model in a cycle of references is gone only with the garbage
+            give_back_memory()  # a model in a reference cycle is freed only by the garbage collector
         return bool(idle)
 
     @contextmanager
     def use(
         self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None] = lambda: None
     ) -> Iterator[Any]:
-        """The model called ``name``, loaded with ``load`` if it is not here; it stays while the context is open.
+        """Yields the model called ``name``, loaded with ``load`` if necessary; it stays while the context is open.
 
-        Different models load side by side; of one model, the first user loads and the others wait. If ``load`` raises,
-        the user that called it sees the exception and the next one tries again.
+        Different models load concurrently. For one model, the first thread loads and the others wait. If ``load``
+        raises, that thread gets the exception, and the next one tries again.
 
         Args:
-            name: of the model.
-            load: makes it.
-            at_least: how many bytes it takes, as far as is known.
+            name: the model's name.
+            load: loads the model.
+            at_least: a lower bound for its size, in bytes; None: unknown.
 
         Raises:
-            ModelMemoryError: there is no room for it, though nobody uses any other.
+            ModelMemoryError: there is no room for it, although no other model is in use.
         """
         slot = self._enter(name, load, at_least)
         try:
@@ -128,9 +128,11 @@ class ModelCache:
         return slot
 
     def _slot(self, name: Any, at_least: Callable[[], int | None]) -> _Slot:
-        """The loaded slot of a model, or a new one for the caller to load; waits while another thread loads it."""
+        """The slot of a loaded model, or a new one for the caller to load; waits for other threads that load it."""
         needs_room = False
         try:
+            # Each change wakes all waiting threads. A thread whose model is loaded takes it at once, except that it
+            # stands back when such threads have kept others from room for too long; then models become idle.
             while True:
                 slot = self._slots.get(name)
                 if slot is not None and slot.ready and (needs_room or self._may_pass()):
@@ -150,9 +152,9 @@ class ModelCache:
                 self._changed.notify_all()
 
     def _may_pass(self) -> bool:
-        """Those who find their model there go before those who must load one, but not for ever.
+        """Whether a thread whose model is loaded may overtake those that wait for room; not more than ``_PATIENCE`` do.
 
-        Not to be asked for one of the latter, for whom another thread has loaded the model meanwhile.
+        Not for a thread that itself waited for room, and whose model another thread has loaded meanwhile.
         """
         if self._waiting and self._passed >= _PATIENCE:
             return False
@@ -189,7 +191,7 @@ class ModelCache:
     def _drop(self, names: Iterable[Any]) -> None:
         nbytes = 0
         for name in names:
-            self._slots.pop(name).model = None  # whoever used it last may hold the slot a moment longer
+            self._slots.pop(name).model = None  # its last user may hold the slot a moment longer
             nbytes += self._room.taken(name) if self._room is not None else 0
         if nbytes >= _LARGE:
             give_back_memory()
@@ -197,19 +199,19 @@ class ModelCache:
 
 _lock = threading.Lock()
 _open: dict[str, tuple[ModelCache, int]] = {}
-"""The process's stores by identifier, each with how often it is open."""
+"""The process's caches by identifier, each with how often it is open."""
 
 
 def open_cache(
     identifier: str, limit: int | None = None, names: Iterable[Hashable] = (None,), room: MemoryBudget | None = None
 ) -> ModelCache:
-    """The process's store of that name, made with ``limit`` and ``room`` if it is new; to be closed as often as opened.
+    """Opens the process's cache with that identifier; call ``close_cache`` once for each call.
 
     Args:
-        identifier: of the store.
-        limit: see ``ModelCache``.
-        names: of the models that may be asked for.
-        room: see ``ModelCache``.
+        identifier: the cache's identifier.
+        limit: for a new cache: how many models may be in memory at a time; None: no limit.
+        names: the models that the caller may ask for.
+        room: for a new cache: decides whether memory has room for one more model; None: memory is not checked.
     """
     with _lock:
         store, users = _open.get(identifier) or (ModelCache(limit, room), 0)
@@ -219,7 +221,7 @@ def open_cache(
 
 
 def close_cache(identifier: str, names: Iterable[Hashable] = (None,)) -> None:
-    """Ends one use of the store, which forgets models that no other use was opened with."""
+    """Undoes one ``open_cache``; drops models that no other caller has named."""
     with _lock:
         store, users = _open.pop(identifier)
         if users > 1:

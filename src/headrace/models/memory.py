@@ -1,4 +1,4 @@
-"""How much memory processes use, and how much there is for them on this machine and in the groups that they are in."""
+"""How much memory processes use, and how much the machine and their control groups let them use."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _SMAPS = Path("/proc/self/smaps_rollup")
 _STATM = Path("/proc/self/statm")
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 _NO_LIMIT = 1 << 62
-"""Bytes. What control groups of version 1 say where there is none is nearly 2**63."""
+"""Bytes. Without a limit, control groups of version 1 report nearly 2**63."""
 
 
 class Usage(NamedTuple):
     """The memory of one process, in bytes."""
 
     pss: int
-    """Its own share: pages that it shares with others count in proportion."""
+    """Proportional set size: pages shared with other processes count in proportion."""
     private: int
-    """Of pages that no other process has."""
+    """Pages of this process alone."""
     shared: int
-    """Of pages that others have as well, counted in full."""
+    """Pages shared with other processes, counted in full."""
     anonymous: int
-    """Of pages that are no file's, and so no arena's, counted in full."""
+    """Pages of no file, so of no weights file either, counted in full."""
 
 
 def process_bytes() -> int:
-    """Bytes of memory that are this process's own share now.
+    """This process's share of memory, in bytes.
 
     On Linux the proportional set size (PSS): pages shared with other processes count in proportion, and unlike the
-    peak resident size it falls when memory is freed. Elsewhere the peak resident size, the best that is at hand; on
-    Windows nothing is, and it is 0.
+    peak resident size it falls when memory is freed. Elsewhere the peak resident size, the best available; on Windows
+    0.
     """
     if _SMAPS.exists():
         for line in _SMAPS.read_text().splitlines():
@@ -47,30 +47,30 @@ def process_bytes() -> int:
                 return int(line.split()[1]) * 1024
     if sys.platform == "win32":
         return 0
-    resource = importlib.import_module("resource")  # which Windows does not have
+    resource = importlib.import_module("resource")  # does not exist on Windows
     peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def resident_bytes() -> int:
-    """Bytes of memory that this process uses, those that it shares with others in full; quick to be had.
+    """Resident memory of this process, in bytes, with shared pages counted in full; fast.
 
-    The kernel adds up ``process_bytes`` page by page: that takes milliseconds for each gigabyte. Where the system does
-    not tell (anywhere but on Linux), as there.
+    ``process_bytes`` takes milliseconds for each gigabyte, since the kernel visits every page. Except on Linux this
+    returns ``process_bytes``.
     """
     fields = "".join(lines_of(_STATM)).split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else process_bytes()
 
 
 def give_back_memory() -> None:
-    """Has what is free in this process's heap, after the last garbage is collected, be free for others (glibc)."""
+    """Collects garbage and returns free heap memory to the system (the latter with glibc only)."""
     gc.collect()
     if _malloc_trim is not None:
         _malloc_trim(ctypes.c_size_t(0))
 
 
 def memory_of(process: int, proc: Path = Path("/proc")) -> Usage | None:
-    """What a process uses; None: there is no such process, it is not this user's, or the system does not tell."""
+    """Memory of a process; None: it does not exist, belongs to another user, or the system does not report it."""
     is_this = process == os.getpid()
     sizes = _sizes(proc / ("self" if is_this else str(process)) / "smaps_rollup")
     if "Pss" not in sizes or not (is_this or numbers_are_ours(proc)):
@@ -84,28 +84,27 @@ def memory_of(process: int, proc: Path = Path("/proc")) -> Usage | None:
 
 
 def memory_limit(proc: Path = Path("/proc")) -> int:
-    """Bytes that this process and those that share its control groups may use in all.
+    """Bytes that this process and the others in its control groups may use together.
 
-    The smallest of the machine's memory and the limits of the process's memory groups, of either version, up to the
-    root's.
+    The minimum of the machine's memory and the limits of the process's memory groups (version 1 or 2) up to the root.
     """
     return min([_sizes(proc / "meminfo").get("MemTotal") or _physical(), *(group.limit for group in _groups(proc))])
 
 
 def memory_available(proc: Path = Path("/proc")) -> int:
-    """Bytes that can still be allocated; caches that the kernel would give up for it count as free.
+    """Bytes that can still be allocated; caches that the kernel can reclaim count as free.
 
-    The smallest of what is available on the machine and below the limits of the process's memory groups. Where the
-    system does not tell (macOS), all of the machine's memory.
+    The minimum of what is available on the machine and in each of the process's memory groups. Where the system does
+    not report it (macOS), all of the machine's memory.
     """
     machine = _sizes(proc / "meminfo").get("MemAvailable")
     return min([_physical() if machine is None else machine, *(group.available() for group in _groups(proc))])
 
 
 def oom_kills(proc: Path = Path("/proc")) -> int | None:
-    """How many processes of this one's memory group the kernel has killed for want of memory; None: it does not tell.
+    """How many processes in this process's memory group the kernel has killed for lack of memory; None: unknown.
 
-    Groups of version 2 count those of the groups below them, too.
+    Groups of version 2 include the groups below them.
     """
     known = None
     for mount in _mounts(proc):
@@ -129,14 +128,14 @@ class _ControlGroup(NamedTuple):
         return max(0, self.limit - max(0, used - self._cache()))
 
     def _cache(self) -> int:
-        """Bytes of files that can be read again: their lists lack what is shared memory (memfd, tmpfs)."""
-        prefix = "" if self.is_v2 else "total_"  # with the groups below it
+        """Bytes of reclaimable page cache; the file lists do not include shared memory (memfd, tmpfs)."""
+        prefix = "" if self.is_v2 else "total_"  # includes the groups below
         figures = _figures(self.folder / "memory.stat")
         return figures.get(prefix + "inactive_file", 0) + figures.get(prefix + "active_file", 0)
 
 
 def _groups(proc: Path) -> Iterator[_ControlGroup]:
-    """Those with a limit that this process is in, of either version, up to the root's."""
+    """The control groups with a memory limit that this process is in, of either version, up to the root."""
     for mount in _mounts(proc):
         name = "memory.max" if mount.is_v2 else "memory.limit_in_bytes"
         for folder in mount.folders(_own_path(proc, mount.is_v2)):
@@ -146,16 +145,16 @@ def _groups(proc: Path) -> Iterator[_ControlGroup]:
 
 
 class _Mount(NamedTuple):
-    """Where a hierarchy of control groups is seen."""
+    """Where a hierarchy of control groups is mounted."""
 
     root: PurePosixPath
-    """What group is at the place: not the root's, in a container."""
+    """The group at the mount point; in a container it is not the root group."""
     place: Path
     is_v2: bool
 
     def folders(self, path: PurePosixPath) -> list[Path]:
-        """Of the group and those that it is in, as far as they can be seen; the place itself if it cannot."""
-        with contextlib.suppress(ValueError):  # it is not below the root: another's view
+        """Folders of the group and its ancestors, as far as visible; only the mount point if the group is not."""
+        with contextlib.suppress(ValueError):  # the path is not below this mount's root
             path = PurePosixPath("/", path.relative_to(self.root))
         folder = self.place.joinpath(*path.parts[1:])
         if ".." in path.parts or not folder.is_dir():
@@ -164,7 +163,7 @@ class _Mount(NamedTuple):
 
 
 def _mounts(proc: Path) -> Iterator[_Mount]:
-    """Those of the hierarchies that may control memory (proc(5), mountinfo)."""
+    """Mounts of the hierarchies that may control memory (proc(5), mountinfo)."""
     for line in lines_of(proc / "self" / "mountinfo"):
         fields, _, options = line.partition(" - ")
         kind, _, controllers = options.partition(" ")
@@ -175,7 +174,7 @@ def _mounts(proc: Path) -> Iterator[_Mount]:
 
 
 def _own_path(proc: Path, is_v2: bool) -> PurePosixPath:
-    """The group of this process in one hierarchy (cgroups(7), /proc/pid/cgroup)."""
+    """This process's group in one hierarchy (cgroups(7), /proc/pid/cgroup)."""
     for line in lines_of(proc / "self" / "cgroup"):
         number, controllers, path = line.split(":", 2)
         if (number == "0" and not controllers) if is_v2 else "memory" in controllers.split(","):
@@ -184,25 +183,25 @@ def _own_path(proc: Path, is_v2: bool) -> PurePosixPath:
 
 
 def _unescaped(field: str) -> str:
-    r"""A path of mountinfo, in which ``\040`` is a space."""
+    r"""A path from mountinfo, which writes a space as ``\040``."""
     for escape in ("\\040", "\\011", "\\012", "\\134"):
         field = field.replace(escape, chr(int(escape[1:], 8)))
     return field
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """The lines ``Name:  number kB`` of a file of /proc, in bytes."""
+    """Parses the lines ``Name:  number kB`` of a file in /proc; values in bytes."""
     named = (line.split() for line in lines_of(path))
     return {words[0][:-1]: int(words[1]) * 1024 for words in named if words[-1:] == ["kB"] and words[1].isdigit()}
 
 
 def _figures(path: Path) -> dict[str, int]:
-    """The lines ``name number`` of a file."""
+    """Parses the lines ``name number`` of a file."""
     return {name: int(number) for name, number in (line.split() for line in lines_of(path))}
 
 
 def _number(path: Path) -> int | None:
-    """None: there is no such file, or it says ``max``."""
+    """The number in a file; None: there is no such file, or it says ``max``."""
     text = "".join(lines_of(path)).strip()
     return int(text) if text.isdigit() else None
 

@@ -1,4 +1,4 @@
-"""Whether this process has room for one more model: the machine's policy, with what models have taken here so far."""
+"""Whether this process has room for one more model: applies ``admission`` to what models have taken here so far."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from headrace.models.memory import memory_available, memory_limit, resident_byte
 
 
 class MemoryBudget:
-    """Used by one thread at a time.
+    """Measures loads and admits further ones. Not thread-safe.
 
-    Of a model that has not been loaded here yet nothing is certain but the size of its files: the first one is loaded
-    alone, to be measured; others are thought to be as large as the largest so far, but not refused for that.
+    The size of a model that has not been loaded here is unknown, except for that of its files. The first model is
+    loaded alone, which measures it. Others are assumed to be as large as the largest so far, but an assumption never
+    refuses a model.
 
     Args:
-        available: bytes that can be allocated now.
-        limit: bytes that there are in all.
-        resident: bytes that this process uses.
+        available: returns the bytes that can be allocated now.
+        limit: returns the bytes of memory in total.
+        resident: returns the bytes that this process uses.
     """
 
     def __init__(
@@ -35,17 +36,17 @@ class MemoryBudget:
         self._taken: dict[Any, int] = {}
 
     def taken(self, name: Any) -> int:
-        """Bytes that loading that model has taken, at most; 0: it has not been measured."""
+        """The most bytes that loading this model has taken; 0: not measured yet."""
         return self._taken.get(name, 0)
 
     def verdict(self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]) -> Verdict:
-        """Decides about a model that is to be loaded.
+        """Decides whether a model may be loaded.
 
         Args:
-            name: of the model.
-            at_least: bytes that it takes, going by its files; None: nothing is known.
-            held: how many use each model that is loaded, by its name; that which was used least recently comes first.
-            loading: the names of those that are being loaded.
+            name: the model's name.
+            at_least: its size in bytes according to its files; None: unknown.
+            held: the number of users of each loaded model by name, least recently used first.
+            loading: the names of the models being loaded.
         """
         known = name in self._taken
         if loading and not self._taken:
@@ -57,19 +58,19 @@ class MemoryBudget:
         needs = [self._taken.get(one, largest) for one in loading]
         available, limit = self._available(), self._limit()
         verdict = admit(need or None, models, needs, available, limit)
-        if isinstance(verdict, Refuse) and not known:
+        if isinstance(verdict, Refuse) and not known:  # the need was an assumption: evict what is idle, then try
             idle = tuple(model.key for model in models if not model.leases)
             verdict = Evict(idle) if idle else admit(at_least, models, needs, available, limit)
         names = list(held)
         return Evict(tuple(names[int(key)] for key in verdict.keys)) if isinstance(verdict, Evict) else verdict
 
     def begins(self, loading: Sequence[Any]) -> None:
-        """One more model is being loaded, beside those."""
+        """Notes that a load begins while the loads of these models are in progress."""
         self._alone = not loading
         self._before = self._resident()
 
     def ended(self, name: Any) -> None:
-        """That model has been loaded."""
+        """Notes that a load has ended; what it took is known only if it ran alone."""
         if self._alone:
             self._taken[name] = max(self.taken(name), self._resident() - self._before)
 

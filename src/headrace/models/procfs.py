@@ -1,4 +1,4 @@
-"""What /proc says of processes, as far as the numbers there are those by which this process knows them."""
+"""Reads /proc, provided that its process ids are those of this process's own PID namespace."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from typing import Literal
 
 
 def numbers_are_ours(proc: Path = Path("/proc")) -> bool:
-    """Whether the numbers that /proc gives processes are those by which this one knows them (Linux; else not).
+    """Whether process ids in /proc mean the same processes as in this process's PID namespace (False except on Linux).
 
-    In a PID namespace whose /proc is still that of another namespace, a number there is another process's here.
+    If /proc was mounted in another PID namespace, its numbers mean other processes here.
     """
     status = lines_of(proc / "self" / "status")
-    numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), None)  # in each, from proc's on
-    if numbers is None:  # a kernel before 4.1
+    # NSpid lists this process's id in each namespace, from that of /proc inwards.
+    numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), None)
+    if numbers is None:  # kernels before 4.1
         numbers = [line.split()[1] for line in status if line.startswith("Pid:")]
     return numbers == [str(os.getpid())]
 
 
 def children() -> list[int]:
-    """The processes whose parent this one is, ended ones that nobody has waited for included (Linux; else none)."""
+    """Process ids of this process's children, including ended ones not yet waited for (empty except on Linux)."""
     return [process for process in processes() if _parent(process) == os.getpid()]
 
 
 def processes() -> Iterator[int]:
-    """All processes that this one can see (Linux; else none), unless their numbers are another namespace's."""
+    """Ids of all visible processes (none except on Linux, or if /proc belongs to another PID namespace)."""
     if numbers_are_ours():
         with contextlib.suppress(OSError):
             yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def fields_of(process: int | Literal["self"]) -> list[str]:
-    """What /proc says of a process, from its state on: state, parent, ...; empty if there is no such process."""
+    """Fields of a process's ``stat`` file from the third on: state, parent, ...; empty if there is no such process."""
     return "".join(lines_of(Path(f"/proc/{process}/stat"))).rpartition(")")[2].split()
 
 
@@ -44,7 +45,7 @@ def _parent(process: int) -> int | None:
 
 
 def lines_of(path: Path) -> list[str]:
-    """None, if the file or its process is not there, or not for this user."""
+    """Lines of a file; empty if the file or its process does not exist, or this user may not read it."""
     try:
         return path.read_text(errors="surrogateescape").splitlines()
     except OSError:
