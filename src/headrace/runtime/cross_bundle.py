@@ -94,9 +94,9 @@ class CrossBundleBatching:
         """
         with self._changed:
             while True:
-                # Any waiting thread may run a due batch, whoever's elements are in it. A thread whose last outcome
-                # comes from another one leaves through ``not outstanding``. All wait on one condition, until the next
-                # deadline or a change.
+                # Any waiting thread may run a due batch, whichever bundles its elements come from. A thread whose last
+                # outcome comes from another one leaves through ``not outstanding``. All wait on one condition, until
+                # the next deadline or a change.
                 if slot.error is not None:
                     raise slot.error
                 if slot.alone:

@@ -1,4 +1,4 @@
-"""What can be known of a model before it is loaded: the files that its handler names."""
+"""Estimates a model's size before it is loaded, from the files that its handler names."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 from typing import Any
 
 _LIKELY = ("model", "state_dict", "weights")
-"""What an attribute's name contains if it names a model's file."""
+"""An attribute whose name contains one of these may hold the path of a model's file."""
 
 
 def bytes_of_model_files(handler: Any) -> int | None:
-    """At least how many bytes loading takes, going by the local files that the handler names; None: nothing is known.
+    """A lower bound in bytes for the loaded model, from the local files that the handler names; None: unknown.
 
-    A model in memory is hardly smaller than its file: what is compressed, or loaded with fewer bits, is an exception,
-    so that only half of a file is counted.
+    A model in memory is rarely smaller than its file, except when loading quantizes it: count half of the file.
     """
     sizes = [_size(value) for name, value in vars(handler).items() if any(word in name.lower() for word in _LIKELY)]
     return sum(sizes) // 2 or None
@@ -25,5 +24,5 @@ def _size(value: Any) -> int:
     try:
         path = os.fspath(value)
         return os.path.getsize(path) if os.path.isfile(path) else 0
-    except (OSError, ValueError):  # no path, or none that may be looked at
+    except (OSError, ValueError):  # not a path, or not readable
         return 0

@@ -1,4 +1,4 @@
-"""One of the models by key that lives in the machine's hosts: a handler calls it from here as if it were here."""
+"""Stands in for a keyed model that lives in the machine's hosts, so that a handler can call it in this process."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _COUNTED_HERE = (BatchCompleted, BatchFailed, ElementsSkipped)
 
 
 class HostOutOfMemoryError(HostDiedError, MemoryError):
-    """A host died since there was too little memory: with fewer elements it may not."""
+    """A host ran out of memory and died; a smaller batch may fit."""
 
 
 class HostedModelProxy(ModelProxy):
-    """Stands for the model; whoever forgets it leaves the hosts.
+    """Forwards batches to the model's hosts; disconnects from them when it is garbage-collected.
 
     Args:
         name: of the model.
-        models: the way to it.
-        tell: is told of what happens there, but for the batch, which is counted here.
-        elsewhere: a context for what the hosts do.
+        models: its hosts.
+        tell: receives the hosts' events, except those that this process counts itself.
+        elsewhere: a context for waiting on the hosts.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class HostedModelProxy(ModelProxy):
         self._elsewhere = elsewhere
 
     def run(self, examples: Sequence[Any]) -> list[Any]:
-        """See ``ModelProxy``. What a host dies of is tried once more: an outsider may have killed it."""
+        """Runs a batch; one whose host dies is sent once more, since something external may have killed the host."""
         work, rows = Work(self._name, infer=True), [(self._name, example) for example in examples]
         with self._elsewhere():
             answer, predictions = self._models.ask(work, rows)
@@ -61,7 +61,7 @@ class HostedModelProxy(ModelProxy):
         return answers
 
     def parts(self, count: int) -> int:
-        """See ``ModelProxy``."""
+        """Into how many parts to cut a batch of ``count`` elements that timed out."""
         return self._models.parts_after_timeout(self._name, count)
 
     def _lost(self, host_failure: HostFailure, work: Work, rows: list[Any]) -> Answer:
@@ -78,7 +78,7 @@ class HostedModelProxy(ModelProxy):
         text = f"the host {host_failure.ending} while it was running inference on {count} elements."
         died = HostOutOfMemoryError if host_failure.out_of_memory else HostDiedError
         error = overrun(text) if host_failure.timed_out else died(text)
-        vars(error)["retryable"] = False  # this has been done, or would be too dear
+        vars(error)["retryable"] = False  # already retried here, or a retry would cost another timeout
         return error
 
     def __del__(self) -> None:

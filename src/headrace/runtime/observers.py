@@ -1,4 +1,4 @@
-"""Who is told what happens in this process."""
+"""Distributes the events of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _subscribers: list[Observer] = []
 
 @contextmanager
 def subscribed(observer: Observer) -> Iterator[None]:
-    """Tells ``observer``, while the context is open, what happens in every session of this process."""
+    """While the context is open, ``observer`` receives the events of every session of this process."""
     _subscribers.append(observer)
     try:
         yield
@@ -21,12 +21,12 @@ def subscribed(observer: Observer) -> Iterator[None]:
 
 
 class FanOut:
-    """Passes events on to some observers and to all who have subscribed."""
+    """Forwards events to the given observers and to all subscribers."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
     def on_event(self, event: Event) -> None:
-        """Passes the event on."""
+        """Forwards the event."""
         for observer in (*self._observers, *_subscribers):
             observer.on_event(event)

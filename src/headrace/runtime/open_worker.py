@@ -1,4 +1,4 @@
-"""Opens a worker for a thread: over models of this process, mapped from the machine's memory, or in hosts."""
+"""Opens the worker of a thread, whether its models are in this process, mapped from shared memory, or in hosts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from headrace.runtime.worker import AnyWorker, Worker
 
 
 def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:
-    """A worker for this thread, of the kind that the session asks for.
+    """A new worker for this thread, of the kind that the spec asks for.
 
     Raises:
-        Exception: the model cannot be loaded, or no host can be had.
+        Exception: the model cannot be loaded, or no host can be started.
     """
     if not spec.lives_elsewhere:
         return Worker(spec, metrics_namespace)
-    # Not every system has what these need.
+    # Imported late: not every system has what these modules need.
     from headrace.runtime.hosted_models import HostedModels  # noqa: PLC0415 - as above
     from headrace.runtime.hosted_worker import HostedWorker  # noqa: PLC0415 - as above
     from headrace.runtime.placement import place_models  # noqa: PLC0415 - as above

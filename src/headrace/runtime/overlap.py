@@ -1,4 +1,4 @@
-"""Decides which of a worker's batches run beside the bundle's thread. Pure: it is told the times."""
+"""Decides which batches of a worker run on its background thread. Pure: the caller measures the times."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import NamedTuple, Protocol
 
 
 class OverlapPolicy(Protocol):
-    """Says which batches run beside."""
+    """Decides which batches run on the background thread."""
 
     def next_is_beside(self) -> bool:
-        """Whether the next batch is to run beside; else all that do are to come back before it runs."""
+        """Whether the next batch runs in the background; if not, the caller first collects those that do."""
         ...
 
     def was_here(self, size: int, call: float, whole: float) -> None:
-        """A batch of that size has run here: so many seconds in the model, and since the batch before."""
+        """Records an inline batch: seconds in the model, and seconds since the previous batch ended."""
         ...
 
     def was_beside(self, size: int, seconds: float) -> None:
-        """A batch of that size has come back, so many seconds after the batch before."""
+        """Records a background batch that was collected ``seconds`` after the previous one."""
         ...
 
 
 class _InlineTimes(NamedTuple):
-    """A batch for which the bundle's thread waited."""
+    """A batch that ran on the bundle's thread."""
 
     size: int
     call: float
     """Seconds in the model."""
     whole: float
-    """Seconds since the batch before: to collect its elements, in the model, to hand on the predictions."""
+    """Seconds since the previous batch: collecting elements, calling the model, emitting predictions."""
 
 
 class AdaptiveOverlap:
-    """Weighs what running beside saves against what it costs, by trying it.
+    """Tries the background thread now and then, and uses it for as long as it is faster.
 
-    Batches run here first. Once their size has settled, and their calls are long and leave the thread enough to do, a
-    period of batches runs beside; then one runs here again, which shows what an undisturbed call takes, and the two
-    ways are compared. If the other was not clearly faster, as with Python code that holds the interpreter's lock, all
-    run here for a while; with each trial in vain for longer.
+    Batches run inline first. Once their size has settled, calls are long enough, and the bundle's thread has enough
+    other work, a period of batches runs in the background. Then one runs inline again, which measures an undisturbed
+    call, and the two ways are compared. If the background was not clearly faster, as with Python code that holds the
+    GIL, all batches run inline for a rest; each failed trial makes the next rest longer.
     """
 
     _SHORTEST_CALL = 0.002
     _SHORTEST_SAVING = 0.0005
-    """Seconds for a batch: ten times what it costs to hand it over."""
+    """Seconds per batch: ten times the cost of handing it to another thread."""
     _LEAST_SHARE = 0.1
-    """Of the time for a batch, that is to be saved."""
+    """The least fraction of a batch's time that the background has to save."""
     _ENOUGH = 3
     _REMEMBERED = 8
     _SETTLED = 1.3
@@ -55,22 +55,22 @@ class AdaptiveOverlap:
     def __init__(self) -> None:
         self._here: deque[_InlineTimes] = deque(maxlen=self._REMEMBERED)
         self._left = 0
-        """How many batches of this period are still to run beside."""
+        """How many batches of this period have yet to run in the background."""
         self._size, self._seconds = 0, 0.0
-        """Of this period's batches that have come back."""
+        """Elements and seconds of this period's collected batches."""
         self._period, _ = self._PERIODS
         self._rest, _ = self._RESTS
         self._resting = 0
 
     def next_is_beside(self) -> bool:
-        """See ``Policy``."""
+        """Whether this period has batches left."""
         if not self._left:
             return False
         self._left -= 1
         return True
 
     def was_here(self, size: int, call: float, whole: float) -> None:
-        """See ``Policy``."""
+        """Ends the period if one is running, and starts the next if it promises enough."""
         if self._size:
             self._policy()
         if self._resting:
@@ -84,7 +84,7 @@ class AdaptiveOverlap:
             self._left = self._period
 
     def was_beside(self, size: int, seconds: float) -> None:
-        """See ``Policy``."""
+        """Adds the batch to this period's measurements."""
         self._size += size
         self._seconds += seconds
 

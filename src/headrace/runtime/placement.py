@@ -1,4 +1,4 @@
-"""Finds out, once for a session, where its models live: mapped from the machine's memory, or in hosts, and whose."""
+"""Decides, once per session, where its models live: mapped from the machine's shared memory, or in hosts."""
 
 from __future__ import annotations
 
@@ -42,52 +42,52 @@ Tell: TypeAlias = Callable[[Iterable[Event]], None]
 
 
 class AcquiredModel(NamedTuple):
-    """A share in a model of the machine's."""
+    """A lease on a model that the machine shares."""
 
     lease: Lease
     arena: WeightsFile | None
     file: int | None
-    """The arena's; None where it lives in hosts."""
+    """Descriptor of the weights file; None if the model lives in hosts."""
     page: int | None
-    """Says how many processes compute."""
+    """Descriptor of the page that counts computing processes."""
     reason: str
-    """Why it cannot be mapped, if so."""
+    """Why the model cannot be mapped; empty if it can."""
     nbytes: int
     free: int
-    """Bytes of memory that were free before it was loaded."""
+    """Bytes of memory that were free before the model was loaded."""
     variant: str
-    """What the machine's hosts do; see ``_variant``."""
+    """The variant of the request handler in the machine's hosts, from ``_variant``."""
     peak: int | None
-    """Bytes that the process took, at most, that has loaded it."""
+    """Peak bytes of the process that loaded the model."""
 
     def give_back(self) -> None:
-        """Ends the share."""
+        """Ends the lease and closes the files."""
         self.lease.close()
         self.close_files()
 
     def close_files(self) -> None:
-        """Of the arena and of the page; what is mapped stays."""
+        """Closes the descriptors of the weights file and the page; mappings stay."""
         for file in (self.file, self.page):
             if file is not None:
                 os.close(file)
 
 
 def place_models(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
-    """Where a session's models live that are not simply loaded into this process.
+    """Places a session's models outside this process, or maps them into it.
 
     Raises:
-        HeadraceError: there is no host to be had, or no room for the model.
+        HeadraceError: no host can be started, or the model does not fit into memory.
         Exception: the model cannot be loaded.
     """
     if not spec.shared:
         return _in_own_hosts(spec, tell)
     if spec.plan.routed and spec.isolated:
-        return _in_own_hosts(spec, tell, source=MappedModels)  # it asks for each model when its key comes
+        return _in_own_hosts(spec, tell, source=MappedModels)  # the host asks for each model when its key first comes
     if spec.plan.routed:
         return MappedModels(spec, tell)
     acquired = acquire(spec, ONLY, tell)
     if isinstance(acquired, HostFailure):
-        if spec.isolated:  # its own host will show what that means for batches
+        if spec.isolated:  # its own host will report this failure for each batch
             return _in_own_hosts(spec, tell)
         raise load_error(spec, acquired)
     return _with_machine(spec, tell, acquired)
@@ -111,13 +111,13 @@ def _with_machine(spec: SessionSpec, tell: Tell, acquired: AcquiredModel) -> Hos
 
 
 class MappedModels(ModelSource):
-    """Models of the machine's, mapped into this process.
+    """Maps the machine's models into this process.
 
     Args:
         spec: of the session.
-        tell: is told of loads.
-        elsewhere: a context for what other processes do.
-        taken: a share in the only model, if there is only one.
+        tell: receives the events of loading.
+        elsewhere: a context for waiting on other processes.
+        acquired: the lease on the only model, if there is only one.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class MappedModels(ModelSource):
         self._tell = tell
         self._elsewhere = elsewhere
         self._acquired = {ONLY: acquired} if acquired else {}
-        """What has not been asked for yet."""
+        """Leases for models that have not been asked for yet."""
         self._failed: Lease | None = None
-        """The way to the manager that knows of failed loads: were nobody there, it would end, and forget."""
+        """The last failed lease: keeps the manager alive, which remembers failed loads until its last client leaves."""
 
     def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
-        """See ``ModelSource``."""
+        """Maps the named model, or stands in for it if it lives in hosts; None if the model is not shared."""
         if name not in self._spec.shared:
             return None
         acquired = self._acquired.pop(name, None) or self._take(name, fresh_secs)
@@ -145,7 +145,7 @@ class MappedModels(ModelSource):
         return self._attached(name, acquired)
 
     def close(self) -> None:
-        """See ``ModelSource``."""
+        """Ends the leases that are left."""
         for acquired in self._acquired.values():
             acquired.give_back()
         self._acquired.clear()
@@ -172,7 +172,7 @@ class MappedModels(ModelSource):
         try:
             loaded = _attached(self._spec.plan.label(name) or self._spec.plan.name, acquired)
         except BaseException:
-            acquired.lease.close()  # whoever keeps the error keeps no share
+            acquired.lease.close()  # the error may outlive this call; the lease must not
             raise
         finally:
             acquired.close_files()
@@ -182,7 +182,7 @@ class MappedModels(ModelSource):
 def _in_own_hosts(
     spec: SessionSpec, tell: Tell, acquired: AcquiredModel | None = None, source: Source | None = None
 ) -> HostedModels:
-    """A host for this process alone, over the machine's weights if they can be mapped."""
+    """Starts a host for this process alone; it maps the machine's weights if that is possible."""
     keeps = ExitStack()
     preload = None
     if acquired is not None:
@@ -196,9 +196,9 @@ def _in_own_hosts(
 
 
 def in_machines_hosts(spec: SessionSpec, tell: Tell, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
-    """Hosts for all of the machine's processes; the share in the model is theirs from now on."""
+    """Connects to the hosts that all processes of the machine share; takes over the model's lease."""
     lease = acquired.lease
-    if acquired.variant != _variant(spec):  # these hosts do what another transform wants
+    if acquired.variant != _variant(spec):  # these hosts run another transform's handler
         lease.close()
         lease = Lease(_load_request(spec, name, f"{spec.model_identifier}\0{_variant(spec)}"))
     copies = spec.copies_of(name)
@@ -209,16 +209,21 @@ def in_machines_hosts(spec: SessionSpec, tell: Tell, acquired: AcquiredModel, na
 
 
 def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None) -> AcquiredModel | HostFailure:
-    """A share in a model. A load whose process dies is repeated once, since an outsider may have killed it.
+    """Takes a lease on a model; a load whose process dies is repeated once.
+
+    Something external may have killed the process.
 
     Args:
         spec: of the session.
         name: of the model.
-        tell: is told of what happens.
-        given: with what to take it; stays the caller's if it cannot be loaded.
+        tell: receives the events of loading.
+        given: the lease to use; stays the caller's to close if the model cannot be loaded.
+
+    Returns:
+        The model, or the failure of the process that was to load it.
 
     Raises:
-        Exception: it cannot be loaded.
+        Exception: the model cannot be loaded.
     """
     lease = given or Lease(_load_request(spec, name, spec.model_identifier))
     for again in (True, False):
@@ -249,10 +254,10 @@ def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None
 
 
 def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
-    """A model, mapped into this process; the seconds that it took, and the bytes that are this process's own.
+    """Maps a model into this process. Also returns the seconds that it took and the bytes private to this process.
 
     Raises:
-        Exception: what unpickling raises.
+        Exception: whatever unpickling raises.
     """
     assert acquired.arena is not None
     assert acquired.file is not None
@@ -287,11 +292,11 @@ def _needs_sharing(spec: SessionSpec, acquired: AcquiredModel) -> bool:
 
 def _load_request(spec: SessionSpec, name: Any, identifier: str) -> LoadRequest:
     there = spec if spec.isolated else replace(spec, plan=replace(spec.plan, preprocess=(), postprocess=()))
-    if spec.plan.routed:  # whoever calls the model from elsewhere sees to what fails: see HostedModel
+    if spec.plan.routed:  # HostedModelProxy in the calling process handles failures
         there = replace(there, caught=(), plan=replace(there.plan, remote=frozenset(there.plan.models)))
     label = spec.plan.label(name)
     return LoadRequest(
-        key=f"{spec.pipeline}\0{identifier}\0{spec.plan.stored(name)!r}",  # the label of 1 and "1" is the same
+        key=f"{spec.pipeline}\0{identifier}\0{spec.plan.stored(name)!r}",  # a label would not distinguish 1 from "1"
         variant=_variant(spec),
         name=f"{spec.plan.name} {label}".strip(),
         request_handler=pickle_or_explain(HostExecutor(there), spec.plan.name),
@@ -307,7 +312,7 @@ def _load_request(spec: SessionSpec, name: Any, identifier: str) -> LoadRequest:
 
 
 def _variant(spec: SessionSpec) -> str:
-    """What a request handler does depends on this, beside its model."""
+    """Identifies what a request handler does with its model: hosts of different variants are not interchangeable."""
     return repr((spec.origin, spec.isolated, spec.timeout_secs, spec.caught, spec.branch))
 
 
@@ -316,7 +321,7 @@ def _work(name: Any) -> bytes:
 
 
 def load_error(spec: SessionSpec, host_failure: HostFailure) -> Exception:
-    """What to raise where the process was lost that was to load a model."""
+    """The exception for a load whose process was lost."""
     if host_failure.timed_out:
         return TimeoutError(f"loading the model of {spec.plan.name} took longer than {spec.timeout_secs:g} s.")
     died = DeviceLostInHostError if host_failure.device_lost else HostDiedError

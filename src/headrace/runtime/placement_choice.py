@@ -1,4 +1,4 @@
-"""What ``placement="auto"`` chooses: a policy, without a look at the machine."""
+"""The policy of ``placement="auto"``. Pure: the caller measures the machine."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from headrace.models.admission import size
 
 
 class Choice(NamedTuple):
-    """Where a model shall live, and why."""
+    """Where a model should live, and why."""
 
     shares: bool
-    """Whether the machine has one copy for all worker processes; else each has its own."""
+    """Whether the machine's processes share one copy; if not, each has its own."""
     nbytes: int
-    """Of one copy."""
+    """Bytes of one copy."""
     processes: int
     free: int
-    """Bytes of memory that there are for models and everything else."""
+    """Bytes available for models and everything else."""
 
     @property
     def placement(self) -> str:
-        """As users write it."""
+        """The value of ``placement`` that has this effect."""
         return "machine" if self.shares else "process"
 
     @property
     def why(self) -> str:
-        """The figures."""
+        """The figures behind the choice."""
         return (
             f"{size(self.nbytes)} for each of {self.processes} processes, one for each core, of {size(self.free)} that "
             "are free for models and everything else"
@@ -33,11 +33,11 @@ class Choice(NamedTuple):
 
 
 def choose(nbytes: int, processes: int, free: int) -> Choice:
-    """The machine has one copy if a copy for each process would leave less than half of the memory to all else.
+    """Shares one copy if a copy in each process would take more than half of the memory.
 
     Args:
         nbytes: of one copy.
-        processes: that may run at a time.
-        free: bytes that are available, those of the copy that is loaded already included.
+        processes: how many may run at a time.
+        free: bytes available, including those of the copy that is already loaded.
     """
     return Choice(nbytes * processes > free / 2, nbytes, processes, free)

@@ -1,4 +1,4 @@
-"""What a handler asks for, taken apart into data: which functions, which models, which keys."""
+"""Parses a handler into data: its functions, its models, its keys."""
 
 from __future__ import annotations
 
@@ -14,79 +14,79 @@ from headrace.core.keyed import KeyedModelHandler
 from headrace.core.result import Caught, Failure, Stage
 
 Handler = Any
-"""A handler, Headrace's or Beam's: known by what it can do, not by its class."""
+"""A handler of Headrace or Beam, identified by its methods rather than its class."""
 
 ONLY = None
-"""The name of the model where there is only one."""
+"""The name of the model if there is only one."""
 
 
 _PATHS = ("_model_uri", "_torch_script_model_path", "_state_dict_path", "_model_name", "model_uri", "model_path")
-"""Where handlers, Headrace's, Beam's and most others, keep what they load, which is what they call the model."""
+"""The attributes in which handlers of Headrace, Beam and others keep the model's path, which then names the model."""
 
 
 class Refreshed(NamedTuple):
-    """A model that took the place of the one that its handler was made with."""
+    """A model that has replaced the one that its handler was created with."""
 
     path: str
-    """What it was loaded from."""
+    """The path that it was loaded from."""
     name: str
-    """What metrics call it."""
+    """Its name in metrics."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A handler, taken apart."""
+    """A handler, parsed."""
 
     handler: Handler
-    """The handler without what is listed below."""
+    """The handler without the functions and wrappers listed below."""
     preprocess: tuple[Callable[[Any], Any], ...]
     postprocess: tuple[Callable[[Any], Any], ...]
     models: Mapping[Any, Handler]
-    """Who loads and runs each model, by the model's name."""
+    """The handler that loads and runs each model, by the model's name."""
     keyed: bool
-    """Whether elements are (key, example) pairs that the runner takes apart."""
+    """Whether elements are (key, example) pairs that the runner splits."""
     routed: bool
-    """Whether the key decides on the model."""
+    """Whether the key selects the model."""
     prebatched: bool
-    """Whether each element is a batch, given to the model as it is."""
+    """Whether each element is a batch, passed to the model unchanged."""
     remote: frozenset[Any]
-    """The models of which a batch is a request to somebody's endpoint, so that trying its parts again is billed."""
+    """The models whose batches are requests to a remote endpoint: retrying parts of one is billed again."""
     batching: BatchingConfig
     model_limit: int | None
-    """How many of the models one process may hold; None: all."""
+    """How many models a process may hold; None: no limit."""
     own_batching: Mapping[Any, BatchingConfig] = field(default_factory=dict)
-    """Of the models by key for which ``batching`` does not hold."""
+    """Batching options of keyed models, in place of ``batching``."""
     refreshed: Mapping[Any, Refreshed] = field(default_factory=dict)
-    """Those of the models that are not what their handlers were made with."""
+    """Models that have replaced those that the handlers were created with."""
 
     def batching_of(self, model: Any) -> BatchingConfig:
-        """When a batch of that model leaves."""
+        """The batching options of the named model."""
         return self.own_batching.get(model, self.batching)
 
     @property
     def name(self) -> str:
-        """What the log and errors call the models: the class of the handlers that load them, if it is one."""
+        """The handler's class name, for logs and errors; for keyed models their class, if they have one in common."""
         classes = {type(model).__qualname__ for model in self.models.values()}
         return classes.pop() if len(classes) == 1 else type(self.handler).__qualname__
 
     @property
     def has_rows_in_elements(self) -> bool:
-        """Whether an element is many rows."""
+        """Whether an element holds many rows."""
         return self.prebatched or self.batching.columnar
 
     @property
     def may_wait(self) -> bool:
-        """Whether elements may wait for those of other bundles."""
+        """Whether elements may wait for elements of other bundles."""
         return bool(self.batching.max_batch_duration_secs) and not self.has_rows_in_elements
 
     def label(self, model: Any) -> str:
-        """A model's name in metrics: empty where there is only one."""
+        """The model's name in metrics; empty if there is only one."""
         if not self.routed:
             return ""
         return f"{model}-{self.refreshed[model].name}" if model in self.refreshed else str(model)
 
     def stored(self, model: Any) -> Any:
-        """What a model goes by among all that there may be at a time, older and newer ones."""
+        """The key of a model in the model cache, where an old and a new version may be at the same time."""
         return (model, self.refreshed[model].path) if model in self.refreshed else model
 
     def failure(
@@ -101,20 +101,20 @@ class Plan:
         attempts: int = 1,
         source: Any = None,
     ) -> Failure:
-        """The outcome of an element that an operation could not do.
+        """The failure of an element in an operation.
 
         Args:
-            tag: as the rest of the first five, see ``Failure``.
-            stage: see there.
-            index: see there.
-            element: see there.
-            caught: see there.
-            model: the name of the model, where there are several and this one was to run or has run.
+            tag: identifies the element.
+            stage: the kind of the operation.
+            index: which operation of its stage, counted from 0.
+            element: the operation's input.
+            caught: the exception.
+            model: the model that was to run or has run, if there are several.
             attempts: how often the element was tried.
-            source: the element before preprocessing, if it is at hand.
+            source: the element before preprocessing, if known.
         """
         in_inference = stage is Stage.INFERENCE
-        is_source = in_inference and not self.preprocess and not self.batching.columnar  # which cuts elements up
+        is_source = in_inference and not self.preprocess and not self.batching.columnar  # which cuts elements
         is_keyed = self.keyed and type(element) is tuple and len(element) == 2
         return Failure(
             tag,
@@ -139,11 +139,11 @@ class Plan:
 
 
 def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
-    """Takes a handler apart.
+    """Parses a handler.
 
     Args:
         handler: Headrace's or Beam's.
-        batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
+        batching: replaces the handler's ``batch_elements_kwargs()``.
 
     Raises:
         ConfigurationError: the handler's batching options are wrong.
@@ -170,7 +170,7 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
 
 @dataclass(frozen=True)
 class _OfExample:
-    """What a handler without keys measures of an example, of a pair of a key and an example."""
+    """Applies a size function for examples to a (key, example) pair."""
 
     function: Callable[[Any], float]
 
@@ -179,12 +179,12 @@ class _OfExample:
 
 
 def is_client(handler: Handler) -> bool:
-    """Whether it only asks an endpoint for predictions, as a RemoteModelHandler does."""
+    """Whether the handler sends requests to an endpoint, as a RemoteModelHandler does."""
     return hasattr(handler, "create_client") and hasattr(handler, "request")
 
 
 def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, BatchingConfig]:
-    """What models by key ask for themselves; where one says nothing, what the handler around them asks for."""
+    """The batching options of keyed models that set some themselves; the outer handler's options are the defaults."""
     given, configs = handler.batch_elements_kwargs(), {}
     for name, model in models.items():
         asked = model.batch_elements_kwargs()
@@ -197,7 +197,7 @@ def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, 
 
 
 def _adopted(handler: Handler) -> Handler:
-    """A foreign handler as we know it: by the plug-in that is registered for the module of one of its base classes."""
+    """Converts a foreign handler through the plug-in that is registered for the module of one of its base classes."""
     modules = {cls.__module__ for cls in type(handler).__mro__}
     for plug_in in _adopters():
         if plug_in.name in modules:
@@ -207,12 +207,12 @@ def _adopted(handler: Handler) -> Handler:
 
 @cache
 def _adopters() -> tuple[importlib.metadata.EntryPoint, ...]:
-    """The plug-ins; looked up once, since that reads the metadata of every installed package."""
+    """The plug-ins, cached: finding them reads the metadata of every installed package."""
     return tuple(importlib.metadata.entry_points(group="headrace.adopters"))
 
 
 def _is_plainly_keyed(handler: Handler) -> bool:
-    """Whether the runner may do the keys: no subclass does something else with them."""
+    """Whether the runner may handle the keys itself: no subclass overrides what is done with them."""
     cls = type(handler)
     return isinstance(handler, KeyedModelHandler) and all(
         getattr(cls, method) is getattr(KeyedModelHandler, method) for method in ("run_inference", "load_model")

@@ -1,4 +1,4 @@
-"""From what a user asks for to what a worker needs; whatever is wrong is said here, before any worker starts."""
+"""Validates a user's request and turns it into a spec for workers. All configuration errors are raised here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Placement = Scope | PlacementConfig | None
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """What ``RunInference`` and ``predict`` are asked for, beside the handler."""
+    """The options of ``RunInference`` and ``predict``, apart from the handler."""
 
     inference_args: dict[str, Any] | None = None
     model_identifier: str | None = None
@@ -35,10 +35,10 @@ class InferenceRequest:
 
 
 def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
-    """Checks everything and draws up what the workers need.
+    """Validates the request and builds the spec.
 
     Raises:
-        ConfigurationError: something is wrong or not available; the message says what and what to do.
+        ConfigurationError: an option is wrong or not available; the message says what to do.
         Exception: the handler refuses the inference arguments.
     """
     if isinstance(handler, type) or not (hasattr(handler, "load_model") and hasattr(handler, "run_inference")):
@@ -72,10 +72,10 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
 
 
 def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpec:
-    """The same, with the models in a host, and an operation killed that takes longer than ``timeout_secs`` there.
+    """The spec with its models in a host, where an operation that takes longer than ``timeout_secs`` is killed.
 
     Raises:
-        ConfigurationError: the timeout is wrong, the machine cannot do it, or the handler cannot be pickled.
+        ConfigurationError: the timeout is wrong, the system cannot run hosts, or the handler cannot be pickled.
     """
     is_number = isinstance(timeout_secs, int | float) and not isinstance(timeout_secs, bool)
     if timeout_secs is not None and not (is_number and 0 < timeout_secs < math.inf):
@@ -92,10 +92,10 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpe
 
 
 def _shared(spec: SessionSpec, scope: Scope | None) -> SessionSpec:
-    """The same, with the models named of which the machine is to hold one copy, or so many, for all its processes.
+    """The spec with the names of the models that all processes of the machine share.
 
     Raises:
-        ConfigurationError: the machine cannot do it though ``scope`` says so, or the handler cannot be pickled.
+        ConfigurationError: the system cannot share although ``scope`` says so, or the handler cannot be pickled.
     """
     names = frozenset(_names_to_share(spec.plan, scope))
     if not names:
@@ -130,16 +130,16 @@ def _names_to_share(plan: Plan, scope: Scope | None) -> Iterator[Any]:
 
 def _check_that_it_pickles(spec: SessionSpec) -> None:
     from headrace.ipc.unpicklable import pickle_or_explain  # noqa: PLC0415 - only now is it certain that the system has
-    from headrace.runtime.host_executor import HostExecutor  # noqa: PLC0415 - what these modules need
+    from headrace.runtime.host_executor import HostExecutor  # noqa: PLC0415 - these modules need
 
     pickle_or_explain(HostExecutor(spec), spec.plan.name, spec.plan.handler)
 
 
 def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[BaseException], ...]) -> SessionSpec:
-    """The same, with ``exceptions`` turned into failures.
+    """The spec with ``exceptions`` turned into failures of elements.
 
     Raises:
-        ConfigurationError: these are no exception classes.
+        ConfigurationError: an argument is not an exception class.
     """
     classes = exceptions if isinstance(exceptions, tuple) else (exceptions,)
     if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):

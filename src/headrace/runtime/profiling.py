@@ -1,4 +1,4 @@
-"""Finds out what a handler needs on this machine: loads its models as a pipeline would that shares them, and times."""
+"""Measures what a handler needs on this machine: loads each model as a sharing pipeline would, and times batches."""
 
 from __future__ import annotations
 
@@ -30,96 +30,96 @@ from headrace.runtime.worker import Worker
 
 _STEP = 8
 _LARGEST = 4096
-"""Elements; larger batches cost hardly less for each."""
+"""Elements; larger batches are hardly cheaper for each element."""
 _LONG_SECS = 1.0
-"""A batch that takes so long is the last one that is tried."""
+"""Seconds; the first batch that takes this long is the last."""
 _ENOUGH_SECS = 0.3
-"""For all calls of one size, unless fewer than a few."""
+"""Seconds to spend on each size, unless that leaves too few calls."""
 _FEWEST_CALLS = 3
 _MOST_ROWS = 20_000
-"""Looked at for elements of one model."""
+"""How many rows to read at most in search of elements for one model."""
 
 
 class Cost(NamedTuple):
-    """What batches of one size take."""
+    """The cost of batches of one size."""
 
     size: int
     seconds: float
-    """Of one batch, in the median; the first call of all is not counted."""
+    """Median seconds of a batch; the very first call is not counted."""
     calls: int
 
 
 @dataclass(frozen=True)
 class ModelFindings:
-    """What there is to say of one model."""
+    """Measurements of one model."""
 
     name: str
-    """Empty where there is only one."""
+    """Empty if there is only one."""
     load_seconds: float | None
-    """Within ``load_model``; None: not known."""
+    """Seconds in ``load_model``; None: unknown."""
     ready_seconds: float
-    """Until it was ready for others: with the start of processes, imports, and the way into shared memory."""
+    """Seconds until other processes could use it, with starting processes, imports, and writing shared memory."""
     peak: int | None
-    """Bytes of the process that loaded it, at most, imports included."""
+    """Peak bytes of the process that loaded it, imports included."""
     nbytes: int
-    """Of the model: in shared memory, or of the host that has it."""
+    """Bytes of the model, in shared memory or in its host."""
     reason: str
-    """Why its weights cannot be mapped; empty: they can."""
+    """Why its weights cannot be mapped; empty if they can."""
     attach_seconds: float | None = None
-    """Until a process that has imported everything has mapped it; None: it cannot be."""
+    """Seconds to map it once everything is imported; None: it cannot be mapped."""
     first_attach_seconds: float | None = None
-    """The same with the imports that this process had not done yet."""
+    """The same including the imports that this process had not done yet."""
     private: int | None = None
-    """Bytes that each process has for itself once it has mapped the model."""
+    """Bytes private to each process that has mapped it."""
     costs: tuple[Cost, ...] = ()
     trouble: str = ""
-    """Why no (larger) batches were measured, if something went wrong."""
+    """Why no batches, or no larger ones, were measured; empty if nothing went wrong."""
 
     @property
     def mapped(self) -> bool:
-        """Whether processes can map its weights."""
+        """Whether its weights can be mapped."""
         return not self.reason
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a handler needs on this machine."""
+    """Measurements of a handler on this machine."""
 
     handler: str
     default: str
-    """The placement where the user says nothing: as the handler asks for."""
+    """The placement without the user's say: what the handler asks for."""
     copies: int
     """How many hosts the handler asks for."""
     cores: int
     memory_limit: int
-    """Bytes that there are for all processes."""
+    """Bytes available to all processes together."""
     memory_available: int
     """Bytes that could be allocated before anything was loaded."""
     models: tuple[ModelFindings, ...]
     processes: int
     choice: Choice
-    """What ``placement="auto"`` chooses, for a process for each core."""
+    """What ``placement="auto"`` chooses for one process per core."""
     routed: bool
-    """Whether there is a model for each key; the machine then has one of each whatever ``"auto"`` would choose."""
+    """Whether there is a model for each key: then the machine shares each of them, whatever ``"auto"`` would choose."""
 
     @property
     def nbytes(self) -> int:
-        """Of one copy of everything."""
+        """Bytes of one copy of all models."""
         return sum(model.nbytes for model in self.models)
 
     @property
     def copy_each(self) -> int:
-        """Bytes for as many processes as asked about with a copy each."""
+        """Bytes if each of the ``processes`` has its own copy."""
         return self.nbytes * self.processes
 
     @property
     def copy_per_machine(self) -> int:
-        """Bytes for as many processes with what can be shared shared."""
+        """Bytes if the ``processes`` share what can be shared."""
         return sum(self._shared(model) for model in self.models)
 
     @property
     def asked_choice(self) -> Choice:
-        """What the rule of ``"auto"`` says of as many processes as asked about."""
+        """What ``placement="auto"`` would choose for ``processes`` processes."""
         return choose(self.nbytes, self.processes, self.choice.free)
 
     def _shared(self, model: ModelFindings) -> int:
@@ -131,15 +131,15 @@ class Profile:
 def subject(
     handler: Any, inference_args: dict[str, Any] | None = None, batching: BatchingConfig | None = None
 ) -> SessionSpec:
-    """What is to be examined: a handler as a transform of ``placement="machine"`` has it.
+    """The spec to profile: the handler as a transform with ``placement="machine"`` would run it.
 
     Args:
         handler: a model handler.
         inference_args: extra arguments for the model's call.
-        batching: replaces what the handler asks for; no larger batches are tried.
+        batching: replaces the handler's own batching options; its largest size bounds the measurements.
 
     Raises:
-        ConfigurationError: something is wrong with the arguments, or models cannot be shared here.
+        ConfigurationError: an argument is wrong, or models cannot be shared on this system.
         Exception: the handler refuses the inference arguments.
     """
     placement = PlacementConfig("machine", linger_secs=0)
@@ -150,18 +150,18 @@ def subject(
 
 
 def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, processes: int | None = None) -> Profile:
-    """Loads models one after the other, and lets go of them.
+    """Loads the models one after the other, times them, and releases each.
 
     Args:
         spec: from ``subject``.
-        rows: elements, read as far as they are needed, and used again if there are few; None: no batches are measured.
-        processes: how many the figures shall be for; by default one for each core.
+        rows: elements; read only as far as needed, and repeated if there are few. None: no batches are measured.
+        processes: the number of processes to report memory for; one per core by default.
 
     Raises:
         Exception: a model cannot be loaded.
     """
     plan, available = spec.plan, memory_available()
-    plan.handler.set_environment_vars()  # as a worker does before anything else
+    plan.handler.set_environment_vars()  # as a worker does first
     elements = None if rows is None else _Elements(spec, rows)
     models = tuple(_profiled(spec, name, elements) for name in plan.models)
     cross_bundle = any(model.share_model_across_processes() for model in plan.models.values())
@@ -180,7 +180,7 @@ def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, proces
 
 
 def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> ModelFindings:
-    """Of one model; it is gone afterwards."""
+    """Measures one model, which is released afterwards."""
     spec = replace(spec, copies=1)
     events: list[Event] = []
     started = time.perf_counter()
@@ -201,11 +201,11 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> Model
 
 
 def _mapped(findings: ModelFindings, acquired: AcquiredModel) -> tuple[ModelFindings, Loaded]:
-    """Maps it twice: the first time modules may be imported, too, which is no part of what every process pays."""
+    """Maps the model twice: the first time may include imports, which not every process has to pay for."""
     loaded, first_seconds, private = attached(acquired)
     seconds = first_seconds
     if private < memory_available() // 2:
-        _, seconds, private = attached(acquired)  # while the first is there, lest its memory be used again
+        _, seconds, private = attached(acquired)  # keep the first, lest its memory be reused
     findings = replace(findings, attach_seconds=seconds, first_attach_seconds=first_seconds, private=private)
     return findings, loaded
 
@@ -223,17 +223,17 @@ class _InProcess:
             close_session(session)
 
     def run(self, elements: list[Any]) -> None:
-        """One batch."""
+        """Runs one batch."""
         with self._worker.model(self._name) as model:
             self._worker.run(self._name, model, elements)
 
     def close(self) -> None:
-        """Lets go of it."""
+        """Releases the model."""
         self._worker.close()
 
 
 class _Given(ModelSource):
-    """The model that is here already."""
+    """A source of one model that is already loaded."""
 
     def __init__(self, loaded: Loaded) -> None:
         self._loaded: Loaded | None = loaded
@@ -246,14 +246,14 @@ class _Given(ModelSource):
 
 
 class _Hosted:
-    """A model in a host of the machine's."""
+    """A model in a host of the machine's manager."""
 
     def __init__(self, spec: SessionSpec, name: Any, acquired: AcquiredModel) -> None:
         self._name = name
         self._models = in_machines_hosts(spec, lambda _: None, acquired)
 
     def run(self, elements: list[Any]) -> None:
-        """One batch, there and back."""
+        """Sends one batch and waits for its response."""
         answer, _ = self._models.ask(Work(self._name, infer=True, weight=len(elements)), elements)
         if isinstance(answer, HostFailure):
             raise HostDiedError(f"the host {answer.ending} while it computed.")
@@ -261,12 +261,12 @@ class _Hosted:
             raise with_traceback_of(*answer.caught)
 
     def close(self) -> None:
-        """Leaves it."""
+        """Disconnects from the host."""
         self._models.close()
 
 
 class _Elements:
-    """Preprocessed elements, for each model its own; read as far as they are asked for."""
+    """Preprocessed elements by model, read only as far as they are needed."""
 
     def __init__(self, spec: SessionSpec, rows: Iterable[Any]) -> None:
         self._plan: Plan = spec.plan
@@ -275,24 +275,24 @@ class _Elements:
         self._found: dict[Any, list[Any]] = defaultdict(list)
         self._read = 0
         self.trouble = ""
-        """What went wrong with the first element with which something did."""
+        """The first error in preprocessing."""
 
     def largest(self, name: Any) -> int:
-        """How many there may be in a batch of that model."""
+        """The largest batch size of the named model."""
         batching = self._plan.batching_of(name)
         if self._plan.prebatched:
             return 1
         return _LARGEST if batching.sizes_are_weights else min(_LARGEST, batching.max_batch_size)
 
     def take(self, name: Any, count: int) -> list[Any]:
-        """So many; the same ones again and again if there are fewer. Empty: there are none."""
+        """``count`` elements, repeated if there are fewer; empty if there are none."""
         found = self._found[name]
         while len(found) < count and self._read < _MOST_ROWS and self._add():
             pass
         return (found * -(-count // len(found)))[:count] if found else []
 
     def _add(self) -> bool:
-        """Reads one more; whether there was one."""
+        """Reads one more row; returns whether there was one."""
         for row in self._rows:
             self._read += 1
             element, outcome = self._operations.preprocess(row, None)
@@ -311,7 +311,7 @@ class _Elements:
 
 
 class _Nobody:
-    """An observer that does not care."""
+    """An observer that ignores all events."""
 
     def on_event(self, event: Event) -> None:
         pass
@@ -340,13 +340,13 @@ def measure(
     largest: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Cost]:
-    """Times batches of 1, 8, 64, ... elements, until one takes a second or is the largest.
+    """Times batches of 1, 8, 64, ... elements, up to the largest or to one that takes a second.
 
     Args:
         run: the model's call; the first one is not counted.
-        give: gives so many elements; none: there are none.
-        largest: elements of a batch.
-        clock: seconds.
+        give: returns the requested number of elements, or none.
+        largest: the largest batch size, in elements.
+        clock: a clock in seconds.
 
     Raises:
         Exception: whatever ``run`` raises.

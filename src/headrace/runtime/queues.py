@@ -1,4 +1,4 @@
-"""Where a bundle's elements wait for their batch: a queue for each model."""
+"""Queues a bundle's elements until their batch is complete: one queue for each model."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ AnyBatch: TypeAlias = Batch | ColumnarBatch
 
 
 class _Queue(ABC):
-    """Preprocessed elements that wait for the model of one name."""
+    """Preprocessed elements that wait for one model."""
 
     def __init__(self, config: BatchingConfig) -> None:
         self._size_fn = config.element_size_fn
         self._length_fn = config.length_fn
         self.passed_over = 0
-        """See ``Waiting``."""
+        """How often other models' queues were emptied first, as in ``Waiting``."""
 
     @property
     @abstractmethod
     def bytes(self) -> float:
-        """How many the elements take, roughly; those of one that is alone and not sorted it bounds itself."""
+        """Roughly how many bytes the waiting elements take; a single unsorted queue limits them itself."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def hold(self, element: Any, tag: Any) -> None:
-        """Takes an element that waits for its model.
+        """Queues an element whose model is not in memory.
 
         Raises:
-            Exception: it has no weight; it is not taken.
+            Exception: the element's weight cannot be determined; it is not queued.
         """
 
     @abstractmethod
     def add(self, element: Any, tag: Any) -> Iterable[Batch]:
-        """Takes an element; gives batches of which there is no reason to wait for more.
+        """Queues an element; returns the batches that are complete.
 
         Raises:
-            Exception: it has no weight; it is not taken.
+            Exception: the element's weight cannot be determined; it is not queued.
         """
 
     @abstractmethod
     def all(self) -> Iterator[Batch]:
-        """Everything."""
+        """Empties the queue into batches."""
 
     def _size(self, element: Any) -> float:
         return _measure("element_size_fn", self._size_fn, element) if self._size_fn else 1
 
 
 class _InOrder(_Queue):
-    """Elements in the order in which they come."""
+    """Queues elements in order of arrival."""
 
     def __init__(self, config: BatchingConfig, target: Callable[[], int], *, among_others: bool) -> None:
         super().__init__(config)
@@ -76,9 +76,9 @@ class _InOrder(_Queue):
             min_size=math.inf if among_others else config.min_batch_size,
         )
         self._held: list[tuple[Any, Any, float]] = []
-        """What the batcher has not been given yet: elements with their tags and sizes."""
+        """Elements with their tags and sizes that the batcher does not have yet."""
         self._elements: list[Any] = []
-        """Of those."""
+        """The elements of ``_held``."""
         self._waiting = WaitingBytes(config.lookahead_bytes)
 
     @property
@@ -109,14 +109,14 @@ class _InOrder(_Queue):
             yield self.batcher.flush()
 
     def _held_ones(self) -> Iterator[Batch]:
-        """What they complete; a batch's size is asked for by when the last one has been timed."""
+        """The batches that held elements complete; lazy, so that each size follows from the last batch's timing."""
         held, self._held, self._elements = self._held, [], []
         self._waiting.clear()
         return (batch for one in held for batch in self.batcher.add_weighed(*one))
 
 
 class _Sorted(_Queue):
-    """Elements of which many are looked at together."""
+    """Collects many elements and sorts them by length before it cuts batches."""
 
     def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
         super().__init__(config)
@@ -147,16 +147,16 @@ class _Sorted(_Queue):
 
 
 class Queues:
-    """Takes preprocessed elements and gives batches, each with the name of its model; used by one thread.
+    """Accepts preprocessed elements and returns batches with the names of their models; used by one thread.
 
-    Bytes that wait are bounded by ``lookahead_bytes``, roughly. One queue gives a batch that has reached its minimum;
-    of several queues, where together they have too much, one gives what it has: see ``next_to_leave``. Where not all
-    models can be in memory, elements of one that is not wait until then: a model is to be loaded for many.
+    Waiting bytes are limited to about ``lookahead_bytes``. A single queue then gives a batch that has reached its
+    minimum size; of several queues that are too large together, ``next_to_leave`` selects one to empty. If not all
+    models fit into memory, the elements of an absent model wait until then, so that its load serves many.
 
     Args:
-        plan: says which model an element goes to, and what limits a batch.
-        sizes: says for each model how large its batches should be.
-        seats: which models are in memory; None: all that the plan allows.
+        plan: selects an element's model and limits its batches.
+        sizes: the target batch size of each model.
+        resident: which models are in memory; None: as many as the plan allows.
     """
 
     def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels | None = None) -> None:
@@ -171,13 +171,13 @@ class Queues:
         self._rows = self._row_batcher() if config.columnar else None
         needs_a_look = plan.routed or plan.prebatched or config.sorts or config.sizes_are_weights or config.columnar
         self.direct: Batcher | None = None if needs_a_look else self._direct()
-        """The only queue, where nothing is asked of an element: its ``add`` may be called in place of ours."""
+        """The only queue, if elements need no inspection: callers may use its ``add`` in place of this class's."""
 
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
-        """Takes an element; returns the batches that leave, with their models' names, each to be run before the next.
+        """Accepts an element; returns complete batches with their models' names. Run each batch before taking the next.
 
         Raises:
-            Exception: the element has no model or no weight; it is then in no queue.
+            Exception: the element has no model or no weight; it is not queued.
         """
         if self.direct is not None:
             batch = self.direct.add(element, tag)
@@ -194,11 +194,11 @@ class Queues:
         else:
             queue.hold(element, tag)
         if not full and self._total_bytes < self._most_bytes and queue.bytes == self._bytes[name]:
-            return ()  # as after nearly every element
+            return ()  # the usual case
         return self._leaving(name, queue, full)
 
     def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
-        """What is left in each queue; a queue is emptied when its turn comes."""
+        """Empties all queues; lazy, so each is emptied only when the batches before it have run."""
         lengths = {name: len(queue) for name, queue in self._queues.items()}
         for name in order_of_flush(lengths, self._resident) if self._resident.are_few else lengths:
             yield from self._all_of(name)
@@ -223,7 +223,7 @@ class Queues:
                 yield from self._relieve()
 
     def _relieve(self) -> Iterator[tuple[Any, AnyBatch]]:
-        """Some leave, since too much waits."""
+        """Empties one queue, since too many bytes wait."""
         queues = self._queues.items()
         waiting = {name: Waiting(self._bytes[name], len(queue), queue.passed_over) for name, queue in queues}
         name = next_to_leave(waiting, self._resident)
@@ -231,7 +231,7 @@ class Queues:
             for _, queue in queues:
                 queue.passed_over += bool(len(queue))
             makes_room = self._resident.next_to_go(name)
-            if makes_room in self._queues:  # as long as it is there
+            if makes_room in self._queues:  # still in memory: serve what waits for it first
                 yield from self._all_of(makes_room)
         yield from self._all_of(name)
 
@@ -278,6 +278,6 @@ class Queues:
 
 def _measure(name: str, function: Callable[[Any], float], element: Any) -> float:
     size = function(element)
-    if not 0 <= size < math.inf:  # nor a NaN, which is neither above a limit nor below it
+    if not 0 <= size < math.inf:  # NaN fails this test, too
         raise ValueError(f"{name} must return a finite number of at least 0, not {size!r}.")
     return size

@@ -1,4 +1,4 @@
-"""A newer model takes an older one's place: it loads beside it, serves from then on, and the older one goes."""
+"""Replaces a model by a newer one: loads the new one beside the old, switches new batches over, drops the old one."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from headrace.runtime.worker import AnyWorker
 
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_END_SECS = 30.0
-"""How long the end of a transform waits for a model that is just being loaded, which is then let go of."""
+"""Seconds for which the end of a transform waits for a load in progress, whose model is then dropped."""
 
 
 class VersionUser(Protocol):
-    """A thread that runs one version."""
+    """A thread that runs one version of the models."""
 
     def gives_up_older(self) -> bool:
-        """Lets go of an older version if nothing runs; returns whether none is held."""
+        """Releases an older version unless a bundle is using it; returns whether none is held any more."""
 
 
 class VersionedModels:
-    """One transform's models in this process, or in one thread of it, older and newer; thread-safe.
+    """The versions of one transform's models in this process, or in one thread of it; thread-safe.
 
-    Each version of them is a session of its own. A *preloader*, a worker that runs nothing, keeps it open for as long
-    as it serves, so that the workers of the threads that join it wait for nothing.
+    Each version is a session. A *preloader*, a worker that runs no bundles, keeps the session open while the version
+    serves, so that workers that join it need not wait.
 
     Args:
-        fresh: makes the spec with the handlers' own models, with handlers that nobody else has.
+        fresh: makes the spec with the handlers' original models; each call returns new handlers.
         namespace: of the metrics.
-        waits: whether bundles wait for a newer model, as is right where all input is there already.
-        policy: that of the transform when this process had it before.
+        waits: whether bundles wait for a newer model to load, as is right in batch pipelines.
+        policy: what was known when this process last closed the transform.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class VersionedModels:
         self._watch = self.spec.watch
         self.policy = policy or RefreshPolicy(waits=waits)
         self.serving: Version | None = None
-        """The version that new batches go to; to be read by anybody."""
+        """The version for new batches; any thread may read it."""
         self._preloader: AnyWorker | None = None
         self._changed = threading.Condition()
         self._starting = threading.Lock()
@@ -68,10 +68,10 @@ class VersionedModels:
         self._is_loading = self._is_looking = self._is_closed = False
 
     def see(self, update: ModelUpdate) -> None:
-        """Takes note of what a thread was told; has a newer model loaded, if that is what it says.
+        """Handles an update that a thread received: starts to load a newer model if it names one.
 
         Raises:
-            Exception: the very first model cannot be loaded, or files are to be watched and there is none.
+            Exception: the initial model cannot be loaded, or no file matches the watched pattern.
         """
         if self.serving is None:
             with self._starting:
@@ -79,7 +79,7 @@ class VersionedModels:
                     try:
                         self._start(update)
                     except BaseException:
-                        self.policy.look_due = None  # the next bundle looks anew
+                        self.policy.look_due = None  # the next bundle looks again
                         raise
         change = self._change(update)
         with self._changed:
@@ -91,27 +91,27 @@ class VersionedModels:
                 self._changed.wait()
 
     def open(self, version: Version) -> AnyWorker:
-        """A thread's own worker for a version that is kept."""
+        """Opens a thread's own worker for a version that is kept open."""
         return open_worker(with_models(version, self._fresh), self._namespace)
 
     def join(self, slot: VersionUser) -> None:
-        """Another thread comes."""
+        """Registers a thread."""
         with self._changed:
             self._slots.append(slot)
 
     def leave(self, slot: VersionUser) -> None:
-        """It goes."""
+        """Unregisters a thread."""
         with self._changed:
             self._slots.remove(slot)
             self._changed.notify_all()
 
     def left(self) -> None:
-        """A thread has let go of an older version."""
+        """Called when a thread has released an older version: wakes the thread that waits to retire it."""
         with self._changed:
             self._changed.notify_all()
 
     def close(self, *, linger: bool = False) -> None:
-        """Lets go of everything; a model that is just being loaded is let go of when it is there."""
+        """Releases everything; a load in progress is given some time, and its model is dropped."""
         with self._changed:
             self._is_closed = True
             preloader, self._preloader = self._preloader, None
@@ -122,12 +122,12 @@ class VersionedModels:
             thread.join(_LONGEST_END_SECS)
 
     def handed_on(self) -> RefreshPolicy:
-        """What is known, for whoever comes next."""
+        """The policy's state for the next ``VersionedModels`` of this transform."""
         with self._changed:
             return self.policy.handed_on()
 
     def _change(self, update: ModelUpdate) -> Change | None:
-        """None: it is nothing new, or makes no sense, which is said once."""
+        """The change that an update asks for. None: nothing new, or an invalid update, which is reported once."""
         with self._changed:
             if not self.policy.is_news(update):
                 return None
@@ -140,7 +140,7 @@ class VersionedModels:
             return None
 
     def _start(self, update: ModelUpdate) -> None:
-        """Loads the very first model, for which everybody waits; where the newest one fails, an older one."""
+        """Loads the initial model, for which all threads wait; if the newest cannot be loaded, an older one."""
         older: Sequence[ModelUpdate] = ()
         if self._watch is not None and self.policy.look_due is None:
             update, *older = self._look(self._watch) or [update]
@@ -148,6 +148,7 @@ class VersionedModels:
         own = Version()
         wanted, *others = (self.policy.first(one or {}) for one in (change, *map(self._change, older)))
         errors: list[tuple[Version, Exception]] = []
+        # From the newest to the handlers' own models; only the last one's failure ends the bundle.
         for version in dict.fromkeys((wanted, *others, self.policy.serving, own)):
             try:
                 preloader = self._open_keeper(version)
@@ -179,13 +180,13 @@ class VersionedModels:
         return preloader
 
     def _begin_loading(self) -> None:
-        """With the lock held."""
+        """Starts the loading thread if a version is due. The caller holds the lock."""
         if not self._is_loading and not self._is_closed and self.policy.is_due(self._now()):
             self._is_loading = True
             self._begin(self._load_all)
 
     def _begin_looking(self) -> None:
-        """With the lock held."""
+        """Starts a look for newer files if one is due. The caller holds the lock."""
         watch, due = self._watch, self.policy.look_due
         if watch is None or due is None or self._now() < due or self._is_looking or self._is_closed:
             return
@@ -196,7 +197,7 @@ class VersionedModels:
         try:
             for newest in self._look(watch)[:1]:
                 self.see(newest)
-        except BaseException as error:  # a file system may raise what it likes; nobody else would see it
+        except BaseException as error:  # a file system may raise anything; nothing else would report it
             with self._changed:
                 self._tell_failed(f"what matches {watch.pattern}", error)
         finally:
@@ -219,6 +220,8 @@ class VersionedModels:
     def _load_all(self) -> None:
         while True:
             with self._changed:
+                # The end is decided under the lock, so that a change that arrives now either is seen here or starts a
+                # thread.
                 version = None if self._is_closed else self.policy.next(self._now())
                 if version is None:
                     self._is_loading = False
@@ -227,7 +230,7 @@ class VersionedModels:
             started = self._clock.time_ns()
             try:
                 preloader = self._open_keeper(version)
-            except BaseException as error:  # a handler may raise what it likes; nobody else would see it
+            except BaseException as error:  # a handler may raise anything; nothing else would report it
                 with self._changed:
                     self.policy.failed(self._now(), (self._clock.time_ns() - started) / 1e9)
                     self._tell_failed(str(version), error)
@@ -242,21 +245,23 @@ class VersionedModels:
                 _LOGGER.info("%s: refreshed to %s in %.1f s.", self.plan.name, version, seconds)
                 preloader.session.tell([ModelRefreshed(str(version), seconds)])
                 self._begin(lambda: self._retire(before))
+                # From here new batches go to the new version. Threads move over as their next element arrives; the old
+                # preloader closes once none of them holds the old version.
                 return
         preloader.close()
 
     def _retire(self, preloader: AnyWorker | None) -> None:
-        """Frees an older version, once nobody runs anything on it; idle threads would not notice."""
+        """Closes an older version's preloader once no thread uses that version; idle threads are made to release it."""
         with self._changed:
             while not all(slot.gives_up_older() for slot in self._slots):
                 self._changed.wait()
         if preloader is not None:
             preloader.close()
             del preloader
-        give_back_memory()  # models are often circular, and the collector counts objects, not bytes
+        give_back_memory()  # models are often cyclic garbage, and the collector counts objects, not bytes
 
     def _tell_failed(self, what: str, error: BaseException) -> None:
-        """With the lock held."""
+        """Reports a failed refresh. The caller holds the lock."""
         event = RefreshFailed(what, Caught.of(error).error)
         if self._preloader is None:
             self._untold.append(event)

@@ -1,4 +1,4 @@
-"""Which version of a transform's models is wanted, which is being loaded, and which serves; no threads, no clock."""
+"""Decides which version of the models to load next. Pure: no threads, no clock."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from headrace.runtime.spec import ModelUpdate
 from headrace.runtime.versions import Change, Version
 
 _SHORTEST_PAUSE_SECS = 60.0
-"""Before what failed is tried again: a file may not have been complete. Each further failure in a row doubles it."""
+"""Seconds before a failed load is tried again: files may have been incomplete. Doubles with each failure in a row."""
 _LONGEST_PAUSE_SECS = 3600.0
 _RARITY = 10
-"""How many times as long as the attempt took nobody tries again, at least."""
+"""The pause is also at least this many times the duration of the failed attempt."""
 
 
 class RefreshPolicy:
-    """Loads one version at a time; what was wanted meanwhile comes next, unless something newer replaces all of it.
+    """Loads one version at a time; changes wanted meanwhile follow, unless a newer one replaces them entirely.
 
-    A version that fails leaves what serves as it is, and is tried again later, unless newer ones are wanted instead.
+    A failed load leaves the serving version in place and is tried again later, unless a newer change replaces it.
 
     Args:
-        waits: whether the order of moments does not matter, since the thread is to have what it is told.
+        waits: whether to take updates in order of arrival, whatever their timestamps: the thread must follow its own
+            input.
     """
 
     def __init__(self, *, waits: bool = False) -> None:
         self.serving = Version()
         self.look_due: float | None = None
-        """When files are to be looked for; None: they never were."""
+        """When to look for files next, in seconds; None: not looked yet."""
         self._waits = waits
         self._latest: ModelUpdate | None = None
         self._wanted: list[Change] = []
@@ -36,14 +37,14 @@ class RefreshPolicy:
         self._due = 0.0
 
     def is_news(self, update: ModelUpdate) -> bool:
-        """Whether it says something, and something else than the latest."""
+        """Whether an update has a value that differs from the latest one, and is no older."""
         if update.value is None:
             return False
         latest = self._latest
         return latest is None or (update.value != latest.value and (self._waits or update.moment >= latest.moment))
 
     def want(self, update: ModelUpdate, change: Change) -> None:
-        """Takes note of news, if they are any, and of what they ask for."""
+        """Queues the change of an update, if it is news."""
         if not self._note(update) or not change:
             return
         self._wanted = [one for one in self._wanted if not one.keys() <= change.keys()] + [change]
@@ -51,15 +52,15 @@ class RefreshPolicy:
             self._failed, self._failures = None, 0
 
     def refuse(self, update: ModelUpdate) -> bool:
-        """Takes note of news that make no sense; returns whether that is to be said."""
+        """Records an invalid update; returns whether it is news, and so to be reported."""
         return self._note(update)
 
     def first(self, change: Change) -> Version:
-        """With what to begin; what serves already, if that has just failed."""
+        """The version to begin with; the serving one if the change has just failed."""
         return self.serving if change == self._failed else self.serving.after(change)
 
     def started(self, version: Version, update: ModelUpdate, change: Change | None, now: float) -> None:
-        """It has begun, with this version, which may be an older one than wanted."""
+        """Records the initial version, which may be older than the wanted one."""
         self._note(update)
         wanted = self.serving.after(change or {})
         missing = dict(wanted.models - version.models)
@@ -69,11 +70,11 @@ class RefreshPolicy:
             self.failed(now, 0)
 
     def is_due(self, now: float) -> bool:
-        """Whether there may be something to load."""
+        """Whether there may be a version to load now."""
         return bool(self._wanted) or (self._failed is not None and now >= self._due)
 
     def next(self, now: float) -> Version | None:
-        """What to load now, if anything; ``loaded`` or ``failed`` says what came of it."""
+        """The version to load now, if any. Report the result through ``loaded`` or ``failed``."""
         while self._wanted or (self._failed is not None and now >= self._due):
             if self._wanted:
                 change = self._wanted.pop(0)
@@ -87,12 +88,12 @@ class RefreshPolicy:
         return None
 
     def loaded(self) -> None:
-        """It serves from now on."""
+        """Records that the version was loaded and serves."""
         assert self._loading is not None
         (_, self.serving), self._loading, self._failures = self._loading, None, 0
 
     def failed(self, now: float, seconds: float) -> None:
-        """It cannot be had; so long it took to find out."""
+        """Records that the load failed after ``seconds``."""
         assert self._loading is not None
         (change, _), self._loading = self._loading, None
         if any(change.keys() <= newer.keys() for newer in self._wanted):
@@ -102,7 +103,7 @@ class RefreshPolicy:
         self._due = now + max(pause, seconds * _RARITY)
 
     def handed_on(self) -> RefreshPolicy:
-        """The same for whoever goes on with it, who has nothing loading yet: what loads here is still wanted there."""
+        """A copy for the next process or session; what is loading here counts as wanted there."""
         policy = copy(self)
         policy._wanted, policy._loading = list(self._wanted), None
         if self._loading is not None:

@@ -1,4 +1,4 @@
-"""A thread's way to whichever models of a transform serve now; see ``VersionedModels``."""
+"""One thread's worker for models that are refreshed: follows the version that currently serves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Observe = Callable[[AnyWorker], Observer]
 
 
 class RefreshingWorker:
-    """One thread's worker for whichever models serve; to be closed by its thread.
+    """Runs one thread's bundles on the serving version; its thread has to close it.
 
     Args:
         models: of the process.
@@ -35,19 +35,19 @@ class RefreshingWorker:
 
     @property
     def is_behind(self) -> bool:
-        """Whether newer models serve than this thread's."""
+        """Whether a newer version serves than this thread's."""
         return self.version is not self.models.serving
 
     def bundle(self, observe: Observe) -> RefreshedBundle:
         """A new bundle.
 
         Args:
-            observe: says who is told what happens to a worker's batches.
+            observe: makes the observer for a worker's batches.
         """
         return RefreshedBundle(self, observe)
 
     def move(self) -> AnyWorker:
-        """A worker for the version that serves; the last one is let go of."""
+        """A worker for the serving version; releases the worker of the previous one."""
         with self._lock:
             self._is_busy = True
         version = self.models.serving
@@ -60,24 +60,24 @@ class RefreshingWorker:
         return self._worker
 
     def rest(self) -> None:
-        """The bundle is done, or a part of it."""
+        """Marks the thread idle, after its bundle or when it ran out of elements."""
         with self._lock:
             self._is_busy = False
         if self.gives_up_older():
             self.models.left()
 
     def gives_up_older(self) -> bool:
-        """Lets go of an older version if nothing runs; returns whether none is held. For other threads."""
+        """Releases an older version unless a bundle is using it; returns whether none is held. For other threads."""
         with self._lock:
             if not self.is_behind:
                 return True
-            if self._is_busy:  # it may be about to open the older one
+            if self._is_busy:  # the thread may be about to open the older version
                 return False
             self._drop()
             return True
 
     def close(self, *, linger: bool = False) -> None:
-        """Leaves."""
+        """Releases the worker and unregisters the thread."""
         with self._lock:
             self._drop(linger=linger and not self.is_behind)
         self.models.leave(self)
@@ -90,13 +90,13 @@ class RefreshingWorker:
 
 
 class RefreshedBundle:
-    """A bundle's elements, each run by the models that serve when it comes; used by one thread.
+    """A bundle that runs each element on the version that serves when it arrives; used by one thread.
 
-    What has come before newer models serve is run by the older ones, and comes out first.
+    At a switch, elements that arrived before it run on the older version, and their outcomes come first.
 
     Args:
         worker: of the thread.
-        observe: says who is told what happens to a worker's batches.
+        observe: makes the observer for a worker's batches.
     """
 
     def __init__(self, worker: RefreshingWorker, observe: Observe) -> None:
@@ -106,15 +106,15 @@ class RefreshedBundle:
         self._bundle: AnyBundle | None = None
 
     def see(self, update: ModelUpdate) -> None:
-        """What the engine tells of newer models; to be called before the first element.
+        """Handles the engine's update; call it before the bundle's first element.
 
         Raises:
-            Exception: the very first model cannot be loaded.
+            Exception: the initial model cannot be loaded.
         """
         self._models.see(update)
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        """See ``AnyBundle``."""
+        """Accepts an element; finishes the inner bundle first if a newer version serves."""
         bundle = self._bundle
         if bundle is not None and self._worker.version is self._models.serving:
             return bundle.add(element, tag)
@@ -124,7 +124,7 @@ class RefreshedBundle:
         return [*outcomes, *bundle.add(element, tag)]
 
     def finish(self) -> Iterator[Outcome]:
-        """See ``AnyBundle``."""
+        """Runs everything that still waits, and marks the thread idle."""
         if self._bundle is not None:
             yield from self._bundle.finish()
         self._bundle = None
@@ -133,18 +133,18 @@ class RefreshedBundle:
 
 _lock = threading.Lock()
 _open: dict[str, tuple[VersionedModels, int]] = {}
-"""Those of the process, by transform, each with how often it is open."""
+"""The process's ``VersionedModels`` by transform, each with its number of users."""
 _remembered: dict[str, RefreshPolicy] = {}
-"""What is known of the stream that was closed last: some engines close and reopen workers between bundles."""
+"""The state of the transform closed last: some engines close and reopen workers between bundles."""
 
 
 def open_refreshing_worker(
     fresh: Callable[[], SessionSpec], namespace: str | None = None, *, waits: bool = False
 ) -> RefreshingWorker:
-    """A worker for this thread, over models that are refreshed; see ``VersionedModels``. Its first bundle loads.
+    """Opens this thread's worker over refreshed models; its first bundle loads them.
 
-    Those that wait for newer models have ``VersionedModels`` of their own, since other threads may be told of others at
-    the same time; where they are told of the same, they share the session and so the model.
+    Workers that wait for updates each have their own ``VersionedModels``, since threads may see different updates at
+    the same time. Workers with the same version still share its session and model.
     """
     if waits:
         return RefreshingWorker(VersionedModels(fresh, namespace, waits=True))

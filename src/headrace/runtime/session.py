@@ -1,4 +1,4 @@
-"""One transform's models in one process, shared by the process's threads, with what has been learnt about them."""
+"""One transform's models in one process, shared by its threads, with what was learnt about them."""
 
 from __future__ import annotations
 
@@ -34,67 +34,67 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 Path = tuple[str, ...]
-"""Names of attributes, one within the other."""
+"""A chain of attribute names."""
 
 _DEEPEST = 3
 
 
 class Loaded(NamedTuple):
-    """A model, and what loading it changed in its handler: the handlers of other threads need the same changes."""
+    """A model, and what loading it changed in its handler: other threads' handlers need the same changes."""
 
     model: Any
     transform: str
-    """Whose handler loaded it; another transform's handler may be quite another one."""
+    """The transform whose handler loaded it: the changes mean nothing to another transform's handler."""
     changes: dict[Path, dict[str, Any]]
-    """Attributes that were set, of the handler and of handlers within it."""
+    """Attributes that loading set, on the handler and on handlers within it."""
     lease: Any = None
-    """What has the machine keep the model, for as long as this is not forgotten."""
+    """Keeps the model in the machine's shared memory for as long as this object lives."""
 
 
 class ModelSource(ABC):
-    """Where a session's models come from, if this process need not load them itself.
+    """Provides a session's models in place of loading them in this process.
 
     Attributes:
-        thread_budget: what keeps this process's threads within its share of the cores, where there is need for it.
+        thread_budget: limits this process's threads to their share of the cores; None: no limit.
     """
 
     thread_budget: ThreadBudget | None = None
 
     @abstractmethod
     def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
-        """The model of that name; None: this process loads it itself.
+        """The named model; None: this process has to load it.
 
         Args:
             name: of the model.
-            fresh_secs: if it could not be loaded for another process, and that is no longer ago, then not for this one.
+            fresh_secs: how long ago a failed load for another process may be for its error to be raised again here.
 
         Raises:
-            Exception: it cannot be loaded.
+            Exception: the model cannot be loaded.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """The session has ended."""
+        """Releases everything at the end of the session."""
 
 
 class ModelProxy(ABC):
-    """Stands for a model that lives in another process; called in the handler's place."""
+    """Stands in for a model in another process; called in place of the handler."""
 
     @abstractmethod
     def run(self, examples: Sequence[Any]) -> Iterable[Any]:
         """Predictions for examples without their keys.
 
         Raises:
-            Exception: what the handler raises there, or what became of the process.
+            Exception: what the handler raised there, or what happened to the process.
         """
 
     @abstractmethod
     def parts(self, count: int) -> int:
-        """Into how many parts a batch of so many elements is cut that took too long; see ``parts_after_timeout``."""
+        """Into how many parts to cut a batch of ``count`` elements that timed out."""
 
 
 class Sizes(dict[Any, SizeController]):
-    """What this process has learnt about the sizes of a transform's batches, by the names of the models."""
+    """What this process has learnt about a transform's batch sizes, by model name."""
 
 
 _sizes: WeakValueDictionary[str, Sizes] = WeakValueDictionary()
@@ -103,7 +103,7 @@ _sizes_lock = threading.Lock()
 
 
 def sizes_of(spec: SessionSpec) -> Sizes:
-    """Those of the spec's transform, shared by all who ask while one of them keeps them; they hold no model."""
+    """The size controllers of the spec's transform; shared, and kept for as long as any caller keeps them."""
     with _sizes_lock:
         sizes = _sizes.setdefault(spec.transform, Sizes())
         for name in spec.plan.models:
@@ -113,10 +113,10 @@ def sizes_of(spec: SessionSpec) -> Sizes:
 
 
 class InferenceSession:
-    """Shared by the threads that run one transform in this process; safe to use from all of them.
+    """One transform in this process, shared by its threads; thread-safe.
 
     Args:
-        spec: says what is to be run.
+        spec: what to run.
     """
 
     def __init__(self, spec: SessionSpec) -> None:
@@ -127,17 +127,17 @@ class InferenceSession:
         self.sizes: dict[Any, SizeController] = sizes_of(spec)
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
-        """When a batch leaves its queue."""
+        """When a batch leaves its queue. Elements gathered by an earlier step leave only at the end of the bundle."""
         self.resident = ResidentModels(plan.model_limit)
         """Which models are in memory."""
         shares = plan.may_wait and not spec.gathered
         self.cross_bundle = (
             CrossBundleBatching(plan.batching, self.sizes, spec.clock, own=plan.own_batching) if shares else None
         )
-        """What bundles that are open side by side have in common, if they wait for each other."""
+        """Batching across concurrent bundles; None if bundles do not wait for each other."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._loads = {name: LoadBackoff(spec.clock.time_ns) for name in plan.models}
-        room = MemoryBudget() if plan.routed and not spec.shared else None  # shared ones are the manager's to admit
+        room = MemoryBudget() if plan.routed and not spec.shared else None  # the manager admits shared models
         self._names = [plan.stored(name) for name in plan.models]
         self._store: ModelCache = open_cache(spec.store, plan.model_limit, self._names, room)
         self._news: deque[Event] = deque()
@@ -145,34 +145,34 @@ class InferenceSession:
         self._shared: Any = None
 
     def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
-        """The model of that name, held in memory while the context is open; ``handler`` loads it if need be."""
+        """A context that keeps the named model in memory; ``handler`` loads it if needed."""
         stored = self.spec.plan.stored(name)
         return self._store.use(stored, lambda: self._load(name, handler), lambda: bytes_of_model_files(handler))
 
     def keep_thread_budget(self) -> None:
-        """To be called before a thread of this process computes: keeps it within its share of the cores."""
+        """Call this before a thread computes: limits the process's threads to their share of the cores."""
         budget = self._shared.thread_budget if isinstance(self._shared, ModelSource) else None
         if budget is not None:
             budget.keep()
 
     def held(self, name: Any) -> Loaded | None:
-        """The model of that name, if it is here."""
+        """The named model if it is in memory."""
         loaded: Loaded | None = self._store.get(self.spec.plan.stored(name))
         return loaded
 
     def shared(self, make: Callable[[], Any]) -> Any:
-        """What the session's workers share beside models of this process; the first one makes it."""
+        """The session's model source or hosts; the first caller's ``make`` creates it."""
         with self._lock:
             if self._shared is None:
                 self._shared = make()
             return self._shared
 
     def tell(self, events: Iterable[Event]) -> None:
-        """Keeps events, which happened outside any bundle, for whoever asks for news."""
+        """Queues events that happened outside a bundle, for the next caller of ``news``."""
         self._news.extend(events)
 
     def news(self) -> Iterator[Event]:
-        """What happened outside any bundle or in another thread, each event once."""
+        """Events that happened outside a bundle or in another thread, each once."""
         while self._news:
             try:
                 yield self._news.popleft()
@@ -180,28 +180,28 @@ class InferenceSession:
                 return
 
     def close(self) -> None:
-        """Lets go of the models."""
+        """Releases the models."""
         close_cache(self.spec.store, self._names)
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
 
     def _load(self, name: Any, handler: Any) -> Loaded:
-        """Loads it, unless that has just failed with an error that batches are to get."""
+        """Loads the model, unless a recent failure is to be raised again."""
         record, clock = self._loads[name], self.spec.clock
         if (standing := record.standing_error()) is not None:
             raise standing
         started = clock.time_ns()
         try:
             loaded = self._load_from_source(name, record.fresh_secs) or self._load_here(name, handler)
-        except self.spec.caught as error:  # what is not caught ends the bundle, which may well be repeated at once
+        except self.spec.caught as error:  # an uncaught error ends the bundle, whose retry may load at once
             record.raised(error, (clock.time_ns() - started) / 1e9)
             raise
         record.loaded()
         return loaded
 
     def _load_from_source(self, name: Any, fresh_secs: float) -> Loaded | None:
-        """Where there is one, and the model does not load here; models that this process could do without make room."""
+        """Loads from the model source, if there is one; evicts idle models of this process if memory is short."""
         while isinstance(self._shared, ModelSource):
             try:
                 return self._shared.load(name, fresh_secs)
@@ -223,7 +223,7 @@ class InferenceSession:
         return Loaded(model, self.spec.transform, changes)
 
     def _loaded(self, handler: Any) -> Any:
-        """The model; what fails for a passing reason is tried again."""
+        """Calls ``load_model``; retries transient failures."""
         clock = self.spec.clock
         budget = RetryBudget(self.spec.retry, clock.time_ns, sleep_of(clock))
         failed = 0
@@ -238,7 +238,7 @@ class InferenceSession:
 
 
 def handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """A handler, and the handlers that it keeps in its attributes, each with the way to it."""
+    """The handler and, recursively, the handlers in its attributes, each with its attribute path."""
     yield path, handler
     for name, value in list(vars(handler).items()):
         if _is_handler(value) and hasattr(value, "__dict__") and len(path) < _DEEPEST:
@@ -246,7 +246,7 @@ def handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
 
 
 def _is_handler(value: Any) -> bool:
-    """Whether it may be one; a class with ``load_model`` is none (XGBoost's models have that method)."""
+    """Whether it may be a handler; classes are not (XGBoost's model classes have a ``load_model`` method)."""
     return hasattr(value, "load_model") and not isinstance(value, type)
 
 
@@ -257,10 +257,10 @@ def _set_since(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Sessions:
-    """The process's sessions, one for each transform, and while a model is refreshed one for each version of it.
+    """The process's sessions, by transform; during a refresh, one for each version in use.
 
-    One that is closed to linger stays until a session of another transform is opened: an engine closes and reopens
-    workers between bundles, and a model must not be loaded again for that.
+    A session closed to linger stays until another transform opens one: some engines close and reopen workers between
+    bundles, and that must not reload the model.
     """
 
     def __init__(self) -> None:
@@ -288,6 +288,7 @@ class _Sessions:
 
     def _resume(self, spec: SessionSpec) -> InferenceSession | None:
         session = self._lingering
+        # A new transform ends the lingering one; another version of the same transform leaves it alone.
         if session is None or session.spec.transform != spec.transform:
             self._end_lingering()
             return None
@@ -306,15 +307,15 @@ _SESSIONS = _Sessions()
 
 
 def open_session(spec: SessionSpec) -> InferenceSession:
-    """The process's session for a transform; to be closed as often as opened."""
+    """The process's session for a spec; close it once for each call."""
     return _SESSIONS.open(spec)
 
 
 def close_session(session: InferenceSession, *, linger: bool = False) -> None:
-    """Ends one use of a session.
+    """Ends one use of a session; the last one releases it.
 
     Args:
         session: from ``open_session``.
-        linger: whether the models may stay until another transform's session is opened.
+        linger: whether the models may stay until another transform opens a session.
     """
     _SESSIONS.close(session, linger=linger)

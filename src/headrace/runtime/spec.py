@@ -1,4 +1,4 @@
-"""What a worker needs to know of a transform: one frozen value, which is pickled to it."""
+"""What a worker needs to know of a transform: one immutable value, pickled to each worker."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from headrace.runtime.plan import Plan
 
 
 class ModelUpdate(NamedTuple):
-    """What is told of newer models."""
+    """News of a newer model."""
 
     moment: int
-    """When it was said; later news count, not those that come later from somewhere else."""
+    """Timestamp: an update with an earlier one than the latest is ignored."""
     value: Any
-    """See ``versions.change_in``; None: nothing was said yet."""
+    """A ``ModelMetadata`` or a list of ``KeyModelPathMapping``; None: no update yet."""
 
 
 class FileWatch(NamedTuple):
-    """Where nobody tells of newer models, but files are looked for."""
+    """How to find newer models as files, if nothing else announces them."""
 
     pattern: str
-    """Of the files."""
+    """The files' pattern."""
     look: Callable[[], Sequence[ModelUpdate]]
-    """Tells of those that are newer than the transform, the newest first; raises where there is none at all."""
+    """Returns updates for files newer than the transform, newest first; raises if no file matches at all."""
     interval_secs: float
-    """Between two looks; it is a bundle that begins one, and the first bundle waits for it."""
+    """Seconds between two looks. A bundle starts each look; the first bundle waits for it."""
 
 
 @dataclass(frozen=True)
@@ -43,52 +43,52 @@ class SessionSpec:
     clock: Clock
     inference_args: dict[str, Any] | None = None
     caught: type[BaseException] | tuple[type[BaseException], ...] = ()
-    """Which exceptions become failures; others are raised."""
+    """Exceptions that become failures; all others are raised."""
     retry: RetryConfig = field(default_factory=RetryConfig)
-    """What is tried again that failed for a passing reason."""
+    """Which transient failures to retry, and how."""
     isolated: bool = False
-    """Whether the models live in a host: a process of their own."""
+    """Whether the models are in a host process."""
     timeout_secs: float | None = None
-    """The longest that one operation, or the loading of a model, may take in a host."""
+    """Seconds that an operation or a load may take in a host."""
     shared: frozenset[Any] = frozenset()
-    """The names of the models of which the machine holds one copy, or ``copies``, for all worker processes."""
+    """The names of models that all worker processes of the machine share, in one copy or in ``copies``."""
     copies: int = 1
-    """See ``copies_of``; of the only model, where there is only one."""
+    """The number of hosts of the only model; for keyed models, ``copies_of`` applies."""
     automatic: bool = False
-    """Whether a shared model is to be shared only if the machine's memory has no room for a copy in each process."""
+    """Whether to share only if the machine's memory is too small for a copy in each process."""
     linger_secs: float | None = None
-    """How long the machine keeps a shared model when nobody uses it any more; None: the user has not said."""
+    """Seconds for which the machine keeps an unused shared model; None: not set by the user."""
     origin: str = ""
-    """Whose handler it is: transforms that were made as one have one."""
+    """Identifies the handler: transforms created as one have the same origin."""
     pipeline: str = ""
-    """Model identifiers of different pipelines are different."""
+    """Namespace of model identifiers: different pipelines share no models."""
     branch: str = ""
-    """Tells sessions of one transform apart whose arguments for the model's call differ; they have the same models."""
+    """Separates sessions of one transform that differ in their inference arguments; they share models."""
     gathered: bool = False
-    """Whether elements are gathered across bundles beforehand: what comes together then shares a batch, if it may."""
+    """Whether an earlier step gathers elements across bundles; what arrives together may then share a batch."""
     watch: FileWatch | None = None
-    """How newer models are looked for, if they are."""
+    """How to look for newer model files, if at all."""
 
     @property
     def lives_elsewhere(self) -> bool:
-        """Whether models are not simply loaded into this process."""
+        """Whether models are in hosts or in shared memory rather than loaded by this process."""
         return self.isolated or bool(self.shared)
 
     def copies_of(self, name: Any) -> int:
-        """How many hosts that model has, where it lives in hosts; with more than one it does."""
+        """The number of hosts of a model that lives in hosts; a model with more than one always does."""
         return max(1, self.plan.models[name].model_copies()) if self.plan.routed else self.copies
 
     @property
     def identity(self) -> str:
-        """What a session of the transform with these models and arguments goes by."""
+        """Identifies a session: the transform, its model versions, and its inference arguments."""
         refreshed = sorted(self.plan.refreshed.items(), key=repr)
         return "\0".join([self.transform, self.branch, *([repr(refreshed)] if refreshed else [])])
 
     @property
     def store(self) -> str:
-        """What this process's models go by."""
+        """Identifies this process's model cache."""
         return f"{self.pipeline}\0{self.model_identifier}"
 
     def within(self) -> SessionSpec:
-        """The same for the process in which a model lives."""
+        """The spec for use inside a host."""
         return replace(self, isolated=False, shared=frozenset(), automatic=False, watch=None)

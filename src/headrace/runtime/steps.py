@@ -1,4 +1,4 @@
-"""The operations that an element goes through in this process, and what becomes of the elements that fail in one."""
+"""Runs an element's operations in this process, and handles those that fail."""
 
 from __future__ import annotations
 
@@ -34,60 +34,59 @@ from headrace.runtime.session import InferenceSession, ModelProxy
 from headrace.runtime.spec import SessionSpec
 
 _LONGEST_SLEEP_SECS = 0.1
-"""At a time, where somebody watches; no time limit makes sense that is not much longer."""
+"""Sleep in steps this long if a listener is watched: a time limit is never much shorter."""
 
 
 class ModelAccess(Protocol):
-    """What the steps need of a worker; see there."""
+    """What the steps need from a worker."""
 
     spec: SessionSpec
     plan: Plan
     session: InferenceSession
 
     def model(self, name: Any) -> AbstractContextManager[Any]:
-        """The model of that name, held in memory while the context is open."""
+        """A context that keeps the named model in memory."""
         ...
 
     def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
-        """One call of the model."""
+        """Calls the model once; returns predictions, an event, and the seconds for the size controller."""
         ...
 
 
 class ActivityListener(Protocol):
-    """Is told what is about to happen, so that somebody else can say where a process hangs.
+    """Learns of each operation in advance, so that another process can tell where this one hangs.
 
-    What it raises counts as raised by what it was told of, and becomes a failure if such exceptions are caught.
+    An exception that it raises counts as raised by the announced operation.
     """
 
     def loading(self, name: Any) -> None:
-        """The model of that name is about to be asked for, and may have to be loaded."""
+        """The named model is about to be used, and may have to load."""
         ...
 
     def operation(self, stage: Stage, tag: Any, index: int) -> None:
-        """An operation is about to be called.
+        """An operation is about to run.
 
         Args:
-            stage: its kind. The search for the bad elements of a batch calls the model again and again.
-            tag: of the element that it is called for; None for a call of the model, which is for a batch.
+            stage: its kind. The search for bad elements of a batch announces each call of the model.
+            tag: of the operation's element; None for a call of the model, which takes a batch.
             index: which operation of its stage, counted from 0; 0 for a call of the model.
         """
         ...
 
     def waiting(self) -> None:
-        """Nothing is done for a moment, on purpose."""
+        """The process is about to sleep on purpose."""
         ...
 
 
 class Operations:
-    """Calls what needs no model, preprocessing and postprocessing, for one thread.
+    """Runs preprocessing and postprocessing, which need no model; used by one thread.
 
-    Wherever an operation fails with an exception that the session does not catch, that is raised; and a
-    DeviceLostError, whatever the session catches, where nothing can succeed any more.
+    Methods raise exceptions that the session does not catch, and DeviceLostError even if the session catches it.
 
     Args:
         spec: of the session.
-        observer: is told what happened.
-        watch: is told what is about to happen.
+        observer: receives the events.
+        watch: learns of each operation in advance.
     """
 
     def __init__(self, spec: SessionSpec, observer: Observer, watch: ActivityListener | None = None) -> None:
@@ -97,7 +96,7 @@ class Operations:
         self._watch = watch
 
     def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | Skipped | None]:
-        """The preprocessed element and None; or None and its outcome, which it then has already."""
+        """The preprocessed element and None; or None and the outcome of an element that failed or was skipped."""
         watch, source = self._watch, element
         for index, operation in enumerate(self._plan.preprocess):
             try:
@@ -114,7 +113,7 @@ class Operations:
         return element, None
 
     def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
-        """Outcomes for predictions of the model of that name; the first holds the good ones."""
+        """Outcomes for the named model's predictions; the first one holds the good values."""
         if not self._plan.postprocess:
             return [Predictions(tags, values)]
         watch = self._watch
@@ -145,24 +144,24 @@ class Operations:
         return [*outcomes, *(self.skip(those, model) for those in skipped.values())]
 
     def skip(self, skipped: Skipped, model: Any = ONLY) -> Skipped:
-        """The same; the observer is told."""
+        """Reports skipped elements and returns them."""
         label = "" if skipped.stage is Stage.PREPROCESSING else self._plan.label(model)
         self._observer.on_event(ElementsSkipped(label, skipped.stage, len(skipped.tags)))
         return skipped
 
     def fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught, **more: Any) -> Failure:
-        """The outcome of an element that an operation could not do, see ``Plan.failure``; the observer is told."""
+        """Reports a failed element and returns its outcome."""
         self._observer.on_event(ElementFailed(stage, caught.error))
         return self._plan.failure(tag, stage, index, element, caught, **more)
 
 
 class Steps(Operations):
-    """Calls all operations one after the other, for one thread; each element comes out in an outcome.
+    """Runs batches through inference and postprocessing, and recovers failed batches; used by one thread.
 
     Args:
-        worker: has the models.
-        observer: is told what happened.
-        watch: is told what is about to happen.
+        worker: provides the models.
+        observer: receives the events.
+        watch: learns of each operation in advance.
     """
 
     def __init__(self, worker: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
@@ -176,7 +175,7 @@ class Steps(Operations):
         return self._plan.batching.columnar
 
     def load(self, name: Any) -> None:
-        """Has the model of that name in memory, if only for a moment.
+        """Makes sure that the named model can be loaded.
 
         Raises:
             Exception: it cannot be loaded.
@@ -185,7 +184,7 @@ class Steps(Operations):
             pass
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        """Takes a batch of preprocessed elements through the model of that name and through postprocessing."""
+        """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""
         check_device(self._spec)
         with ExitStack() as stack:
             try:
@@ -204,19 +203,19 @@ class Steps(Operations):
             try:
                 return self._infer(name, batch, model)
             finally:
-                del model  # before the store may drop it: a limit on models is one on memory
+                del model  # before the cache may evict it: limiting models means limiting memory
 
     def tell(self, event: Event) -> None:
-        """Tells the observer what has happened."""
+        """Reports an event to the observer."""
         self._observer.on_event(event)
 
     def tell_news(self) -> None:
-        """Tells the observer what happened outside any bundle or in another thread."""
+        """Reports events that happened outside a bundle or in another thread."""
         for event in self._session.news():
             self._observer.on_event(event)
 
     def _infer(self, name: Any, batch: AnyBatch, model: Any) -> list[Outcome]:
-        """One try of a batch, and what its failure asks for."""
+        """Tries a batch once, and recovers it if that fails."""
         answer = self._attempt(name, model, batch)
         if isinstance(answer, Caught):
             return self._recover(name, batch, model, answer)
@@ -232,14 +231,15 @@ class Steps(Operations):
         def attempt(start: int, stop: int) -> list[Any] | Caught:
             answer = self._attempt(name, model, batch.part(start, stop))
             if not isinstance(answer, Caught):
-                breaker.record(succeeded=True)  # what is tried from now on is worth it
+                breaker.record(succeeded=True)  # the model does answer: further attempts pay
             return answer
 
         def choose(start: int, stop: int, error: BaseException, failed: int) -> Action:
             nonlocal searched
             action, is_part_of_search = policy.choose(start, stop, error, failed), stop <= searched
-            if action is Action.AGAIN:  # whoever keeps the event is not to keep the model, which a traceback holds
+            if action is Action.AGAIN:  # events may outlive the traceback, which holds the model
                 self._observer.on_event(BatchRetried(self._plan.label(name), stop - start, Caught.of(error).error))
+            # The parts of a search are attempts to find the bad elements, not failed batches of their own.
             elif action is Action.RAISE or not is_part_of_search:
                 self._tell_failed(name, stop - start, error)
             if action is Action.IN_PARTS and not is_part_of_search:
@@ -259,7 +259,7 @@ class Steps(Operations):
         return outcomes
 
     def _attempt(self, name: Any, model: Any, batch: AnyBatch) -> list[Any] | Caught:
-        """Predictions for a batch, or what was raised; if it may yet be raised again, with its traceback on it."""
+        """Predictions for a batch, or its exception, which keeps its traceback if it may have to be raised again."""
         try:
             if self._watch is not None:
                 self._watch.operation(Stage.INFERENCE, None, 0)
@@ -277,7 +277,7 @@ class Steps(Operations):
         return predictions
 
     def _wait(self, seconds: float) -> None:
-        """Before a batch is tried again; the watch is told all the while, so that nobody takes it for hanging."""
+        """Sleeps before a retry; announces it all the while, so that the host is not taken to hang."""
         sleep = sleep_of(self._worker.spec.clock)
         while self._watch is not None and seconds > _LONGEST_SLEEP_SECS:
             self._watch.waiting()

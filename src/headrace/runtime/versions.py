@@ -1,4 +1,4 @@
-"""What tells of newer models, read; and a session's spec with such models in the place of its handlers' own."""
+"""Reads updates of models, and builds the spec of a session in which they replace the handlers' own."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from headrace.runtime.plan import ONLY, Handler, Plan, Refreshed
 from headrace.runtime.spec import SessionSpec
 
 Change: TypeAlias = dict[Any, Refreshed]
-"""Which models are to be replaced: by key, where the key decides on the model, else that of ``ONLY``."""
+"""The models to replace: by key if the key selects the model, else under ``ONLY``."""
 
 
 class Version(NamedTuple):
-    """All models that are not their handlers' own any more; two with the same models are equal."""
+    """All models that replace the handlers' own; equal if the models are."""
 
     models: frozenset[tuple[Any, Refreshed]] = frozenset()
-    """As in a ``Change``."""
+    """The items of a ``Change``."""
 
     def after(self, change: Mapping[Any, Refreshed]) -> Version:
-        """What it becomes."""
+        """The version with a change applied."""
         return Version(frozenset({**dict(self.models), **change}.items()))
 
     def __str__(self) -> str:
-        """The paths."""
+        """The models' paths."""
         return ", ".join(sorted({one.path for _, one in self.models})) or "the handler's own"
 
 
 def change_in(value: Any, plan: Plan) -> Change:
-    """What a ``ModelMetadata``, or a list of ``KeyModelPathMapping``, asks for; nothing, if its path is empty.
+    """The change that a ``ModelMetadata`` or a list of ``KeyModelPathMapping`` asks for; empty if its path is.
 
-    Beam's own are as good as Headrace's. Keys that are not named keep their models.
+    Beam's classes of these names work as well as Headrace's. Keys that are not named keep their models.
 
     Raises:
-        ConfigurationError: it does not fit the handler.
+        ConfigurationError: the update does not fit the handler.
     """
     if hasattr(value, "model_id") and hasattr(value, "model_name"):
         if plan.routed:
@@ -72,14 +72,14 @@ def _by_key(mappings: Iterable[Any], plan: Plan) -> Change:
 
 
 def with_models(version: Version, fresh: Callable[[], SessionSpec]) -> SessionSpec:
-    """The spec of a session with these models.
+    """The spec of a session with this version's models.
 
     Args:
-        version: says which.
-        fresh: makes the spec of one with the handlers' own, with handlers that nobody else has.
+        version: the models.
+        fresh: makes the spec with the handlers' original models; each call returns new handlers.
 
     Raises:
-        Exception: a handler does not take the path.
+        Exception: a handler does not accept the path.
     """
     spec = fresh()
     if not version.models:
@@ -92,7 +92,7 @@ def with_models(version: Version, fresh: Callable[[], SessionSpec]) -> SessionSp
 
 
 def _routed(spec: SessionSpec, change: Change, fresh: Callable[[], SessionSpec]) -> SessionSpec:
-    """Keys of one model that are now to have several make as many of it; the first key keeps its model's name."""
+    """Splits a model whose keys now need different paths; the first key keeps the model's name."""
     keyed = spec.plan.handler
     shared = set(spec.shared)
     handlers: dict[Any, Handler] = {}
@@ -121,7 +121,7 @@ def _groups(cohort_of: Mapping[Any, Any], change: Change) -> dict[tuple[Any, str
 
 
 def names_to_load(now: Plan, before: Plan, in_use: set[Any]) -> list[Any]:
-    """Of models by key those of which an older one is in use, so that nobody waits for them; else the only one."""
+    """Which keyed models to preload: those whose older version is in use. Else the only model."""
     if not now.routed:
         return [ONLY]
     return [name for name in now.models if before.handler.cohort(name) in in_use]

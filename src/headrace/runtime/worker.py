@@ -1,4 +1,4 @@
-"""One thread's own copy of the handlers, beside the models that all threads share."""
+"""One thread's worker: its own copy of the handlers, over the models that all threads share."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class AnyWorker(ABC):
-    """One thread's part in a session; opening it makes the models ready that the bundles will need at once.
+    """One thread's part of a session. Opening it prepares the models that its bundles need at once.
 
     Args:
-        spec: this thread's own copy, its handlers included.
+        spec: this thread's own copy, including the handlers.
         metrics_namespace: None: the handler's own.
     """
 
@@ -64,32 +64,32 @@ class AnyWorker(ABC):
             raise
 
     def close(self, *, linger: bool = False) -> None:
-        """Lets go of the models; with ``linger``, when another transform comes."""
+        """Releases the models; with ``linger``, only once another transform opens a session."""
         self._leave()
         close_session(self.session, linger=linger)
 
     @abstractmethod
     def load(self, name: Any) -> None:
-        """Has the model of that name loaded.
+        """Loads the named model.
 
         Raises:
-            Exception: it cannot be.
+            Exception: it cannot be loaded.
         """
 
     @abstractmethod
     def names_in_use(self) -> set[Any]:
-        """The names of the models that have been loaded, and not been forgotten."""
+        """The names of models that were loaded and not evicted."""
 
     @abstractmethod
     def bundle(self, observer: Observer) -> AnyBundle:
-        """A new bundle; it tells ``observer`` what happens.
+        """A new bundle; ``observer`` receives its events.
 
         Raises:
             DeviceLostError: this process has lost the device of its models.
         """
 
     def _join(self) -> BundleSlot | None:
-        """For a new bundle: what it has to do with those of other threads, if anything. The last one is given up."""
+        """Opens a new bundle's slot for batching across bundles, if that is on; abandons the previous bundle's."""
         self._leave()
         self._slot = self.session.cross_bundle.join() if self.session.cross_bundle else None
         return self._slot
@@ -100,34 +100,33 @@ class AnyWorker(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Makes the models ready."""
+        """Prepares the models."""
 
 
 class Worker(AnyWorker):
-    """Calls models for one thread; handlers may keep what they like on themselves, as they may with Beam.
+    """Calls models for one thread; handlers may keep state on themselves, as in Beam.
 
-    Opening one loads the model, where there is only one, or joins the threads that already have it; models by key load
-    when they are needed. Where the only one cannot be loaded for a passing reason that is caught, the batches will get
-    that until it can.
+    Opening it loads the only model, unless another thread already has; keyed models load on demand. If the only model
+    cannot be loaded for a transient reason that the session catches, batches fail with it until it can.
     """
 
     def bundle(self, observer: Observer) -> Bundle:
-        """A new bundle, which runs here and tells ``observer`` what happens."""
+        """A new bundle that runs in this process; ``observer`` receives its events."""
         check_device(self.spec)
         self._background.clear()
         return Bundle(self, observer, self._join(), self._background if self.plan.batching.overlap else None)
 
     def load(self, name: Any) -> None:
-        """See ``AnyWorker``."""
+        """Loads the named model if it is not in memory."""
         with on_device(self.spec, name), self.model(name):
             pass
 
     def names_in_use(self) -> set[Any]:
-        """See ``AnyWorker``."""
+        """The names of the models in memory."""
         return {name for name in self.plan.models if self.session.held(name) is not None}
 
     def close(self, *, linger: bool = False) -> None:
-        """Ends the second thread and lets go of the models."""
+        """Stops the background thread and releases the models."""
         self._background.close()
         super().close(linger=linger)
 
@@ -136,45 +135,46 @@ class Worker(AnyWorker):
         self._bytes_are_counted = True
         self._background = BackgroundExecutor(self)
         self.computed = 0.0
-        """Seconds within models so far."""
+        """Seconds spent in models so far."""
         if self.plan.routed:
             return
         try:
             self.load(ONLY)
         except self.spec.caught as error:
             if not may_pass(error, self.spec.retry):
-                raise  # it is the pipeline that is wrong, not its elements
+                raise  # the pipeline is wrong, not its elements
 
     @contextmanager
     def model(self, name: Any) -> Iterator[Any]:
-        """The model of that name, held in memory while the context is open."""
+        """A context that keeps the named model in memory."""
         handler = self.plan.models[name]
         with self.session.model(name, handler) as loaded:
             if self._adapted.get(name) is not loaded.changes:
                 self._adapt(handler, loaded)
                 self._adapted[name] = loaded.changes
             holder = [loaded.model]
-            del loaded  # so that, once the store lets go of the model, only the caller may still hold it
+            del loaded  # after an eviction, only the caller may still hold the model
             yield holder.pop()
 
     def _adapt(self, handler: Any, loaded: Loaded) -> None:
-        """Gives a handler of this thread what loading has set on the handler that loaded."""
+        """Copies to this thread's handler the attributes that loading set on the loading thread's."""
         if loaded.transform == self.spec.transform:
             for path, one in handlers_within(handler):
                 one.__dict__.update(loaded.changes.get(path, {}))
 
     def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
-        """One call of the model.
+        """Calls the model once.
 
         Returns:
-            Predictions, with their keys where elements have keys (those that are ``SKIP`` without, in a
-            ``SomeSkipped``); what happened; and how many seconds the choice of
-            the batch size should reckon with.
+            The predictions, paired with their keys if elements have keys (a ``SomeSkipped`` if some are ``SKIP``, which
+                stay
+            unpaired); the event; and the seconds to report to the size controller.
 
         Raises:
-            PredictionCountError: the answer is no list of predictions; or there are too few or too many (which nobody
-                can tell where elements are batches themselves).
-            Exception: whatever the handler raises, in its call or in its lazy result.
+            PredictionCountError: the handler returned no list of predictions, or too few or too many (not checked if
+                elements
+                are batches).
+            Exception: whatever the handler raises, in the call or in its lazy result.
         """
         self.session.keep_thread_budget()
         handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
@@ -205,7 +205,7 @@ class Worker(AnyWorker):
         return handler.run_inference(examples, model, self.spec.inference_args)
 
     def _taken_apart(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
-        """Keys, if there are any, and a list of examples of its own, with which the handler may do what it likes."""
+        """The keys, if any, and a new list of examples, which the handler may modify."""
         if self.plan.prebatched:
             return None, elements[0]
         if not self.plan.keyed:
@@ -219,7 +219,7 @@ class Worker(AnyWorker):
         return keys, list(examples)
 
     def _bytes(self, batch: Any) -> int:
-        """What the handler counts; a metric that cannot be had must not fail a batch."""
+        """The handler's count of bytes; if it raises, 0: a metric must not fail a batch."""
         if self.plan.batching.columnar:
             return int(footprint(batch))
         try:
@@ -235,7 +235,7 @@ class Worker(AnyWorker):
 def _columns_answered(
     handler: Any, model: Any, pieces: Sequence[Any], inference_args: dict[str, Any] | None
 ) -> list[PredictionResult]:
-    """The prediction of each piece of columnar elements, from one call of the model for all rows."""
+    """One prediction for each columnar piece, from one call of the model with all rows."""
     rows = [rows_in(piece) for piece in pieces]
     answer = handler.run_columns(joined(pieces), model, inference_args)
     predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
@@ -255,7 +255,7 @@ def _columns_answered(
 
 
 def _has_skips(predictions: Any) -> bool:
-    """Whether an array, a list, or one of a dict of those, has ``SKIP`` in it."""
+    """Whether an array or a list, or one of a dict of those, contains ``SKIP``."""
     if isinstance(predictions, Mapping):
         return any(map(_has_skips, predictions.values()))
     of_objects = isinstance(predictions, list) or getattr(getattr(predictions, "dtype", None), "hasobject", False)
