@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from json.encoder import encode_basestring
 from typing import Any, BinaryIO
@@ -18,6 +17,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from headrace.jobs.ahead import ahead
 from headrace.jobs.blocks import Block
 from headrace.jobs.json_lines import as_line
 from headrace.jobs.parquet import MIXED, NOTHING, ColumnTypes, Kind, Number, Scalar, as_array, kind_of, schema_of
@@ -63,19 +63,10 @@ def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Ca
             for table in tables()
         )
         size_of_group = max(1, min(_ROWS, _BYTES * rows // max(1, size)))
-        with closing(_ahead(_regrouped(alike, size_of_group))) as groups:  # and with it its thread, whatever happens
+        with closing(ahead(_regrouped(alike, size_of_group))) as groups:  # and with it its thread, whatever happens
             for group in groups:
                 check()
                 writer.write_table(group)
-
-
-def _ahead(items: Iterator[Any]) -> Generator[Any, None, None]:
-    """The same; another thread makes the next one while the caller is busy with one."""
-    with ThreadPoolExecutor(1, "headrace-reads-ahead") as thread:
-        coming = thread.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = thread.submit(next, items, None)
-            yield item
 
 
 def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
+from headrace.jobs.ahead import ahead
 from headrace.jobs.block_parts import BlockPartWriter, DurableBlockPartWriter
 from headrace.jobs.block_reading import has_blocks, paced, read_blocks
 from headrace.jobs.blocks import Block, batching_over_blocks, over_blocks
@@ -47,9 +49,9 @@ class BlockReader(RowReader):
 
     def rows(self, index: int, source: Source) -> Iterator[Any]:
         """Blocks."""
-        if not self._resume:
-            return read_blocks(source, index, self.numbers, self._names, RowRanges())
-        return paced(read_blocks(source, index, self.numbers, self._names, load_done(self._folder)))
+        done = load_done(self._folder) if self._resume else RowRanges()
+        with closing(ahead(read_blocks(source, index, self.numbers, self._names, done))) as blocks:
+            yield from paced(blocks) if self._resume else blocks
 
 
 class BlockWriter(WriterWithLetters):
