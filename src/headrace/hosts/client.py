@@ -1,4 +1,4 @@
-"""A client's side of a model's hosts: sends requests, waits for answers, gets another host should one be lost."""
+"""Sends requests to a model's hosts, waits for responses, and replaces hosts that are lost."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headrace.hosts.provider import HostProvider
 from headrace.ipc.codec import Decoded, encode
 
 _MOST_FAILED_STARTS = 5
-"""So many hosts in a row may end before they have begun any request."""
+"""After this many hosts in a row have exited before their first request, starting another is an error."""
 
 
 class ModelHosts:
-    """One or more hosts for a model, and the next ones should they be lost; thread-safe.
+    """A model's hosts, started on first use and replaced when lost; thread-safe.
 
     A process forked from this one may use it, too, and gets hosts of its own.
 
     Args:
-        host provider: has the hosts.
-        name: of the model, for the log and for errors.
-        timeout_secs: the longest that a host may do one thing; None: any time.
-        copies: how many hosts there are.
+        provider: starts the hosts, or gives access to shared ones.
+        name: the model's name, for the log and for errors.
+        timeout_secs: time limit for each operation of a host; None: no limit.
+        copies: number of hosts.
     """
 
     def __init__(self, provider: HostProvider, name: str, timeout_secs: float | None, copies: int = 1) -> None:
@@ -41,7 +41,8 @@ class ModelHosts:
         _ALL.add(self)
 
     def _begin(self) -> None:
-        self._numbers = count(secrets.randbits(31) << 32 | 1)  # hosts that are shared show them to all their clients
+        # Call numbers start at random, since every client of a shared host sees the current one and must know its own.
+        self._numbers = count(secrets.randbits(31) << 32 | 1)
         self._changing = threading.Lock()
         self._failed_starts = 0
         for connection in self._connections:
@@ -49,10 +50,10 @@ class ModelHosts:
                 connection.release()
 
     def submit(self, head: Any, rows: list[Any]) -> Call:
-        """Sends a request; several may be on their way, the host takes them in turn.
+        """Sends a request to the least loaded host, which processes its requests in turn.
 
         Raises:
-            HostStartError: there is no host to be had.
+            HostStartError: no host can be started.
             Exception: the request cannot be pickled.
         """
         call = Call(next(self._numbers), encode(head, rows))
@@ -60,13 +61,14 @@ class ModelHosts:
         return call
 
     def result(self, call: Call) -> Decoded | HostFailure:
-        """Waits for the answer; a request whose host is lost through no fault of its own is sent to the next one.
+        """Waits for the response. Call it once per call, from one thread.
 
-        Each call has one result, and one thread that asks for it.
+        Returns:
+            The response, or the failure of the host if this request was the one in progress when it was lost.
 
         Raises:
-            HostStartError: there is no next host to be had.
-            Exception: the answer cannot be unpickled.
+            HostStartError: the host was lost, and no other can be started.
+            Exception: the response cannot be unpickled.
         """
         while True:
             connection = call.connection
@@ -77,18 +79,18 @@ class ModelHosts:
                 return connection.read(call)
             if connection.host_failure is not None and connection.host_failure.snapshot.call == call.number:
                 return connection.host_failure
-            self._send(call)
+            self._send(call)  # the host was lost, but not while it processed this request: the next host gets it
 
     def is_ready(self, call: Call) -> bool:
-        """Whether ``result`` would not wait for the host to which the request was sent."""
+        """Whether the request's host has responded or exited, so that ``result`` need not wait for it."""
         connection = call.connection
         return connection is None or connection.is_over or connection.is_ready(call)
 
     def connection(self, number: int) -> HostConnection:
-        """The host of that number, alive as far as is known.
+        """The connection to host ``number``, which is started if it is not known to run.
 
         Raises:
-            HostStartError: it cannot be had.
+            HostStartError: it cannot be started.
         """
         with self._changing:
             if self._is_closed:
@@ -99,10 +101,10 @@ class ModelHosts:
             return connection if connection is not None and not connection.is_over else self._renew(number)
 
     def start_all(self, head: Any = None) -> None:
-        """Starts the hosts that there are not yet, and sends each a request, if any, whose answer nobody waits for.
+        """Starts every host that does not run; sends each a request with ``head``, if any, and ignores the response.
 
         Raises:
-            HostStartError: one cannot be had.
+            HostStartError: a host cannot be started.
         """
         for number, connection in enumerate(self._connections):
             if connection is None or connection.is_over:
@@ -112,13 +114,13 @@ class ModelHosts:
 
     @property
     def processes(self) -> list[int]:
-        """Of the hosts that there are."""
+        """Process ids of the running hosts."""
         return [
             connection.process for connection in self._connections if connection is not None and not connection.is_over
         ]
 
     def close(self) -> None:
-        """Ends the hosts, or leaves them where they are shared, for good; waits a second at most for each."""
+        """Ends the hosts (shared ones keep running for others) and starts no more; waits up to a second for each."""
         self._is_closed = True
         self._provider.cancel_waits()
         with self._changing:
@@ -126,13 +128,13 @@ class ModelHosts:
             self._provider.close()
 
     def end_hosts(self) -> None:
-        """Ends, or leaves, those that there are."""
+        """Ends the running hosts, or leaves them to others where they are shared; the next request starts new ones."""
         for connection in self._connections:
             if connection is not None:
                 connection.end()
 
     def after_fork(self) -> None:
-        """In a process forked from this one: the hosts are the parent's, which must not be disturbed."""
+        """In a forked child: forgets the hosts without disturbing them, since they are the parent's."""
         self._provider.after_fork()
         self._begin()
 
@@ -141,7 +143,7 @@ class ModelHosts:
             connection = self._least_loaded()
             if connection.send(call):
                 return
-            connection.wait(None)  # until it is seen to have ended
+            connection.wait(None)  # sending failed: the host is ending; wait until that is noticed, then try another
 
     def _least_loaded(self) -> HostConnection:
         with self._changing:
@@ -152,11 +154,11 @@ class ModelHosts:
                 connection = self._connections[number]
                 if connection is not None and not connection.is_over:
                     return connection
-                self._renew(number)  # it may be busy with what others want of it
+                self._renew(number)  # then compare again: a shared host may be busy with other clients' requests
 
     @staticmethod
     def _load(connection: HostConnection | None) -> float:
-        """A host that is yet to be had comes after those with nothing to do, and before all others."""
+        """Requests in progress; 0.5 for a host not yet started, so that idle hosts go first and busy ones last."""
         return 0.5 if connection is None or connection.is_over else connection.load
 
     def _renew(self, number: int) -> HostConnection:
@@ -171,7 +173,7 @@ class ModelHosts:
         connection = self._connections[number]
         self._failed_starts = self._failed_starts + 1 if connection and not connection.has_begun else 0
         if connection and self._failed_starts >= _MOST_FAILED_STARTS:
-            self._connections[number], self._failed_starts = None, 0  # whoever asks next may try again
+            self._connections[number], self._failed_starts = None, 0  # the next request may try again
             raise HostStartError(
                 self._name, f"it {connection.ending} before its first request, {_MOST_FAILED_STARTS} times."
             )

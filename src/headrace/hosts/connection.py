@@ -1,4 +1,4 @@
-"""One host process as its owner sees it: requests on their way, memory lent, death and delay noticed."""
+"""A client's connection to one host: sends requests, dispatches responses, notices exit and overrun."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ from headrace.ipc.progress import ActivitySnapshot, Progress
 from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
 
 _MOST_IN_FLIGHT = 32
-"""So many requests may wait in a host's socket; more might fill it, and whoever sends would wait unwatched."""
+"""Limit of requests without a response. More could fill the socket: the sender would block, and check no time limit."""
 _LAST_MOMENTS_MS = 1000
+"""How long a host that has closed its connection may take to exit by itself."""
 _LONGEST_START_SECS = 600
-"""Where a host imports the handler's modules itself, that takes what it takes."""
+"""Extra time before a host's first mark: it may have to import the handler's modules."""
 _MARKS_AT_START = 1
+"""Marks on the progress page of a host that has begun no request."""
 _LONGEST_POLL_SECS = 86_400
-"""Well within what poll() takes."""
+"""Keeps the milliseconds within a C int, as poll() requires."""
 
 
 class HostFailure(NamedTuple):
-    """A request without an answer, since its host hung or died."""
+    """The result of a request during which its host died, or was killed because it exceeded its time limit."""
 
     snapshot: ActivitySnapshot
     """What the host was doing."""
     timed_out: bool
-    """Whether it took too long and was killed for it; else it died."""
+    """Whether it was killed because it exceeded its time limit; else it died."""
     ending: str
-    """How it ended, in words that follow "the host"."""
+    """How it exited, in words that follow "the host"."""
     out_of_memory: bool = False
-    """Whether it is certain that the kernel killed it for want of memory."""
+    """Whether it was certainly the kernel's out-of-memory killer."""
     device_lost: bool = False
-    """Whether it ended itself, since no call on its device could succeed any more."""
+    """Whether it exited by itself because its device failed for good."""
 
 
 class _Reply:
-    """An answer, in memory of the host's that is used again once nobody wants to read the answer any more.
+    """A response in the host's memory, which the host may reuse once this object is garbage-collected.
 
     Args:
-        segment: the memory.
-        size: of the answer, in bytes.
-        call: its number.
-        free: takes the number in the end.
+        segment: the host's memory.
+        size: size of the response, in bytes.
+        call: the call's number.
+        free: gets the number on garbage collection; the next request tells the host.
     """
 
     def __init__(self, segment: Segment, size: int, call: int, free: deque[int]) -> None:
@@ -60,21 +62,21 @@ class _Reply:
         self._free = free
 
     def __del__(self) -> None:
-        self._free.append(self._call)  # takes no lock, since a garbage collection may come here at any time
+        self._free.append(self._call)  # without a lock: a garbage collection may run this in any thread at any time
 
 
 class _Lent(NamedTuple):
-    """Memory that holds a request."""
+    """A request without a response, and the memory that holds it."""
 
     segment: Segment
     size: int
-    """Of the request, in bytes."""
+    """Size of the request, in bytes."""
     sent: float
-    """When, in seconds of the monotonic clock."""
+    """When it was sent, in seconds of the monotonic clock."""
 
 
 class Call:
-    """A request on its way; once it is forgotten, nobody waits for its answer."""
+    """A request and, later, its response. Dropping the last reference discards the response."""
 
     def __init__(self, number: int, message: Message) -> None:
         self.number = number
@@ -82,16 +84,22 @@ class Call:
         self.connection: HostConnection | None = None
         self.reply: _Reply | None = None
         self.files: list[int] = []
-        """Descriptors that came with the answer, now the caller's."""
+        """Descriptors that came with the response; the caller must close them."""
 
 
 class HostConnection:
-    """One host process as one client knows it, from its birth, or the client's coming, to its end or his leaving.
+    """One client's connection to one host, from start or join until the host exits or the client leaves.
+
+    Thread-safe. There is no reader thread: one of the waiting threads reads the channel for all of them.
 
     Args:
-        host provider: has the host.
-        number: of the host, where the host provider has several.
-        timeout_secs: the longest that it may do one thing; None: any time.
+        provider: starts the host, or gives access to it.
+        number: which of the provider's hosts.
+        timeout_secs: time limit for each operation of the host; None: no limit.
+
+    Raises:
+        HostStartError: the host cannot be started.
+        OSError: too many files are open.
     """
 
     def __init__(self, provider: HostProvider, number: int, timeout_secs: float | None) -> None:
@@ -101,23 +109,24 @@ class HostConnection:
         self._requests = SegmentPool()
         self._answers = PeerSegments()
         self._lent: dict[int, _Lent] = {}
-        """The memory of requests without an answer, by call, in the order in which they were sent."""
+        """The memory of requests without a response, by call number, in sending order."""
         self._answered = 0
-        """The last call that has been answered: the host may not have said yet that it is done with it."""
+        """The number of the last call with a response: the progress page may still show it for a moment."""
         self._free: deque[int] = deque()
-        """Calls whose answers have been read, which the host has not yet been told."""
+        """Numbers of calls whose responses have been read; the next request tells the host."""
         self._calls: WeakValueDictionary[int, Call] = WeakValueDictionary()
-        """Calls without an answer; one whose bundle was given up is forgotten."""
+        """Calls without a response; an abandoned bundle's calls vanish from it."""
         self._changed = threading.Condition()
         self._is_read = False
-        """Whether a thread waits for the host's next message, on behalf of all."""
+        """Whether some thread is reading the channel, on behalf of all."""
         self._is_given_up = False
-        """Whether this process ends it, so that no request is to blame."""
+        """Whether this process has closed the connection, so that no request is at fault."""
         self.has_begun = False
-        """Whether it has ever begun a request."""
+        """Whether the host has ever begun a request."""
         self.is_over = False
+        """Whether the host has exited or this client has left it."""
         self.host_failure: HostFailure | None = None
-        """Why it ended, if a request is to blame."""
+        """The host's failure, if a request of this client was in progress."""
         self.ending = ""
         self.process, self._channel, self._progress_segment, self.watched, self._is_shared = provider.host(number)
         self._progress = Progress(self._progress_segment.memory)
@@ -128,17 +137,17 @@ class HostConnection:
 
     @property
     def load(self) -> int:
-        """How many requests it has to answer, as far as can be seen from here."""
+        """How many requests it has to process: this client's, and the current one if it is another client's."""
         snapshot = self._progress.read()
         return len(self._lent) + (snapshot.call not in self._lent and snapshot.call not in (0, self._answered))
 
     @property
     def progress_file(self) -> int:
-        """Shows others what the host does."""
+        """The descriptor of the host's progress page, for other clients."""
         return self._progress_segment.file
 
     def introduce(self, file: int) -> None:
-        """Has the host answer a guest at the other end of that file, too.
+        """Connects another client to the host; ``file`` is the host's end of that client's channel.
 
         Raises:
             OSError: the host is gone.
@@ -146,11 +155,11 @@ class HostConnection:
         self._channel.send(ClientChannel(), [file])
 
     def look(self) -> None:
-        """Sees whether the host has ended, if nobody is looking already."""
+        """Updates ``is_over`` without waiting, unless another thread is reading already."""
         self._lead_once(lambda: not self.is_over)
 
     def send(self, call: Call) -> bool:
-        """Sends a request as soon as few enough are on their way; False if the host is gone."""
+        """Sends a request, after waiting until fewer than 32 have no response; returns False if the host is gone."""
         self._wait(lambda: len(self._lent) < _MOST_IN_FLIGHT)
         size = call.message.nbytes
         with self._changed:
@@ -166,12 +175,12 @@ class HostConnection:
                 return self._send(call, segment, size)
         except OSError:
             return False
-        except BaseException:  # Ctrl-C: who knows what the host has been told
+        except BaseException:  # Ctrl-C: the host may have received any part of the message
             self._give_up()
             raise
 
     def wait(self, call: Call | None) -> None:
-        """Until the call is answered or the host has ended."""
+        """Waits until the call has its response or the host has exited; None: only for the exit."""
         self._wait(lambda: call is not None and call.reply is not None)
 
     def is_ready(self, call: Call) -> bool:
@@ -180,7 +189,7 @@ class HostConnection:
         return call.reply is not None or self.is_over
 
     def _lead_once(self, is_open: Callable[[], bool]) -> None:
-        """Takes what has come, if that is still of interest and nobody else is waiting for it."""
+        """Reads at most one message, without blocking, if ``is_open`` and no other thread is reading."""
         leads = False
         try:
             with self._changed:
@@ -193,19 +202,19 @@ class HostConnection:
                 self._hand_over()
 
     def read(self, call: Call) -> Decoded:
-        """The answer to a call that has one; frees its memory."""
+        """Decodes the response of a call that has one; the host may then reuse its memory."""
         reply, call.reply, call.connection = call.reply, None, None
         assert reply is not None
         return decode(reply.memory, known=call.message.columns, own=True)
 
     def end(self) -> None:
-        """Ends it; nobody is to blame."""
+        """Closes the connection and waits until that has ended the host, or left it to others."""
         if not self.is_over:
             self._give_up()
             self.wait(None)
 
     def release(self) -> None:
-        """Closes all but the memory of answers that are not read yet."""
+        """Closes every descriptor and segment, except the memory of responses that have not been read."""
         if not self.is_over:
             self.is_over = True
             self._channel.close()
@@ -229,12 +238,15 @@ class HostConnection:
         return True
 
     def _give_up(self) -> None:
-        """Lets go of the host, which is seen to end soon."""
+        """Closes the connection, which ends an unshared host; the next read notices."""
         self._is_given_up = True
         self._channel.shut_down()
 
     def _wait(self, is_settled: Callable[[], bool]) -> None:
-        """Until something is so, or the host has ended; one thread at a time reads messages, on behalf of all."""
+        """Waits until ``is_settled`` or the host has exited."""
+        # Leader and followers: the thread that sets _is_read polls the channel, outside the lock, and dispatches one
+        # message to whichever call it answers; the others wait for the condition. Then it hands over and wakes all:
+        # those whose response has come return, and one of the rest reads next. An exception hands over, too.
         while True:
             leads = False
             try:
@@ -259,7 +271,7 @@ class HostConnection:
         if self._channel.fileno() in ready and not self._is_given_up:
             self._receive()
         elif ready:
-            self._end_by_itself()
+            self._end_by_itself()  # the process has exited, and every message that it sent has been read
         elif self._timeout_secs is not None:
             self._end_if_late(self._timeout_secs)
 
@@ -268,12 +280,12 @@ class HostConnection:
             self._take(*self._channel.receive())
         except EOFError:
             self._end_by_itself()
-        except BaseException:  # Ctrl-C, or too many open files: an answer is lost
+        except BaseException:  # Ctrl-C, or too many open files: a response is lost
             self._give_up()
             raise
 
     def _patience_ms(self) -> int | None:
-        """How long to wait until it must have moved on."""
+        """Milliseconds until the current operation exceeds the time limit; None: no limit."""
         if self._timeout_secs is None:
             return None
         left = self._timeout_secs - max(0.0, self._delay(self._progress.read()))
@@ -283,15 +295,15 @@ class HostConnection:
         with self._changed:
             self.has_begun = True
             self._answers.drop(reply.dropped)
-            answer = self._answers.segment(reply.segment, files)  # what is left of the files is the request handler's
+            answer = self._answers.segment(reply.segment, files)  # files left over are from the request handler
             request = self._lent.pop(reply.call)
             self._answered = reply.call
-            if reply.kept:
+            if reply.kept:  # the handler kept an array of the batch: leave it that memory
                 self._requests.drop(request.segment)
             else:
                 self._requests.give_back(request.segment, request.size)
             call = self._calls.pop(reply.call, None)
-            if call is None:
+            if call is None:  # its bundle was abandoned
                 self._free.append(reply.call)
                 for file in files:
                     os.close(file)
@@ -300,17 +312,18 @@ class HostConnection:
                 call.reply = _Reply(answer, reply.size, reply.call, self._free)
 
     def _end_by_itself(self) -> None:
-        if self._is_given_up and self._is_shared:  # it lives on for others
+        """Reaps a host that has exited or closed its connection, and finds out why."""
+        if self._is_given_up and self._is_shared:  # it keeps running for others
             self.ending = "was left"
             with self._changed:
                 self.release()
             return
         has_ended = self._await_end()
         ended = self._provider.reap(self.process)
-        if has_ended is None:  # one that others use is left alone while it runs; any other has been ended by now
+        if has_ended is None:  # unknown without a pidfd, but reap() has killed it unless others use it
             has_ended = ended is not None or not self._is_shared
         cause = ended.cause if ended is not None else ExitCause.OTHER
-        was_late = cause is ExitCause.LATE and self._timeout_secs is not None  # as another client has noticed
+        was_late = cause is ExitCause.LATE and self._timeout_secs is not None  # another client had it killed
         if was_late:
             self.ending = self._late_ending
         else:
@@ -322,7 +335,7 @@ class HostConnection:
         self._find_culprit(timed_out=was_late)
 
     def _await_end(self) -> bool | None:
-        """Gives it, once the connection has ended, a moment to end in its own way; returns whether it has, if known."""
+        """Waits a moment for the process to exit, so that its own exit code survives; None: cannot be known."""
         if self.watched is None:
             return None
         poll = select.poll()
@@ -341,7 +354,7 @@ class HostConnection:
         return f"was killed, having taken longer than {self._timeout_secs:g} s"
 
     def _delay(self, snapshot: ActivitySnapshot) -> float:
-        """For how many seconds it has been busy with one thing; or, with nothing to do, has left requests alone."""
+        """Seconds that the current operation has taken or, if the host is idle, that a request has been waiting."""
         if snapshot.call:
             return 0.0 if snapshot.is_elsewhere else snapshot.seconds
         with self._changed:
@@ -349,10 +362,17 @@ class HostConnection:
         if oldest is None:
             return 0.0
         waiting = time.monotonic() - oldest.sent
+        # A request may have waited behind others, so only time that the host was idle counts. Before its first mark
+        # (since_ns is 0) the host may still be importing modules, which gets an allowance.
         return min(snapshot.seconds, waiting) if snapshot.since_ns else waiting - _LONGEST_START_SECS
 
     def _find_culprit(self, *, timed_out: bool, late: ActivitySnapshot | None = None) -> None:
-        """The request on which it was working is to blame, unless that was answered or had just gone on."""
+        """Decides whether a request is at fault, and closes the connection.
+
+        The request on the progress page is at fault, unless its response did arrive, or (``late``: the progress when
+        the host was killed) the host had moved on in the last moment. All others are sent to the next host.
+        """
+        # First take the responses that the host sent before it exited: those requests succeeded.
         with contextlib.suppress(EOFError, OSError):
             while not self._is_given_up and self._channel.fileno() in {file for file, _ in self._poll.poll(0)}:
                 self._take(*self._channel.receive())

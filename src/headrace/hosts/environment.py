@@ -1,4 +1,4 @@
-"""What a process takes over from the one that it works for: where modules are found, the folder, the environment."""
+"""What a child process takes over from its owner: module search path, working directory, environment variables."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class ProcessEnvironment:
-    """Of a process."""
+    """A process's Python, search path, directory, variables, log level and thread limit."""
 
     executable: str
-    """Its Python."""
+    """Path of the Python interpreter."""
     path: list[str]
     """``sys.path``."""
     directory: str
     variables: dict[str, str]
     log_level: int
-    """The root logger's."""
+    """Level of the root logger."""
     threads: int | None = None
-    """How many each framework may compute with; None: as many as it likes."""
+    """How many threads each framework may compute with; None: its default."""
 
     @classmethod
     def here(cls) -> ProcessEnvironment:
-        """This process's."""
+        """The environment of this process."""
         return cls(
             sys.executable, list(sys.path), _directory(), dict(os.environ), logging.getLogger().getEffectiveLevel()
         )
 
     @property
     def python_path(self) -> str:
-        """With which a new process finds this package, wherever the path has it."""
+        """A ``PYTHONPATH``, all absolute, with which a new process finds this package."""
         path = [os.path.join(self.directory, entry) for entry in self.path if isinstance(entry, str)]
         return os.pathsep.join(path)
 
     def take(self) -> None:
-        """Makes them this process's, which was started with this environment but for a ``PYTHONPATH`` of its own."""
+        """Applies search path, directory and ``PYTHONPATH``; the process was started with the other variables."""
         sys.path[:] = self.path
         own = self.variables.get("PYTHONPATH")
         if own is None:
@@ -49,13 +49,13 @@ class ProcessEnvironment:
             os.chdir(self.directory)
 
     def with_threads(self, count: int) -> ProcessEnvironment:
-        """The same, with so many threads for each pool of native threads, unless the environment says how many."""
+        """A copy that limits native thread pools to ``count`` threads; variables that are set already win."""
         limited = {**dict.fromkeys(_POOLS, str(count)), **self.variables}
         return replace(self, variables=limited, threads=None if _POOLS[0] in self.variables else count)
 
 
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""What libraries of numbers read as they are loaded."""
+"""Variables that numeric libraries read when they are loaded."""
 
 
 def _directory() -> str:

@@ -1,4 +1,4 @@
-"""The process in which a model lives: takes requests, has the request handler answer them, says where it is."""
+"""The host process: receives requests, has the request handler process them, marks its progress, sends responses."""
 
 from __future__ import annotations
 
@@ -18,108 +18,118 @@ from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
 from headrace.ipc.weights_file import NotMappableError, WeightsFile, export
 
 _MOST_COPIES = 4
-"""So many files go with a message besides."""
+"""Limit of local copies of remote files sent with a message, which carries at most 8 descriptors in all."""
 
 
 class HostRequest(NamedTuple):
-    """From owner to host: there are ``size`` bytes in a segment."""
+    """From client to host: a request is in the first ``size`` bytes of a segment."""
 
     call: int
+    """The call's number."""
     segment: int
+    """The segment's name."""
     size: int
     free: list[int]
-    """Calls whose answers have been read: their segments may be used again."""
+    """Calls whose responses have been read: the host may reuse their segments."""
     dropped: list[int]
-    """The owner's segments that are no longer used."""
+    """Names of the client's segments that the host must close."""
 
 
 class HostReply(NamedTuple):
-    """From host to owner: there are ``size`` bytes in a segment."""
+    """From host to client: the response is in the first ``size`` bytes of a segment."""
 
     call: int
     segment: int
     size: int
     dropped: list[int]
+    """Names of the host's segments that the client must close."""
     kept: bool
-    """Whether something in the host still refers to the request's memory, which must not be used again then."""
+    """Whether the host still refers to the request's memory, so that the client must not reuse it."""
 
 
 class ClientChannel(NamedTuple):
-    """From owner to host: somebody else will send requests, too, through the file that comes with this."""
+    """From owner to host: the attached descriptor is the channel of another client, to be served, too."""
 
 
 class Export(NamedTuple):
-    """A request's head: load, and put into an arena what others can map."""
+    """The head of a request to load a model and export it to a weights file."""
 
     work: bytes
-    """Pickled; the request to the request handler that has it load."""
+    """Pickled head of the request with which the request handler loads the model."""
     refusal: str = ""
-    """Why it should not be put into an arena after all, if so."""
+    """If not empty: load only, and give this as the reason for not exporting."""
 
 
 class Exported(NamedTuple):
-    """The answer's head; where there is an arena, its file comes along, and the host is of no more use."""
+    """The response's head. With a weights file, its descriptor is attached, and the host is of no more use."""
 
     told: bytes
-    """What the request handler said to the work: a message, for whoever can read it."""
+    """The request handler's response to ``work``, encoded."""
     arena: WeightsFile | None = None
+    """Description of the weights file; None: there is none."""
     reason: str = ""
-    """Why there is no arena; empty: loading has failed, as the request handler told."""
+    """Why there is no weights file; empty if loading failed, which ``told`` explains."""
     peak: int | None = None
-    """Bytes of memory that this process has had at a time, at most; None: unknown."""
+    """Peak memory of this process, in bytes; None: unknown."""
     copies: Sequence[str] = ()
-    """URIs of which this machine has copies now; their files come along, last."""
+    """URIs of remote files copied to this machine; the copies' descriptors are attached."""
 
 
 class Response(NamedTuple):
-    """What a request handler says to a request."""
+    """A request handler's response."""
 
     head: Any
     rows: Sequence[Any] = ()
     positions: Sequence[int] | None = None
-    """To which row of the request each row belongs; None: in order."""
+    """The index of the request row that each row belongs to; None: row ``i`` to row ``i``."""
     reducers: Mapping[type, Callable[[Any], Any]] | None = None
-    """How to pickle what does not pickle by itself."""
+    """Reducers for objects that do not pickle by themselves."""
     echoes: bool = True
-    """Whether what the request held, and the rows hold, is as it was sent."""
+    """Whether objects of the request that ``rows`` hold are unchanged, so that indices may be sent instead."""
     files: Sequence[int] = ()
-    """Descriptors that go along, and are closed here."""
+    """Descriptors to attach; closed here once sent."""
     is_last: bool = False
-    """Whether the host ends once this is said, whatever else it was asked for."""
+    """Whether the host exits after this response, without processing further requests."""
 
 
 class RequestHandler(Protocol):
-    """Answers requests; raises nothing that its owner should be told of."""
+    """Processes requests. Errors that a client should see are part of the response, not raised."""
 
     def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response:
-        """Does what ``head`` says with ``rows``; marks its ``progress``."""
+        """Processes one request; marks each operation on ``progress``."""
         ...
 
     def unreadable(self, error: Exception) -> Response:
-        """Says that a request cannot be unpickled."""
+        """The response to a request that cannot be unpickled."""
         ...
 
     def unsendable(self, answer: Response, error: Exception) -> Response:
-        """Says the same as ``answer``, less what cannot be pickled."""
+        """A response to send instead of ``answer``, which cannot be pickled."""
         ...
 
     def exports(self, work: Any) -> Any:
-        """What ``work`` has had it load, for ``attach`` in other processes; None if that has failed."""
+        """The model that ``work`` loaded, to be exported for ``attach`` in other processes; None if loading failed."""
         ...
 
     def attach(self, work: Any, value: Any) -> None:
-        """Takes what another one has exported, so that it need not be loaded."""
+        """Takes a model that another process has exported, instead of loading it."""
         ...
 
     def close(self) -> None:
-        """Lets go of what it has; the host ends."""
+        """Releases models and other resources before the host exits."""
         ...
 
 
 def serve(request_handler: RequestHandler, channel: Channel, progress_file: int) -> None:
-    """Answers requests, the owner's and those of its guests, until the owner ends the connection, or a last answer.
+    """Serves the owner and the clients that it introduces, one request at a time.
 
-    What has been exported is not closed: it lives on elsewhere, and its memory here is not what it was.
+    Returns when the owner closes its connection, or after a response with ``is_last``. The request handler is then
+    closed, unless its model was exported: exporting has destroyed it here.
+
+    Args:
+        request_handler: processes the requests.
+        channel: to the owner.
+        progress_file: descriptor of the progress page; taken over.
     """
     shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
     progress = Progress(shared.memory)
@@ -133,7 +143,7 @@ def serve(request_handler: RequestHandler, channel: Channel, progress_file: int)
         for file, _ in poll.poll():
             guests = clients[file].serve()
             if clients[file].is_last:
-                return  # what the request handler has cannot be let go of in order
+                return  # its device is lost: closing the request handler could hang or raise
             if guests is None and file == owner:
                 is_wanted = False
             elif guests is None:
@@ -147,7 +157,7 @@ def serve(request_handler: RequestHandler, channel: Channel, progress_file: int)
 
 
 class _Client:
-    """One end of a connection: the owner's or a guest's, with the memory that goes to and fro."""
+    """The host's side of one client connection: channel and segments."""
 
     def __init__(self, request_handler: RequestHandler, progress: Progress, channel: Channel) -> None:
         self._request_handler = request_handler
@@ -156,12 +166,14 @@ class _Client:
         self._requests = PeerSegments()
         self._answers = SegmentPool()
         self._unread: dict[int, tuple[Segment, int]] = {}
+        """Segments of responses that the client has not read yet, and the bytes used, by call number."""
         self.has_exported = False
+        """Whether the model was moved into a weights file."""
         self.is_last = False
-        """Whether it has got the host's last answer."""
+        """Whether the latest response was the host's last."""
 
     def serve(self) -> list[int] | None:
-        """Answers one request; returns the files of new guests, None if this one has left."""
+        """Processes one message; returns the descriptors of new clients' channels, or None if this client has left."""
         try:
             request, files = self._channel.receive()
         except EOFError:
@@ -172,13 +184,13 @@ class _Client:
         is_here = True
         try:
             self._handle(request, files)
-        except ConnectionError:  # it did not wait for the answer
+        except ConnectionError:  # the client left without waiting for the response
             is_here = False
-        self._progress.end()  # until then, a host that ends owes an answer
+        self._progress.end()  # only now: if the host dies before it has responded, this request is at fault
         return [] if is_here else None
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         self._channel.close()
 
     def _handle(self, request: HostRequest, files: list[int]) -> None:
@@ -191,7 +203,7 @@ class _Client:
         segment = self._answers.take(message.nbytes)
         message.write(segment.memory)
         size = message.nbytes
-        del message  # the answer may be all that still refers to the request
+        del message  # before is_kept(): the response itself may refer to the request's memory
         self._unread[request.call] = segment, size
         introduced = self._answers.introduce(segment)
         dropped, self._answers.dropped = self._answers.dropped, []

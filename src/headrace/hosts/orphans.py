@@ -1,7 +1,7 @@
-"""Finds and ends processes whose owner was killed before it could see to them itself.
+"""Finds and kills processes that a killed owner left behind (Linux only).
 
-No file is kept for this, which could itself be left behind: whatever a fork server starts inherits a variable in its
-environment that names the owner, and the kernel's list of processes is the register (Linux only).
+There are no pid files, which could be left behind themselves: every process of a fork server inherits an environment
+variable, the mark, that names the fork server's owner; ``/proc`` is searched for it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from headrace.hosts.system import kill
 from headrace.models.procfs import fields_of, processes
 
 MARK = "HEADRACE_HOST_OF"
-"""Of the form ``<pid namespace>:<owner's pid>:<owner's start time>:<number of the fork server>``."""
+"""The mark's variable: ``<pid namespace>:<owner's pid>:<owner's start time>:<number of the fork server>``."""
 
 MANAGER = "headrace.machine.manager"
-"""The program that has the machine's models: it outlives whatever has started it."""
+"""The manager's module: a manager outlives the process that launched it, whose mark it may carry."""
 
 _FORM = re.compile(r"(?P<namespace>\d*):(?P<owner>\d+):(?P<start>\d*):\d+", re.ASCII)
 _STARTED = 19
-"""Where a process's start time stands in what the kernel says of it."""
+"""Index of the start time in ``fields_of``, which begins with the state."""
 _numbers = count(1)
 
 
 def new_mark() -> str:
-    """For another fork server of this process."""
+    """A new mark, for the next fork server of this process."""
     return f"{namespace()}:{os.getpid()}:{_start('self') or ''}:{next(_numbers)}"
 
 
@@ -42,7 +42,7 @@ def end_marked(mark: str) -> None:
 
 
 def end_orphans() -> None:
-    """Kills every process of this user that carries the mark of an owner that no longer lives."""
+    """Kills every process of this user whose mark names an owner that is no longer alive."""
     for one in marked():
         if one.is_orphan:
             kill(one.process, _is_orphan)
@@ -58,13 +58,13 @@ class Marked(NamedTuple):
 
     process: int
     owner: int
-    """Its owner's process id; 0 if that cannot be known here."""
+    """Its owner's process id; 0: unknown, such as in another pid namespace."""
     is_orphan: bool
-    """Whether its owner no longer lives."""
+    """Whether its owner is certainly dead."""
 
 
 def marked() -> Iterator[Marked]:
-    """The processes of this user that carry a mark."""
+    """Finds this user's processes that carry a mark."""
     for process in processes():
         mark = _mark_of(process)
         if mark is not None:
@@ -73,7 +73,7 @@ def marked() -> Iterator[Marked]:
 
 
 def is_manager(process: int) -> bool:
-    """Whether that is a manager of the machine's models."""
+    """Whether the process is a manager."""
     try:
         return MANAGER.encode() in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -81,7 +81,7 @@ def is_manager(process: int) -> bool:
 
 
 def _mark_of(process: int) -> str | None:
-    """Read from the environment with which the process's program was started; only one's own can be read."""
+    """The mark in a process's initial environment; None: no mark, or another user's process."""
     try:
         if os.stat(f"/proc/{process}").st_uid != os.getuid():
             return None
@@ -94,19 +94,19 @@ def _mark_of(process: int) -> str | None:
 
 
 def _owner_lives(mark: str) -> bool:
-    """Whether the owner lives; one of which nothing can be known here counts as living."""
+    """Whether the owner is alive, or cannot be checked from here."""
     owner = _owner_of(mark)
     return owner is None or _start(int(owner["owner"])) in (owner["start"], None)
 
 
 def _owner_of(mark: str) -> re.Match[str] | None:
-    """Who the mark says; None: it has another form, or is of another namespace, or of an owner without /proc."""
+    """Parses a mark; None: malformed, from another pid namespace, or made where there is no /proc."""
     found = _FORM.fullmatch(mark)
     return found if found and found["start"] and found["namespace"] == namespace() else None
 
 
 def _start(process: int | Literal["self"]) -> str | None:
-    """When a process started; empty: it has ended; None: that cannot be known."""
+    """The process's start time, in clock ticks since boot; empty: it has exited; None: unknown."""
     fields = fields_of(process)
     if fields:
         return "" if fields[0] in "ZX" else fields[_STARTED]
@@ -114,7 +114,7 @@ def _start(process: int | Literal["self"]) -> str | None:
 
 
 def _is_gone(process: int) -> bool:
-    """Whether there is no such process, nor one that /proc hides."""
+    """Whether the process does not exist, rather than being hidden in /proc."""
     with contextlib.suppress(PermissionError):
         try:
             os.kill(process, 0)
@@ -124,7 +124,7 @@ def _is_gone(process: int) -> bool:
 
 
 def namespace() -> str:
-    """Names this process's PID namespace, among those of the machine; empty where that is not known."""
+    """The id of this process's pid namespace on this machine; empty: unknown."""
     try:
         return os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:

@@ -1,4 +1,4 @@
-"""What a client has of a host: a way to it, whoever started it, and what is said when it has ended."""
+"""What connects a client to a host: the provider's interface, the handle it returns, and how a host exits."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from headrace.ipc.segment import Segment
 
 
 class HostHandle(NamedTuple):
-    """One client's way to one host."""
+    """One client's connection to one host."""
 
     process: int
     channel: Channel
     progress: Segment
     watched: int | None
-    """A descriptor that is readable once the process has ended; None where there is no such thing."""
+    """A descriptor that becomes readable when the process exits (a pidfd); None where the system has none."""
     is_shared: bool = False
-    """Whether others use the host, too, so that it goes on when this client leaves."""
+    """Whether other processes use the host, too, so that it keeps running when this client leaves."""
 
 
 class ExitCause(Enum):
-    """Why a host has ended, as far as that is certain."""
+    """Why a host exited, as far as that is certain."""
 
     LATE = "it took too long for one of its clients"
     MEMORY = "the kernel killed it for want of memory"
@@ -33,47 +33,48 @@ class ExitCause(Enum):
 
 
 class HostExit(NamedTuple):
-    """How a host has ended."""
+    """How a host exited."""
 
     code: int | None
-    """As in ``subprocess``, minus the number of a signal that killed it; None: not known."""
+    """As in ``subprocess``: a negative number is the signal that killed it; None: unknown."""
     cause: ExitCause = ExitCause.OTHER
 
 
 class HostProvider(Protocol):
-    """Lets hosts; thread-safe."""
+    """Starts hosts, or gives access to shared ones; thread-safe."""
 
     def host(self, number: int) -> HostHandle:
-        """A way to a living host: to the one of that number where they are shared.
+        """Connects to a running host: shared host ``number``, or a new one.
 
         Raises:
-            HostStartError: it cannot be had.
+            HostStartError: the host cannot be started.
             OSError: too many files are open.
         """
         ...
 
     def reap(self, process: int, *, late: bool = False) -> HostExit | None:
-        """Ends a host, if nobody else uses it or it is ``late``; returns how it ended.
+        """Reaps a host; kills it first, unless other processes use it and it is not ``late`` (over its time limit).
 
-        None: it has not, since others use it; or how is not known.
+        Returns:
+            How it exited; None if it still runs for others, or its exit status is unknown.
         """
         ...
 
     def cancel_waits(self) -> None:
-        """Has nobody wait for a host from now on: it fails."""
+        """Makes every current and future wait for a host fail."""
         ...
 
     def close(self) -> None:
-        """Lets no more."""
+        """Ends the fork server or lease behind it; it gives no more hosts."""
         ...
 
     def after_fork(self) -> None:
-        """In a fork of this process: lets go of what is the parent's, and begins anew."""
+        """In a forked child: closes what belongs to the parent, and starts afresh."""
         ...
 
 
 def describe_exit(code: int | None) -> str:
-    """An exit code in words; negative: the number of a signal."""
+    """An exit code, as in ``HostExit``, in words that follow "it"."""
     if code is None:
         return "was killed together with the process that had started it"
     if code >= 0:

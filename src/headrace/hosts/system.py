@@ -1,4 +1,4 @@
-"""What the operating system offers to keep processes and their memory in order, and what to do where it does not."""
+"""Operating system calls for processes and memory, with fallbacks for systems that lack them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
-"""Numbers of Linux's prctl(2)."""
+"""Options of Linux's prctl(2)."""
 _KILLED_FIRST = 500
-"""How much likelier than its owner the kernel should choose a host when memory runs out (of 1000)."""
+"""Added to a host's oom_score_adj (at most 1000), so that the kernel kills it before its owner."""
 _SCORE = Path("/proc/self/oom_score_adj")
 _POLL_SECS = 0.005
 _offered = 0
@@ -27,7 +27,7 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" el
 
 
 def why_no_hosts() -> str | None:
-    """Why model hosts cannot run on this machine; None: they can."""
+    """The reason why hosts cannot run on this machine; None: they can."""
     if not (hasattr(os, "fork") and hasattr(socket, "AF_UNIX") and hasattr(socket, "send_fds")):
         return f"it needs processes that fork and Unix sockets, which {sys.platform} does not have"
     if not sys.executable:
@@ -36,9 +36,9 @@ def why_no_hosts() -> str | None:
 
 
 def die_with_parent(number: signal.Signals, parent: int) -> None:
-    """Has this process sent a signal when its parent ends (Linux: the thread that started it); at once if it has.
+    """Asks for a signal when the parent exits (on Linux: the thread that started this process).
 
-    Elsewhere than on Linux only the closing of a socket tells of the parent's end.
+    Exits at once if the parent is gone already. On other systems, only a closed socket tells of the parent's exit.
     """
     if _prctl is not None:
         _prctl(_SET_DEATH_SIGNAL, int(number))
@@ -47,14 +47,14 @@ def die_with_parent(number: signal.Signals, parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parents end, so that none gets away (Linux only)."""
+    """Makes this process the parent of descendants whose own parents exit, so that it can reap them (Linux only)."""
     if _prctl is not None:
         _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
 def be_killed_first() -> None:
-    """Offers this process, before its owner, to a kernel that runs out of memory (Linux only)."""
-    global _offered  # noqa: PLW0603 - it is about the process
+    """Raises this process's oom_score_adj: out of memory, the kernel kills it before its owner (Linux only)."""
+    global _offered  # noqa: PLW0603 - process-wide state
     with contextlib.suppress(OSError, ValueError):
         before = int(_SCORE.read_text())
         _SCORE.write_text(str(min(1000, before + _KILLED_FIRST)))
@@ -62,28 +62,28 @@ def be_killed_first() -> None:
 
 
 def offered() -> int:
-    """By how much this process is killed before others."""
+    """By how much ``be_killed_first`` raised this process's oom_score_adj."""
     return _offered
 
 
 def take_back(offer: int) -> None:
-    """Makes this process one like others, where it has that offer from who started it."""
+    """Lowers oom_score_adj by what a host that started this process had raised it by (its ``offered``)."""
     with contextlib.suppress(OSError, ValueError):
         if offer:
             _SCORE.write_text(str(int(_SCORE.read_text()) - offer))
 
 
 def allowed_cores() -> int:
-    """How many of the machine's cores this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def peak_bytes() -> int | None:
-    """The most memory that this process has had at a time, in bytes, what it shares with others included."""
+    """Peak resident memory of this process in bytes, shared memory included; None on Windows."""
     try:
-        resource = importlib.import_module("resource")  # which Windows does not have
+        resource = importlib.import_module("resource")  # Windows does not have it
     except ImportError:
         return None
     peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -91,9 +91,9 @@ def peak_bytes() -> int | None:
 
 
 def has_ended(child: int, wait_secs: float = 0.0) -> bool:
-    """Whether a child of this process has ended, now or within that time; it is still to be waited for.
+    """Whether a child exits within ``wait_secs``; it remains a zombie, to be waited for.
 
-    On macOS before Python 3.13, which cannot tell, it has not.
+    Always False on macOS before Python 3.13, which lacks ``waitid``.
 
     Raises:
         ChildProcessError: it is no child of this process, or has been waited for.
@@ -109,8 +109,8 @@ def has_ended(child: int, wait_secs: float = 0.0) -> bool:
 
 
 def kill(process: int, is_meant: Callable[[int], bool]) -> None:
-    """Kills a process that ``is_meant`` recognises, and no other that has its number by then."""
-    held = watch(process)  # from here on it is one process, whatever becomes of its number
+    """Kills a process if ``is_meant`` confirms it; never another one that has got its process id since (Linux)."""
+    held = watch(process)  # a pidfd refers to one process even after its id is reused
     try:
         if not is_meant(process):
             return
@@ -123,7 +123,7 @@ def kill(process: int, is_meant: Callable[[int], bool]) -> None:
 
 
 def _sent(held: int) -> bool:
-    """Kills the process of a descriptor; False: the system has the call not, or forbids it."""
+    """Kills the process of a pidfd; returns False if the system refuses the call."""
     try:
         signal.pidfd_send_signal(held, signal.SIGKILL)
     except OSError as error:
@@ -132,7 +132,7 @@ def _sent(held: int) -> bool:
 
 
 def watch(process: int) -> int | None:
-    """A file descriptor that becomes readable when the process ends; None where there is no such thing."""
+    """A descriptor that becomes readable when the process exits (a pidfd); None where the system has none."""
     try:
         return os.pidfd_open(process)
     except (AttributeError, OSError):

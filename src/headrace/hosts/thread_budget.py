@@ -1,4 +1,4 @@
-"""How many threads each process may compute with where several share a machine's model, and so its cores."""
+"""Divides the machine's cores among the processes that compute with its shared models."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _COUNT = Struct("@Q")
 
 
 class ComputingPage:
-    """How many processes compute over models of the machine: one process writes it, the others read it."""
+    """A page of shared memory with the number of computing processes; the manager writes it, the others read it."""
 
     def __init__(self, segment: Segment | None = None) -> None:
         self._segment = segment or Segment.create(0, _COUNT.size)
 
     @classmethod
     def received(cls, file: int) -> ComputingPage:
-        """The same page in another process; takes the descriptor."""
+        """Opens the page in another process; takes ownership of the descriptor."""
         return cls(Segment(0, file, os.fstat(file).st_size))
 
     @property
     def file(self) -> int:
-        """For other processes."""
+        """The page's descriptor, to send to other processes."""
         return self._segment.file
 
     def write(self, processes: int) -> None:
-        """There are so many now."""
+        """Sets the number of computing processes."""
         _COUNT.pack_into(self._segment.memory, 0, processes)
 
     def read(self) -> int:
-        """How many there are; at least the one that asks."""
+        """The number of computing processes; at least 1, the caller."""
         return max(1, int(_COUNT.unpack_from(self._segment.memory)[0]))
 
 
 class ThreadBudget(threading.local):
-    """Keeps what frameworks compute with, on each thread of this process, within the process's share of the cores.
+    """Limits the native threads of frameworks to this process's share of the cores; state is per thread.
 
     Args:
-        page: says how many processes share them.
+        page: says how many processes share the cores.
     """
 
     def __init__(self, page: ComputingPage) -> None:
@@ -52,7 +52,7 @@ class ThreadBudget(threading.local):
         self._undo: list[Callable[[], None]] = []
 
     def keep(self) -> None:
-        """To be called before a thread computes; costs nothing to speak of where nothing has changed."""
+        """Updates the calling thread's limits; call it before each computation. Cheap when nothing has changed."""
         processes = self._page.read()
         if processes != self._processes:
             self._processes = processes
@@ -66,17 +66,17 @@ _inherited: ThreadBudget | None = None
 
 
 def inherit_page(file: int) -> None:
-    """In a process that is to have forks which compute: they share the cores with others; takes the descriptor."""
-    global _inherited  # noqa: PLW0603 - it is about the process
+    """In the fork server: sets the page for its future hosts; takes ownership of the descriptor."""
+    global _inherited  # noqa: PLW0603 - process-wide state
     _inherited = ThreadBudget(ComputingPage.received(file))
 
 
 def inherited_budget() -> ThreadBudget | None:
-    """What keeps a fork of that process within its share."""
+    """In a host: the thread budget set in its fork server; None if there is none."""
     return _inherited
 
 
 def limit_threads(count: int) -> None:
-    """Has every framework that this process has imported compute with at most so many threads, for good."""
+    """Limits every framework that this process has imported to ``count`` threads, permanently."""
     for codec in codecs():
         codec.limit_threads(count)
