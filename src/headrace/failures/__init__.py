@@ -1,1 +1,21 @@
-"""What becomes of a batch that fails. Pure: what is tried is given, time is not looked at."""
+"""What becomes of a batch that fails: retry, smaller parts, a search for its bad elements, or giving up.
+
+Pure: calls, clocks and sleeping are passed in. All of it runs in the worker process, except ``device``.
+
+::
+
+    runtime/steps  (the call raised)             runtime/hosted_bundle  (the host was lost)
+       |                                            |              |
+       v                                            |              v
+    recovery   chooses and carries out an Action    |           breaker   as on the left
+       |--> memory    out of memory: cut            v
+       |--> retry     transient: try again       isolate_fatal   which elements kill or hang a host
+       |--> breaker   open: probe, not search       ^
+       v                                            |
+    overruns   searches a batch --------------------'  for elements that overrun
+       |--> bisect    halves until bad elements stand alone
+       '--> probe     tries a few elements first
+
+    load_backoff   when to try again to load a model     (runtime/session, runtime/hosted_models)
+    device         errors after which no call succeeds   (worker and host processes)
+"""

@@ -20,15 +20,15 @@ def bisect(
     """Halves a batch that failed until every bad element stands alone.
 
     Args:
-        start: where the batch begins.
-        stop: where it ends; it has at least one element.
-        attempt: runs the elements from one place up to another; returns their result, or the exception they raised.
+        start: index of the first element.
+        stop: index after the last element; greater than ``start``.
+        attempt: runs the elements from one index up to another; returns their result, or the exception they raised.
         caught: what the whole batch raised.
-        is_of_all: whether an exception is no single element's fault; a part that raised such a one is not halved.
+        is_of_all: whether an exception is no single element's fault; a part that raised one is not halved further.
 
     Yields:
-        (start, stop, result) of consecutive parts, which together are the batch; a part with an exception for its
-        result is a single element, or ``is_of_all``. One bad element in n costs at most 2 log2 n attempts, b bad ones
+        (start, stop, result) of consecutive parts that make up the batch. If the result is an exception, the part is
+        a single element, or ``is_of_all`` holds. One bad element in n costs at most 2 log2 n attempts, b bad ones
         O(b log n).
     """
     if stop - start == 1 or is_of_all(caught.error):

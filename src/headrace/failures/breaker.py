@@ -1,4 +1,4 @@
-"""Looks at fewer of the elements of batches that fail, where everything has been failing for long."""
+"""A circuit breaker: while everything fails, only a few elements of each failed batch are tried."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import NamedTuple
 
 
 class Probing(NamedTuple):
-    """How many elements are tried alone, of batches that fail while the breaker is open; by what a try costs."""
+    """How many elements of failed batches are tried alone while the breaker is open; depends on what a try costs."""
 
     at_first: int
-    """So many are, of as few batches as have them: proof that the model is dead, and not the elements rare that are
-    good. If one in a hundred is, a thousand that all fail are as likely as 1 in 23,000."""
+    """This many in total since it opened, from as few batches as possible: evidence that the model is dead, rather than
+    good elements rare. If one in a hundred were good, a thousand failures would have a probability of 1 in 23,000."""
     later: int
-    """Of each batch, once that is proven."""
+    """After that, this many of each batch."""
 
 
 CALLS = Probing(1_000, 3)
 """Each costs a call that raises something."""
 HOSTS = Probing(32, 3)
-"""Each costs a host that dies."""
+"""Each costs a host."""
 OUTAGES = Probing(32, 1)
-"""Each costs two calls to a server that does not answer as it should."""
+"""Each costs two calls to a server that is failing."""
 TIMEOUTS = Probing(3, 1)
 """Each costs the time limit."""
 
 _GOLDEN = 0.6180339887
-"""Multiples of it, less the whole numbers, are spread evenly, however many."""
+"""The golden ratio's fraction: the fractional parts of its multiples are spread evenly, however many there are."""
 
 
 class CircuitBreaker:
-    """Open after ``limit`` consecutive batches of which no element succeeded; closed again by the first success.
+    """Opens after ``limit`` consecutive batches without a single success; the first success closes it. Thread-safe.
 
-    While it is closed, every batch that fails is searched. While it is open only some of its elements are tried, since
-    an outage or a broken model should not cost a search through every batch: as soon as one succeeds it closes, and
-    what is left of the batch is searched like any other. What errors say is not looked at: a server that is down may
-    write another number into each, and a thousand bad elements may all get the same. Thread-safe.
+    While it is closed, every failed batch is searched for bad elements. While it is open, only some elements are
+    tried, so that an outage or a broken model does not cost a search of every batch. Once one succeeds, the rest of
+    the batch is searched as usual. Error messages do not count: a server that is down may put another number into
+    each, and a thousand bad elements may all get the same one.
 
     Args:
         limit: how many batches must fail in a row.
@@ -46,28 +46,29 @@ class CircuitBreaker:
         self._lock = threading.Lock()
         self._failed_in_a_row = 0
         self._probed = 0
-        """Elements, since it opened."""
+        """How many elements have been probed since it opened."""
 
     @property
     def is_open(self) -> bool:
-        """Whether batches that fail should be probed, in place of a search."""
+        """Whether failed batches should be probed rather than searched."""
         return self._failed_in_a_row >= self._limit
 
     def record(self, *, succeeded: bool) -> None:
-        """Takes note of a batch, or of a part of one: whether any of its elements succeeded."""
+        """Notes whether any element of a batch, or of a part of one, succeeded."""
         with self._lock:
             self._failed_in_a_row = 0 if succeeded else self._failed_in_a_row + 1
             if succeeded:
                 self._probed = 0
 
     def probes(self, size: int, probing: Probing) -> list[int]:
-        """Which elements of a batch that has failed are to be tried alone, by their places, until one succeeds.
+        """Indices of the elements of a failed batch to try alone, until one succeeds.
 
-        They are spread over the batch, and over others than in the last one: what is good may have its place there.
+        They are spread over the batch, at other indices than in the last one, since good elements may have a fixed
+        place in each batch.
 
         Args:
-            size: of the batch, at least 1.
-            probing: says how many.
+            size: number of elements in the batch, at least 1.
+            probing: how many to try.
         """
         with self._lock:
             count = min(size, max(probing.at_first - self._probed, probing.later))

@@ -1,4 +1,4 @@
-"""Which errors say that a process has lost its device for good."""
+"""Recognises errors that mean that a process has lost its device for good."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from headrace.core.errors import DeviceLostError, HostError, as_type_name
 
 _FRAMEWORKS = {"cupy", "cupy_backends", "jaxlib", "numba", "onnxruntime", "pycuda", "tensorflow", "torch", "xgboost"}
-"""Whose errors need not be RuntimeErrors."""
+"""Packages whose errors count even if they are not RuntimeErrors."""
 
 _EVENTS = (
     "device-side assert triggered",
@@ -22,7 +22,7 @@ _EVENTS = (
     "uncorrectable (ecc|nvlink) error",
     "context is destroyed",
 )
-"""In CUDA's words, which are HIP's, too."""
+"""What CUDA and HIP say in their messages."""
 
 _NAMES = (
     "assert",
@@ -35,7 +35,7 @@ _NAMES = (
     "(ecc|nvlink)_?(uncorrectable|not_?correctable)",
     "context_?is_?destroyed",
 )
-"""What follows in names, as in CUDA_ERROR_ILLEGAL_ADDRESS and cudaErrorIllegalAddress."""
+"""Ends of error names, such as CUDA_ERROR_ILLEGAL_ADDRESS and cudaErrorIllegalAddress."""
 
 _LOST = re.compile(
     "|".join(
@@ -52,24 +52,21 @@ _LOST = re.compile(
 
 
 def device_loss(error: BaseException) -> BaseException | None:
-    """The error that says that nothing can succeed any more that this process asks of its device.
+    """The error, or the one among its causes, after which no call of this process to its device can succeed.
 
-    Other errors of a device pass, as want of memory does, or are about the program, as "no kernel image" is. What a
-    host has died of is over.
-
-    Args:
-        error: this, or what it was raised from.
+    None for others: they are transient, such as lack of memory; or about the program, such as "no kernel image"; or
+    they ended a host, which takes its lost device with it.
     """
     return next(filter(_says_so, _chain(error)), None)
 
 
 def in_a_line(error: BaseException) -> str:
-    """Its class, and the first line of what it says."""
+    """An error's class and the first line of its message."""
     return f"{as_type_name(error)}: {next(iter(_text(error).splitlines()), '')}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was raised from, or while it was handled, unless a host died of it."""
+    """An error and its causes and contexts, up to one that says that a host ended."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen and not isinstance(link, HostError):

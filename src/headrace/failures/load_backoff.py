@@ -1,4 +1,4 @@
-"""Keeps a model that cannot be loaded from being loaded again for every batch."""
+"""Keeps batches from loading a model again and again that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import threading
 from collections.abc import Callable
 
 _RARITY = 10
-"""How many times as long as the last attempt took nobody tries again: a tenth of the time, at most, goes to waste."""
+"""The pause is at least this many times the last attempt, so that failing loads take at most a tenth of the time."""
 _SHORTEST_SECS = 1.0
 """The pause after the first load that raises; each further one in a row doubles it."""
 _LONGEST_SECS = 300.0
-"""The longest pause, unless loading itself takes long."""
+"""Where doubling ends; the pause is longer only if loading itself takes long."""
 
 
 class LoadBackoff:
-    """How the loading of one model has gone; thread-safe.
+    """The history of loading one model. Thread-safe.
 
-    A load that kills its host is repeated once, since an outsider may have killed it; one that overruns is not. After
-    that, and after one that raises, the error stands for a while, and every batch gets it at once. What raises again
-    and again is tried ever more rarely.
+    A load whose host dies is repeated once, since the death may have an outside cause; one that overruns is not.
+    After that, and after a load that raises, batches get the error at once until a pause has passed. Pauses grow with
+    each load that raises.
 
     Args:
-        now_ns: tells the time, in nanoseconds.
+        now_ns: returns the time in nanoseconds.
     """
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
@@ -34,22 +34,22 @@ class LoadBackoff:
         self._pause_secs = 0.0
 
     def standing_error(self) -> BaseException | None:
-        """With what batches should fail rather than have the model loaded again; None: try."""
+        """The error with which batches should fail without a new load; None: load."""
         with self._lock:
             return self._error if self._error is not None and self._now_ns() < self._until_ns else None
 
     @property
     def fresh_secs(self) -> float:
-        """A failure that another process has just had, this long ago at most, is as good as one's own."""
+        """In seconds: another process's failure to load counts as this one's own if it is no older."""
         return max(_SHORTEST_SECS, self._pause_secs)
 
     def loaded(self) -> None:
-        """It went well."""
+        """Notes a successful load."""
         with self._lock:
             self._deaths, self._raised_in_a_row, self._error, self._pause_secs = 0, 0, None, 0.0
 
     def failed(self, error: BaseException, seconds: float, *, timed_out: bool) -> bool:
-        """It did not, after so many seconds; returns whether to try again at once."""
+        """Notes that the host died or overran after ``seconds``; returns whether to try again at once."""
         with self._lock:
             self._deaths += not timed_out
             if not timed_out and self._deaths == 1:
@@ -59,7 +59,7 @@ class LoadBackoff:
             return False
 
     def raised(self, error: BaseException, seconds: float) -> None:
-        """It raised an error, after so many seconds."""
+        """Notes that loading raised an error after ``seconds``."""
         with self._lock:
             pause = min(_SHORTEST_SECS * 2**self._raised_in_a_row, _LONGEST_SECS)
             self._raised_in_a_row += 1

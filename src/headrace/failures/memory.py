@@ -1,4 +1,4 @@
-"""What is to be done where a batch needs more memory than there is."""
+"""Recognises errors for lack of memory, and frees some."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import gc
 import sys
 
 _CLASSES = {"OutOfMemoryError", "ResourceExhaustedError"}
-"""Of PyTorch and of TensorFlow, which are not imported here."""
+"""Error classes of PyTorch and TensorFlow, by name, since neither is imported here."""
 _WORDS = ("out of memory", "can't allocate memory", "failed to allocate memory", "status_alloc_failed")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory was wanting, the machine's or a device's: with a smaller batch it might not be."""
+    """Whether the machine or a device ran out of memory, so that a smaller batch may succeed."""
     if isinstance(error, MemoryError) or _CLASSES & {cls.__name__ for cls in type(error).__mro__}:
         return True
     is_frameworks = isinstance(error, RuntimeError) or type(error).__module__.startswith("onnxruntime.")
@@ -19,8 +19,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def free_memory() -> None:
-    """Lets go of what nobody refers to, and of what PyTorch keeps for later."""
+    """Collects garbage, and empties PyTorch's cache of GPU memory."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.cuda.empty_cache()  # does nothing where no GPU was used
+        torch.cuda.empty_cache()  # does nothing if no GPU was used

@@ -1,4 +1,4 @@
-"""Batches whose call took too long, where that is an exception: each further one costs the time limit again."""
+"""Searches batches whose calls may overrun the time limit: each further overrun costs the limit again."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ _MARK = "overran_in_host"
 
 
 class Overruns(NamedTuple):
-    """What a search for the elements that hang needs to know, and tells."""
+    """What a search for elements that hang needs from its caller."""
 
     parts: Callable[[int], int] = lambda count: count
-    """See ``parts_after_timeout``."""
+    """Number of parts into which to cut a group of that many elements that overran."""
     too_large: Callable[[int, int], None] = lambda _start, _stop: None
-    """Is told of elements, from one place up to another, that took too long together, though each had an answer."""
+    """Called with the bounds of elements that overran together, although each was answered afterwards."""
 
 
 NOTHING_KNOWN = Overruns()
 
 
 def overrun(text: str) -> TimeoutError:
-    """What to raise where a host was killed since a call of the model took too long."""
+    """The error to raise after a host was killed because a model call took too long."""
     error = TimeoutError(text)
     vars(error)[_MARK] = True
     return error
 
 
 def is_overrun(error: BaseException) -> bool:
-    """Whether it was made by ``overrun``: other calls of the user's have time limits, too, and no host to be killed."""
+    """Whether ``overrun`` made the error: handlers may raise a TimeoutError of their own, which killed no host."""
     return isinstance(error, TimeoutError) and getattr(error, _MARK, False)
 
 
 class Search(Generic[ResultT]):
-    """As ``bisect``, for one batch; but elements that take too long together are tried as ``isolate_fatal`` says.
+    """Searches one batch: bisects elements that raise, and hands those that overrun together to ``isolate_fatal``.
 
-    When more elements than ``TIMEOUTS_BORNE`` have overrun alone, nothing else is tried: what is unanswered fails with
-    the error of the last one.
+    Once more than ``TIMEOUTS_BORNE`` elements have overrun alone, everything unanswered fails with the last one's
+    error.
 
     Args:
-        attempt: see ``bisect``, as for ``is_of_all``.
-        is_of_all: see there.
-        overruns: what is known of calls that take too long.
+        attempt: runs the elements from one index up to another; returns their result, or the exception they raised.
+        is_of_all: whether an exception is no single element's fault, so that its part is not halved.
+        overruns: how to cut elements that overran, and what to call if there were too many.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Search(Generic[ResultT]):
         self._is_of_all = is_of_all
         self._overruns = overruns
         self._alone: list[Caught] = []
-        """What those have raised that overran alone."""
+        """The exceptions of elements that overran alone."""
 
     def among(self, start: int, stop: int, caught: Caught) -> Iterator[tuple[int, int, ResultT | Caught]]:
-        """See ``bisect``."""
+        """Finds the bad elements from ``start`` up to ``stop``, which raised ``caught``; yields as ``bisect`` does."""
         for begin, end, answer in bisect(start, stop, self._try, caught, self._ends_halving):
             if isinstance(answer, Caught) and is_overrun(answer.error) and end - begin > 1:
                 yield from self._among_slow(begin, end, answer)
@@ -74,7 +74,7 @@ class Search(Generic[ResultT]):
     def of_few(
         self, start: int, stop: int, caught: Caught, places: Iterable[int]
     ) -> Iterator[tuple[int, int, ResultT | Caught]]:
-        """See ``probe``."""
+        """Tries the elements at ``places`` alone, and searches the others if one succeeds; yields as ``probe`` does."""
         return probe(start, stop, places, self._attempt, caught, search=self.among)
 
     def _among_slow(self, start: int, stop: int, caught: Caught) -> Iterator[tuple[int, int, ResultT | Caught]]:
@@ -96,7 +96,7 @@ class Search(Generic[ResultT]):
                 yield begin, end, answer
 
     def _try_places(self, places: Sequence[int], _: Mapping[int, InjectedFailure]) -> ResultT | Caught | LostBatch:
-        """Of neighbours: of those that overrun nobody is picked out."""
+        """Tries elements, which are neighbours: a search for overruns never takes one out of the middle of a group."""
         answer = self._try(places[0], places[-1] + 1)
         return _lost(answer) if isinstance(answer, Caught) and is_overrun(answer.error) else answer
 

@@ -1,4 +1,4 @@
-"""Tries some elements of a batch that has failed, while everything has been failing."""
+"""Tries a few elements of a failed batch while everything has been failing."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def probe(
     *,
     search: Callable[[int, int, Caught], Iterator[tuple[int, int, ResultT | Caught]]],
 ) -> Iterator[tuple[int, int, ResultT | Caught]]:
-    """Tries elements alone until one succeeds; then searches what has not been tried, else gives it up.
+    """Tries elements alone until one succeeds, then searches the others; gives them up if none succeeds.
 
     Args:
-        start: where the batch begins.
-        stop: where it ends.
-        places: of the elements to be tried, counted from the start of the batch.
-        attempt: runs the elements from one place up to another; returns their result, or the exception they raised.
+        start: index of the first element.
+        stop: index after the last element.
+        places: the elements to try alone, counted from ``start``.
+        attempt: runs the elements from one index up to another; returns their result, or the exception they raised.
         caught: what the whole batch raised.
-        search: finds what is bad among elements whose attempt raised something, as ``bisect`` does.
+        search: finds the bad ones among elements whose attempt raised, as ``bisect`` does.
 
     Yields:
-        (start, stop, result) of consecutive parts, which together are the batch; of one that has been given up the
-        exception is that of the batch. It costs an attempt for each place, and no more than those of a search.
+        (start, stop, result) of consecutive parts that make up the batch; parts that were given up get the exception of
+        the batch. Costs one attempt for each place, plus those of the search.
     """
     tried: dict[int, ResultT | Caught] = {}
     is_hopeless = True

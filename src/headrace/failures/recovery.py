@@ -1,4 +1,4 @@
-"""What is tried for a batch whose call fails: smaller parts, the same again, a search for its bad elements."""
+"""Recovers from a failed call: repeats it, cuts the batch, or searches it for bad elements."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ ResultT = TypeVar("ResultT")
 
 
 class Action(Enum):
-    """What is to be done about a call that has failed."""
+    """What to do about a failed call."""
 
     AGAIN = auto()
     """Repeat it as it is."""
     IN_PARTS = auto()
-    """Cut it in two, and whatever follows in the batch likewise: there was too little memory."""
+    """Memory ran out: halve it, and run the rest of the batch in parts of that size."""
     SEARCH = auto()
     """Halve it until its bad elements stand alone."""
     PROBE = auto()
-    """Try some of its elements alone, and search the rest only if one of them succeeds."""
+    """Try some of its elements alone; search the others only if one of them succeeds."""
     GIVE_UP = auto()
-    """Let all of its elements fail."""
+    """Fail all of its elements."""
     RAISE = auto()
-    """Raise the error, which ends it all."""
+    """Raise the error, which fails the bundle."""
 
 
 Choose = Callable[[int, int, BaseException, int], Action]
-"""Decides about the elements from one place up to another, given what their call raised and how many tries of it have
-failed in a row; and does what the decision needs first, as waiting or freeing."""
+"""(start, stop, error, failed) -> Action: decides about the elements from one index up to another, given their call's
+error and how many tries of it have failed in a row. Before it returns, it waits or frees memory as the action needs."""
 
 Probes = Callable[[int, BaseException], Iterable[int]]
-"""Which elements of a batch of that size are to be tried alone, by their places, given what the batch raised."""
+"""(size, error) -> indices of the elements to try alone, of a batch of that size that raised that error."""
 
 
 class PartResult(NamedTuple):
-    """What has become of neighbours in a batch; where it is an exception, each of them is to fail with it."""
+    """The result of consecutive elements of a batch."""
 
     start: int
     stop: int
     answer: Any
-    """The result; or a Caught."""
+    """Their result; or a Caught, with which each of them fails."""
     tries: int
-    """How many calls the first of them was in."""
+    """In how many calls the first of them took part."""
 
 
 class RecoveryPolicy:
-    """Chooses the rung for the failures of one batch.
+    """Chooses an action for each failure of one batch.
 
-    A wrong number of predictions is the handler's mistake, of which nothing is tried. Memory first: a smaller part may
-    do at once. Then time: what passes by itself is tried again, after a pause. What is caught is searched, or probed
-    where everything has been failing lately, unless tries are billed; what is not caught is raised.
+    A wrong number of predictions is a bug in the handler: nothing is tried. If memory ran out, a smaller part may
+    succeed at once. A transient error is retried after a pause. Any other error is raised, unless it is ``caught``:
+    then the batch is searched, or probed while everything has been failing, or given up if tries are billed.
 
     Args:
-        caught: which exceptions are to become failures of elements.
-        patience: says what is tried again.
+        caught: exceptions that become failures of elements.
+        budget: decides what is retried, and waits.
         breaker: says whether everything has been failing lately.
-        billed: whether each try costs somebody's money, so that nothing is tried again.
-        free: makes room where memory is wanting.
+        billed: whether each try costs money, so that nothing is tried again.
+        free: frees memory.
     """
 
     def __init__(
@@ -84,11 +84,14 @@ class RecoveryPolicy:
         self._free = free
 
     def choose(self, start: int, stop: int, error: BaseException, failed: int) -> Action:
-        """See ``Choose``."""
+        """The action for elements ``start`` up to ``stop``, whose call has failed ``failed`` times, now with ``error``.
+
+        Waits before AGAIN, except while the breaker is open, and frees memory before IN_PARTS.
+        """
         is_caught = isinstance(error, self._caught)
         if _is_handlers(error):
             return Action.GIVE_UP if is_caught else Action.RAISE
-        if is_caught and self._breaker.is_open and not self._billed:  # nobody waits for each batch of an outage
+        if is_caught and self._breaker.is_open and not self._billed:  # no pauses for every batch of an outage
             return Action.AGAIN if self._budget.allows_immediate_retry(error, failed) else Action.PROBE
         if not self._billed:
             if stop - start > 1 and is_out_of_memory(error):
@@ -101,7 +104,7 @@ class RecoveryPolicy:
         return Action.GIVE_UP if self._billed else Action.SEARCH
 
     def probes(self, size: int, error: BaseException) -> list[int]:
-        """See ``Probes``."""
+        """Indices of the elements of a failed batch to try alone; fewer if failures of this kind are expensive."""
         if isinstance(error, TimeoutError):
             return self._breaker.probes(size, TIMEOUTS)
         if isinstance(error, HostDiedError):
@@ -110,7 +113,7 @@ class RecoveryPolicy:
 
 
 def _is_handlers(error: BaseException) -> bool:
-    """Whether it is the handler that is wrong, whatever its elements: in a smaller batch that might not show."""
+    """Whether the error is a bug in the handler, not in its elements; a smaller batch might only hide it."""
     return isinstance(error, PredictionCountError)
 
 
@@ -123,22 +126,24 @@ def recover(
     *,
     overruns: Overruns = NOTHING_KNOWN,
 ) -> Iterator[Sequence[PartResult]]:
-    """Does what the failure of a batch asks for, and those that follow, until each element has an answer.
+    """Handles the failure of a batch, and those that follow, until each element has an answer.
 
     Args:
-        size: of the batch, at least 1.
-        failure: of the first try, with the whole batch.
-        attempt: calls the model with the elements from one place up to another; a Caught is what it raised.
-        choose: decides what comes after a failure. Within a search only AGAIN and RAISE count.
-        probes: says what is tried alone, where that is decided.
-        overruns: what a search needs for calls that take too long.
+        size: number of elements in the batch, at least 1.
+        failure: what the first try raised, with the whole batch.
+        attempt: calls the model with the elements from one index up to another; returns a Caught if that raised.
+        choose: decides what follows a failure. Within a search only AGAIN and RAISE count.
+        probes: chooses the elements to try alone for PROBE.
+        overruns: what the search needs for calls that overrun.
 
     Yields:
-        Parts in their order, which together are the batch: at once all that has come of one call and the search after
-        it.
+        Consecutive parts that make up the batch; each time all parts that result from one call and its search.
+
+    Raises:
+        BaseException: the error of a call for which RAISE was chosen.
     """
     calls = [0] * (size + 1)
-    """How many more there were with each element than with the one before it."""
+    """Calls per element, as differences: each entry is by how many it exceeds the element before it."""
     before = 0
     first: ResultT | Caught | None = failure
 
@@ -163,7 +168,7 @@ def recover(
     while start < size:
         stop = min(start + step, size)
         answer, action = persist(start, stop)
-        if action is Action.IN_PARTS:
+        if action is Action.IN_PARTS:  # nothing is yielded yet: the loop starts again at the same element
             step = (stop - start) // 2
             continue
         parts: list[tuple[int, int, ResultT | Caught]] = [(start, stop, answer)]

@@ -1,4 +1,4 @@
-"""Failures that may pass by themselves: which they are, and how long to wait before the next try."""
+"""Transient errors: which they are, and how long to wait before the next try."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ _LOGGER = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_SECS = 20.0
 _CLASSES = {"APIConnectionError", "ConnectionError", "Timeout", "TransportError"}
-"""Of HTTP's clients whose errors are not derived from Python's own: openai, anthropic, requests, httpx, google-auth."""
+"""Error classes of HTTP clients that do not derive from Python's: openai, anthropic, requests, httpx, google-auth."""
 _STATUSES = {408, 425, 429, 500, 502, 503, 504}
-"""Of HTTP: asked too early or too often, or the server is not itself."""
+"""HTTP: too early, too often, or a fault of the server."""
 _CODES = {"ABORTED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
-"""Of gRPC, likewise."""
+"""The same for gRPC."""
 
 
 def may_pass(error: BaseException, config: RetryConfig) -> bool:
-    """Whether the same call may succeed a little later, by the user's function if there is one.
+    """Whether the same call may succeed a little later; ``config.retryable`` decides if given, else ``is_transient``.
 
-    Where that cannot be told, since the function or a property of the error raises, it may not: the error is to go its
-    way, and not another in its place.
+    False if deciding raises, so that the original error is reported and not a second one in its place.
     """
     try:
         return bool((config.retryable or is_transient)(error))
@@ -38,8 +37,8 @@ def may_pass(error: BaseException, config: RetryConfig) -> bool:
 def is_transient(error: BaseException) -> bool:
     """Whether the same call may succeed a little later.
 
-    An error's own attribute ``retryable`` decides where it has one; else lost connections, time limits, and the status
-    codes that clients of HTTP and gRPC put on their errors.
+    The error's own attribute ``retryable`` decides if it has one. Otherwise lost connections, timeouts, and the status
+    codes that HTTP and gRPC clients set on their errors count as transient.
     """
     retryable = getattr(error, "retryable", None)
     if isinstance(retryable, bool):
@@ -55,7 +54,7 @@ def _status_of(error: BaseException) -> set[Any]:
 
 
 def _plain(status: Any) -> Any:
-    """A number, or the name of a code of gRPC, whose errors have a method that tells."""
+    """A status number, or the name of a gRPC code, which gRPC errors return from a method."""
     if isinstance(status, int):
         return int(status)
     try:
@@ -65,17 +64,17 @@ def _plain(status: Any) -> Any:
 
 
 class RetryBudget:
-    """Says for one batch whether to try again what failed for a passing reason, and waits until then.
+    """Decides for one batch whether to retry after a transient error, and waits before the retry.
 
-    Pauses grow to twice as much each time, 20 seconds at most, and are a random part of that, so that many clients of
-    one server do not come back together. There are two bounds: tries of one call, and seconds since the batch first
-    failed.
+    The longest pause doubles with each try, up to 20 seconds; the actual pause is a random part of it, so that the
+    clients of a server do not return all at once. Two bounds apply: tries of one call, and seconds since the batch
+    first failed.
 
     Args:
         config: the bounds.
-        now_ns: tells the time, in nanoseconds.
-        sleep: waits so many seconds.
-        jitter: gives numbers from 0 up to 1.
+        now_ns: returns the time in nanoseconds.
+        sleep: waits for a number of seconds.
+        jitter: returns random numbers in [0, 1).
     """
 
     def __init__(
@@ -96,11 +95,11 @@ class RetryBudget:
         return may_pass(error, self._config)
 
     def allows_immediate_retry(self, error: BaseException, failed: int) -> bool:
-        """Whether to try once more without a pause, which need not help; see ``again``."""
+        """Whether to try once more without a pause: only after the first failure, and only if it is transient."""
         return failed == 1 and self._config.attempts > 1 and self.may_pass(error)
 
     def allows_retry(self, error: BaseException, failed: int) -> bool:
-        """Waits and returns True; or returns False at once: the error does not pass, or a bound is reached.
+        """Waits and returns True; or returns False at once if the error is not transient or a bound is reached.
 
         Args:
             error: what the last try raised.

@@ -9,6 +9,6 @@
        |--> inference   as counters and distributions under the names of Beam's RunInference
        |       '--> a Sink: Beam's metrics (beam/dofn)
        |
-       '--> totals      sums in memory: ``headrace run`` without Beam, in the same process
+       '--> totals      sums in memory, for a job that runs in this process
                '--> read by cli/progress and cli/summary
 """
