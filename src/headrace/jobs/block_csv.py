@@ -1,7 +1,7 @@
-"""CSV in columns: as Arrow reads it where that is what Python would read, else line by line.
+"""Reads CSV as Arrow columns where Arrow agrees with Python's ``csv`` module, and line by line elsewhere.
 
-Text is tried a few megabytes at a time. Where Arrow does not take it, or might read something else than the csv module
-and Python's numbers, it is halved until few lines are left, and those are read as ever.
+A few megabytes of text are parsed at a time. A piece that Arrow refuses, or might read differently from Python, is
+halved until only few lines are left, which the ``csv`` module reads.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _QUOTE, _NEWLINE = b'"\n'
 
 
 class Parsed(NamedTuple):
-    """Rows in columns."""
+    """Rows parsed into columns."""
 
     batch: Any
     all_finite: bool
-    """Whether no column of the others may hold what is not finite either, since it may have been text."""
+    """Whether columns that the model does not see must be finite, too: in CSV, such a field may have been text."""
 
 
 class Line(NamedTuple):
-    """A row alone."""
+    """A single row, parsed by Python."""
 
     row: Row | BrokenLine
 
 
 def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[Parsed | Line]:
-    """The rows of a CSV file, equal to those of ``read_rows``."""
+    """Parses a CSV file; the rows equal those of ``read_rows``."""
     with open_text(source) as file:
         if ends_with_returns(file.beginning):
             yield from map(Line, read_csv(source, numbers))
@@ -65,7 +65,7 @@ def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[Parsed | Line
 
 
 def _slowly(source: Source, text: _Text, lines: int, header: list[str], numbers: Mapping[str, type]) -> Iterator[Line]:
-    """The rows of so many lines, and of those after them that belong to the last row."""
+    """The rows that begin within the next ``lines`` lines; the last row may continue beyond them."""
     stop = text.line + lines
     rows = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, numbers)
     while text.line < stop and (row := next(rows, None)) is not None:
@@ -73,10 +73,10 @@ def _slowly(source: Source, text: _Text, lines: int, header: list[str], numbers:
 
 
 class _Text:
-    """The text of a file, to be had in pieces of whole lines or line by line.
+    """A file's text, available in pieces of whole lines or line by line.
 
     Args:
-        file: open.
+        file: open for reading.
     """
 
     def __init__(self, file: TextFile) -> None:
@@ -85,21 +85,21 @@ class _Text:
         self._pieces: list[bytes] = []
         self._piece, self._place = b"", 0
         self.line = 0
-        """How many lines have been read; who takes pieces counts them himself."""
+        """How many lines were read; callers of ``take`` add the lines of the piece themselves."""
 
     def take(self) -> bytes:
-        """The next piece; empty at the end."""
+        """The next piece; empty at the end of the file."""
         if self._place < len(self._piece):
             self.give_back(self._piece[self._place :])
         self._piece, self._place = b"", 0
         return self._pieces.pop() if self._pieces else self._read()
 
     def give_back(self, *pieces: bytes) -> None:
-        """Has pieces be the next ones again."""
+        """Returns pieces; the next calls of ``take`` get them first."""
         self._pieces += reversed(pieces)
 
     def lines(self) -> Iterator[bytes]:
-        """Lines with their ends."""
+        """Lines with their line ends."""
         while True:
             if self._place == len(self._piece):
                 self._piece = self.take()
@@ -124,12 +124,12 @@ class _Text:
 
 
 class _Fast:
-    """Reads text with Arrow.
+    """Parses text with Arrow.
 
     Args:
         delimiter: a single ASCII character.
-        header: the names of the columns.
-        numbers: which of them are numbers.
+        header: the column names.
+        numbers: the types of the number columns.
     """
 
     def __init__(self, delimiter: str, header: list[str], numbers: Mapping[str, type]) -> None:
@@ -139,10 +139,12 @@ class _Fast:
         self._as_floats = {name: pyarrow.float64() for name, kind in self._kinds.items() if kind == pyarrow.int64()}
 
     def read(self, text: bytes) -> Any:
-        """A record batch of the text; None where Python might read something else."""
+        """A record batch of the text; None if Python might read it differently."""
         if not self._header or _is_odd(text, self._delimiter):
             return None
         try:
+            # Arrow reads 0x10 as an integer, Python does not. Arrow's floats cannot be hexadecimal: parse once as
+            # floats, to fail on such a field.
             if self._as_floats and (b"x" in text or b"X" in text):  # Arrow's integers may be hexadecimal
                 self._parsed(text, self._as_floats)
             return self._parsed(text, self._kinds)
@@ -165,10 +167,10 @@ class _Fast:
 
 
 def _is_odd(text: bytes, delimiter: str) -> bool:
-    """Whether something is not read alike everywhere: byte-order marks, NaNs, stray ends, nulls, quotes."""
-    if text.startswith(codecs.BOM_UTF8):  # which Arrow drops
+    """Whether Arrow and Python might disagree: byte-order marks, "nan(", stray carriage returns, nulls, odd quotes."""
+    if text.startswith(codecs.BOM_UTF8):  # Arrow drops it
         return True
-    if b"(" in text and re.search(rb"nan\(", text, re.IGNORECASE):  # to Arrow a number
+    if b"(" in text and re.search(rb"nan\(", text, re.IGNORECASE):  # Arrow reads a number
         return True
     if b"\0" in text or (b"\r" in text and text.count(b"\r") != text.count(b"\r\n")):
         return True
@@ -176,14 +178,14 @@ def _is_odd(text: bytes, delimiter: str) -> bool:
 
 
 def _is_well_quoted(text: bytes, delimiter: str) -> bool:
-    """Whether all quotes are around whole fields of one line, or doubled within those."""
+    """Whether each quote encloses a whole field on one line, or is doubled within such a field."""
     characters = numpy.frombuffer(text, numpy.uint8)
     quotes = numpy.flatnonzero(characters == _QUOTE)
     opening, closing = quotes[0::2], quotes[1::2]
     if len(opening) != len(closing):
         return False
     before = numpy.where(opening > 0, characters[opening - 1], _NEWLINE)
-    after = characters[closing + 1]  # a piece ends with the end of a line
+    after = characters[closing + 1]  # in bounds: a piece ends with a newline
     outside = [_NEWLINE, ord(delimiter)]
     doubled = numpy.concatenate([[False], opening[1:] == closing[:-1] + 1])
     starts_fields = (numpy.isin(before, outside) | doubled).all()
@@ -195,7 +197,7 @@ def _is_well_quoted(text: bytes, delimiter: str) -> bool:
 
 
 def _halves(piece: bytes) -> tuple[bytes, bytes]:
-    """Two pieces of whole lines."""
+    """Splits a piece at the line end nearest to its middle."""
     middle = piece.find(b"\n", len(piece) // 2) + 1
     if middle == len(piece):
         middle = piece.rfind(b"\n", 0, len(piece) - 1) + 1

@@ -1,7 +1,7 @@
-"""Predictions for blocks of rows: as record batches, and those as lines of JSON or as Parquet.
+"""Writes the predictions of row blocks: record batches, rendered as JSON lines or Parquet.
 
-The columns are those of JSON (null, bool, int64, double, string); what is none of these is JSON itself, in a column of
-text whose field says so.
+Columns have JSON's types (null, bool, int64, double, string). A column that mixes them holds JSON as text, and its
+field's metadata says so.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PLAIN = {*_TYPE_OF, type(None)}
 
 
 def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Callable[[], None]) -> None:
-    """One Parquet file of tables, which are gone through twice; the same rows make the same file, however cut.
+    """Writes tables to one Parquet file. Row groups depend only on the rows, not on how the tables are cut.
 
     Args:
         file: to write.
-        tables: gives them; the first time hardly more is read than their columns' types.
-        check: called again and again; whatever it raises ends the work.
+        tables: returns the tables; called twice, the first time for little more than the column types.
+        check: called repeatedly; an exception from it stops the work.
     """
     columns, rows, size = ColumnTypes(), 0, 0
     for table in tables():
@@ -63,28 +63,28 @@ def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Ca
             for table in tables()
         )
         size_of_group = max(1, min(_ROWS, _BYTES * rows // max(1, size)))
-        with closing(ahead(_regrouped(alike, size_of_group))) as groups:  # and with it its thread, whatever happens
+        with closing(ahead(_regrouped(alike, size_of_group))) as groups:  # closing also ends its thread
             for group in groups:
                 check()
                 writer.write_table(group)
 
 
 def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:
-    """Their rows as lines of JSON, some thousands at a time."""
+    """The rows of tables as JSON lines, in pieces of some thousand."""
     for table in tables:
         for start in range(0, table.num_rows, _LINES):
             yield _lines(table.slice(start, _LINES))
 
 
 def _size(table: Any) -> int:
-    """About the bytes of its values; the sum of the parts', however it is cut."""
+    """Roughly the bytes of a table's values; additive, however the rows are cut into tables."""
     texts = [column for column in table.columns if _TYPES.is_string(column.type)]
     lengths = (pyarrow.compute.sum(pyarrow.compute.binary_length(column)).as_py() or 0 for column in texts)
     return int(sum(lengths)) + 8 * int(table.num_rows * table.num_columns)
 
 
 def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
-    """Tables of so many rows each, but for the last one; all of one schema."""
+    """Cuts tables of one schema into tables of ``rows`` rows each; the last may be shorter."""
     waiting: list[Any] = []
     missing = rows
     for table in tables:
@@ -100,7 +100,7 @@ def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
 
 
 def answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
-    """The record batch that is written for a block; what is the same in all rows is in a dictionary."""
+    """The output record batch of a block. A value common to all rows is dictionary-encoded."""
     columns = _kept(block, keep)
     if isinstance(predictions, list):
         columns.update(_of_results(predictions))
@@ -117,7 +117,7 @@ def answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, model
 
 
 _Column = tuple[Any, bool]
-"""An array, and whether it is of JSON."""
+"""An array, and whether its texts are JSON."""
 
 
 def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
@@ -157,13 +157,13 @@ def _of_column(column: Any, *, finite: bool = False) -> _Column:
     if kind == pyarrow.large_string() or kind == pyarrow.string_view() or _TYPES.is_integer(kind):
         try:
             return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
-        except pyarrow.ArrowInvalid:  # more than 64 bits with a sign hold
+        except pyarrow.ArrowInvalid:  # an integer needs more than signed 64 bits
             pass
     return _of_values(as_values(column))
 
 
 def _without_infinities(column: Any) -> Any:
-    """With null in place of what is no finite number."""
+    """The column with null in place of NaN and infinity."""
     finite = pyarrow.compute.is_finite(column)
     return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, None)
 
@@ -180,7 +180,7 @@ def _of_values(values: list[Any]) -> _Column:
     try:
         if kind is not None:
             return pyarrow.array(values, kind), False
-    except (pyarrow.ArrowException, OverflowError, UnicodeError):  # what Arrow does not hold, JSON does
+    except (pyarrow.ArrowException, OverflowError, UnicodeError):  # values that Arrow cannot hold become JSON
         pass
     texts = [None if value is None else as_line(value)[:-1].decode() for value in values]
     return pyarrow.array(texts, pyarrow.string()), True
@@ -211,7 +211,7 @@ def _parsed(column: Any) -> list[Any]:
 
 
 def _as_type(table: Any, name: str, kind: Any) -> Any:
-    """A column, made to fit all others of its name."""
+    """A table's column, cast to the type that fits all tables."""
     place = table.schema.get_field_index(name)
     if place < 0 or table.column(place).null_count == table.num_rows:
         return pyarrow.nulls(table.num_rows, kind)
@@ -235,7 +235,7 @@ def _lines(table: Any) -> bytes:
 
 
 def _texts(column: Any, *, is_json: bool) -> Any:
-    """Each value as JSON has it; columns of text are long when they are made one by one."""
+    """The JSON text of each value. Vectorized: converting text columns value by value is slow."""
     kind = column.type
     if _TYPES.is_null(kind):
         return pyarrow.repeat("null", len(column))
@@ -256,7 +256,7 @@ def _quoted(column: Any) -> Any:
 
 
 def _of_floats(column: Any) -> Any:
-    """As Python writes them; Arrow writes those of a middle size alike, but for whole ones."""
+    """Floats as Python's ``repr`` writes them; Arrow's text differs for whole, very small and very large numbers."""
     compute = pyarrow.compute
     texts = column.cast(pyarrow.string())
     whole = compute.invert(compute.match_substring(texts, "."))

@@ -1,4 +1,4 @@
-"""Parts of predictions in columns: sequences of Arrow streams, each of them whole, whatever comes after it."""
+"""Part files of predictions in columns: sequences of Arrow streams, each readable even if the next is cut off."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _STREAMS_AT_ONCE = 4
 
 
 class _Stream:
-    """Record batches of one schema that wait to become a stream, each with the place of its first row."""
+    """Record batches of one schema, each with the place of its first row, to be written as one stream."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, Any]] = []
         self._rows = self._bytes = 0
 
     def suits(self, batch: Any) -> bool:
-        """Whether a batch can go in, too."""
+        """Whether the batch has the stream's schema."""
         return not self.batches or bool(self.batches[0][1].schema.equals(batch.schema, check_metadata=True))
 
     def add(self, place: int, batch: Any) -> bool:
-        """Takes a batch; says whether there is enough."""
+        """Adds a batch; returns whether the stream is large enough to write."""
         self.batches.append((place, batch))
         self._rows += batch.num_rows
         self._bytes += batch.nbytes
         return self._rows >= _ROWS or self._bytes >= _BYTES
 
     def write(self, file: BinaryIO) -> None:
-        """Writes what waits, after which nothing does."""
+        """Writes the batches as one stream and clears them."""
         with pyarrow.ipc.new_stream(file, self.batches[0][1].schema) as writer:
             for _, batch in self.batches:
                 writer.write_batch(batch)
@@ -50,11 +50,11 @@ class _Stream:
 
 
 class BlockPartWriter:
-    """Writes record batches into a part, a file that is made for the first of them.
+    """Writes record batches into a part file, which the first batch creates.
 
     Args:
-        folder: for parts.
-        keep: the columns that go into the output; None: all.
+        folder: of the parts.
+        keep: the input columns to output; None: all.
     """
 
     def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
@@ -65,7 +65,7 @@ class BlockPartWriter:
         self._count = 0
 
     def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Takes a block with its predictions: an array, or a list of results."""
+        """Adds a block with its predictions: an array, or a list of results."""
         batch = answered(block, self._keep, predictions, model_id)
         if not self._stream.suits(batch):
             self._flush()
@@ -74,7 +74,7 @@ class BlockPartWriter:
             self._flush()
 
     def finish(self) -> OutputPart | None:
-        """Closes the part; None where nothing was written."""
+        """Closes the part; None if nothing was written."""
         if self._stream.batches:
             self._flush()
         if self._file is None:
@@ -89,11 +89,11 @@ class BlockPartWriter:
 
 
 class DurableBlockPartWriter(DurableWriter):
-    """Writes record batches into one part of which it is known which rows are in it.
+    """Writes record batches into a part whose index records which rows it holds.
 
     Args:
-        folder: for parts; local.
-        keep: the columns that go into the output; None: all.
+        folder: of the parts; local.
+        keep: the input columns to output; None: all.
     """
 
     def __init__(self, folder: str, keep: tuple[str, ...] | None) -> None:
@@ -102,7 +102,7 @@ class DurableBlockPartWriter(DurableWriter):
         self._stream = _Stream()
 
     def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Takes a block with its predictions: an array, or a list of results."""
+        """Adds a block with its predictions: an array, or a list of results."""
         batch = answered(block, self._keep, predictions, model_id)
         with self._taking():
             if not self._stream.suits(batch):
@@ -116,7 +116,7 @@ class DurableBlockPartWriter(DurableWriter):
         return not self._stream.batches
 
     def _flush(self, file: BinaryIO) -> list[list[int]]:
-        self._stream.batches.sort(key=lambda placed: placed[0])  # those of a batch that failed come when they can
+        self._stream.batches.sort(key=lambda placed: placed[0])  # recovered batches arrive out of order
         runs = runs_of((place, batch.num_rows, 0) for place, batch in self._stream.batches)
         start = file.tell()
         self._stream.write(file)
@@ -131,16 +131,17 @@ def read_parts(paths: Iterable[str]) -> Iterator[Any]:
             while True:
                 try:
                     reader = pyarrow.ipc.open_stream(file)
-                except (pyarrow.ArrowInvalid, EOFError):  # there is none left
+                except (pyarrow.ArrowInvalid, EOFError):  # no further stream
                     break
                 yield _table(reader)
 
 
 def read_in_order(found: DurableParts) -> Iterator[Any]:
-    """The rows of parts as tables, in the order of the input, each row once; memory holds a few streams."""
-    stream = lru_cache(_STREAMS_AT_ONCE)(_stream_at)  # whose rows may go between one another
+    """The rows of parts as tables, in input order, without duplicates; keeps only a few streams in memory."""
+    stream = lru_cache(_STREAMS_AT_ONCE)(_stream_at)  # rows of several streams may interleave
     at, start, stop = ("", 0), 0, 0
     for known, (_, rows, _, offset, first, part) in found.news():
+        # Extend the current slice for as long as rows follow each other in one stream.
         if (found.paths[part], offset) != at or first + known != stop:
             if stop:
                 yield stream(*at).slice(start, stop - start)
@@ -157,7 +158,7 @@ def _stream_at(path: str, offset: int) -> Any:
 
 
 def _table(reader: Any) -> Any:
-    """What is left of a stream, without dictionaries."""
+    """The rest of a stream as a table, dictionaries decoded."""
     table = reader.read_all()
     for place, field in enumerate(table.schema):
         if pyarrow.types.is_dictionary(field.type):

@@ -1,4 +1,4 @@
-"""Files to blocks of rows; what is not fit for columns becomes blocks of one row, in their places."""
+"""Reads files into blocks of rows; rows that do not fit into columns become blocks of one row, in place."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _DELIMITERS = ",;\t|:"
 
 
 def has_blocks(sources: Sequence[Source], numbers: Mapping[str, type], names: Sequence[str]) -> bool:
-    """Whether files can be read in blocks with the columns ``names`` as numbers, so far as their first ones tell."""
+    """Whether files can be read in blocks with ``names`` as number columns; judges by one file of each format."""
     formats = {source.format: source for source in reversed(sources)}
     if not names or not sources or any(source.letters for source in sources) or formats.keys() - {"csv", "parquet"}:
         return False
     if any(source.format == "csv" and source.delimiter not in _DELIMITERS for source in sources):
         return False
-    if any(is_pipe(source.path) for source in sources):  # whose rows do not wait for others
+    if any(is_pipe(source.path) for source in sources):  # a pipe's rows must not wait for others
         return False
     fits_csv = "csv" not in formats or all(name in numbers for name in names)
     return fits_csv and ("parquet" not in formats or _has_numbers(_schema_of(formats["parquet"]), names))
@@ -40,14 +40,14 @@ def has_blocks(sources: Sequence[Source], numbers: Mapping[str, type], names: Se
 def read_blocks(
     source: Source, index: int, numbers: Mapping[str, type], names: Sequence[str], done: RowRanges
 ) -> Iterator[Block]:
-    """The rows of a file in their order; memory holds a few megabytes of it, of a Parquet file a row group.
+    """The blocks of a file, in order; holds a few megabytes in memory, or a row group of a Parquet file.
 
     Args:
         source: the file.
         index: of the source, counted from 0.
-        numbers: which columns of a CSV file are numbers.
+        numbers: the types of a CSV file's number columns.
         names: the columns that the model sees.
-        done: the places of rows that are left out.
+        done: places of rows to leave out.
     """
     first = 0
     for rows in _parquet(source, index, done) if source.format == "parquet" else parse(source, numbers):
@@ -64,9 +64,9 @@ def read_blocks(
 
 
 def paced(blocks: Iterable[Block], clock: Callable[[], float] = time.monotonic) -> Iterator[Block]:
-    """Cuts blocks into as many rows as a second took so far: few of a slow model are lost when the run is killed.
+    """Cuts blocks to what about a second processes, so that killing the run loses few rows of a slow model.
 
-    The first part is one row, and none is more than twice as long as the one before it.
+    The first part is one row; each later part is at most twice as long as the one before it.
     """
     begin, size, taken = clock(), 1, 0
     for block in blocks:
@@ -86,7 +86,7 @@ def _schema_of(source: Source) -> Any:
 
 
 def _has_numbers(schema: Any, names: Sequence[str]) -> bool:
-    """Whether the columns are there, and of numbers."""
+    """Whether all columns exist and hold numbers."""
     return set(names) <= set(schema.names) and all(_is_number(schema.field(name).type) for name in names)
 
 
@@ -96,7 +96,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _parquet(source: Source, index: int, done: RowRanges) -> Iterator[Parsed | int]:
-    """In place of row groups that are done comes the number of their rows."""
+    """Record batches; a number stands for that many rows of row groups that are already done."""
     with open_source(source) as file:
         parquet = parquet_file(file)
         sizes = [parquet.metadata.row_group(group).num_rows for group in range(parquet.num_row_groups)]
@@ -116,14 +116,14 @@ def _parquet(source: Source, index: int, done: RowRanges) -> Iterator[Parsed | i
 
 
 def _rows_at_once(metadata: Any) -> int:
-    """So many that they do not take much memory."""
+    """Rows per batch, limited by their average size."""
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     size = sum(group.total_byte_size for group in groups) / max(1, metadata.num_rows)
     return max(1, min(_ROWS, int(_BYTES / max(1.0, size))))
 
 
 def _cut(block: Block, path: str, all_finite: bool) -> Iterator[Block]:
-    """Parts of a block, where its model's columns are fit, and single rows where they are not; one row as it is."""
+    """Cuts a block at rows that are unfit for the model's columns; such rows become blocks of one row."""
     unfit = None if block.batch is None else _unfit(block, all_finite)
     if unfit is None:
         yield block
@@ -139,7 +139,7 @@ def _cut(block: Block, path: str, all_finite: bool) -> Iterator[Block]:
 
 
 def _unfit(block: Block, all_finite: bool) -> Any:
-    """Which rows are not to be trusted to a matrix, as an array of bool; None: all are fit for it."""
+    """A boolean array of the rows that do not fit into the model's matrix; None: all do."""
     batch = block.batch
     if not _has_numbers(batch.schema, block.names):
         return numpy.ones(len(block), bool)
@@ -154,7 +154,7 @@ def _unfit(block: Block, all_finite: bool) -> Any:
 
 
 def _wrong(column: Any, *, nulls: bool) -> Any:
-    """Where a column holds null, or no number that every handler takes."""
+    """Marks nulls (if ``nulls``) and numbers that not every handler accepts; None: there are none."""
     missing = column.is_null().to_numpy(zero_copy_only=False) if nulls and column.null_count else None
     kind = column.type
     if pyarrow.types.is_floating(kind):
@@ -167,7 +167,7 @@ def _wrong(column: Any, *, nulls: bool) -> Any:
         column = column.cast(pyarrow.float32())
     values = column.fill_null(0) if column.null_count else column
     values = values.to_numpy(zero_copy_only=False)
-    if not len(values) or (values.max() <= largest and values.min() >= -largest):  # neither is so where a NaN is
+    if not len(values) or (values.max() <= largest and values.min() >= -largest):  # false if there is a NaN
         return missing
     wrong = ~(values <= largest) | ~(values >= -largest)
     return wrong if missing is None else wrong | missing

@@ -1,6 +1,6 @@
-"""Rows side by side, as elements of a run: what of them the model is fed, and a handler made to run over them.
+"""Blocks of rows as elements of a run, and a wrapper that makes a handler accept them.
 
-This runs in model hosts, too, and so imports nothing of Beam.
+This module also runs in model hosts: it must not import Beam.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from headrace.runtime.plan import make_plan
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring rows of a source, in columns; or one row that is not fit for those.
+    """Neighbouring rows of a source in columns, or a single row that does not fit into columns.
 
-    As ``headrace.batching.columnar`` wants it, it has a length and slices, and says how blocks are joined.
+    Implements what ``headrace.batching.columnar`` needs of an element: length, slices, and ``concatenated``.
     """
 
     source: int
-    """Of the job's sources, counted from 0."""
+    """Index of the job's source."""
     first: int
-    """Where in its source the first row is, counted from 0; lines that cannot be read count."""
+    """Number of the first row in its source, counted from 0; unreadable lines count."""
     names: tuple[str, ...]
     """The columns that the model sees, in its order."""
     batch: Any = None
-    """All columns: an Arrow record batch. Those of the model are of finite numbers without nulls."""
+    """An Arrow record batch of all columns; the model's columns hold finite numbers and no nulls."""
     row: Row | BrokenLine | None = None
-    """The one row, where there is no batch."""
+    """The single row, if there is no batch."""
     example: Any = None
-    """Made of that row."""
+    """The example made from the single row."""
 
     @property
     def place(self) -> int:
-        """Of the first row in the input."""
+        """The place of the first row in the input."""
         return place_at(self.source, self.first)
 
     def __len__(self) -> int:
         return 1 if self.batch is None else int(self.batch.num_rows)
 
     def __getitem__(self, place: Any) -> Any:
-        """A part, of a slice; the row in such a place, of a number."""
+        """A slice gives a part of the block; a number gives that row."""
         if isinstance(place, slice):
             start, stop, _ = place.indices(len(self))
             if stop - start == len(self):
@@ -64,30 +64,29 @@ class Block:
         return self.row if self.batch is None else as_rows(self.batch.slice(place, 1))[0]
 
     def rows(self) -> list[Any]:
-        """The rows as they are read one by one."""
+        """The rows as Python values."""
         return [self.row] if self.batch is None else as_rows(self.batch)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns; of a row, what it is worth."""
+        """Bytes of the columns; a nominal 64 for a single row."""
         return 64 if self.batch is None else int(self.batch.nbytes)
 
     @staticmethod
     def concatenated(blocks: Sequence[Block]) -> list[Block]:
-        """Several for one call of the model; their rows stay where they are."""
+        """Several blocks for one call of the model; the rows are not copied."""
         return list(blocks)
 
     @property
     def kind(self) -> Any:
-        """What blocks must have in common for their rows to be one matrix."""
+        """Blocks of the same kind can form one matrix: equal column types."""
         return None if self.batch is None else tuple(self.batch.schema.field(name).type for name in self.names)
 
 
 def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
-    """A handler with blocks for its elements, of one that ``takes_columns``.
+    """Wraps a handler that ``takes_columns`` so that its elements are blocks.
 
-    Making an example of a row that is not fit for columns is its preprocessing function, which refuses rows with
-    columns that are ``reserved``.
+    A preprocessing function makes the example of a row that does not fit into columns; it refuses ``reserved`` columns.
     """
     inner = make_plan(handler).handler
     over = _new(type(inner))
@@ -96,13 +95,13 @@ def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()
 
 
 def batching_over_blocks(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
-    """What ``handler`` asks for, with ``sizes`` in place of its own, in columns."""
+    """The handler's batching options, columnar, with ``sizes`` in place of its own."""
     changes: dict[str, Any] = dict(sizes)
     return replace(make_plan(handler).batching, columnar=True, **changes)
 
 
 class _Prepare:
-    """A block that is one row -> one with the example of it."""
+    """Adds the example to a block of one row."""
 
     def __init__(self, of_row: ExampleOfRow) -> None:
         self._of_row = of_row
@@ -116,11 +115,11 @@ class _Prepare:
 
 
 class _OverBlocks:
-    """Put before a handler's class: ``run_columns`` takes a block, or a list of them."""
+    """Mixed in before a handler's class: ``run_columns`` accepts a block or a list of blocks."""
 
     def run_columns(self, blocks: Any, model: Any, inference_args: dict[str, Any] | None = None) -> Any:
-        """One call of the model where all rows go into one matrix; else one for each kind of them."""
-        if not isinstance(blocks, Block | list):  # columns: a method of the handler's own calls this one
+        """Calls the model once if all blocks have one kind, and else once for each kind."""
+        if not isinstance(blocks, Block | list):  # columns: the handler's own method called this one
             handler: Any = super()
             return handler.run_columns(blocks, model, inference_args)
         blocks = [blocks] if isinstance(blocks, Block) else blocks
@@ -134,7 +133,7 @@ class _OverBlocks:
             answer = iter(_row_by_row(self._answer([blocks[place] for place in places], model, inference_args)))
             for place in places:
                 results[place] = list(islice(answer, len(blocks[place])))
-            results[-1] += answer  # too many, which whoever counts is to see
+            results[-1] += answer  # surplus predictions, for the count check to find
         return list(chain.from_iterable(results))
 
     def _answer(self, blocks: list[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
@@ -146,7 +145,7 @@ class _OverBlocks:
         return _as_column(handler.run_columns(columns_of(blocks), model, inference_args))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As of its class, which others find by name, and this one they do not."""
+        """Pickles by the handler's class: the derived class is made at run time and cannot be imported."""
         reduced: Any = super().__reduce_ex__(protocol)
         make, arguments, *rest = reduced
         if make is copyreg.__newobj__:  # type: ignore[attr-defined]
@@ -156,7 +155,7 @@ class _OverBlocks:
 
 @cache
 def _over(cls: type) -> type:
-    """A class of the same name, since errors tell it."""
+    """A derived class with the same name, which appears in error messages."""
     own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return type(cls.__name__, (_OverBlocks, cls), own)
 
@@ -167,7 +166,7 @@ def _new(cls: type, *arguments: Any) -> Any:
 
 
 def columns_of(blocks: Sequence[Block]) -> dict[str, Any]:
-    """The model's columns, of blocks of one kind, as arrays of what Python has for numbers."""
+    """The model's columns of blocks of one kind, as numpy arrays of int64, float64 or bool."""
     names = list(blocks[0].names)
     batches = [block.batch.select(names) for block in blocks]
     batch = batches[0]
@@ -187,10 +186,10 @@ def as_numbers(column: Any) -> Any:
 
 
 def _as_column(answer: Any) -> Any:
-    """A model's answer with an array for its predictions; else the list that would come of rows, and its errors."""
+    """The answer with its predictions as an array if possible; otherwise a list of results, one for each row."""
     predictions = getattr(answer, "inference", answer)
     if hasattr(predictions, "detach"):
-        with suppress(TypeError, RuntimeError):  # of what numpy does not have, as bfloat16
+        with suppress(TypeError, RuntimeError):  # a type that numpy lacks, such as bfloat16
             predictions = predictions.detach().numpy()
     if isinstance(predictions, numpy.ndarray) and predictions.ndim and predictions.dtype.isnative:
         return PredictionResult(None, predictions, getattr(answer, "model_id", None))
@@ -198,7 +197,7 @@ def _as_column(answer: Any) -> Any:
 
 
 def _row_by_row(answer: Any) -> list[Any]:
-    """One result for each row, whatever form they came in."""
+    """One result for each row, whatever the form of the answer."""
     if isinstance(answer, list):
         return answer
     predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)

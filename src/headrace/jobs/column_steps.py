@@ -1,4 +1,4 @@
-"""The steps of a run in columns: reading, inference and writing of blocks of rows."""
+"""The steps of a columnar run: reading, inference and writing of row blocks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from headrace.jobs.steps import DeadLetterWriter, RowReader, RunSteps, SkippedWr
 
 
 def in_columns(job: Job, folder: str, names: tuple[str, ...]) -> RunSteps | None:
-    """The steps, for a handler that ``takes_columns``; None where the columns ``names`` are not of numbers.
+    """The steps for a handler that ``takes_columns``; None if the columns ``names`` do not hold numbers.
 
     Args:
-        job: says what is to be done.
-        folder: for parts.
-        names: of the model's columns.
+        job: what to run.
+        folder: of the parts.
+        names: the model's columns.
     """
     if not has_blocks(job.sources, job.numbers, names):
         return None
@@ -36,19 +36,19 @@ def in_columns(job: Job, folder: str, names: tuple[str, ...]) -> RunSteps | None
         batching_over_blocks(job.handler, job.batch_sizes),
         BlockWriter(folder, job.keep, resume=resume),
         BlockDeadLetterWriter(folder, resume=resume),
-        SkippedWriter(folder, resume=resume),  # of which there are none: rows of columns cannot be skipped
+        SkippedWriter(folder, resume=resume),  # never used: rows in columns cannot be skipped
     )
 
 
 class BlockReader(RowReader):
-    """Files to blocks of rows."""
+    """Reads files into blocks of rows."""
 
     def __init__(self, numbers: Mapping[str, type], folder: str, names: tuple[str, ...], *, resume: bool) -> None:
         super().__init__(numbers, folder, resume=resume)
         self._names = names
 
     def rows(self, index: int, source: Source) -> Iterator[Any]:
-        """Blocks."""
+        """The blocks of a file."""
         done = load_done(self._folder) if self._resume else RowRanges()
         with closing(ahead(read_blocks(source, index, self.numbers, self._names, done))) as blocks:
             yield from paced(blocks) if self._resume else blocks
@@ -62,11 +62,11 @@ class BlockWriter(WriterWithLetters):
         return writer(self._folder, self._keep)
 
     def write(self, result: Any) -> None:
-        """Writes rows."""
+        """Writes the rows of a block."""
         self._write(result.example, result.inference, result.model_id)
 
     def _write(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Writes rows; if that fails its halves, down to the rows that cannot be written."""
+        """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
         try:
             self._part.write(block, predictions, model_id)
         except NoJsonError as error:
@@ -81,7 +81,7 @@ class BlockWriter(WriterWithLetters):
 
 
 class BlockDeadLetterWriter(DeadLetterWriter):
-    """Writes dead letters of blocks, which fail as wholes where no search for the bad rows is made."""
+    """Writes a dead letter for each row of a failed block."""
 
     def write(self, letter: Any) -> None:
         """Writes a line for each row."""

@@ -1,7 +1,7 @@
-"""The rows of CSV files, one by one: what is a record, what its fields are, and which of them cannot be read.
+"""Reads CSV files row by row: records, their fields, and which of them are broken.
 
-Records are read as Python's ``csv`` does when it is strict. One that it refuses is a single ``BrokenLine``, of all the
-lines that belong to it, and reading goes on behind it.
+Records follow Python's ``csv`` in strict mode. A record that it refuses becomes one ``BrokenLine`` with all of its
+lines, and reading continues after it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _TROUBLE = str.maketrans("\r\0", "\1\1")
 
 
 def read_csv(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-    """The rows of a file; see ``headrace.jobs.reading.read_rows``."""
+    """The rows of a file; number columns are converted."""
     with open_text(source) as file:
         records = CsvRecords(csv_lines(file), source.delimiter, source.path)
         yield from records.rows(records.header(), numbers)
 
 
 def csv_lines(file: TextFile) -> Iterator[bytes]:
-    r"""Lines with their ends: ``\n``, and ``\r`` too where that ends the first one."""
+    r"""Lines with their line ends: ``\n``, or also ``\r`` if the first line ends with it."""
     if ends_with_returns(file.beginning):
         return lines_of_any_end(file)
     return (line + b"\n" for line in lines(file))
 
 
 def number(kind: type, field: str) -> int | float | str | None:
-    """A field of a column of numbers."""
-    if "_" not in field:  # which Python takes for part of a number
+    """The value of a field in a number column; None if empty, and text if it is no number."""
+    if "_" not in field:  # Python would ignore an underscore
         for attempt in (kind, float):
             try:
                 value: int | float = attempt(field)
@@ -47,16 +47,16 @@ def number(kind: type, field: str) -> int | float | str | None:
 
 
 class CsvRecords:
-    """The records of some lines.
+    """The CSV records in a sequence of lines.
 
-    The first one makes Python's ``csv`` take fields of any length, in all of this process: its limit of 131,072
-    characters is one for the whole process, and so is only ever raised, and only where a CSV file of a job is read.
+    Creating one lifts the ``csv`` module's field limit of 131,072 characters. The limit is global to the process, so it
+    is lifted only when a job reads a CSV file.
 
     Args:
-        lines: with their ends.
+        lines: with their line ends.
         delimiter: between fields.
         path: of the file.
-        before: how many lines of it come before these.
+        before: how many lines of the file precede these.
     """
 
     def __init__(self, lines: Iterator[bytes], delimiter: str, path: str, before: int = 0) -> None:
@@ -72,10 +72,10 @@ class CsvRecords:
         self._records = self._fields()
 
     def header(self) -> list[str]:
-        """The names of the columns, in the first record that is not empty; none of an empty file.
+        """The column names from the first record that is not empty; an empty list for an empty file.
 
         Raises:
-            ValueError: it cannot be read, or a name is there twice.
+            ValueError: the header cannot be read, or has a name twice.
         """
         for header in self._records:
             if isinstance(header, Exception):
@@ -91,7 +91,7 @@ class CsvRecords:
         return []
 
     def rows(self, header: list[str], numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-        """The records that follow, but for empty lines."""
+        """The remaining records; empty lines are left out."""
         kinds = [numbers.get(name, str) for name in header]
         for fields in self._records:
             if isinstance(fields, Exception):
@@ -102,7 +102,7 @@ class CsvRecords:
                 yield self._broken(ValueError(f"the line has {len(fields)} fields, the header {len(header)}"))
 
     def _fields(self) -> Iterator[list[str] | Exception]:
-        """Of each record; an exception in place of one that cannot be read."""
+        """The fields of each record; an exception in place of a record that cannot be read."""
         while True:
             try:
                 for fields in self._reader:
@@ -137,19 +137,20 @@ class CsvRecords:
         self._is_at_end = True
 
     def _mistake(self, error: csv.Error) -> Exception:
-        """What is wrong with a record, of which all lines have been read then."""
+        """The error of a refused record; first reads the remaining lines of that record."""
         if self._is_at_end:
             return ValueError("a quote is never closed, so that this record goes on to the end of the file")
+        # The strict reader stopped in the middle of the record. A lenient one, given the same lines, finds its end.
         next(csv.reader(self._harmless(), delimiter=self._delimiter), None)
         return error
 
     def _harmless(self) -> Iterator[str]:
-        """The lines of a record, from its beginning, and those after them, with quotes for their only trouble."""
+        """The lines of the current record and those that follow, with quotes as the only special characters."""
         for line in chain(self._record[:], self._texts):
             yield line.rstrip("\r\n").translate(_TROUBLE) + "\n"
 
     def _values(self, kinds: list[type], fields: list[str]) -> list[Any]:
-        if "_" not in "".join(self._record):  # which Python takes for part of a number
+        if "_" not in "".join(self._record):  # Python would ignore an underscore
             try:
                 return [kind(field) for kind, field in zip(kinds, fields, strict=True)]
             except ValueError:

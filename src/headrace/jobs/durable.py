@@ -1,9 +1,8 @@
-"""Parts of which it is known, whatever becomes of their process, which rows are in them.
+"""Crash-safe part files: which rows they hold is known even if the process is killed or power is lost.
 
-Beside a part lies its index: a record for each run of neighbouring rows, with their place, their number and the bytes
-of their lines. Of a part in columns several runs make up a stream: its bytes stand in the record of the last of them,
-and the others have none. Rows are on the disk before their record is, and so what the index says is true after a kill
-at any moment, and after a loss of power.
+Each part has an index file beside it, with one record for each run of neighbouring rows: place, number of rows, bytes.
+In a columnar part several runs form a stream: the last run's record holds the bytes of the stream, the others hold 0. A
+part is synced to disk before its index is, so every complete record in the index is true.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _SUFFIX = ".index"
 
 
 class DurableWriter:
-    """Writes a part and its index; what it takes is durable in a second. Threads may share it.
+    """Writes a part and its index; what it accepts is durable within about a second. Thread-safe.
 
-    A derived class takes things with ``_taking``, and has ``_flush`` for what waits.
+    A derived class accepts data within ``_taking``, and writes pending data in ``_flush``.
 
     Args:
-        path: of the part, in a local folder; the file is made when there is something to write.
-        predictions: as of a ``Part``.
+        path: of the part, in a local folder; created once there is something to write.
+        predictions: as in ``OutputPart``.
     """
 
     def __init__(self, path: str, *, predictions: bool | None) -> None:
@@ -54,7 +53,7 @@ class DurableWriter:
         self._commit_lock = threading.Lock()
 
     def finish(self) -> OutputPart | None:
-        """Closes the part, durably; None where nothing was written."""
+        """Closes the part durably; None if nothing was written."""
         try:
             with self._lock:
                 if self._timer is not None:
@@ -62,22 +61,22 @@ class DurableWriter:
             self._commit()
         finally:
             for file in self._files or ():
-                with suppress(OSError):  # which has been raised already: all that counts is on the disk
+                with suppress(OSError):  # raised before; all that counts is on disk
                     file.close()
         return OutputPart(self._predictions, self._path, self._counts) if self._files else None
 
     @property
     def _is_empty(self) -> bool:
-        """Whether nothing waits to be written."""
+        """Whether no data is pending."""
         raise NotImplementedError
 
     def _flush(self, file: BinaryIO) -> list[list[int]]:
-        """Writes what waits; returns the place, rows and bytes of each run in it."""
+        """Writes the pending data; returns place, rows and bytes of each run in it."""
         raise NotImplementedError
 
     @contextmanager
     def _taking(self) -> Iterator[None]:
-        """Around taking something, with the lock; what waits is durable in time though nothing follows."""
+        """Surrounds each acceptance of data with the lock; a commit follows in time even if no more data does."""
         with self._lock, self._at_work():
             yield
             if self._timer is None:
@@ -85,15 +84,15 @@ class DurableWriter:
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Until an error: how much of what was being written is in the files, nobody knows.
+        """Surrounds writes; after an error all further use raises that error.
 
-        What was added then might not lie where its record says.
+        How much was written before the error is unknown, so later data might not lie where its record says.
         """
         if self._error is not None:
             raise self._error
         try:
             yield
-        except BaseException as error:  # Arrow and numpy have errors of their own, and memory may be short
+        except BaseException as error:  # Arrow and numpy have their own errors, and memory may be short
             self._error = error
             raise
 
@@ -103,11 +102,11 @@ class DurableWriter:
         self._timer.start()
 
     def _commit_in_time(self) -> None:
-        with suppress(Exception):  # which is kept: whoever writes next, or finishes, gets it
+        with suppress(Exception):  # kept in _error: the next write, or finish, raises it
             self._commit()
 
     def _commit(self) -> None:
-        """One at a time; meanwhile others may take things."""
+        """Makes pending data durable: part first, then index. Other threads may go on adding data meanwhile."""
         with self._commit_lock, self._at_work():
             with self._lock:
                 self._timer = None
@@ -121,7 +120,7 @@ class DurableWriter:
             _sync(index)
 
     def _write(self) -> None:
-        """What waits, with the lock."""
+        """Writes pending data. The caller holds the lock."""
         if self._is_empty:
             return
         if self._files is None:
@@ -130,18 +129,18 @@ class DurableWriter:
         runs = self._flush(self._files[0])
         self._runs += runs
         self._unsafe_bytes += sum(size for _, _, size in runs)
-        if self._unsafe_bytes > _COMMIT_BYTES and self._timer is not None:  # of which a disk has enough to do
+        if self._unsafe_bytes > _COMMIT_BYTES and self._timer is not None:  # as much as a disk syncs at once
             self._timer.cancel()
             self._unsafe_bytes = 0
             self._commit_after(0)
 
 
 class DurablePartWriter(DurableWriter):
-    """Writes lines into one part, a file that is made for the first of them.
+    """Writes JSON lines into a part file, which the first line creates.
 
     Args:
-        folder: for parts; local.
-        predictions: as of a ``Part``.
+        folder: of the parts; local.
+        predictions: as in ``OutputPart``.
     """
 
     def __init__(self, folder: str, *, predictions: bool | None) -> None:
@@ -151,7 +150,7 @@ class DurablePartWriter(DurableWriter):
         self._waiting_bytes = 0
 
     def write(self, record: Mapping[str, Any], what: str, place: int) -> None:
-        """Writes a line; ``what`` it is counted as."""
+        """Adds a line, counted under ``what``."""
         line = as_line(record)
         with self._taking():
             self._waiting.append((place, line))
@@ -165,7 +164,7 @@ class DurablePartWriter(DurableWriter):
         return not self._waiting
 
     def _flush(self, file: BinaryIO) -> list[list[int]]:
-        self._waiting.sort()  # what was sorted by length becomes neighbours again
+        self._waiting.sort()  # undo sorting by length, so that neighbours form runs
         file.write(b"".join([line for _, line in self._waiting]))
         runs = runs_of((place, 1, len(line)) for place, line in self._waiting)
         self._waiting, self._waiting_bytes = [], 0
@@ -173,22 +172,22 @@ class DurablePartWriter(DurableWriter):
 
 
 class DurableParts(NamedTuple):
-    """The runs of rows in all parts of a kind that lie in a folder, in the order of the input."""
+    """The runs of rows in all parts of one kind in a folder, in input order."""
 
     runs: Any
-    """An array of place, rows and bytes."""
+    """An array of (place, rows, bytes)."""
     offsets: Any
-    """Where in its part each begins, or the stream that it is in."""
+    """Where in its part each run begins, or the stream that contains it."""
     firsts: Any
-    """How many rows stand before each in its stream."""
+    """How many rows precede each run in its stream."""
     parts: Any
-    """Index of the part of each."""
+    """Index of each run's part."""
     paths: list[str]
     """Of the parts."""
 
     @classmethod
     def find(cls, folder: str, *, predictions: bool | None) -> DurableParts:
-        """Reads the indexes in a folder; a record that is cut off, or of lines that are, is none."""
+        """Reads the indexes in a folder; ignores incomplete records, and records of lines that are not complete."""
         escaped = glob.escape(folder)
         paths = sorted(path for kind in _kinds(predictions=predictions) for path in glob.glob(f"{escaped}/*{kind}"))
         found = [_runs_of(path) for path in paths]
@@ -203,11 +202,11 @@ class DurableParts(NamedTuple):
 
     @property
     def places(self) -> RowRanges:
-        """Those of the rows."""
+        """The places of the rows."""
         return RowRanges(self.runs["place"], self.runs["place"] + self.runs["rows"])
 
     def without(self, places: RowRanges) -> DurableParts:
-        """The runs of the rows at other places; their lines are looked at one by one."""
+        """The runs without the rows at these places; reads the parts line by line."""
         found: list[tuple[tuple[int, int, int], int, int]] = []
         for place, rows, _, start, _, part in self.records():
             offset = start
@@ -225,11 +224,11 @@ class DurableParts(NamedTuple):
         )
 
     def join(self, path: str, check: Callable[[], None]) -> int:
-        """Writes the lines of all rows into one file, in the order of the input, each row once; returns their number.
+        """Writes the lines of all rows into one file, in input order, without duplicates; returns their number.
 
         Args:
             path: of the file.
-            check: called again and again; whatever it raises ends the work.
+            check: called repeatedly; an exception from it stops the work.
         """
         rows, current, source = 0, -1, None
         try:
@@ -248,7 +247,7 @@ class DurableParts(NamedTuple):
         return rows
 
     def _extents(self) -> Iterator[_Extent]:
-        """What is to be copied; runs that lie one behind the other at once."""
+        """What to copy; runs that are adjacent in a part are merged."""
         extent = _Extent(-1, 0, 0, 0)
         for known, (_, rows, size, offset, _, part) in self.news():
             if part == extent.part and offset == extent.offset + extent.bytes and not known:
@@ -261,7 +260,7 @@ class DurableParts(NamedTuple):
             yield extent
 
     def news(self) -> Iterator[tuple[int, tuple[int, int, int, int, int, int]]]:
-        """The record of each run with rows that no run before it has; with how many of its first rows one has."""
+        """Each run with rows that no earlier run has, preceded by how many of its first rows earlier runs have."""
         end = 0
         for record in self.records():
             place, rows, *_ = record
@@ -271,7 +270,7 @@ class DurableParts(NamedTuple):
                 yield known, record
 
     def records(self) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Place, rows, bytes, offset, first and part of each run; as Python's integers, which take memory, in turn."""
+        """Place, rows, bytes, offset, first and part of each run; converted to Python integers in chunks."""
         columns = (self.runs["place"], self.runs["rows"], self.runs["bytes"], self.offsets, self.firsts, self.parts)
         for start in range(0, len(self.runs), _CHUNK_RECORDS):
             yield from zip(*(column[start : start + _CHUNK_RECORDS].tolist() for column in columns), strict=True)
@@ -283,11 +282,11 @@ class _Extent(NamedTuple):
     bytes: int
     rows: int
     known: int = 0
-    """Lines at its beginning that another one has, too, before the ``rows`` that are wanted."""
+    """How many lines at the beginning to skip, since another extent has them."""
 
 
 def runs_of(pieces: Iterable[tuple[int, int, int]]) -> list[list[int]]:
-    """Place, rows and bytes of each run of neighbours among pieces, of which there is the same."""
+    """Merges neighbouring pieces of (place, rows, bytes) into runs."""
     runs: list[list[int]] = []
     for place, rows, size in pieces:
         if runs and place == runs[-1][0] + runs[-1][1]:
@@ -299,7 +298,7 @@ def runs_of(pieces: Iterable[tuple[int, int, int]]) -> list[list[int]]:
 
 
 def _kinds(*, predictions: bool | None) -> tuple[str, ...]:
-    """How the names of parts end, which are lines or in columns."""
+    """The file name extensions of parts of one kind: lines, and columns if there are any."""
     return (f".{KINDS[predictions]}", *([BLOCKS] if predictions else []))
 
 
@@ -313,15 +312,15 @@ def _sync(file: BinaryIO) -> None:
 
 
 def _runs_of(path: str) -> Any:
-    """The records of a part as far as they hold."""
+    """The valid records of a part."""
     try:
         content, size = _read(path + _SUFFIX), os.path.getsize(path)
-    except FileNotFoundError:  # killed between the making of the two
+    except FileNotFoundError:  # killed between creating the two
         return numpy.empty(0, _RECORD)
     runs = numpy.frombuffer(content[: len(content) // _RECORD.itemsize * _RECORD.itemsize], _RECORD)
     good = (runs["rows"] > 0) & (runs["bytes"] >= 0) & (numpy.cumsum(runs["bytes"]) <= size)
     runs = runs if good.all() else runs[: int(good.argmin())]
-    ends = numpy.flatnonzero(runs["bytes"])  # of whole streams
+    ends = numpy.flatnonzero(runs["bytes"])  # whole streams only
     return runs[: int(ends[-1]) + 1 if len(ends) else 0]
 
 
@@ -331,7 +330,7 @@ def _offsets(runs: Any) -> Any:
 
 def _firsts(runs: Any) -> Any:
     before = numpy.cumsum(runs["rows"]) - runs["rows"]
-    begins = numpy.roll(runs["bytes"] > 0, 1)  # the last one ends a stream
+    begins = numpy.roll(runs["bytes"] > 0, 1)  # the run before ended a stream
     return before - numpy.maximum.accumulate(numpy.where(begins, before, 0))
 
 

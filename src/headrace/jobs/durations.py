@@ -1,4 +1,4 @@
-"""A length of time as ISO 8601 has it, to the nanosecond."""
+"""Formats durations as ISO 8601, to the nanosecond."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from datetime import timedelta
 
 
 def duration_text(value: timedelta, nanoseconds: int = 0) -> str:
-    """As ``P1DT2H3M4.000005S``: no digits of the fraction where it is zero, else six, or nine with ``nanoseconds``.
+    """For example ``P1DT2H3M4.000005S``; a fraction that is not zero has six digits, or nine with ``nanoseconds``.
 
     Args:
         value: whole microseconds.
-        nanoseconds: more than these, fewer than 1,000.
+        nanoseconds: to add to it, below 1,000.
     """
     total = (value.days * 86400 + value.seconds) * 10**9 + value.microseconds * 1000 + nanoseconds
     seconds, fraction = divmod(abs(total), 10**9)

@@ -1,4 +1,4 @@
-"""Files of rows: matched, opened whatever compresses them, and where the output goes."""
+"""Input and output files: matching, formats, decompression, and names beside the output."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ _FORMATS = {
 
 
 class Source(NamedTuple):
-    """A file of rows."""
+    """An input file."""
 
     path: str
     format: str
     """``jsonl``, ``csv`` or ``parquet``."""
     delimiter: str = ","
-    """Between the fields of a CSV file."""
+    """Separates the fields of a CSV file."""
     letters: bool = False
-    """Whether its rows are dead letters, and the rows in those are meant."""
+    """Whether the file holds dead letters whose rows are the input."""
 
 
 def match(patterns: Sequence[str], file_format: str | None = None, delimiter: str | None = None) -> tuple[Source, ...]:
-    """The files that paths and globs name, each once; those of one glob sorted.
+    """The files that paths and globs name, without duplicates; the files of one glob are sorted.
 
     Args:
-        patterns: local, or of any filesystem that Beam knows; ``*`` stays within a folder, ``**`` does not. Local ones
-            may be pipes; ``-`` is standard input. A pipe can be read once after each call of this function.
-        file_format: of all files; by default each one's extension tells.
-        delimiter: of CSV files; by default a comma, or a tab where the extension is ``.tsv``.
+        patterns: local, or of any filesystem that Beam supports; ``*`` stays within a folder, ``**`` does not. Local
+            paths
+            may be pipes, and ``-`` is standard input; each pipe can be read once per call of this function.
+        file_format: of all files; by default, from each file's extension.
+        delimiter: of CSV files; by default a comma, or a tab for ``.tsv``.
 
     Raises:
-        ConfigurationError: a pattern matches nothing, or the format of a file is not known.
+        ConfigurationError: a pattern matches nothing, or a file's format is unknown.
     """
     if not all(patterns):
         raise ConfigurationError("an INPUT has no name (''); is a variable of the shell empty?")
@@ -63,13 +64,13 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
 
 
 def absolute(path: str) -> str:
-    """A local path made absolute, since workers may run elsewhere; a URI as it is."""
+    """A local path made absolute, since workers may run in other folders; a URI unchanged."""
     path = path.removeprefix("file://")
     return path if "://" in path else os.path.abspath(path)
 
 
 def location(path: str) -> str:
-    """Where a file lies, by one name, whatever links lead to its folder; a link in its place is not followed."""
+    """A canonical path: resolves links in the folder, but not the file itself."""
     if "://" in path:
         return path
     folder, name = os.path.split(path)
@@ -77,7 +78,7 @@ def location(path: str) -> str:
 
 
 def stamp(path: str) -> tuple[int, float]:
-    """What changes when a file does: its size in bytes, and when it was changed, in seconds.
+    """Size in bytes and modification time in seconds, to detect that a file has changed.
 
     Raises:
         OSError: there is no such file.
@@ -95,7 +96,7 @@ def output_format(path: str, option: str = "--output") -> str:
     """``jsonl`` or ``parquet``, by the extension of the ``path`` that the option names.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: the extension is neither.
     """
     extension, *compression = _extensions(path) or [""]
     kind = _FORMATS.get(extension)
@@ -105,14 +106,14 @@ def output_format(path: str, option: str = "--output") -> str:
 
 
 def dead_letters_path(output: str) -> str:
-    """Where the dead letters of an output go: beside it."""
+    """The dead letters' default path, beside the output."""
     folder, name = storage.split(output)
     stem = name[: len(name) - len("".join(_extensions(name)))]
     return storage.join(folder, f"{stem}.dead-letters.jsonl")
 
 
 def failed_path(dead_letters: str) -> str:
-    """Where dead letters go whose run is refused: beside the others, ``x.failed.jsonl`` for ``x.jsonl``."""
+    """The path for the dead letters of a refused run: ``x.failed.jsonl`` for ``x.jsonl``."""
     end = len("".join(_extensions(dead_letters)))
     return f"{dead_letters[:-end]}.failed{dead_letters[-end:]}"
 
@@ -141,7 +142,7 @@ def _expected(paths: list[str]) -> list[str]:
 
 
 def _extensions(path: str) -> list[str]:
-    """The extensions that mean something: of the format, and of the compression."""
+    """The extensions for format and compression, in lower case."""
     stem, last = os.path.splitext(path)
     if compression_of(path) is None:
         return [last.lower()] if last else []
@@ -159,7 +160,7 @@ def _format_of(path: str) -> str:
 
 @contextmanager
 def open_source(source: Source) -> Iterator[BinaryIO]:
-    """The file, uncompressed; one that breaks off, or goes on as something else, is an error, as it is not to Beam.
+    """The decompressed file. Unlike Beam's, reading raises if the file is cut off or followed by something else.
 
     Raises:
         OSError: it cannot be opened.

@@ -1,4 +1,4 @@
-"""Values of any kind as lines of JSON, in which nothing is lost."""
+"""Writes any values as JSON lines, without losing any."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _TEXT = {str}
 
 
 class NoJsonError(ValueError):
-    """A value cannot be written as JSON: it contains itself, or a method of its own that says what it is raises."""
+    """A value cannot be written as JSON: it contains itself, or one of its own methods raises."""
 
 
 def as_line(record: Any) -> bytes:
-    """A record, or another value, as a line of JSON.
+    """A record, or any other value, as a line of JSON.
 
-    NaN and infinities are null, bytes base64, arrays as lists, the unknown as text. A key that is no text becomes one;
-    if another key of its mapping has that text, with an underscore. (Beside a prediction, columns have no such keys.)
+    NaN and infinity become null, bytes base64, arrays lists, and unknown types text. Keys that are not strings become
+    strings; if that collides with another key of the mapping, an underscore is appended. (Columns beside a prediction
+    always have string keys.)
 
     Raises:
-        NoJsonError: it cannot be written; its cause says why.
+        NoJsonError: it cannot be written; the cause says why.
     """
     try:
         try:
@@ -41,12 +42,12 @@ def as_line(record: Any) -> bytes:
         raise NoJsonError(str(cause)) from cause
     except Exception as error:
         raise NoJsonError(str(error)) from error
-    # A lone surrogate, which UTF-8 does not have, becomes \udXXX: the escape that JSON has for it.
+    # UTF-8 cannot hold a lone surrogate: write JSON's escape for it, \udXXX.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 class Endless:
-    """In the place of a value that ``is_endless``, which Beam would follow until the process dies."""
+    """Replaces a value that ``is_endless``, which Beam would follow until the process dies."""
 
     def tolist(self) -> Any:
         """Raises ValueError."""
@@ -54,7 +55,7 @@ class Endless:
 
 
 def is_endless(value: Any) -> bool:
-    """Whether a dict, list or tuple contains itself, or more levels than can be written."""
+    """Whether a dict, list or tuple contains itself, or is nested too deeply to be written."""
     level = [value]
     for _ in range(_DEEPEST):
         inner: dict[int, Any] = {}
@@ -69,10 +70,10 @@ def is_endless(value: Any) -> bool:
 
 
 def _known(value: Any) -> Any:
-    """Something that JSON does not know as something that it does."""
+    """Converts a value that JSON does not know to one that it does."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode("ascii")
-    # Arrays and tensors, their scalars, dates, pydantic's; TensorFlow's tensors become arrays first.
+    # Arrays, tensors and their scalars; dates; pydantic models. TensorFlow's tensors need numpy() before tolist().
     for method in ("tolist", "item", "isoformat", "model_dump", "numpy"):
         if callable(getattr(value, method, None)) and not isinstance(value, type):
             return getattr(value, method)()
@@ -82,10 +83,10 @@ def _known(value: Any) -> Any:
 
 
 def _checked(value: Any) -> Any:
-    """The same.
+    """The value, checked.
 
     Raises:
-        ValueError: two keys of a mapping within it have the same text, of which a reader of JSON drops one.
+        ValueError: two keys of a mapping within it have the same text; JSON readers would drop one.
     """
     waiting = [] if type(value) in _FLAT else [value]
     seen: set[int] = set()
@@ -97,14 +98,14 @@ def _checked(value: Any) -> Any:
         else:
             values = one if isinstance(one, list | tuple) else ()
         if not _FLAT.issuperset(map(type, values)) and id(one) not in seen:
-            seen.add(id(one))  # of what may contain itself
+            seen.add(id(one))  # it may contain itself
             waiting += values
     return value
 
 
 def _known_and_checked(value: Any) -> Any:
     known = _known(value)
-    holds_objects = getattr(getattr(value, "dtype", None), "hasobject", True)  # as an array of numbers does not
+    holds_objects = getattr(getattr(value, "dtype", None), "hasobject", True)  # arrays of numbers hold none
     return _checked(known) if holds_objects else known
 
 
@@ -116,7 +117,7 @@ def _text_of(key: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """The slow way, for values that hold what even ``default`` of JSONEncoder is not asked about."""
+    """The slow path, for values that JSONEncoder does not pass to ``default``."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
@@ -129,7 +130,7 @@ def _plain(value: Any) -> Any:
 
 
 def _names(keys: Collection[Any]) -> list[str]:
-    """The texts of a mapping's keys, each of them different."""
+    """A mapping's keys as distinct strings."""
     taken = {key for key in keys if isinstance(key, str)}
     names = []
     for key in keys:

@@ -1,4 +1,4 @@
-"""The messages that most dead letters have, in bounded memory."""
+"""Counts the most frequent error messages of dead letters, in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ _CHARACTERS = 300
 
 
 class Messages:
-    """How many dead letters have which message, by stage, type of error and message.
+    """Counts of dead letters by stage, error type and message.
 
-    Where there are more different ones than are kept, the rarest go, and come back as new: a count is then a lower
-    bound, and those of messages that keep coming hardly suffer.
+    Beyond a limit the rarest messages are dropped, and counted from 0 if they come back. Counts are thus lower bounds;
+    those of frequent messages are hardly affected.
     """
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def add(self, what: str, message: str) -> None:
-        """Counts one, of which the first words are kept; ``what`` is stage and type."""
+        """Counts a message, cut to 300 characters; ``what`` is the stage and error type."""
         words = " ".join(message[: 2 * _CHARACTERS].split())
         short = words if len(words) <= _CHARACTERS else words[: _CHARACTERS - 3] + "..."
         self._counts[f"{what}: {short}" if short else what] += 1
         self._forget_the_rarest()
 
     def add_all(self, counts: Mapping[str, int]) -> None:
-        """Adds those of a part."""
+        """Adds the counts of a part."""
         self._counts.update(counts)
         self._forget_the_rarest()
 
     def most_frequent(self, number: int = _DISTINCT) -> dict[str, int]:
-        """So many, the most frequent first."""
+        """The ``number`` most frequent messages with their counts, most frequent first."""
         return dict(self._counts.most_common(number))
 
     def _forget_the_rarest(self) -> None:

@@ -1,4 +1,4 @@
-"""The output of a pipeline: lines of JSON, in parts that become files only when all of them are there."""
+"""A run's output: parts in a scratch folder, which are joined into files and published once all are complete."""
 
 from __future__ import annotations
 
@@ -29,44 +29,43 @@ class Output:
     """Two files that appear together at the end: predictions, and dead letters beside them.
 
     Args:
-        path: of the predictions; its extension says whether they are lines of JSON or Parquet.
-        dead_letters: path of the dead letters, likewise; None: beside the predictions, lines of JSON.
-
-        name: of what lies beside the output meanwhile; by default one that no other has.
+        path: of the predictions; its extension selects JSON lines or Parquet.
+        dead_letters: path of the dead letters, likewise; None: beside the predictions, as JSON lines.
+        name: part of the scratch folder's name; unique by default.
 
     Raises:
-        ConfigurationError: an extension says neither, or the two are the same file.
+        ConfigurationError: an extension is neither, or both paths name the same file.
     """
 
     columnar = False
     """Whether the parts of predictions are in columns."""
     kept_rows = 0
-    """How many rows are done and kept, though there is no output; none, where a run that fails leaves nothing."""
+    """How many finished rows remain in the parts of a run without output; always 0 if the run is not resumable."""
     earlier_rows = 0
-    """How many of them an earlier run did."""
+    """How many of the finished rows come from earlier runs."""
 
     def __init__(self, path: str, dead_letters: str | None = None, name: str | None = None) -> None:
         self.format = output_format(path)
         self.path = absolute(path)
         self.dead_letters = absolute(dead_letters) if dead_letters else dead_letters_path(self.path)
         self.failed_letters = failed_path(self.dead_letters)
-        """Where the dead letters of a run go that is refused, so that those of an earlier one stay."""
+        """The path for the dead letters of a refused run, so that those of an earlier run remain."""
         self.letters_format = output_format(self.dead_letters, "--dead-letters")
         self._refuse_one_place()
         name = name or uuid.uuid4().hex[:12]
         folder, output_name = storage.split(self.path)
         self.folder = storage.join(folder, f".{output_name}.headrace-{name}")
-        """For parts, beside the output, so that a finished file only has to be renamed."""
+        """Holds the parts; beside the output, so that a finished file only has to be renamed."""
         letters_folder, letters_name = storage.split(self.dead_letters)
         self._letters_are_elsewhere = letters_folder != folder
         self._letters_scratch = storage.join(letters_folder, f".headrace-{name}.{letters_name}")
-        """Beside the dead letters, where those are not beside the predictions."""
+        """Beside the dead letters, if they are in another folder than the predictions."""
         self.published = False
-        """Whether the files are in their places."""
+        """Whether the files are in place."""
         self.accepted = True
-        """Whether the parts were to become the output."""
+        """Whether the parts were accepted as output."""
         self.keeps_parts = False
-        """Whether finished parts or files stay in the folder, since they could not be put in their places."""
+        """Whether finished parts or files remain in the folder, since they could not be moved into place."""
         self._moving = threading.Lock()
 
     def _refuse_one_place(self) -> None:
@@ -81,11 +80,11 @@ class Output:
 
     @property
     def manifest(self) -> str:
-        """The file that lists the parts of the bundles that succeeded."""
+        """The file that lists the parts of successful bundles."""
         return storage.join(self.folder, "manifest.json")
 
     def prepare(self) -> None:
-        """Makes the folder for parts.
+        """Creates the scratch folder.
 
         Raises:
             ConfigurationError: the output cannot be written there.
@@ -104,15 +103,15 @@ class Output:
     def publish(
         self, check: Callable[[], None] = lambda: None, accept: Callable[[list[OutputPart]], bool] | None = None
     ) -> list[OutputPart]:
-        """Joins the parts and puts the files in their places, dead letters first; returns the parts.
+        """Joins the parts and moves the files into place, dead letters first; returns the parts.
 
         Args:
-            check: called again and again until the files are moved; whatever it raises ends the work.
-            accept: of the parts, whether they are to become the output; if not, only the dead letters are put in a
-                place, ``failed_letters``, and what was in the others stays. None: they are.
+            check: called repeatedly until the files are moved; an exception from it stops the work.
+            accept: whether the parts are to become the output. If not, only the dead letters are published, as
+                ``failed_letters``, and existing files remain. None: always.
 
         Raises:
-            PublishError: the files could not be joined, or not be moved. What is done stays in the folder.
+            PublishError: the files could not be joined or moved. Finished work remains in the folder.
         """
         try:
             parts = self._parts(check)
@@ -126,13 +125,13 @@ class Output:
             self.keeps_parts = True
             raise
         except Exception as error:
-            check()  # which has raised already, if it ended the work
+            check()  # raises again if it was what failed
             self.keeps_parts = True
             raise PublishError(self._how_to_join(error)) from error
         return parts
 
     def clean(self) -> None:
-        """Removes the parts, if there are any; waits for files that are being moved. Not if they are still needed."""
+        """Removes the scratch folder unless its files are still needed; waits for files that are being moved."""
         with self._moving:
             if not self.keeps_parts:
                 self._remove()
@@ -140,9 +139,9 @@ class Output:
     def _remove(self) -> None:
         try:
             storage.delete_folder(self.folder)
-        except FileNotFoundError:  # somebody else removes it at the same time
+        except FileNotFoundError:  # another process removes it, too
             pass
-        except Exception as error:  # the files are where they should be, or stay as they were
+        except Exception as error:  # the output is complete, or was never touched
             _LOG.warning("cannot remove %s: %s", self.folder, error)
         self._clean_letters()
 
@@ -163,7 +162,7 @@ class Output:
         return read_manifest(self.manifest)
 
     def _prepare_letters(self) -> None:
-        """Finds out now whether the dead letters can be written where they should be."""
+        """Makes sure, before the run, that the dead letters can be written to their folder."""
         folder = storage.split(self.dead_letters)[0]
         try:
             if "://" not in folder:
@@ -173,7 +172,7 @@ class Output:
             raise ConfigurationError(f"cannot write {self.dead_letters}: {error}") from error
 
     def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
-        """Makes the finished files; the moves that put them in their places."""
+        """Builds the finished files; returns the moves that publish them."""
         bad = self._joined_letters([part.path for part in parts if part.predictions is False], check)
         if not self.accepted:
             return [Move("the dead letters", bad, self.failed_letters)]
@@ -195,7 +194,7 @@ class Output:
         return (_joined_as_parquet if self.format == "parquet" else _joined)(path, parts, check)
 
     def _tables(self, parts: list[str]) -> Iterable[Any]:
-        """The rows of parts in columns."""
+        """The rows of columnar parts."""
         from headrace.jobs.block_parts import read_parts  # noqa: PLC0415 - as for Parquet
 
         return read_parts(parts)
@@ -207,12 +206,12 @@ class Output:
         return _joined(path, parts, check, copy=self._letters_are_elsewhere)
 
     def _scratch(self, path: str) -> str:
-        """Where a finished file waits; its name is none that something else there has, as ``manifest.json``."""
+        """The path of a finished file in the folder; its prefix avoids collisions, such as with ``manifest.json``."""
         return storage.join(self.folder, f"joined-{storage.split(path)[1]}")
 
 
 def _joined(path: str, parts: list[str], check: Callable[[], None], *, copy: bool = False) -> str:
-    """One file of the parts; a single part is that file already, unless a copy is asked for."""
+    """Joins the parts into one file; a single part is already that file, unless ``copy`` asks for a copy."""
     if len(parts) == 1 and compression_of(path) is None and not copy:
         return parts[0]
     with create_compressed(path) as file:
@@ -224,7 +223,7 @@ def _joined(path: str, parts: list[str], check: Callable[[], None], *, copy: boo
 
 
 def _joined_tables(path: str, file_format: str, tables: Callable[[], Iterable[Any]], check: Callable[[], None]) -> str:
-    """One file of rows in columns."""
+    """Joins columnar tables into one file."""
     from headrace.jobs.block_output import lines_of, write_parquet  # noqa: PLC0415 - as for Parquet
 
     with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
@@ -238,11 +237,11 @@ def _joined_tables(path: str, file_format: str, tables: Callable[[], Iterable[An
 
 
 def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *, letters: bool = False) -> str:
-    """One Parquet file of the parts, which are read twice: a column's type is known only when all rows were seen.
+    """Joins the parts into a Parquet file; reads them twice, since a column's type depends on all rows.
 
-    Of dead letters the types are known before, and their rows, which need not be alike, become text.
+    The types of dead letters are known in advance; their rows, which may differ in shape, become text.
     """
-    from headrace.jobs.parquet import (  # noqa: PLC0415 - pyarrow only where it is asked for
+    from headrace.jobs.parquet import (  # noqa: PLC0415 - only Parquet needs pyarrow
         ColumnTypes,
         letter_types,
         write_table,
@@ -258,7 +257,7 @@ def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *
 
 
 def _chunks(parts: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
-    """The parts' rows, not more at a time than memory takes lightly."""
+    """The rows of the parts, in chunks of bounded memory."""
     for part in parts:
         rows, size = [], 0
         with storage.open_file(part) as file:

@@ -1,8 +1,7 @@
-"""Rows of JSON as a Parquet file: each column has one type, which holds all of its values as they are.
+"""Writes rows of JSON values to Parquet: each column gets one type that represents all of its values exactly.
 
-A type is settled by all values of a column, in whatever order and pieces they come: no digit is lost, and nothing that
-was seen does not fit. What has no such type (1 and "a", an integer of 70 bits, [1] and {"a": 2}) is text: strings as
-they are, everything else as JSON.
+The type follows from all values of a column, regardless of their order and of how they are cut into chunks. A column
+without such a type (1 and "a", a 70-bit integer, [1] and {"a": 2}) becomes text: strings unchanged, all else as JSON.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ _LETTER = ("row", "stage", "operation", "error_type", "message", "traceback", "a
 _NUMBERS = ("operation", "attempts")
 _EXACT = 2**53
 _FIELDS = 1000
-"""An object with more different fields than these in a column is a mapping, not a record, and becomes text."""
+"""A column of objects with more distinct fields holds mappings rather than records, and becomes text."""
 _LEVELS = 30
 
 
 class Scalar(NamedTuple):
-    """Nothing but null, truth values, or strings."""
+    """Null only, booleans, or strings."""
 
     type: Any
 
 
 class Number(NamedTuple):
-    """Integers within a range, and floats, if any."""
+    """Integers in a range, and possibly floats."""
 
     least: int = 0
     most: int = 0
@@ -40,30 +39,30 @@ class Number(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Arrays of some kind of values."""
+    """Arrays of one kind of values."""
 
     of: Kind
 
 
 class Object(NamedTuple):
-    """Objects; what one of them lacks is null."""
+    """Objects; missing fields are null."""
 
     fields: dict[str, Kind]
 
 
 class Mixed(NamedTuple):
-    """What no type holds."""
+    """Values that no single type represents."""
 
 
 Kind = Scalar | Number | Array | Object | Mixed
-"""What a column holds. ``either`` joins two; the order in which many are joined makes no difference."""
+"""The kind of a column's values. ``either`` joins two; joining is commutative and associative."""
 
 NOTHING, TRUTH, STRING = (Scalar(kind) for kind in (pyarrow.null(), pyarrow.bool_(), pyarrow.string()))
 MIXED = Mixed()
 
 
 def kind_of(values: Iterable[Any], levels: int = _LEVELS) -> Kind:
-    """What values of JSON are."""
+    """The kind of JSON values."""
     values = [value for value in values if value is not None]
     types = set(map(type, values))
     if not types:
@@ -88,7 +87,7 @@ def _kind_of_objects(values: list[dict[str, Any]], levels: int) -> Kind:
 
 
 def either(one: Kind, other: Kind) -> Kind:
-    """What holds the values of both."""
+    """The kind that represents the values of both."""
     if other in (one, NOTHING):
         return one
     if one == NOTHING:
@@ -107,12 +106,12 @@ def either(one: Kind, other: Kind) -> Kind:
 
 
 def type_of(kind: Kind) -> Any:
-    """Arrow's type for a column; text where there is no other."""
+    """Arrow's type for a column; text if no exact type exists."""
     return _exact_type(kind) or pyarrow.string()
 
 
 def _exact_type(kind: Kind) -> Any:
-    """None where there is none that holds the values as they are."""
+    """None if no type represents the values exactly."""
     if isinstance(kind, Scalar):
         return kind.type
     if isinstance(kind, Number):
@@ -135,50 +134,50 @@ def _type_of_numbers(kind: Number) -> Any:
 
 
 class ColumnTypes:
-    """The columns of rows and the type of each, wide enough for all rows seen."""
+    """Collects the kinds of columns, and derives types wide enough for all rows seen."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, Kind] = {}
 
     def see(self, rows: Rows) -> None:
-        """Takes note of what the rows hold."""
+        """Widens the columns to hold these rows."""
         for name in dict.fromkeys(chain.from_iterable(rows)):
             self.widen(name, kind_of([row.get(name) for row in rows]))
 
     def widen(self, name: str, kind: Kind) -> None:
-        """Takes note of what a column holds."""
+        """Widens a column to hold a kind."""
         self._kinds[name] = either(self._kinds.get(name, NOTHING), kind)
 
     @property
     def types(self) -> dict[str, Any]:
-        """Arrow's, by the columns' names."""
+        """Arrow's types by column name."""
         return {name: type_of(kind) for name, kind in self._kinds.items()}
 
     @property
     def schema(self) -> Any:
-        """As Arrow has it."""
+        """The Arrow schema."""
         return schema_of(self.types)
 
 
 def schema_of(types: dict[str, Any]) -> Any:
-    """Of columns; names are UTF-8, and different ones stay different."""
+    """The schema of columns; names are made UTF-8 and kept distinct."""
     names: dict[str, None] = {}
     for name in map(utf8, types):
         while name in names:
-            name += "_"  # noqa: PLW2901 - of a name that was no UTF-8
+            name += "_"  # noqa: PLW2901 - converting a name to UTF-8 made it collide
         names[name] = None
     return pyarrow.schema(list(zip(names, types.values(), strict=True)))
 
 
 def letter_types() -> dict[str, Any]:
-    """Those of dead letters, which are the same whatever failed; a row is JSON."""
+    """The column types of dead letters, which do not depend on what failed; a row becomes JSON text."""
     return {name: pyarrow.int64() if name in _NUMBERS else pyarrow.string() for name in _LETTER}
 
 
 def write_table(file: BinaryIO, types: dict[str, Any], chunks: Iterable[Rows], check: Callable[[], None]) -> None:
-    """Writes a Parquet file, a row group for each of the chunks; ``check`` is called before each and may raise.
+    """Writes a Parquet file with a row group for each chunk; ``check`` is called before each and may raise.
 
-    What a row lacks is null.
+    Missing columns are null.
     """
     schema = schema_of(types)
     with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema) as writer:
@@ -189,7 +188,7 @@ def write_table(file: BinaryIO, types: dict[str, Any], chunks: Iterable[Rows], c
 
 
 def as_array(values: list[Any], kind: Any) -> Any:
-    """Values in a type that holds them."""
+    """Values as an array of a type that represents them."""
     if pyarrow.types.is_string(kind):
         values = [value if value is None else _as_text(value) for value in values]
     return pyarrow.array(values, kind)
@@ -200,7 +199,7 @@ def _as_text(value: Any) -> str:
 
 
 def utf8(text: str) -> str:
-    """Text as Arrow has it; of a lone surrogate, which UTF-8 does not have, the escape."""
+    """Valid UTF-8: lone surrogates become their escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 

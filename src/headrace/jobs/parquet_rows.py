@@ -1,4 +1,4 @@
-"""Rows from Parquet files; what Python has no value for (a date in the year 20,000) is a row that cannot be read."""
+"""Reads rows from Parquet; a value that Python cannot represent (a date in the year 20,000) breaks its row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.jobs.rows import BrokenLine, Row
 _CHUNK_BYTES = 1 << 20
 _ROWS = 1024
 _SPARK = b"org.apache.spark.version"
-"""What Spark's files say. Its INT96 are microseconds, of any year; as nanoseconds those after 2262 become others."""
+"""Marks files of Spark. Their INT96 times are read as microseconds: as nanoseconds, years after 2262 would overflow."""
 
 
 def read_parquet(source: Source) -> Iterator[Row | BrokenLine]:
@@ -24,24 +24,24 @@ def read_parquet(source: Source) -> Iterator[Row | BrokenLine]:
 
 
 def rows_of(batch: Any, path: str, first: int) -> list[Row | BrokenLine]:
-    """The rows of a record batch.
+    """The rows of a record batch as Python values.
 
     Args:
         batch: neighbouring rows.
         path: of their file.
-        first: where in it the first of them is, counted from 0.
+        first: the number of the first row in the file, counted from 0.
     """
     from headrace.jobs.values import as_rows  # noqa: PLC0415 - needs pyarrow
 
     try:
         rows: list[Row | BrokenLine] = [*as_rows(batch)]
-    except Exception:  # of any one value
+    except Exception:  # at least one value has no Python equivalent
         return [_row_of(batch.slice(place, 1), path, first + place) for place in range(batch.num_rows)]
     return rows
 
 
 def unreadable(batch: Any) -> list[bool] | None:
-    """Which rows of a record batch Python has no values for; None: of none."""
+    """Which rows of a record batch contain a value that Python cannot represent; None: no row."""
     wrong: list[bool] | None = None
     for column in batch.columns:
         if not (_is_plain(column.type) or _is_readable(column)):
@@ -51,7 +51,7 @@ def unreadable(batch: Any) -> list[bool] | None:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether Python has a value for each of a type's."""
+    """Whether Python can represent every value of the type."""
     from pyarrow import types  # noqa: PLC0415 - only where there is a Parquet file
 
     return any(is_it(kind) for is_it in (types.is_integer, types.is_floating, types.is_boolean))
@@ -64,10 +64,10 @@ def _is_readable(column: Any) -> bool:
 
     try:
         if types.is_string(column.type) or types.is_large_string(column.type):
-            column.validate(full=True)  # that it is UTF-8, in far less time
+            column.validate(full=True)  # only checks UTF-8: much faster
         else:
             as_values(column)
-    except Exception:  # of any one value
+    except Exception:  # whatever the value's type raises
         return False
     return True
 
@@ -85,10 +85,10 @@ def _row_of(batch: Any, path: str, place: int) -> Row | BrokenLine:
 
 
 def parquet_file(file: BinaryIO) -> Any:
-    """An open file as Parquet, of which a row group is read bit by bit: buffered before, they stay until the end.
+    """Opens a Parquet file to read row groups in pieces: pre-buffered ones would stay in memory until the end.
 
     Raises:
-        ValueError: two columns, or two fields of one, have the same name: in a row one of them would be lost.
+        ValueError: two columns, or two fields of one column, have the same name; a row would lose one of them.
     """
     import pyarrow.parquet  # noqa: PLC0415 - only where there is a Parquet file
 

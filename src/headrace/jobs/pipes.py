@@ -1,4 +1,4 @@
-"""Pipes as inputs: read once, as their rows come, by the process that was given them."""
+"""Pipes as inputs: read once, while rows arrive, by the process that was given them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DESCRIPTORS = ("/dev/fd/", "/proc/self/fd/")
 
 
 class EmptyPipeError(ConfigurationError):
-    """A pipe ended without a byte."""
+    """A pipe ended without a single byte."""
 
 
 class Pipe:
-    """What comes through a pipe; its beginning can be read again and again, until it is taken.
+    """A pipe whose beginning can be read repeatedly until ``take`` starts the final reading.
 
     Args:
-        path: of a FIFO or of a descriptor of this process; opened at the first read.
+        path: of a FIFO, or of a descriptor of this process; opened by the first read.
     """
 
     def __init__(self, path: str) -> None:
@@ -32,16 +32,16 @@ class Pipe:
         self._descriptor: int | None = None
         self._seen = io.BytesIO()
         self.is_taken = False
-        """Whether the next reading is the last one."""
+        """Whether the next reading is the final one."""
         self.is_silent = False
-        """Whether it has ended without a byte."""
+        """Whether the pipe ended without a single byte."""
         self._has_begun = False
 
     def read(self, size: int) -> bytes:
-        """At most ``size`` bytes, as soon as there are any; none at the end.
+        """Up to ``size`` bytes, as soon as there are any; empty at the end.
 
         Raises:
-            EmptyPipeError: there have been none at all.
+            EmptyPipeError: the pipe ended without a single byte.
         """
         if seen := self._seen.read(size):
             return seen
@@ -49,7 +49,7 @@ class Pipe:
             self._descriptor = _number_of(self._path)
         try:
             chunk = os.read(self._descriptor, size)
-        except BlockingIOError:  # whoever shares it wants it so
+        except BlockingIOError:  # another process has made the pipe non-blocking
             select.select([self._descriptor], [], [])
             return self.read(size)
         self._refuse_silence(self._descriptor, chunk)
@@ -60,7 +60,7 @@ class Pipe:
         return chunk
 
     def _refuse_silence(self, descriptor: int, chunk: bytes) -> None:
-        """An empty file that somebody has opened for this process is as good as its path."""
+        """Raises if nothing came; an empty regular file, redirected by the shell, is accepted as it is by path."""
         self._has_begun = self._has_begun or bool(chunk)
         self.is_silent = not self._has_begun and not stat.S_ISREG(os.fstat(descriptor).st_mode)
         if self.is_silent:
@@ -70,37 +70,37 @@ class Pipe:
             )
 
     def rewind(self) -> None:
-        """Goes back to the beginning."""
+        """Returns to the beginning."""
         self._seen.seek(0)
 
     def close(self) -> None:
-        """Lets go of what this opened itself."""
+        """Closes the descriptor if this object opened it."""
         if self._descriptor is not None and _own_number(self._path) is None:
             os.close(self._descriptor)
 
 
 _pipes: dict[str, Pipe] = {}
-"""Those that this process was given, by their paths."""
+"""The pipes that this process was given, by path."""
 _silent: set[str] = set()
 
 
 def as_path(name: str) -> str:
-    """The path of what the user names; standard input has several names."""
+    """The path for a name given by the user; standard input has several names."""
     return STDIN if name in _ALSO_STDIN else name
 
 
 def as_name(path: str) -> str:
-    """What to call a path in a message: the shortest of the names of standard input."""
+    """The name of a path in messages: "-" for standard input."""
     return _ALSO_STDIN[0] if path == STDIN else path
 
 
 def is_pipe(path: str) -> bool:
-    """Whether a path stands for something that cannot be read twice."""
+    """Whether the path names something that can be read only once."""
     return _own_number(path) is not None or _is(path, stat.S_ISFIFO) or path == os.devnull
 
 
 def expect(path: str) -> None:
-    """Has this process read a path, if it is one of a pipe.
+    """Registers the path for reading by this process, if it is a pipe.
 
     Raises:
         ConfigurationError: it is neither a file nor a pipe.
@@ -113,17 +113,17 @@ def expect(path: str) -> None:
 
 
 def take(path: str) -> None:
-    """Has the next reading of a path be the last one, if it is one of a pipe; what is read is not kept then."""
+    """Makes the next reading of a pipe the final one, whose data is not kept."""
     if path in _pipes:
         _pipes[path].is_taken = True
 
 
 @contextmanager
 def opened(path: str) -> Iterator[Pipe]:
-    """A pipe, from its beginning.
+    """A pipe, rewound to its beginning.
 
     Raises:
-        OSError: it has been read, or by right of another process can be.
+        OSError: the pipe was read already, or was given to another process.
     """
     if path not in _pipes:
         raise OSError("it is a pipe, which can be read only once, and by the process only that was given it")
@@ -140,7 +140,7 @@ def opened(path: str) -> Iterator[Pipe]:
 
 
 def was_silent(path: str) -> bool:
-    """Whether this is a pipe that was read, and through which not a byte came."""
+    """Whether the path is a pipe that was read and ended without a single byte."""
     return path in _silent
 
 
@@ -153,7 +153,7 @@ def _is(path: str, *kinds: Callable[[int], bool]) -> bool:
 
 
 def _number_of(path: str) -> int:
-    """A descriptor to read; what is behind one that there is, as a socket, has not always a path to open."""
+    """A descriptor to read. An inherited one is used directly: what it refers to (a socket) may have no path."""
     number = _own_number(path)
     return os.open(path, os.O_RDONLY) if number is None else number
 

@@ -1,8 +1,7 @@
-"""Moves finished files to their places: all of them or none, and nothing is deleted before its successor is whole.
+"""Publishes finished files: all or none, and no existing file is deleted before its replacement is complete.
 
-Local files are synced to the disk before they replace anything, and their folders afterwards. Remote file systems
-differ: some replace a file that is in the way, some refuse, and some copy and then delete, so that a move may raise
-although the file has arrived.
+Local files are synced to disk before they replace anything, their folders afterwards. Remote filesystems differ: some
+overwrite an existing file, some refuse, and some copy and then delete, so a move may raise although it succeeded.
 """
 
 from __future__ import annotations
@@ -22,39 +21,38 @@ _CHUNK_BYTES = 1 << 20
 
 
 class PublishError(OSError):
-    """A run is done, but its files are not in their places; the message says where they are and how to finish."""
+    """The run finished, but its files are not in place; the message says where they are and how to finish."""
 
 
 class Move(NamedTuple):
-    """A finished file, and where it goes."""
+    """A finished file and its destination."""
 
     what: str
-    """For people: "the predictions"."""
+    """For messages, such as "the predictions"."""
     source: str
     destination: str
 
     @property
     def earlier(self) -> str:
-        """Beside the finished file: where an earlier one waits that may be needed again."""
+        """Where a replaced file waits, beside the finished one, in case it has to be restored."""
         return earlier_of(self.source)
 
 
 def earlier_of(source: str) -> str:
-    """Where ``put_in_place`` keeps what was in the place of a finished file."""
+    """The path at which ``put_in_place`` keeps the file that a finished file replaces."""
     return f"{source}.earlier"
 
 
 def put_in_place(moves: Sequence[Move]) -> None:
-    """Moves files to their places, in this order; if one cannot be moved, those before it are taken back.
+    """Moves files to their destinations in order; if one fails, the moves before it are undone.
 
-    Where the last one has a local place, another process that moves files there waits until all are moved.
+    If the last destination is local, a lock there makes other processes wait until all files are moved.
 
     Args:
-        moves: of files that belong together. Each source lies in the file system of its destination.
+        moves: of files that belong together, each within one filesystem.
 
     Raises:
-        PublishError: not all are in their places. Every file, new or earlier, is still somewhere, and the message
-            says where.
+        PublishError: not all files are in place. No file, new or earlier, is lost; the message says where each is.
     """
     with _alone_at(moves[-1].destination):
         _put_in_place(moves)
@@ -69,6 +67,7 @@ def _put_in_place(moves: Sequence[Move]) -> None:
                 _sync_file(move.source)
         for move in moves:
             begun.append(move)
+            # The last move needs no copy of the earlier file: nothing after it can fail and undo it.
             if move is not moves[-1]:
                 _keep_earlier(move)
             moved.append(move)
@@ -87,7 +86,7 @@ def _put_in_place(moves: Sequence[Move]) -> None:
 
 @contextmanager
 def _alone_at(path: str) -> Iterator[None]:
-    """Holds a lock of a local path, if its file system has locks; who had it last removes its file."""
+    """Holds a lock for a local path, if its filesystem supports locks; the last holder removes the lock file."""
     folder, name = os.path.split(path)
     lock = os.path.join(folder, f".{name}.headrace-lock")
     descriptor = None if is_remote(path) else _locked(lock)
@@ -104,26 +103,27 @@ def _locked(lock: str) -> int | None:
     while True:
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError:  # whether anything can be written there, the moves find out
+        except OSError:  # if the folder is not writable, the moves will fail
             return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # The previous holder may have removed the file between open and flock: then lock its successor.
             if os.path.samestat(os.fstat(descriptor), os.stat(lock)):
                 return descriptor
-        except FileNotFoundError:  # who had it has removed it
+        except FileNotFoundError:  # the previous holder has removed it
             pass
-        except OSError:  # a file system without locks
+        except OSError:  # a filesystem without locks
             return descriptor
         os.close(descriptor)
 
 
 def sync_folder(path: str) -> None:
-    """Makes durable which files there are in a local folder."""
+    """Makes file creations and renames in a local folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folders
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network filesystems cannot sync folders
             raise
     finally:
         os.close(descriptor)
@@ -135,25 +135,25 @@ def _sync_file(path: str) -> None:
 
 
 def _keep_earlier(move: Move) -> None:
-    """Keeps what is in a file's place under another name, for the case that a later move fails."""
+    """Keeps the existing file at a destination under another name, in case a later move fails."""
     if not storage.exists(move.destination):
         return
     if not is_remote(move.destination):
         _discard([move.earlier])
         try:
             os.link(move.destination, move.earlier)
-        except OSError:  # a file system without links
+        except OSError:  # a filesystem without hard links
             shutil.copy2(move.destination, move.earlier)
         return
     try:
         storage.copy(move.destination, move.earlier)
-    except Exception:  # a file system that cannot copy: what is whole under another name is not deleted either
+    except Exception:  # it cannot copy, but a rename keeps the file, too
         _discard([move.earlier])
         storage.rename(move.destination, move.earlier)
 
 
 def _replace(move: Move) -> None:
-    """Moves one file; what was in its place stays, there or as ``earlier``, unless the new one has arrived."""
+    """Moves one file; an existing file remains, in place or as ``earlier``, unless the new one has arrived."""
     size = storage.size(move.source)
     try:
         storage.rename(move.source, move.destination)
@@ -165,7 +165,7 @@ def _replace(move: Move) -> None:
     else:
         return
     if storage.exists(move.earlier):
-        storage.delete(move.destination)  # of which there is a copy
+        storage.delete(move.destination)  # ``earlier`` is a copy of it
     else:
         storage.rename(move.destination, move.earlier)
     try:
@@ -176,7 +176,7 @@ def _replace(move: Move) -> None:
 
 
 def _take_back(move: Move, *, has_moved: bool) -> None:
-    """The finished file is where it was, and in its place is the earlier one, or none; as far as possible."""
+    """Undoes a move as far as possible: the finished file back in its folder, the earlier file back in place."""
     with suppress(Exception):
         if not storage.exists(move.source):
             storage.rename(move.destination, move.source)
@@ -187,7 +187,7 @@ def _take_back(move: Move, *, has_moved: bool) -> None:
 
 
 def _has_arrived(move: Move, size: int | None) -> bool:
-    """Whether a move that raised has been made: the whole file is in its place, whatever went wrong after that."""
+    """Whether a move that raised has succeeded anyway: the complete file is at its destination."""
     if size is None or not storage.exists(move.destination) or storage.size(move.destination) != size:
         return False
     return not storage.exists(move.source) or _are_equal(move.source, move.destination)
@@ -229,5 +229,5 @@ def _exists(path: str) -> bool:
 def _may_exist(path: str) -> bool:
     try:
         return storage.exists(path)
-    except Exception:  # the file system is out of reach; nothing says that the file has moved
+    except Exception:  # the filesystem is out of reach: assume that the file is still there
         return True

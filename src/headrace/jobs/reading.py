@@ -1,4 +1,4 @@
-"""Rows from files: what the beginning of the input says of all of it, and the rows of each file, one by one."""
+"""Reads rows from files, and infers columns and number types from the beginning of the input."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from headrace.jobs.rows import BrokenLine, Row
 from headrace.jobs.text import lines, not_utf8, open_text
 
 SAMPLED_ROWS = 1000
-"""Of so many first rows all are looked at, to tell what the others are like."""
+"""How many rows to inspect to infer types for all."""
 _DEEPEST = 200
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
 
 
 class Head(NamedTuple):
-    """What the beginning of the input says about all of it."""
+    """What the beginning of the input tells about all of it."""
 
     columns: tuple[str, ...]
-    """Of the header, the schema or the first row; empty where there are no rows."""
+    """From the header, the schema or the first row; empty if there are no rows."""
     numbers: dict[str, type]
-    """Which columns of CSV files hold numbers: int or float."""
+    """The number columns of CSV files: int or float."""
 
 
 def peek(sources: Iterable[Source]) -> Head:
-    """Looks at the beginning of the input.
+    """Inspects the beginning of the input.
 
     Raises:
-        ConfigurationError: it cannot be read; the message says which file and why. An EmptyPipeError, if a pipe that
-            had to be read for it ends without a byte.
+        ConfigurationError: it cannot be read; the message names the file and the reason. EmptyPipeError if a pipe had
+            to
+            be read and was empty.
     """
     columns: tuple[str, ...] = ()
     numbers: dict[str, type] | None = None
@@ -56,7 +57,7 @@ def peek(sources: Iterable[Source]) -> Head:
 
 
 def _refuse_unfit(source: Source) -> None:
-    """Opens a file, which refuses other kinds of it."""
+    """Opens a file so that files of the wrong kind are refused before the run."""
     if source.format == "parquet":
         _columns_of(source)
         return
@@ -65,12 +66,12 @@ def _refuse_unfit(source: Source) -> None:
 
 
 def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-    """The rows of a file, one by one; memory holds about a megabyte of a text file, one row group of a Parquet file.
+    """The rows of a file, one by one; holds about a megabyte of a text file in memory, or a Parquet row group.
 
     Args:
         source: the file.
-        numbers: which columns of a CSV file are numbers. An empty field of theirs is None, and one that is no number
-            stays the text that it is.
+        numbers: the types of a CSV file's number columns. There an empty field is None, and a field that is no number
+            remains text.
     """
     pipes.take(source.path)
     if source.format == "csv":
@@ -93,9 +94,9 @@ def _columns_of(source: Source) -> tuple[str, ...]:
 
 
 def _number_columns(source: Source) -> dict[str, type] | None:
-    """The columns of whose first fields most are numbers; but a leading zero (a postcode) makes a column text.
+    """The columns in which most of the first fields are numbers; a leading zero (a postcode) makes a column text.
 
-    None where there are no rows to tell.
+    None if there are no rows to judge by.
     """
     sample = [row for row in islice(read_csv(source, {}), SAMPLED_ROWS) if isinstance(row, dict)]
     kinds: dict[str, type] = {}
@@ -128,7 +129,7 @@ def _read_jsonl(source: Source) -> Iterator[Row | BrokenLine]:
 
 
 def _is_deep(row: Row) -> bool:
-    """Whether its values are so deep within each other that what pickles or writes it may run out of stack."""
+    """Whether values are nested so deeply that pickling or writing them may overflow the stack."""
     level: list[Any] = [row]
     for _ in range(_DEEPEST):
         values = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
@@ -137,7 +138,7 @@ def _is_deep(row: Row) -> bool:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; of two values of one name JSON's own reader would drop the first."""
+    """A JSON object; raises for duplicate names, of which JSON's reader would silently drop the first."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]

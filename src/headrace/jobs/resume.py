@@ -1,4 +1,4 @@
-"""An output whose parts outlive a run that fails, is interrupted or killed, so that the next one goes on from them."""
+"""An output whose parts survive a run that fails, is interrupted or is killed; the next run continues from them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from headrace.jobs.row_ranges import RowRanges
 _VERSION = 1
 _LOCK = "lock"
 _in_use: set[str] = set()
-"""The folders that runs of this process use; the locks of files only tell processes apart."""
+"""Folders in use by runs of this process: file locks exclude only other processes."""
 
 
 class ResumableOutput(Output):
-    """An output whose folder has a name that the next run finds, and is used by one run at a time.
+    """An output whose scratch folder has a fixed name for the next run to find; one run at a time may use it.
 
     Args:
         path: of the predictions; local.
         dead_letters: path of the dead letters.
-        job: what decides the predictions, by the names that the user has for it; each value as JSON has it.
+        job: everything that determines the predictions, by the user's name for it; values are JSON.
 
     Raises:
-        ConfigurationError: a path is not fit for an output, or not a local one. ``prepare`` raises it, too, if another
-            run uses the folder, or the rows in it are those of another job.
+        ConfigurationError: a path is not a valid output or not local. ``prepare`` also raises it if another run uses
+            the
+            folder, or its rows belong to another job.
     """
 
     def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any]) -> None:
@@ -55,20 +56,20 @@ class ResumableOutput(Output):
     def publish(
         self, check: Callable[[], None] = lambda: None, accept: Callable[[list[OutputPart]], bool] | None = None
     ) -> list[OutputPart]:
-        """As ``Output.publish``; afterwards the parts are not needed any more, unless predictions were refused."""
+        """Publishes like ``Output.publish``; afterwards the parts are disposable, unless predictions were refused."""
         parts = super().publish(check, accept)
         self._is_over = self.accepted or not any(part.counts.get("predictions") for part in parts)
         return parts
 
     def clean(self) -> None:
-        """Lets go of the folder; removes it if it is not needed any more, or if no row in it is durable."""
+        """Releases the folder; removes it if it is not needed any more or holds no durable row."""
         with self._moving:
             if self._lock is None:
                 return
             self.kept_rows = 0 if self._is_over else len(self._find())
             if not self.kept_rows:
                 with suppress(FileNotFoundError):
-                    os.remove(self._job_path)  # without which the rest is nothing, should this process end here
+                    os.remove(self._job_path)  # first: without it, leftovers of a kill here are void
                 shutil.rmtree(self.folder, ignore_errors=True)
             if not self.keeps_parts:
                 self._clean_letters()
@@ -96,7 +97,7 @@ class ResumableOutput(Output):
         try:
             with open(self._job_path, encoding="utf-8") as file:
                 then = json.load(file)
-        except FileNotFoundError:  # nothing was begun, or what was is being removed
+        except FileNotFoundError:  # no earlier run, or its folder was being removed
             then = None
         done = self._find() if then is not None else RowRanges()
         self.earlier_rows = len(done)
@@ -132,11 +133,11 @@ class ResumableOutput(Output):
         return good | bad | none
 
     def _parts(self, check: Callable[[], None]) -> list[OutputPart]:
-        """One of predictions, one of dead letters, in the order of the input."""
+        """One part of predictions and one of dead letters, each in input order."""
         good = DurableParts.find(self.folder, predictions=True)
         bad = DurableParts.find(self.folder, predictions=False)
         done = good.places | bad.places
-        if len(done) < len(good.places) + len(bad.places):  # of a runner that runs a bundle again, which then fails
+        if len(done) < len(good.places) + len(bad.places):  # a runner repeated a bundle, which then failed
             bad = bad.without(good.places)
         all_done = done | DurableParts.find(self.folder, predictions=None).places
         skipped = len(all_done) - len(done)
@@ -168,12 +169,12 @@ class ResumableOutput(Output):
 
 
 def _digest(value: Any) -> str:
-    """What is enough to tell values apart, of which some may be secrets."""
+    """A digest by which values can be compared: some of them may be secrets."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()[:16]
 
 
 def load_done(folder: str) -> RowRanges:
-    """The places of the rows that earlier runs have done; none where there is nothing to go on from."""
+    """The places of rows that earlier runs finished."""
     return RowRanges.load(_done_path(folder))
 
 
@@ -182,17 +183,17 @@ def _done_path(folder: str) -> str:
 
 
 def _locked(folder: str) -> BinaryIO:
-    """Makes a folder and locks it, for as long as this process lives and the file that is returned is open.
+    """Creates and locks a folder until this process ends or closes the returned file.
 
-    The lock is the process's, not the open file's, which hosts that are forked from this process inherit.
+    A POSIX lock (``lockf``) belongs to the process: hosts forked from this one inherit the file, but not the lock.
     """
-    if folder in _in_use:  # a file that is opened now and closed again would take the lock with it
+    if folder in _in_use:  # opening and closing the file again would release the lock
         raise _busy(folder, os.getpid())
     while True:
         os.makedirs(folder, exist_ok=True)
         try:
             file = open(os.path.join(folder, _LOCK), "a+b")  # noqa: SIM115 - it stays open
-        except FileNotFoundError:  # the folder has just been removed by the run that used it
+        except FileNotFoundError:  # the run that used the folder has just removed it
             continue
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,8 +201,9 @@ def _locked(folder: str) -> BinaryIO:
             with file:
                 file.seek(0)
                 raise _busy(folder, file.read().decode() or "unknown") from None
+        # Locked, but the folder may have been removed and created again in between: then lock the new file.
         if _is_at(file, folder):
-            with suppress(OSError):  # people are told less if the disk is full
+            with suppress(OSError):  # the process id is only for messages
                 os.ftruncate(file.fileno(), 0)
                 os.write(file.fileno(), str(os.getpid()).encode())
             _in_use.add(folder)
@@ -223,7 +225,7 @@ def _busy(folder: str, process: int | str) -> ConfigurationError:
 
 
 def _counts_of_letters(path: str) -> tuple[dict[str, int], dict[str, int]]:
-    """How many there are, by stage and type, and of the most frequent messages."""
+    """Counts of dead letters by stage and type, and of the most frequent messages."""
     counts: dict[str, int] = {}
     messages = Messages()
     with open(path, "rb") as file:

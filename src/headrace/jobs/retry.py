@@ -1,4 +1,4 @@
-"""Dead letters of an earlier run as the input of another one."""
+"""Reads dead letters of an earlier run as the input of a new one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.jobs.rows import BrokenLine, Row, TriedRow
 
 
 def match_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
-    """The files of dead letters that paths and globs name, each once; those of one glob sorted.
+    """The dead letter files that paths and globs name, without duplicates; the files of one glob are sorted.
 
     Raises:
-        ConfigurationError: a pattern matches nothing, or a file can be no file of dead letters.
+        ConfigurationError: a pattern matches nothing, or a file cannot hold dead letters.
     """
-    _refuse_pipes(absolute(as_path(pattern)) for pattern in patterns)  # whose names seldom tell a format
+    _refuse_pipes(absolute(as_path(pattern)) for pattern in patterns)  # before a pipe's missing extension is reported
     sources = match(patterns)
     _refuse_pipes(source.path for source in sources)
     for source in sources:
@@ -30,10 +30,10 @@ def match_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
 
 
 def peek_letters(sources: Iterable[Source]) -> tuple[str, ...]:
-    """The columns of the first rows that are to be tried again, which may have failed for want of one.
+    """All columns of the first rows; several rows are read, since one may have failed for lack of a column.
 
     Raises:
-        ConfigurationError: a file cannot be read, or begins with something that is no dead letter.
+        ConfigurationError: a file cannot be read, or its first line is not a dead letter.
     """
     columns: dict[str, None] = {}
     for source in sources:
@@ -50,9 +50,9 @@ def peek_letters(sources: Iterable[Source]) -> tuple[str, ...]:
 
 
 def read_letters(source: Source) -> Iterator[Row | BrokenLine]:
-    """The rows of dead letters, one by one, each as it was when it was read for the first time.
+    """The rows of dead letters, one by one, as they were first read.
 
-    What could not be read then cannot be now.
+    Lines that could not be read then remain broken.
     """
     for number, letter in enumerate(read_rows(source, {}), 1):
         yield _row_of(letter, source.path, number)
@@ -73,7 +73,7 @@ def _row_of(letter: Row | BrokenLine, path: str, number: int) -> Row | BrokenLin
         return letter
     try:
         row = _decoded(letter["row"])
-        attempts = int(letter.get("attempts") or 1)  # of letters that do not say
+        attempts = int(letter.get("attempts") or 1)  # letters written without a count
         if letter["stage"] == "reading":
             return BrokenLine(row["line"], row["file"], row["line_number"], ValueError(letter["message"]), attempts)
         return TriedRow(row, attempts)
@@ -83,7 +83,7 @@ def _row_of(letter: Row | BrokenLine, path: str, number: int) -> Row | BrokenLin
 
 
 def _decoded(row: Any) -> Row:
-    """A row; Parquet holds it as text."""
+    """A row; Parquet stores it as text."""
     decoded = json.loads(row) if isinstance(row, str) else row
     if not isinstance(decoded, dict):
         raise TypeError(f"its row must be an object, not {type(decoded).__name__}")

@@ -1,4 +1,4 @@
-"""Where rows stand in the input, and sets of such places: of 100 million rows a few ranges."""
+"""Places of rows in the input, and compact sets of places: a few ranges for 100 million rows."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _NUMBER_BITS = 40
 
 
 def place_at(source: int, number: int) -> int:
-    """A place as one integer, by which places are in the order of the input.
+    """A row's place as one integer; places sort in input order.
 
     Args:
-        source: index of the source among those of the job.
-        number: of the row within the source, counted from 0; lines that cannot be read count, too.
+        source: index of the job's source.
+        number: of the row within the source, counted from 0; unreadable lines count.
     """
     return source << _NUMBER_BITS | number
 
 
 class RowRanges:
-    """A set of places; immutable, and 16 bytes for each range of neighbours.
+    """An immutable set of places; 16 bytes for each range of neighbours.
 
     Args:
-        starts: of ranges, in any order, which may overlap; 64-bit integers.
+        starts: of the ranges, in any order; 64-bit integers. Ranges may overlap.
         stops: of the same ranges, exclusive.
     """
 
@@ -49,7 +49,7 @@ class RowRanges:
         return RowRanges(numpy.concatenate([self.starts, other.starts]), numpy.concatenate([self.stops, other.stops]))
 
     def missing(self, source: int, start: int = 0, stop: int = sys.maxsize) -> Iterator[tuple[int, int]]:
-        """The ranges of row numbers of a source, within one from ``start`` to ``stop``, that are not in the set."""
+        """Ranges of row numbers of a source, between ``start`` and ``stop``, that are not in the set."""
         base = place_at(source, 0)
         end = base + min(stop, 1 << _NUMBER_BITS)
         first, last = numpy.searchsorted(self.stops, base + start, "right"), numpy.searchsorted(self.starts, end)
@@ -61,16 +61,16 @@ class RowRanges:
             yield start, stop
 
     def gaps(self) -> list[int]:
-        """Places before which some of their source are missing: where a range neither begins nor goes on a source."""
+        """Starts of ranges that do not begin their source: rows before them are missing."""
         within = self.starts & ((1 << _NUMBER_BITS) - 1) != 0
         return [int(place) for place in self.starts[within]]
 
     def save(self, path: str) -> None:
-        """Writes them to a file."""
+        """Writes the ranges to a file."""
         with open(path, "wb") as file:
             numpy.save(file, numpy.stack([self.starts, self.stops]))
 
     @classmethod
     def load(cls, path: str) -> RowRanges:
-        """Those of a file that ``save`` wrote."""
+        """Reads the ranges from a file that ``save`` wrote."""
         return cls(*numpy.load(path))

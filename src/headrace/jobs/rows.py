@@ -1,6 +1,6 @@
-"""A handler for examples, made to run over rows: the row travels with the example and comes out again.
+"""Wraps a handler so that it runs over rows: each row travels with its example and comes out with its prediction.
 
-This runs in model hosts, too, and so imports nothing of Beam.
+This module also runs in model hosts: it must not import Beam.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from headrace.runtime.plan import make_plan
 Row = dict[str, Any]
 
 RESERVED = ("prediction", "model_id")
-"""The columns that stand beside a row's own in the output; see ``fields_of``."""
+"""The columns that ``fields_of`` adds to a row in the output."""
 
 
 class BrokenLine(NamedTuple):
-    """What comes in place of a row where a line cannot be read."""
+    """Stands in for a row whose line cannot be read."""
 
     line: str
     file: str
     number: int
-    """Of the line, counted from 1."""
+    """Line number, counted from 1."""
     error: Exception
     attempts: int = 0
-    """How often it was tried in earlier runs."""
+    """Attempts in earlier runs."""
 
     @property
     def row(self) -> Row:
@@ -40,15 +40,15 @@ class BrokenLine(NamedTuple):
 
 
 class TriedRow(dict[str, Any]):
-    """A row that was a dead letter of an earlier run."""
+    """A row from a dead letter of an earlier run."""
 
     def __init__(self, row: Row, attempts: int) -> None:
         super().__init__(row)
         self.attempts = attempts
-        """How often it was tried in earlier runs."""
+        """Attempts in earlier runs."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A dict is pickled item by item into an empty one, which this is not to be made of."""
+        """Pickles through the constructor: dicts are otherwise filled item by item into an empty instance."""
         return TriedRow, (dict(self), self.attempts)
 
 
@@ -56,40 +56,40 @@ _ROWS = (dict, BrokenLine)
 
 
 class Placed(NamedTuple):
-    """A row that is to be told from all others of the input."""
+    """A row with its place, which tells it from all other rows of the input."""
 
     row: Row | BrokenLine
     place: int
-    """See ``headrace.jobs.row_ranges``."""
+    """An integer from ``place_at``."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """What of a row the handler is fed."""
+    """How to make the handler's example from a row."""
 
     columns: tuple[str, ...] | None = None
-    """Those that were chosen; None: all."""
+    """The chosen columns; None: all."""
     all_columns: tuple[str, ...] = ()
-    """In the order in which a handler that makes its own examples gets them, where none were chosen."""
+    """The order of columns for a handler that makes its own examples, if none were chosen."""
     key: str | None = None
-    """The column of the key, for a keyed handler."""
+    """The key column, for a keyed handler."""
 
 
 def over_rows(
     handler: Any, examples: Examples, reserved: Collection[str] = ()
 ) -> KeyedModelHandler[Any, Any, Any, Any]:
-    """A handler with rows for its elements and (row, prediction) for its predictions.
+    """Wraps a handler so that its elements are rows and its predictions (row, prediction).
 
-    Making the example is the first preprocessing function; those of ``handler`` follow. They get what the handler's
-    ``example_from_row`` would get: a dict of the columns, or the bare value if exactly one column was chosen.
+    The first preprocessing function makes the example, those of ``handler`` follow. They receive what its
+    ``example_from_row`` would: a dict of the columns, or the bare value if exactly one column was chosen.
 
     Args:
         handler: for examples.
-        examples: what they are.
-        reserved: the columns that no row may have; one that has fails.
+        examples: how to make them.
+        reserved: columns that no row may have; a row that does fails.
 
     Raises:
-        ConfigurationError: it is no handler, or none that rows can be given to.
+        ConfigurationError: it is not a handler, or not one that can run over rows.
     """
     _refuse_unfit(handler)
     plan = make_plan(handler)
@@ -112,7 +112,7 @@ def over_rows(
 
 
 def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
-    """What ``handler`` asks for, with ``sizes`` in place of its own; functions of an example see the example only."""
+    """The handler's batching options with ``sizes`` in place of its own; size functions still see examples only."""
     plan = make_plan(handler)
     functions = {name: getattr(plan.batching, name) for name in ("element_size_fn", "length_fn")}
     shift = _OfKeyedExample if isinstance(plan.handler, KeyedModelHandler) else _OnExample
@@ -122,7 +122,7 @@ def batching_over_rows(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig
 
 
 def takes_columns(handler: Any) -> bool:
-    """Whether a handler gives the same predictions for columns as for rows, and nothing else needs the rows."""
+    """Whether the handler predicts the same from columns as from rows, and nothing else needs rows."""
     plan = make_plan(handler)
     rows_are_needed = plan.keyed or plan.prebatched or plan.preprocess or plan.postprocess
     if rows_are_needed or plan.batching.element_size_fn or plan.batching.length_fn:
@@ -132,7 +132,7 @@ def takes_columns(handler: Any) -> bool:
 
 
 def fields_of(prediction: Any) -> dict[str, Any]:
-    """What a prediction adds to its row."""
+    """The columns that a prediction adds to its row."""
     if not (hasattr(prediction, "inference") and hasattr(prediction, "example")):  # Headrace's or Beam's result
         return {"prediction": prediction}
     model_id = getattr(prediction, "model_id", None)
@@ -141,14 +141,14 @@ def fields_of(prediction: Any) -> dict[str, Any]:
 
 
 def row_of(element: Any) -> Row | BrokenLine:
-    """The row at the heart of a dead letter's element, which is a row, or a pair or batch that begins with one."""
+    """The row in a dead letter's element, which is a row, or a pair or batch that begins with one."""
     row: Row | BrokenLine = _first(element, lambda one: isinstance(one, _ROWS))
     return row
 
 
 def place_of(element: Any) -> int:
-    """The place of the row at the heart of an element, which was read with it."""
-    return int(_first(element, lambda one: hasattr(one, "place")).place)  # a row with its place, or a block of rows
+    """The place of the row in an element."""
+    return int(_first(element, lambda one: hasattr(one, "place")).place)  # a Placed row, or a block
 
 
 def _first(element: Any, is_it: Callable[[Any], bool]) -> Any:
@@ -160,7 +160,7 @@ def _first(element: Any, is_it: Callable[[Any], bool]) -> Any:
 
 
 def _is_of_one_make(cls: type) -> bool:
-    """Whether no subclass has changed how rows are answered, or made into examples, without doing so for columns."""
+    """Whether no subclass overrides how rows are predicted or made into examples without doing so for columns."""
     of_columns, *of_rows = (_depth(cls, method) for method in ("run_columns", "run_inference", "example_from_row"))
     return of_columns <= min(of_rows)
 
@@ -170,7 +170,7 @@ def _depth(cls: type, method: str) -> int:
 
 
 class ExampleOfRow:
-    """Row -> (row, example), or (row, (key, example)) for a keyed handler; the row with its place, if it has one."""
+    """Row -> (row, example), or (row, (key, example)) for a keyed handler; a placed row stays placed."""
 
     def __init__(
         self, examples: Examples, from_row: Callable[[Mapping[str, Any]], Any] | None, reserved: Collection[str] = ()
@@ -184,10 +184,10 @@ class ExampleOfRow:
         self._key = examples.key
 
     def __call__(self, element: Row | BrokenLine | Placed) -> tuple[Any, Any]:
-        """A row with its example.
+        """The row with its example.
 
         Raises:
-            Exception: there is none.
+            Exception: the example cannot be made.
         """
         row = element.row if isinstance(element, Placed) else element
         if isinstance(row, BrokenLine):
@@ -203,7 +203,7 @@ class ExampleOfRow:
         return (element, example) if self._key is None else (element, (key, example))
 
     def refuse_reserved(self, columns: Collection[str]) -> None:
-        """Raises ValueError if one of these columns is reserved."""
+        """Raises ValueError if one of the columns is reserved."""
         for name in self._reserved:
             if name in columns:
                 raise ValueError(
@@ -218,7 +218,7 @@ class ExampleOfRow:
 
 
 class _OnValue:
-    """A function of a value, as one of (row, value)."""
+    """Applies a function of a value to (row, value)."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -229,7 +229,7 @@ class _OnValue:
 
 
 class _OnExample:
-    """A function of an example, as one of (row, example)."""
+    """Applies a function of an example to (row, example)."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -239,14 +239,14 @@ class _OnExample:
 
 
 class _OfKeyedExample(_OnExample):
-    """A function of (key, example), as one of ((row, key), example)."""
+    """Applies a function of (key, example) to ((row, key), example)."""
 
     def __call__(self, pair: tuple[Any, Any]) -> Any:
         return self._function((pair[0][1], pair[1]))
 
 
 class _OverRows(KeyedModelHandler[Any, Any, Any, Any]):
-    """A KeyedModelHandler whose keys are rows, which are not what the model is fed."""
+    """A KeyedModelHandler whose keys are rows, which the model does not see."""
 
     def get_num_bytes(self, batch: Sequence[tuple[Any, Any]]) -> int:
         model: Any = next(iter(self.cohorts.values()), self.unkeyed)
@@ -277,7 +277,7 @@ def _key_to_value(pair: tuple[tuple[Any, Any], Any]) -> tuple[Any, tuple[Any, An
 
 
 def _without_key(pair: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Postprocessing functions that leave (key, prediction) pairs leave the key, too, which is in the row already."""
+    """Drops the key that postprocessing left in a (key, prediction) pair: it is in the row already."""
     row, value = pair
     return (row, value[1]) if type(value) is tuple and len(value) == 2 else pair
 

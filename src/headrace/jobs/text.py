@@ -1,4 +1,4 @@
-"""Files of text: their lines, each in time that grows with its length, and beginnings that tell of other files."""
+"""Reads text files by line, in linear time, and recognizes other kinds of files by their first bytes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _COMPRESSED = {
     b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstd -dc"),
     b"PK\x03\x04": ("ZIP", None, "unzip -p"),
 }
-"""How such files begin; what they are, the extension that Headrace knows them by, and what decompresses them."""
+"""By first bytes: the format's name, the extension that selects it, and a command that decompresses it."""
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _ROWS_OF_ARRAY = "import json, sys; [print(json.dumps(row)) for row in json.load(sys.stdin)]"
 
 
 class TextFile:
-    """A file without its byte-order mark, whose beginning has been looked at.
+    """A text file without its byte-order mark, whose beginning was inspected.
 
     Args:
         file: open for reading.
@@ -38,21 +38,21 @@ class TextFile:
     def __init__(self, file: BinaryIO, file_format: str) -> None:
         self._file = file
         self.beginning = _first_bytes(file, file_format).removeprefix(codecs.BOM_UTF8)
-        """The first line at least, unless that is longer than a megabyte."""
+        """At least the first line, unless it is longer than a megabyte."""
         self._rest = self.beginning
 
     def read(self, size: int) -> bytes:
-        """Some bytes, not always ``size`` of them; none at the end."""
+        """Up to ``size`` bytes; empty at the end."""
         chunk, self._rest = self._rest[:size], self._rest[size:]
         return chunk or self._file.read(size)
 
 
 @contextmanager
 def open_text(source: Source) -> Iterator[TextFile]:
-    """A file of text, uncompressed.
+    """A decompressed text file.
 
     Raises:
-        ValueError: it begins as another kind of file does; the message has the cure.
+        ValueError: it begins like another kind of file; the message says what to do.
     """
     with open_source(source) as file:
         text = TextFile(file, source.format)
@@ -61,8 +61,8 @@ def open_text(source: Source) -> Iterator[TextFile]:
 
 
 def lines(file: TextFile | BinaryIO) -> Iterator[bytes]:
-    """Lines without their ends; not the file's own iteration, which not every filesystem's files have."""
-    parts: list[bytes] = []  # of a line that goes on; joined once, since each joining copies all of it
+    """Lines without their ends; does not rely on iterating the file, which some filesystems' files do not support."""
+    parts: list[bytes] = []  # of an unfinished line; joined once, since each join copies it
     while chunk := file.read(_CHUNK_BYTES):
         first, *others = chunk.split(b"\n")
         parts.append(first)
@@ -75,9 +75,9 @@ def lines(file: TextFile | BinaryIO) -> Iterator[bytes]:
 
 
 def lines_of_any_end(file: TextFile) -> Iterator[bytes]:
-    r"""Lines with their ends, be those ``\n``, ``\r\n`` or ``\r``."""
+    r"""Lines with their ends: ``\n``, ``\r\n`` or ``\r``."""
     parts: list[bytes] = []
-    held = b""  # a \r at the end of a chunk, which may be half of an end
+    held = b""  # a trailing \r, which may be half of \r\n
     while chunk := file.read(_CHUNK_BYTES):
         chunk = held + chunk
         held = b"\r" if chunk.endswith(b"\r") else b""
@@ -91,19 +91,19 @@ def lines_of_any_end(file: TextFile) -> Iterator[bytes]:
 
 
 def not_utf8(error: UnicodeDecodeError, source: Source) -> UnicodeDecodeError:
-    """What a line says that cannot be decoded, with a cure."""
+    """The error for a line that cannot be decoded, extended with advice."""
     cure = _converted(source, "iconv -f latin1 -t utf-8")
     error.reason += f"; it is not UTF-8, and if it is Latin-1, convert it: {cure}"
     return error
 
 
 def ends_with_returns(beginning: bytes) -> bool:
-    r"""Whether the lines of a CSV file end with ``\r`` alone, as its first one that does not end within quotes."""
+    r"""Whether a CSV file's first line end outside quotes is ``\r`` alone."""
     return _first_end(beginning) == b"\r"
 
 
 def _first_end(beginning: bytes) -> bytes | None:
-    r"""What a line of a CSV file ends with; None where that is not there yet, or might be half of ``\r\n``."""
+    r"""A CSV file's first line end; None if there is none yet, or only what may be half of ``\r\n``."""
     found = re.search(rb"\r?\n|\r(?!\Z)", re.sub(rb'"[^"]*"?', b'"', beginning))
     return found and found[0]
 
@@ -142,7 +142,7 @@ def _refuse_json(source: Source, beginning: bytes) -> None:
 
 
 def _converted(source: Source, command: str) -> str:
-    """A command line that has a file, or what comes through a pipe, converted by a command."""
+    """A command line that converts a source with the given command."""
     if pipes.is_pipe(source.path):
         return f"... | {command} | headrace run - --format {source.format} ..."
     commands = {extension: command for _, extension, command in _COMPRESSED.values()}

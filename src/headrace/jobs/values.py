@@ -1,7 +1,7 @@
-"""Values of Arrow as Python's, none of which loses a digit, the same ones whatever else is installed.
+"""Converts Arrow values to Python values without losing a digit, whatever other packages are installed.
 
-Of types that count nanoseconds pyarrow gives pandas' values, cut ones, or an error. Here they are ``datetime``'s where
-they are whole microseconds, else their text as ISO 8601 has it, with nine digits of the fraction.
+For nanosecond types pyarrow returns pandas values, truncates, or raises. Here they become ``datetime`` types if they
+are whole microseconds, and else ISO 8601 text with nine fraction digits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def as_values(column: Any) -> list[Any]:
     """The values of an array.
 
     Raises:
-        OverflowError: Python does not have one of them.
+        OverflowError: Python cannot represent one of them.
     """
     kind = column.type
     if _is_plain(kind):
@@ -54,7 +54,7 @@ def as_values(column: Any) -> list[Any]:
 
 @lru_cache(1000)
 def _is_plain(kind: Any) -> bool:
-    """Whether pyarrow gives the values of a type as they are."""
+    """Whether pyarrow's own conversion of the type is exact."""
     if isinstance(kind, pyarrow.BaseExtensionType):
         return _is_plain(kind.storage_type)
     if _TYPES.is_dictionary(kind):
@@ -78,12 +78,12 @@ def _of_lists(column: Any) -> list[Any]:
 
 
 def _of_times(column: Any) -> list[Any]:
-    """Of points and lengths of time, and times of day, for which pyarrow takes what is more than a day, too."""
+    """Timestamps, durations, and times of day; pyarrow would accept times of day beyond 24 hours."""
     kind = _in_microseconds(column.type)
     rests: list[int] = [0] * len(column)
     try:
         whole = column.cast(kind)
-    except pyarrow.ArrowInvalid:  # digits would be lost
+    except pyarrow.ArrowInvalid:  # not whole microseconds
         counts = column.cast(pyarrow.int64()).to_pylist()
         whole = pyarrow.array([None if count is None else count // 1000 for count in counts], pyarrow.int64())
         whole = whole.cast(kind)
@@ -106,7 +106,7 @@ def _refuse_more_than_a_day(times: Any) -> None:
 
 
 def _text(value: datetime | time | timedelta, nanoseconds: int) -> str:
-    """Of a value and fewer than 1,000 nanoseconds more."""
+    """ISO 8601 text of a value plus fewer than 1,000 nanoseconds."""
     if isinstance(value, timedelta):
         return duration_text(value, nanoseconds)
     head, _, tail = value.isoformat(timespec="microseconds").partition(".")
