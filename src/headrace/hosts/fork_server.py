@@ -1,7 +1,7 @@
-"""Forks model hosts: a small single-threaded process that has imported what a handler needs, and computes nothing.
+"""The fork server: a single-threaded process that imports the handler's modules once and forks hosts.
 
-Started with ``python -m headrace.hosts``. It ends, and its hosts and whatever they started with it, when its
-owner does.
+The owner starts it with ``python -m headrace.hosts``. When the owner ends, the fork server exits and kills its hosts
+and every process that they started.
 """
 
 from __future__ import annotations
@@ -36,72 +36,76 @@ from headrace.models.memory import oom_kills
 from headrace.models.procfs import children
 
 _LAST_MOMENTS_SECS = 1.0
-"""For a host that closes its connections as it ends."""
+"""How long a host that has closed its connection may take to exit by itself."""
 
 
 @dataclass(frozen=True)
 class ForkServerConfig:
-    """What the owner tells its fork server first."""
+    """The first message from owner to fork server."""
 
     request_handler: bytes
-    """Pickled; it answers the requests."""
+    """The pickled request handler of every host."""
     environment: ProcessEnvironment
     imports: bool
-    """Whether to unpickle the request handler, and so import its modules, before hosts are forked or in each host."""
+    """Whether the fork server unpickles the request handler, which imports its modules; else each host does."""
 
 
 class Ready:
-    """The fork server's answer: it can fork."""
+    """The fork server's answer to its configuration: it can fork hosts."""
 
 
 @dataclass(frozen=True)
 class HasThreads:
-    """The fork server's answer: it has imported modules that have started threads, which no fork survives."""
+    """The fork server's answer: importing the modules started threads, which do not survive a fork; it exits."""
 
     threads: list[str]
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The fork server's answer: the request handler cannot be unpickled here, or no host can be forked."""
+    """The fork server's answer: unpickling the request handler or the model, or forking a host, has failed."""
 
     lines: list[str]
-    """Of the traceback."""
+    """Lines of the traceback."""
 
 
 @dataclass(frozen=True)
 class PreloadRequest:
-    """The owner's request to take what hosts that are yet to be forked should have. Its files come along."""
+    """The owner's request to preload what future hosts inherit.
+
+    Descriptors are attached in this order: the weights file, the computing page, the copies.
+    """
 
     arena: WeightsFile | None
-    """Of a model to map."""
+    """Description of the weights file to map; None: there is none."""
     work: bytes
-    """Pickled; what the model was exported for."""
+    """Pickled head of the request with which the model was loaded."""
     copies: Sequence[str]
-    """URIs of which the machine has copies: the last files."""
+    """URIs of remote files with a local copy."""
     has_page: bool = False
-    """Whether the second file says how many processes compute."""
+    """Whether the second descriptor is a ``ComputingPage``."""
 
 
 class Preloaded:
-    """The fork server's answer: it has."""
+    """The fork server's answer: future hosts inherit it."""
 
 
 @dataclass(frozen=True)
 class Fork:
-    """The owner's request for a host. Files that come with it: the host's channel, the memory for its progress."""
+    """The owner's request for a host. Attached descriptors: the host's channel, and its progress page."""
 
     environment: Mapping[str, str]
-    """What this host has in its environment besides."""
+    """Additional environment variables of this host."""
 
 
 @dataclass(frozen=True)
 class Reap:
-    """The owner's request to end a host and whatever it started, and to say how it ended."""
+    """The owner's request to kill a host and the processes that it started, and to report how it exited."""
 
     host: int
+    """Its process id."""
     spares: bool = False
-    """Whether a host is left alone that does not end by itself in a moment."""
+    """Whether a host that does not exit by itself within a second is left running."""
 
 
 class _OwnerEnded(BaseException):
@@ -109,11 +113,11 @@ class _OwnerEnded(BaseException):
 
 
 class ForkServer:
-    """Does what its owner asks.
+    """Forks and reaps hosts at its owner's request, one request at a time.
 
     Args:
         channel: to the owner.
-        upbringing: what the owner said first.
+        upbringing: the owner's first message.
     """
 
     def __init__(self, channel: Channel, upbringing: ForkServerConfig) -> None:
@@ -121,19 +125,20 @@ class ForkServer:
         self._upbringing = upbringing
         self._request_handler: Any = None
         self._unattached: tuple[PreloadRequest, int] | None = None
-        """A model, and its file, that hosts must map themselves, since they import the modules themselves."""
+        """A preloaded model and its descriptor, for hosts that import the modules and so map the model themselves."""
         self._has_model = False
+        """Whether this process has mapped the model, which hosts then inherit."""
         self._hosts: dict[int, int | None] = {}
-        """With how many processes the kernel had killed for want of memory when each was born."""
+        """For each host, by process id, the kernel's count of out-of-memory kills when it was forked; None: unknown."""
         self._helpers: set[int] = set()
-        """Processes that modules have started as they were imported."""
+        """Processes started by modules while they were imported."""
 
     def prepare(self) -> Ready | HasThreads | Failed:
-        """Imports what the handler needs."""
+        """Unpickles the request handler, unless hosts do it, and so imports the handler's modules."""
         if self._upbringing.imports:
             try:
                 self._request_handler = pickle.loads(self._upbringing.request_handler)
-                all_reducers(None)  # looks for plug-ins, which takes a while, once for all hosts
+                all_reducers(None)  # loads array plug-ins, once for all hosts
             except Exception:
                 return Failed(traceback.format_exc().splitlines())
             others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
@@ -141,16 +146,16 @@ class ForkServer:
                 return HasThreads(others)
             self._helpers = set(children())
         gc.collect()
-        gc.freeze()  # what hosts share should not be copied only because a collector has looked at it
+        gc.freeze()  # a collection in a host would write to every object's header, and so copy the shared pages
         return Ready()
 
     def run(self) -> None:
-        """Until the owner ends."""
+        """Serves the owner until it closes the channel or ends (SIGTERM); then kills all that was started here."""
         signal.signal(signal.SIGTERM, _end)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # children would vanish before they are waited for
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # the kernel would reap children before waitpid()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with contextlib.suppress(_OwnerEnded):  # which may come while the end of the channel is being noticed
+        with contextlib.suppress(_OwnerEnded):  # SIGTERM may also come after the channel's end was noticed
             with contextlib.suppress(EOFError, OSError):
                 self._serve()
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -160,10 +165,10 @@ class ForkServer:
         self.end_helpers()
         if self._has_model:
             _flush()
-            os._exit(0)  # what finalizers of the model do is for hosts to do, which have used it
+            os._exit(0)  # without running the model's finalizers: this process has never used it
 
     def end_helpers(self) -> None:
-        """Ends what was started here, and is no host."""
+        """Kills the processes that modules started while they were imported, and orphans."""
         self._helpers = set()
         self._end_orphans()
 
@@ -203,10 +208,10 @@ class ForkServer:
 
     def _fork(self, request: Fork, channel: int, progress: int) -> int | Failed:
         fork_server, killed = os.getpid(), oom_kills()
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until it is clear whose it is
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the child must not run this process's handler
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of native threads: their libraries survive forks
+                warnings.simplefilter("ignore", DeprecationWarning)  # native threads: their libraries survive forks
                 host = os.fork()
             if not host:
                 os.environ.update(request.environment)
@@ -218,14 +223,14 @@ class ForkServer:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             os.close(channel)
             os.close(progress)
-        with contextlib.suppress(OSError):  # either of the two may be first
+        with contextlib.suppress(OSError):  # parent and child both do this, since either may run first
             os.setpgid(host, host)
         return host
 
     def _become_host(self, fork_server: int, channel: int, progress: int) -> NoReturn:
         code = 1
         try:
-            to_owner = Channel.inherited(channel)  # a name, so that it is not closed before this process ends
+            to_owner = Channel.inherited(channel)  # this reference keeps it open until the process exits
             os.setpgid(0, 0)
             die_with_parent(signal.SIGKILL, fork_server)
             adopt_orphans()
@@ -257,14 +262,14 @@ class ForkServer:
         if host not in self._hosts:
             return None
         ending = HostExit(None)
-        with contextlib.suppress(ChildProcessError):  # a module had children waited for: the number is free for others
+        with contextlib.suppress(ChildProcessError):  # some module has reaped it; its id may be in use again
             ended_itself = has_ended(host, _LAST_MOMENTS_SECS if spares else 0)
             if spares and not ended_itself:
                 return None
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses where only zombies are left
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses a group of zombies
                 os.killpg(host, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(host, signal.SIGKILL)  # should it have left its group
+                os.kill(host, signal.SIGKILL)  # in case it has left its process group
             code = os.waitstatus_to_exitcode(os.waitpid(host, 0)[1])
             is_killed = ended_itself and code == -signal.SIGKILL
             ending = HostExit(code, self._why_killed(host) if is_killed else ExitCause.OTHER)
@@ -278,19 +283,19 @@ class ForkServer:
             return ExitCause.UNKNOWN
         if now <= before:
             return ExitCause.OTHER
-        for other, count in self._hosts.items():  # each kill explains the end of one host
+        for other, count in self._hosts.items():  # one out-of-memory kill must not explain the exit of two hosts
             self._hosts[other] = None if count is None else count + 1
         return ExitCause.MEMORY
 
     def _end_orphans(self) -> None:
-        """What hosts had started and left behind has become ours; a host that lives keeps its own.
+        """Kills processes that exited hosts left behind, which this process has adopted.
 
-        A manager is everybody's.
+        Children of running hosts are not affected, and a manager is left alone: other programs use it.
         """
         kept = self._hosts.keys() | self._helpers
         while orphans := [child for child in children() if child not in kept and not is_manager(child)]:
             for orphan in orphans:
-                with contextlib.suppress(ChildProcessError):  # as above
+                with contextlib.suppress(ChildProcessError):  # reaped by somebody else
                     if not has_ended(orphan):
                         os.kill(orphan, signal.SIGKILL)
                     os.waitpid(orphan, 0)
@@ -312,7 +317,7 @@ def _flush() -> None:
 
 
 def main() -> None:
-    """Takes the owner's process id and the descriptor of the channel as its arguments."""
+    """Entry point; the arguments are the owner's process id and the channel's descriptor."""
     owner, descriptor = map(int, sys.argv[1:])
     die_with_parent(signal.SIGTERM, owner)
     adopt_orphans()

@@ -1,4 +1,4 @@
-"""The owner's side of a fork server: starts it, has it fork and reap hosts, starts another when it has died."""
+"""The owner's side of a fork server: starts it, has it fork and reap hosts, replaces it when it has died."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from headrace.ipc.weights_file import WeightsFile
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_IMPORT_SECS = 600
 _LONGEST_ANSWER_SECS = 60
-"""A fork server computes nothing; to reap a host takes it 20 ms for each GB of its memory."""
+"""Far more than a fork server needs: reaping a host takes 20 ms per GB of its memory."""
 _LAST_SECS = 1
-"""For a fork server that ends since it is of no use."""
+"""How long a fork server that cannot fork hosts may take to exit."""
 _TRIES = 3
 
 T = TypeVar("T")
@@ -45,15 +45,15 @@ class ForkServerProcess:
     """One fork server process.
 
     Args:
-        request_handler: pickled.
-        output: where what it and its hosts print and log is read.
-        environment: that it takes over.
-        imports: whether it shall import the request handler's modules before it forks.
+        request_handler: the pickled request handler.
+        output: reads what it and its hosts print and log.
+        environment: the environment it runs in.
+        imports: whether it imports the request handler's modules before it forks; else each host does.
 
     Raises:
-        EOFError: it has died at once.
+        EOFError: it exited at once.
         OSError: it cannot be started.
-        RuntimeError: nor can threads, since there are too many, or since the program ends.
+        RuntimeError: no thread can be started: there are too many, or the interpreter is shutting down.
     """
 
     def __init__(
@@ -77,21 +77,25 @@ class ForkServerProcess:
             raise
 
     def ready(self) -> Ready | HasThreads | Failed:
-        """What it says once it has imported everything.
+        """Waits for its answer to the configuration, after it has imported everything.
 
         Raises:
             EOFError: it has died.
-            TimeoutError: it takes too long.
+            TimeoutError: it takes longer than 600 s.
         """
         answer: Ready | HasThreads | Failed = self._channel.receive(_LONGEST_IMPORT_SECS)[0]
         return answer
 
     def ask(self, request: Fork | Reap | PreloadRequest, *files: int) -> int | HostExit | Preloaded | Failed | None:
-        """A host's process id, or how it has ended: None if it is none of this fork server's, or runs on.
+        """Sends a request and waits for the answer.
+
+        Returns:
+            For ``Fork``, the host's process id, or ``Failed``. For ``Reap``, how the host exited; None if it still
+            runs or is none of this fork server's. For ``PreloadRequest``, ``Preloaded`` or ``Failed``.
 
         Raises:
             EOFError: the fork server has died.
-            OSError: it cannot be reached, or does not answer.
+            OSError: it cannot be reached, or does not answer within 60 s.
         """
         self._channel.send(request, files)
         answer: int | HostExit | Preloaded | Failed | None = self._channel.receive(_LONGEST_ANSWER_SECS)[0]
@@ -103,19 +107,19 @@ class ForkServerProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """Has whoever waits for it see its end; it is still to be closed."""
+        """Kills it, so that every wait for its answer ends; ``close`` is still necessary."""
         self._process.kill()
 
     def after_fork(self) -> None:
-        """In a fork of the owner: lets go of what is the parent's."""
+        """In a forked child of the owner: closes the parent's channel without ending the fork server."""
         self._channel.close()
-        self._process.poll()  # sees that it is no child of this process
+        self._process.poll()  # notes that it is no child of this process, which silences Popen's ResourceWarning
 
     def close(self, patience_secs: float | None = None) -> str:
-        """Ends it, its hosts and whatever they have started; returns how it ended.
+        """Ends it, its hosts and every process that they started; returns how it exited, in words that follow "it".
 
         Args:
-            patience_secs: how long to wait before it is killed; None: as long as an answer may take.
+            patience_secs: how long to wait before it is killed; None: 60 s.
         """
         self._channel.shut_down()
         self._channel.close()
@@ -131,29 +135,32 @@ class ForkServerProcess:
 
 
 class Preload(NamedTuple):
-    """What hosts have from birth; the files stay the giver's."""
+    """What hosts inherit from the fork server. The descriptors remain the caller's."""
 
     work: bytes
-    """Pickled; what the model was exported for."""
+    """Pickled head of the request with which the model was loaded."""
     file: int | None = None
-    """Of the model's arena, if it is in one."""
+    """Descriptor of the weights file; None: there is none."""
     arena: WeightsFile | None = None
+    """Description of the weights file."""
     page: int | None = None
-    """That says how many processes compute over models of the machine."""
+    """Descriptor of a ``ComputingPage``; only together with ``file``."""
     copies: Mapping[str, int] = {}
-    """Files with the contents of URIs that are read as the model is loaded."""
+    """Descriptors of local copies of the remote files that loading the model reads, by URI."""
 
 
 class ForkServerClient:
-    """Gives birth to hosts, and reaps them; thread-safe.
+    """Starts and reaps hosts through a fork server, which is started on first use and replaced when it dies.
+
+    Thread-safe. It is a ``HostProvider`` of hosts for this process alone.
 
     Args:
-        request_handler: pickled; answers the requests of every host.
-        name: of the model, for the log and for errors.
-        inheritance: what hosts have from birth; its file stays the caller's, and open.
-        environment: of the hosts; None: this process's, when they are born.
-        output: makes a reader for what hosts print and log; None: it goes to the logging of this process.
-        environment_of: what the host of a number has in its environment besides.
+        request_handler: the pickled request handler of every host.
+        name: the model's name, for the log and for errors.
+        preload: what hosts inherit; its descriptors must stay open, for the next fork server.
+        environment: of the hosts; None: this process's when the fork server is started.
+        output: makes a reader for what hosts print and log; None: it goes to this process's logging.
+        environment_of: additional environment variables of host ``number``.
     """
 
     def __init__(
@@ -178,15 +185,15 @@ class ForkServerClient:
         self._imports = True
         self._fork_server: ForkServerProcess | None = None
         self._starting: ForkServerProcess | None = None
-        """A fork server that is importing modules."""
+        """A fork server that is still importing modules."""
         self._is_closed = False
         self._lock = threading.Lock()
 
     def host(self, number: int = 0) -> HostHandle:
-        """A new host, for this process alone.
+        """Starts a host for this process alone.
 
         Raises:
-            HostStartError: it cannot be had.
+            HostStartError: it cannot be started.
             OSError: too many files are open.
         """
         progress = Segment.create(0, Progress.SIZE)
@@ -202,7 +209,7 @@ class ForkServerClient:
         return HostHandle(process, channel, progress, watch(process))
 
     def preload(self, preload: Preload) -> None:
-        """Gives hosts that are yet to be born a model, or what it is loaded from.
+        """Replaces what future hosts inherit: the model, or copies of the files to load it from.
 
         Raises:
             HostStartError: the fork server cannot map the model.
@@ -213,10 +220,10 @@ class ForkServerClient:
             self._preload_ = preload
 
     def fork(self, channel: int, progress: int, number: int = 0) -> int:
-        """The process id of a new host, which has the two files.
+        """Forks a host that inherits its channel and progress page; returns its process id.
 
         Raises:
-            HostStartError: it cannot be had.
+            HostStartError: it cannot be started.
         """
         with self._lock:
             request = Fork(self._environment_of(number))
@@ -226,7 +233,7 @@ class ForkServerClient:
             raise HostStartError(self._name, "it cannot be forked.", answer.lines if isinstance(answer, Failed) else ())
 
     def _try(self, ask: Callable[[ForkServerProcess], T]) -> T:
-        """What a fork server says; another one, should one die over it."""
+        """Asks the fork server, starting one if there is none; if it dies or hangs, asks another, up to 3 in all."""
         ending = ""
         for _ in range(_TRIES):
             try:
@@ -240,13 +247,19 @@ class ForkServerClient:
         raise HostStartError(self._name, f"the process that forks it {ending}, {_TRIES} times in a row.")
 
     def reap(self, host: int, *, late: bool = False, spares: bool = False) -> HostExit | None:
-        """Kills a host and whatever it has started; returns how it ended.
+        """Kills a host and the processes that it started.
 
-        None: it is none of those that there are; or it runs, and is to be spared then (``spares``).
+        Args:
+            host: its process id.
+            late: has no effect here, since only this process uses the host.
+            spares: leave a host alone that does not exit by itself within a second.
+
+        Returns:
+            How it exited; None if it still runs (``spares``), or is not known here.
         """
         with self._lock:
             if self._fork_server is None:
-                return None  # the host went with its fork server
+                return None  # the host was killed together with its fork server
             try:
                 answer = self._fork_server.ask(Reap(host, spares))
             except (EOFError, OSError) as error:
@@ -259,36 +272,39 @@ class ForkServerClient:
 
     @property
     def fork_server(self) -> int | None:
-        """The process that forks hosts, if there is one now."""
+        """The fork server's process id; None: there is none now."""
         fork_server = self._fork_server
         return fork_server.process if fork_server is not None else None
 
     def rest(self) -> None:
-        """Ends everything until the next host is wanted."""
+        """Ends the fork server and its hosts; the next host gets a new fork server."""
         with self._lock:
             self._end_fork_server()
 
     def close(self) -> None:
-        """Ends everything, for good."""
+        """Ends the fork server and its hosts, and any wait for a host."""
         self.cancel_waits()
         with self._lock:
             self._end_fork_server()
 
     def cancel_waits(self) -> None:
-        """Has nobody wait for a birth from now on: it fails."""
+        """Makes every current and future wait for a fork server's imports fail."""
         self._is_closed = True
         if (starting := self._starting) is not None:
             starting.kill()
 
     def after_fork(self) -> None:
-        """In a fork of this process: lets go of what is the parent's, and begins anew."""
+        """In a forked child: closes what belongs to the parent, and starts afresh."""
         for fork_server in (self._fork_server, self._starting):
             if fork_server is not None:
                 fork_server.after_fork()
         self._begin()
 
     def _end_fork_server(self, error: BaseException | None = None) -> str:
-        """Ends it; after an ``error``, since what it says from now on would be the answer to something else."""
+        """Ends the fork server; returns how it exited, in words that follow "it".
+
+        Any ``error`` while asking ends it: a late answer would be taken for the answer to the next request.
+        """
         fork_server, self._fork_server = self._fork_server, None
         if fork_server is None:
             return ""
@@ -298,7 +314,11 @@ class ForkServerClient:
         return fork_server.close()
 
     def _new_fork_server(self, *, again: bool = True) -> ForkServerProcess:
-        """A fork server that is ready. One that dies as it imports may have been killed by an outsider: ``again``."""
+        """Starts a fork server and waits until it can fork.
+
+        If it dies while importing, which an outsider may have caused, it is started once more (``again``). If imports
+        start threads, it is started once more without importing, and each host imports the modules.
+        """
         try:
             environment = self._environment or ProcessEnvironment.here()
             self._starting = fork_server = ForkServerProcess(
@@ -306,7 +326,7 @@ class ForkServerClient:
             )
         except EOFError as error:
             raise HostStartError(self._name, f"it {error} as it started.") from None
-        except (OSError, RuntimeError) as error:  # too few files, processes or threads
+        except (OSError, RuntimeError) as error:  # a limit on files, processes or threads is reached
             raise HostStartError(self._name, f"{error}.") from error
         try:
             answer = self._first_words(fork_server, forgives=again)
@@ -334,7 +354,7 @@ class ForkServerClient:
         return self._new_fork_server()
 
     def _first_words(self, fork_server: ForkServerProcess, *, forgives: bool) -> Ready | HasThreads | Failed | None:
-        """What it says once it has imported everything; None: it has died, and that is forgiven."""
+        """Its answer after its imports; None: it has died, and ``forgives`` allows another try."""
         try:
             if self._is_closed:
                 raise EOFError
@@ -355,11 +375,11 @@ class ForkServerClient:
 
 
 def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> None:
-    """Has a fork server map a model.
+    """Has a fork server preload a model, or copies of its files.
 
     Raises:
-        HostStartError: it cannot.
-        EOFError, OSError: it has died.
+        HostStartError: the model cannot be unpickled there.
+        EOFError, OSError: the fork server has died.
     """
     work, file, arena, page, copies = preload
     files = [given for given in (file, page, *copies.values()) if given is not None]
@@ -369,7 +389,7 @@ def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> Non
 
 
 def _connected(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
-    """A new process, and the channel to it."""
+    """Starts a fork server; returns its process and the channel to it."""
     mine, theirs = Channel.pair()
     try:
         return STARTER.run(lambda: start_fork_server(theirs, environment, mark)), mine

@@ -1,4 +1,4 @@
-"""What a model's hosts print and log reaches the logging of their owner, whatever it is and however much."""
+"""Passes what a model's hosts print and log to the logging of their owner, with limits on volume and memory."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _SECOND = 1_000_000_000
 _LINES_A_SECOND = 1_000
 _LINE_BYTES = 64 * 1024
 _RECORD_BYTES = 8 * _LINE_BYTES
-"""The longest line on the pipe of log records: in JSON a character may take six."""
+"""Longest line on the pipe of log records: JSON may take six bytes per character."""
 _PIPE_BYTES = 256 * 1024
-"""Room for bursts; no more, since Linux limits all pipes of a user together to 64 MB, other programs' included."""
+"""Room for bursts. Linux limits all pipes of a user together to 64 MB."""
 _READS = 16
-"""How often a pipe is read before the other one has its turn; when closing, enough for all that a pipe holds."""
+"""How often one pipe is read before the other's turn; at close, enough to drain a pipe."""
 _LAST_SECS = 0.5
 _MOST_NEW_LOGGERS = 1_000
-"""Python never forgets a logger, so hosts may not have the owner make any number of them."""
+"""Limit of loggers that hosts may create in the owner: Python never frees a logger."""
 _NAME_CHARS = 256
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class _Budget:
-    """How many lines of a pipe may be passed on: so many a second, and for at most half of the reader's time.
+    """Limits the lines passed on from one pipe: 1,000 per second, and at most half of the reader's time.
 
-    Where the owner's logging is slow, the other half is left for draining the pipe, on which a host would else wait.
+    If the owner's logging is slow, the other half of the time drains the pipe, so that hosts do not block on it.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -60,7 +60,7 @@ class _Budget:
         return self._passed < _LINES_A_SECOND and self._spent < _SECOND
 
     def renew(self, *, at_once: bool = False) -> int:
-        """Begins the next budget if it is time; returns how many lines were dropped under the last one."""
+        """Begins the next budget if the current one has ended; returns how many lines were dropped under it."""
         if not at_once and self._clock.time_ns() < self.ends:
             return 0
         dropped = self.dropped
@@ -74,17 +74,17 @@ class _Budget:
 
 @dataclass
 class _OutputStream:
-    """Makes lines of what comes through one pipe; memory is bounded, whatever comes."""
+    """Splits the bytes of one pipe into lines, in bounded memory."""
 
     pass_on: Callable[[bytes, int], None]
-    """Takes a line without its end, and how many bytes of it were cut off."""
+    """Called with each line (without the newline), and how many of its bytes were cut off."""
     tell: Callable[[int], None]
-    """Takes the number of lines that were not passed on."""
+    """Called with the number of lines dropped."""
     clock: Clock
     longest: int
-    """At which length in bytes a line is cut."""
+    """The length, in bytes, at which a line is cut."""
     patience: int
-    """How long the beginning of a line waits for its end, in nanoseconds."""
+    """How long an unfinished line waits for its newline, in nanoseconds."""
 
     def __post_init__(self) -> None:
         self._budget = _Budget(self.clock)
@@ -93,14 +93,14 @@ class _OutputStream:
         self._since = 0
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes; passes on the lines that they finish."""
+        """Takes the next bytes; passes on the lines that they complete."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             self._renew()
             if self._budget.has_room:
                 self._keep(data[start:end])
                 self._finish()
-            else:  # a flood: count its lines without making them
+            else:  # over budget: count the remaining lines without splitting them
                 self._budget.dropped += data.count(b"\n", start)
                 self._pending, self._cut = bytearray(), 0
                 end = data.rfind(b"\n")
@@ -109,19 +109,19 @@ class _OutputStream:
             self._keep(data[start:])
 
     def tick(self) -> None:
-        """Does what is due by now: passes on a line that has waited for its end, tells how many were dropped."""
+        """Does what is due: passes on a line that has waited long enough, reports dropped lines."""
         self._renew()
         if self._pending and self.clock.time_ns() >= self._since + self.patience:
             self._finish()
 
     def due(self) -> int | None:
-        """When ``tick`` should be called, in the clock's nanoseconds."""
+        """When to call ``tick`` next, in the clock's nanoseconds; None: no need."""
         moments = [self._since + self.patience] if self._pending else []
         moments += [self._budget.ends] if self._budget.dropped else []
         return min(moments, default=None)
 
     def end(self) -> None:
-        """Passes on what is left; nothing more will come."""
+        """Passes on what is left, at the end of the stream."""
         if self._pending:
             self._finish()
         self._renew(at_once=True)
@@ -149,18 +149,19 @@ class _OutputStream:
 
 
 class OutputReader:
-    """Owner's side: passes on what a model's hosts print and log, on a daemon thread of its own.
+    """Owner's side: reads what a model's hosts print and log, on its own daemon thread.
 
     Printed lines go to the logger ``headrace.host`` at INFO, log records to the logger of their name at their level,
-    all with the model's name before them. Of either, about 1,000 lines a second are passed on; the rest is counted.
+    each prefixed with the model's name. About 1,000 lines per second of either kind are passed on; the rest is
+    counted.
 
     Args:
         name: the model's name.
-        clock: measures the seconds of that limit, and the half second that an unfinished line waits for its end.
-        log: takes each line in place of this process's logging: the logger's name, the level and the text.
+        clock: measures that limit, and how long an unfinished line waits for its newline (0.5 s).
+        log: called instead of this process's logging, with logger name, level and text.
 
     Raises:
-        OSError: there are too few file descriptors.
+        OSError: too many files are open.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class OutputReader:
         self._clock: Clock = clock or SystemClock()
         self._process = os.getpid()
         self._open: set[int] = set()
-        """Descriptors; whoever closes one removes it first, so that no number is closed twice."""
+        """Open descriptors. Remove one before closing it, so that no thread closes a reused number."""
         self._new_loggers = 0
         self._failed = False
         self._thread = threading.Thread(target=self._run, name=f"headrace output of {name}", daemon=True)
@@ -183,21 +184,21 @@ class OutputReader:
         except BaseException:
             self._close(*self._open)
             raise
-        atexit.register(self.close, 0.0)  # a thread that logs while the interpreter ends may abort the process
+        atexit.register(self.close, 0.0)  # a thread that logs during interpreter shutdown may abort the process
 
     def release(self) -> None:
-        """Closes the owner's copies of the write ends, once the fork server has its own."""
+        """Closes this process's write ends, once the fork server has its own copies."""
         self._close(self.printed, self.logged)
 
     def close(self, timeout_secs: float = 1.0) -> None:
-        """Waits until everything written has been passed on; ends the thread and closes every descriptor.
+        """Passes on everything written so far, ends the thread and closes every descriptor.
 
         Args:
-            timeout_secs: how long to wait for others to close their write ends; what has come by then is passed on. For
-                a handler of the owner's logging that blocks it waits half a second more; the thread ends when it can.
+            timeout_secs: how long to wait for other processes to close their write ends. If the owner's logging blocks,
+                this waits another 0.5 s, and the thread ends later.
         """
         atexit.unregister(self.close)
-        if os.getpid() != self._process:  # a fork of the owner: the thread is not here
+        if os.getpid() != self._process:  # a forked child: the thread is the parent's
             self._close(*self._open)
             return
         self.release()
@@ -205,12 +206,12 @@ class OutputReader:
         with suppress(KeyError):
             self._open.remove(self._wake)
             with suppress(OSError):  # the thread has ended
-                os.write(self._wake, b"end")  # closing would not do: forks of the owner may have copies
+                os.write(self._wake, b"end")  # closing is not enough: forked children may have copies
             os.close(self._wake)
         self._join(_LAST_SECS)
 
     def _join(self, timeout_secs: float) -> None:
-        if threading.current_thread() is not self._thread:  # as it is where a garbage collection closes
+        if threading.current_thread() is not self._thread:  # a garbage collection may call close() on any thread
             self._thread.join(timeout_secs)
 
     def _pipe(self, size: int = _PIPE_BYTES) -> tuple[int, int]:
@@ -221,7 +222,7 @@ class OutputReader:
         self._close(*set(ends) - {read, write})
         os.set_blocking(read, False)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            with suppress(OSError):  # the user's pipes are at their limit
+            with suppress(OSError):  # the user has reached the limit for all pipes
                 fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, size)
         return read, write
 
@@ -233,7 +234,7 @@ class OutputReader:
 
     def _run(self) -> None:
         try:
-            with selectors.PollSelector() as selector:  # needs no descriptor of its own
+            with selectors.PollSelector() as selector:  # unlike epoll, it needs no descriptor
                 self._pump(selector)
         finally:
             self._close(self._printed_read, self._logged_read, self._wake_read)
@@ -248,7 +249,7 @@ class OutputReader:
             selector.register(descriptor, selectors.EVENT_READ)
         while streams:
             ready = {key.fd for key, _ in selector.select(self._patience(streams))}
-            closing = self._wake_read in ready
+            closing = self._wake_read in ready  # close() has waited long enough: read what has come, then stop
             for descriptor in [number for number in streams if closing or number in ready]:
                 if not self._read(descriptor, streams[descriptor]) or closing:
                     selector.unregister(descriptor)
@@ -257,26 +258,26 @@ class OutputReader:
                 stream.tick()
 
     def _patience(self, streams: dict[int, _OutputStream]) -> float | None:
-        """Seconds until something is due."""
+        """Seconds until a ``tick`` is due; None: wait for data only."""
         moment = min((due for stream in streams.values() if (due := stream.due()) is not None), default=None)
         return None if moment is None else max(0.0, (moment - self._clock.time_ns()) / _SECOND)
 
     def _read(self, descriptor: int, stream: _OutputStream) -> bool:
-        """Reads what is there, up to a limit; whether more may come."""
+        """Reads what is available, up to a limit; returns False at the end of the stream."""
         for _ in range(_READS):
             try:
                 data = os.read(descriptor, _LINE_BYTES)
             except BlockingIOError:
                 return True
             stream.feed(data)
-            if len(data) < _LINE_BYTES:  # the pipe is empty now, or for ever
+            if len(data) < _LINE_BYTES:  # the pipe is empty for now or, without any data, closed
                 return bool(data)
         return True
 
     def _pass_on_print(self, line: bytes, cut: int) -> None:
         shown = line[:_LINE_BYTES]
         cut += len(line) - len(shown)
-        text = _legible(shown.rstrip(b"\r").rpartition(b"\r")[2])  # of a progress bar what a terminal would show last
+        text = _legible(shown.rstrip(b"\r").rpartition(b"\r")[2])  # a progress bar's final state
         self._log(_PRINTS.name, logging.INFO, f"{text} ... ({cut:,} more bytes)" if cut else text)
 
     def _pass_on_record(self, line: bytes, cut: int) -> None:
@@ -303,32 +304,32 @@ class OutputReader:
     def _log(self, logger: str, level: int, text: str) -> None:
         try:
             self._log_here(logger, level, text)
-        except BaseException:  # whatever a handler raises: hosts would wait for ever on a pipe that nobody reads
-            if not self._failed:  # once will do
+        except BaseException:  # this thread must survive any logging handler: hosts would block on an unread pipe
+            if not self._failed:  # report it once
                 self._failed = True
                 with suppress(Exception):
                     traceback.print_exc()
 
 
 def record_line(level: int, logger: str, text: str) -> bytes:
-    """A record as it goes through the pipe that an ``OutputReader`` reads records from."""
+    """Encodes a log record for an ``OutputReader``'s pipe of records."""
     return f"{json.dumps([level, logger[:_NAME_CHARS], _shortened(text)])}\n".encode()
 
 
 def _parsed(line: bytes) -> tuple[int, str, str] | None:
-    """Level, logger's name and text of a line that a ``_RecordSender`` wrote; None for any other line."""
+    """The level, logger name and text of a line from ``record_line``; None for any other line."""
     level = name = text = None
     with suppress(ValueError, TypeError, RecursionError):
         level, name, text = json.loads(line)
     if not (isinstance(level, int) and isinstance(name, str) and isinstance(text, str)):
         return None
-    # no halves of characters, which the owner's handlers could not write
+    # lone surrogates, which the owner's logging handlers could not encode, become escapes
     name, text = (words.encode("utf-8", "backslashreplace").decode() for words in (name[:_NAME_CHARS], text))
     return level, name, text
 
 
 def _shortened(text: str) -> str:
-    """A text without its middle where it is too long: of an exception, the last lines say most."""
+    """Cuts the middle out of a text that is too long; the last lines of a traceback say most."""
     half = _LINE_BYTES // 2
     if len(text) <= 2 * half:
         return text
@@ -336,12 +337,12 @@ def _shortened(text: str) -> str:
 
 
 def _legible(line: bytes) -> str:
-    """The line as text; what is no text, and what would move a terminal's cursor, is shown as escapes."""
+    """Decodes a line; invalid bytes and control characters become escapes."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", line.decode("utf-8", "backslashreplace"))
 
 
 def lifted(descriptor: int) -> int:
-    """A descriptor of the same file other than 0, 1 and 2, which programs that are started do not inherit."""
+    """Returns the descriptor, or a duplicate above 2 if it is 0, 1 or 2; child programs do not inherit it."""
     if descriptor > 2:
         os.set_inheritable(descriptor, False)
         return descriptor

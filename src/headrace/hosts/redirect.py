@@ -1,4 +1,4 @@
-"""The host's side of its output: everything that it prints and logs goes to its owner."""
+"""Redirects everything that a fork server or host prints and logs to its owner."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from headrace.hosts.output import lifted, record_line
 
 
 def redirect_output(printed: int, logged: int, level: int) -> None:
-    """Host's (or fork server's) side: from now on everything that this process prints and logs goes to its owner.
+    """Redirects this process's output to its owner's ``OutputReader``.
 
-    File descriptors 1 and 2, ``sys.stdout`` and ``sys.stderr`` (line buffered) go to ``printed``, so do those of
-    programs that are started from here; standard input is empty. The root logger's only handler sends records to
-    ``logged``, one JSON line each, which those programs do not inherit. For a process of one thread; may be repeated.
+    Descriptors 1 and 2, ``sys.stdout`` and ``sys.stderr`` (line buffered) go to ``printed``, in child programs, too;
+    standard input becomes empty. The root logger gets a single handler, which sends records to ``logged`` as lines of
+    JSON; child programs do not inherit that descriptor. Call it in a single-threaded process; it may be repeated.
 
     Args:
-        printed: the descriptor of an ``OutputReader``, or a copy of it; stays open.
-        logged: likewise.
+        printed: the reader's ``printed`` descriptor, or a copy of it; stays open.
+        logged: the reader's ``logged`` descriptor, or a copy of it; stays open.
         level: the root logger's new level.
     """
     for stream in (sys.stdout, sys.stderr):
@@ -47,7 +47,7 @@ def _replace_streams() -> None:
 
 
 class _RecordSender(logging.Handler):
-    """Sends log records through a pipe: level, logger's name and text as one line of JSON."""
+    """Writes each log record to a pipe as one line of JSON: level, logger name and text."""
 
     def __init__(self, logged: int) -> None:
         super().__init__()
@@ -57,11 +57,11 @@ class _RecordSender(logging.Handler):
         try:
             self._write(record_line(record.levelno, record.name, self.format(record)))
         except Exception:
-            self.handleError(record)  # prints on stderr, as every handler of Python's does
+            self.handleError(record)  # prints to stderr, like every standard handler
 
     def _write(self, line: bytes) -> None:
-        """Writes all of a line; threads wait for each other before, forks of this process here."""
-        with suppress(OSError):  # not every system can lock a pipe
+        """Writes a whole line. The handler's lock keeps threads apart, the file lock forked processes."""
+        with suppress(OSError):  # some systems cannot lock a pipe
             fcntl.lockf(self._logged, fcntl.LOCK_EX)
         try:
             while line:

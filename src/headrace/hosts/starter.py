@@ -1,4 +1,4 @@
-"""Starts fork servers from a thread that lives as long as its process."""
+"""Starts fork servers from a thread that lives as long as the process."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ T = TypeVar("T")
 
 
 def start_fork_server(channel: Channel, environment: ProcessEnvironment, mark: str) -> subprocess.Popen[bytes]:
-    """Starts a fork server.
+    """Starts a fork server; run this on ``STARTER``'s thread.
 
-    Its parent-death signal comes when the thread that started it ends, so this runs on one that lives on.
+    Linux sends the parent-death signal when the thread that started a process ends, so that thread must live on.
     """
     STARTER.end_orphans_once()
     command = [environment.executable, "-m", "headrace.hosts", str(os.getpid()), str(channel.fileno())]
     return subprocess.Popen(  # noqa: S603 - this Python, with our own module
         command,
         env={**environment.variables, "PYTHONPATH": environment.python_path, MARK: mark},
-        cwd=os.sep,  # "-m" puts it before everything else, and what lies in the owner's may be called like our imports
+        cwd=os.sep,  # "-m" puts the working directory first on sys.path: files in the owner's may shadow our imports
         stdin=subprocess.DEVNULL,
         pass_fds=[channel.fileno()],
-        start_new_session=True,  # out of reach of the terminal's Ctrl-C: its owner decides when it ends
+        start_new_session=True,  # the terminal's Ctrl-C does not reach it: its owner decides when it ends
     )
 
 
 class ForkServerStarter:
-    """The thread on which this process starts its fork servers; it ends when the process does, and not before."""
+    """Runs the starts of fork servers on one daemon thread, which lives until the process exits."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Threads do not survive a fork."""
+        """Resets all state, also in a forked child: threads do not survive a fork."""
         self._lock = threading.Lock()
         self._tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._has_looked_for_orphans = False
 
     def run(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Starts a process there; should the wait for that be interrupted, the process is ended."""
+        """Runs ``start`` on the thread and returns its process; an interrupted wait (Ctrl-C) kills the process."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="headrace starts fork servers", daemon=True)
@@ -63,7 +63,7 @@ class ForkServerStarter:
             raise
 
     def end_orphans_once(self) -> None:
-        """The first time, ends what is left of owners that have been killed."""
+        """On the first call, kills processes that killed owners have left behind."""
         if not self._has_looked_for_orphans:
             self._has_looked_for_orphans = True
             end_orphans()
