@@ -1,18 +1,19 @@
-"""Runs models in hosts: processes that may crash, hang or be killed while their clients continue.
+"""Runs models in hosts: processes that may crash, hang or be killed while their clients go on.
 
-client: a worker process, or the manager          fork server process                host process (one per copy)
+client: worker process or manager           fork server (one per model)         host (one per copy of the model)
 
-client.ModelHosts       picks and replaces hosts
-  connection.HostConnection ------------------------- requests and responses ------------> host.serve
-  provider.HostProvider  is one of:                                                          RequestHandler
-    machine.lease.Lease  hosts of the manager                                                (runtime.HostExecutor)
-    fork_server_client.ForkServerClient ---------> fork_server.ForkServer --- fork --------> (imports, weights and
-      starter.py         starts it (__main__.py)     imports, maps weights,                    thread_budget inherited)
-                                                     forks and reaps
-output.OutputReader  <------------------------------ redirect.py: prints and log records of both
+client.ModelHosts
+  connection.HostConnection <------------ requests, responses, progress page --> host.serve
+      |                                                                             |
+  provider.HostProvider, one of:                                                 host.RequestHandler:
+    machine/lease, for shared hosts                                              runtime/host_executor
+    fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
+      starter, which runs __main__            preloads, forks, reaps
+output.OutputReader <---------------------- redirect <-------------------------- prints and log records
 
-environment.py    what the fork server takes over from its owner: path, directory, variables
-gpus.py           which GPU each copy sees
-system.py         system calls: parent-death signals, subreaper, pidfd
-orphans.py        kills what killed owners have left behind, before the first fork server of a process
+environment.py     what the fork server takes over from its owner: search path, directory, variables
+gpus.py            which GPU each copy sees
+orphans.py         kills what killed owners left behind, before a process starts its first fork server
+system.py          system calls: parent-death signals, subreaper, pidfd, out-of-memory score
+thread_budget.py   divides the cores among all processes that compute with the manager's models
 """

@@ -70,6 +70,8 @@ class ModelHosts:
             HostStartError: the host was lost, and no other can be started.
             Exception: the response cannot be unpickled.
         """
+        # Recovery: a host that is lost takes all its unfinished requests with it. Only the one in progress can be the
+        # reason, and is returned as a failure for the caller to judge; the others are sent to the next host.
         while True:
             connection = call.connection
             assert connection is not None, "a call has only one result"
@@ -79,7 +81,7 @@ class ModelHosts:
                 return connection.read(call)
             if connection.host_failure is not None and connection.host_failure.snapshot.call == call.number:
                 return connection.host_failure
-            self._send(call)  # the host was lost, but not while it processed this request: the next host gets it
+            self._send(call)
 
     def is_ready(self, call: Call) -> bool:
         """Whether the request's host has responded or exited, so that ``result`` need not wait for it."""

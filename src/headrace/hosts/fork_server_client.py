@@ -235,6 +235,7 @@ class ForkServerClient:
     def _try(self, ask: Callable[[ForkServerProcess], T]) -> T:
         """Asks the fork server, starting one if there is none; if it dies or hangs, asks another, up to 3 in all."""
         ending = ""
+        # Trying again is safe: a failed exchange ends the fork server, and every host that it forked with it.
         for _ in range(_TRIES):
             try:
                 self._fork_server = self._fork_server or self._new_fork_server()

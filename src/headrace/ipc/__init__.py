@@ -1,14 +1,14 @@
 """Moves bytes between processes on one machine: messages, batches, exceptions, progress and model weights.
 
-Request:   client (hosts/connection.py)                    host (hosts/host.py)
+Request:   client (hosts/connection.py)                     host (hosts/host.py)
 
-           codec.encode                                    codec.decode
-             columns.RowEncoder      rows -> columns -> rows   columns.RowDecoder
-             serialization.pickled   large buffers apart
-           segment.SegmentPool  === shared memory ======>  segment.PeerSegments
-           channel.Channel      --- pickles, files ----->  channel.Channel
+           codec.encode                                     codec.decode
+             columns.RowEncoder     rows -> columns -> rows   columns.RowDecoder
+             serialization.pickled  large buffers apart
+           segment.SegmentPool ==== shared memory ========> segment.PeerSegments
+           channel.Channel -------- pickles, descriptors -> channel.Channel
 
-Response:  the same from right to left; exceptions.py makes errors picklable in the host and attaches their remote
+Response:  the same from right to left; exceptions.py makes errors picklable in the host, and attaches their remote
            traceback in the client
 
 progress.py      a host marks what it is doing; its clients read it, even when the host hangs or is dead

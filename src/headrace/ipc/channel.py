@@ -1,4 +1,4 @@
-"""A pipe for small messages and file descriptors between two processes."""
+"""Sends small messages and file descriptors between two processes."""
 
 from __future__ import annotations
 

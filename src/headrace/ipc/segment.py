@@ -62,7 +62,7 @@ class Segment:
         return memoryview(block).cast("B")[:size], lambda: reference() is not None
 
     def close(self) -> None:
-        """Closes the file and unmaps the memory, once nothing that was lent refers to it. Deletion closes, too."""
+        """Closes the file; the memory is unmapped once nothing lent refers to it. Deletion does the same."""
         if self.file >= 0:
             self.memory.release()
             del self._map

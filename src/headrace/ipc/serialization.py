@@ -66,7 +66,7 @@ def all_reducers(more: Reducers | None = None) -> Reducers:
 
 
 def all_exporters() -> Reducers:
-    """The ``dispatch_table`` for exporting a whole model to a weights file: no entry copies or converts memory."""
+    """The ``dispatch_table`` for exporting a model to a weights file; keeps shared and strided memory as it is."""
     return _table(*(one.exporters() for one in codecs()))
 
 
