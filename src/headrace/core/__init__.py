@@ -1,1 +1,15 @@
-"""The shared words: contract, results, errors, configuration, events. Standard library only."""
+"""The contract and the vocabulary of the project: what every other room may import. Standard library only.
+
+handler.py     ModelHandler: what a handler's author implements (keyed.py: elements with keys; remote.py: endpoints)
+answer.py      SKIP, and the check that an answer is one prediction for each example
+result.py      PredictionResult for users; Predictions, Skipped and Failure between rooms; DeadLetter
+config.py      BatchingConfig, PlacementConfig, RetryConfig
+errors.py      the error tree
+events.py      facts for observers (metrics, progress)
+clock.py       time as a parameter
+Helpers:  arrays.py (protocol of array plug-ins), card.py (a handler's row in the docs), conversion.py (rows and
+          columns <-> model calls), files.py (open URIs), on_demand.py (models of a keyed handler called directly),
+          transferable.py (text in place of what cannot be pickled)
+
+Everything here runs in every process: workers, hosts, the manager. Nothing here starts one.
+"""

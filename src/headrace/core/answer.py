@@ -1,4 +1,4 @@
-"""What a handler may answer to a batch: a list of predictions, and in it SKIP for each example that is to have none."""
+"""What a handler may return for a batch: a list of predictions, with SKIP for each example that gets none."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headrace.core.errors import PredictionCountError
 
 _RULE = "it must return one prediction for each example, in their order, and headrace.SKIP for one that has none"
 _LISTS = {list, tuple, map, GeneratorType}
-"""What most answers are; of other kinds each is looked at."""
+"""The types of most answers; answers of other types are inspected."""
 _IN_A_LIST = "; a single prediction goes into a list"
 _SHOWN = 5
-"""How many keys of a mapping an error names."""
+"""How many keys of a mapping an error message lists."""
 
 
 class Skip:
-    """The class of ``headrace.SKIP``, its only object."""
+    """The class of ``headrace.SKIP``, its only instance."""
 
     __slots__ = ()
 
@@ -38,16 +38,16 @@ _inference = attrgetter("inference")
 
 
 class SomeSkipped(list[Any]):
-    """Predictions, in which one or more are ``SKIP``."""
+    """Predictions of which at least one is ``SKIP``."""
 
 
 def with_skips_told(predictions: list[Any]) -> list[Any]:
-    """The same; where some are ``SKIP``, or results (Headrace's or Beam's) of which it is the inference, told so."""
+    """Wraps predictions as ``SomeSkipped`` if any is ``SKIP``, or a Headrace or Beam result whose inference is."""
     kinds: set[Any] = set(map(type, predictions))
     results = set(filter(_is_result, kinds))
     if Skip not in kinds and not results:
         return predictions
-    if results == kinds and Skip not in set(map(type, map(_inference, predictions))):  # four times as fast
+    if results == kinds and Skip not in set(map(type, map(_inference, predictions))):  # four times as fast as below
         return predictions
     plain = [SKIP if type(one) in results and one.inference is SKIP else one for one in predictions]
     return SomeSkipped(plain) if any(one is SKIP for one in plain) else predictions
@@ -60,17 +60,17 @@ def _is_result(kind: Any) -> bool:
 
 
 def predictions_of(answer: Any, who: object, examples: int | None = None) -> list[Any]:
-    """The predictions in an answer; one that is given lazily is consumed.
+    """The predictions in an answer; consumes a lazy one.
 
-    What an answer is counts before its length: a dict of one array would pass for the predictions of a batch of one.
+    The type is checked before the length: a dict of one array would pass for the predictions of a batch of one.
 
     Args:
         answer: what a handler, or a function, returned.
-        who: the handler; or a text that names the function.
-        examples: how many there were in the batch.
+        who: the handler, or text that names the function.
+        examples: the size of the batch.
 
     Raises:
-        PredictionCountError: it is no list of predictions; says what to do.
+        PredictionCountError: the answer is not a list of predictions; the message says what to do.
         Exception: whatever a lazy answer raises.
     """
     if type(answer) not in _LISTS:
@@ -81,12 +81,12 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
 
 
 def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:
-    """What to raise where an answer has too few or too many predictions; the arguments are as above."""
+    """The error for too few or too many predictions; ``who`` is a handler or text that names a function."""
     return PredictionCountError(f"{_told(who, examples)} returned {_counted(found, 'prediction')}; {_RULE}.")
 
 
 def no_columns(who: object, rows: int, answer: Any) -> PredictionCountError:
-    """What to raise where an answer to columnar elements has no rows, or columns of different lengths."""
+    """The error for an answer to columnar elements that has no rows, or columns of different lengths."""
     return PredictionCountError(
         f"{_told(who, rows)} returned {answer!r:.200}; it must return an array, or a dict of arrays of one length, "
         "with one prediction for each row."
@@ -94,7 +94,7 @@ def no_columns(who: object, rows: int, answer: Any) -> PredictionCountError:
 
 
 def no_skips(who: object) -> PredictionCountError:
-    """What to raise where an answer to columnar elements has ``SKIP`` for a row: a piece of them has one output."""
+    """The error for ``SKIP`` in an answer to columnar elements: the rows of a piece have one output together."""
     return PredictionCountError(
         f"{_told(who, None)} returned headrace.SKIP for a row, and of columnar elements single rows cannot be skipped; "
         "leave BatchingConfig(columnar=True) out, or skip whole elements in preprocessing."
@@ -111,12 +111,12 @@ def _counted(number: int, noun: str) -> str:
 
 
 def is_of_columns(answer: Any) -> bool:
-    """Whether it is a data frame or a table, which gives its columns when it is iterated."""
-    return not callable(getattr(type(answer), "columns", len))  # else a method, as of SQLAlchemy's results
+    """Whether it is a data frame or table: iterating it yields columns."""
+    return not callable(getattr(type(answer), "columns", len))  # a method, as in SQLAlchemy's results, does not count
 
 
 def _is_of_fields(answer: Any) -> bool:
-    """Whether it is a named tuple (Python's or C's) or pydantic's, which gives its fields when it is iterated."""
+    """Whether it is a named tuple (Python's or C's) or a pydantic model: iterating it yields fields."""
     return any(hasattr(type(answer), attribute) for attribute in ("_fields", "n_fields", "model_fields"))
 
 
@@ -148,4 +148,4 @@ _NO_LISTS: tuple[tuple[Callable[[Any], bool], Callable[[Any], str], str], ...] =
     (_is_of_fields, _name, _IN_A_LIST),
     (_has_no_rows, lambda answer: f"{_name(answer)} without a dimension for the examples", _IN_A_LIST),
 )
-"""What is no list of predictions, though most of it can be iterated; what to call it, and the cure."""
+"""What is no list of predictions though most of it is iterable: a test, a description, and advice."""

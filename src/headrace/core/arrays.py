@@ -1,7 +1,7 @@
-"""What a framework's plug-in tells the lower rooms about its arrays, so that those need not import the framework.
+"""How a framework's plug-in moves its arrays, so that lower rooms need not import the framework.
 
-A plug-in is a class without arguments whose instances are an ``ArrayCodec``. It is found in the entry-point group
-``headrace.arrays`` by the framework's top-level module: ``numpy = "headrace.handlers.numpy_arrays:NumpyArrays"``.
+A plug-in is a class without arguments whose instances are an ``ArrayCodec``, registered in the entry-point group
+``headrace.arrays`` under the framework's top-level module: ``numpy = "headrace.handlers.numpy_arrays:NumpyArrays"``.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 LARGE = 4096
-"""Bytes from which a buffer is kept out of the pickle: below, handling it costs more than copying it."""
+"""Bytes from which a buffer is kept out of the pickle: for smaller ones, copying is cheaper."""
 
 
 class Stacked(NamedTuple):
-    """Arrays of one make that can be written side by side into one piece of memory."""
+    """Arrays of one framework, ready to be written one after another into one piece of memory."""
 
     layout: Any
-    """What ``unstack`` needs to know besides their number; small and picklable."""
+    """What ``unstack`` needs besides the count; small and picklable."""
     nbytes: int
-    """Bytes that they take."""
+    """Total bytes."""
     write: Callable[[memoryview], None]
-    """Fills a writable memory of exactly ``nbytes`` bytes; may be called more than once."""
+    """Fills a writable memory of exactly ``nbytes`` bytes; may be called repeatedly."""
 
 
 class NotMappableError(Exception):
-    """A value cannot be put into memory that processes share.
+    """A value cannot be placed in shared memory.
 
-    Its text says why, in words that follow "the model cannot be mapped, since".
+    The text completes "the model cannot be mapped, since".
     """
 
 
@@ -35,59 +35,59 @@ class ArrayCodec(Protocol):
     """Moves one framework's arrays through plain memory."""
 
     def stack(self, values: Sequence[Any]) -> Stacked | None:
-        """Arrays, or a framework's scalars, as one piece.
+        """Prepares arrays, or the framework's scalars, to be written as one piece.
 
         Args:
             values: at least one; the first is of this framework, the others may be anything.
 
         Returns:
-            None where ``unstack`` would not give back the same types, dtypes, shapes and values.
+            None if ``unstack`` would not restore the same types, dtypes, shapes and values.
         """
         ...
 
     def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
-        """The ``count`` values that were stacked, as views on ``memory`` (scalars as objects of their own).
+        """The ``count`` stacked values, as views on ``memory`` (scalars as new objects).
 
-        They are writable if the memory is; a framework without read-only arrays copies what is read-only.
+        They are writable if the memory is; a framework without read-only arrays copies read-only memory.
         """
         ...
 
     def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
-        """For single arrays within other objects: what goes into a pickler's ``dispatch_table``.
+        """``dispatch_table`` entries for pickling single arrays within other objects.
 
-        Each gives what ``__reduce_ex__(5)`` would give, with the array's memory as a ``pickle.PickleBuffer``.
+        Each returns what ``__reduce_ex__(5)`` would, with the array's memory as a ``pickle.PickleBuffer``.
         """
         ...
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
-        """For whole models that are moved into shared memory: what goes into a pickler's ``dispatch_table``.
+        """``dispatch_table`` entries for moving whole models into shared memory.
 
-        Nothing is copied or converted: the memory itself goes into a ``pickle.PickleBuffer``, with dtypes, strides and
-        offsets beside it, and what lies in the same memory lies in the same memory afterwards. Loaded with writable
-        buffers, the values are views on them. The entries raise ``NotMappableError`` for memory that is not the CPU's.
+        Nothing is copied or converted: the memory itself becomes a ``pickle.PickleBuffer``, with dtypes, strides and
+        offsets beside it, and values that share memory still share it afterwards. Loaded with writable buffers, values
+        are views on them. The entries raise ``NotMappableError`` for memory that is not the CPU's.
         """
         ...
 
     def limit_threads(self, count: int) -> Callable[[], None]:
-        """Has the framework compute with at most ``count`` threads in this process.
+        """Limits the framework to ``count`` computing threads in this process.
 
         Returns:
-            What undoes it.
+            A function that lifts the limit.
         """
         ...
 
 
 class NoArrays:
-    """What there is to say of a framework's arrays if nothing is special about them: they travel in pickles."""
+    """The codec of a framework without special support: its arrays are pickled."""
 
     def stack(self, values: Sequence[Any]) -> Stacked | None:
-        """None: each goes by itself."""
+        """None: nothing is stacked."""
         return None
 
     def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
-        """Never called, as nothing is stacked."""
+        """Never called, since nothing is stacked."""
         raise NotImplementedError
 
     def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
-        """None."""
+        """No entries."""
         return {}

@@ -1,4 +1,4 @@
-"""What somebody who chooses a handler wants to know of it."""
+"""A handler's summary for the table of handlers in the documentation."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 
 class HandlerCard(NamedTuple):
-    """A handler's row in the table of handlers; a few words each, as Markdown."""
+    """A handler's row in the table; a few words of Markdown each."""
 
     example: str
-    """What one is: "a numpy array"."""
+    """What an example is: "a numpy array"."""
     prediction: str
-    """What is in ``PredictionResult.inference``."""
+    """What ``PredictionResult.inference`` contains."""
     weights: str
-    """What becomes of the model's weights with ``large_model``: mapped into every process, or in one host, and why."""
+    """Where the weights live with ``large_model``: mapped into every process, or in one host, and why."""
     threads: str
-    """Whether several threads may run one model at a time."""
+    """Whether several threads may run one model at the same time."""
     extra: str
-    """Of ``pip install headrace[...]``."""
+    """The extra in ``pip install headrace[...]``."""

@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Anything with ``time_ns()``; the standard module ``time`` is one, as in Beam."""
+    """Anything with ``time_ns()``; as in Beam, the module ``time`` qualifies."""
 
     def time_ns(self) -> int:
-        """Nanoseconds since some fixed moment; only differences mean anything."""
+        """Nanoseconds since an arbitrary moment; only differences are meaningful."""
         ...
 
 
@@ -19,15 +19,15 @@ class SystemClock:
     """The machine's monotonic clock: never set back, unlike the wall clock."""
 
     def time_ns(self) -> int:
-        """Nanoseconds since an arbitrary start."""
+        """Nanoseconds since an arbitrary moment."""
         return time.monotonic_ns()
 
     def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Sleeps."""
         time.sleep(seconds)
 
 
 def sleep_of(clock: Clock) -> Callable[[float], None]:
-    """How to wait by a clock: in its own way, if it has one."""
+    """The clock's own ``sleep``, or else ``time.sleep``."""
     own: Callable[[float], None] = getattr(clock, "sleep", time.sleep)
     return own

@@ -1,4 +1,4 @@
-"""How a user says what should happen: frozen dataclasses that check themselves."""
+"""User configuration: frozen dataclasses that validate themselves."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.core.errors import ConfigurationError
 OF_THE_TRANSFORM = frozenset(
     ("max_batch_duration_secs", "clock", "record_metrics", "lookahead_bytes", "overlap", "columnar")
 )
-"""The options of BatchingConfig that hold for all models of a transform; the others may be different for each."""
+"""Options of BatchingConfig that apply to all models of a transform; the others may differ between keyed models."""
 
 
 @dataclass(frozen=True)
 class BatchingConfig:
-    """When a batch leaves. Names, defaults and meanings are those of ``apache_beam.BatchElements`` 2.77.
+    """When a batch is complete. Names, defaults and meanings are those of ``apache_beam.BatchElements`` 2.77.
 
     With ``element_size_fn`` and no ``max_batch_weight``, sizes (minimum, maximum, targets) are sums of
-    ``element_size_fn``, as in Beam; with ``max_batch_weight``, sizes count elements and weight has its own limit.
-    With ``length_fn`` or ``max_batch_weight`` elements are sorted, and weights count padding.
+    ``element_size_fn``, as in Beam; with ``max_batch_weight``, sizes count elements and weight has its own limit. With
+    ``length_fn`` or ``max_batch_weight`` elements are sorted, and weights count padding.
     """
 
     min_batch_size: int = 1
@@ -35,35 +35,35 @@ class BatchingConfig:
     """Longest time for a batch in seconds, its fixed cost not counted; None: no such target."""
     target_batch_duration_secs_including_fixed_cost: float | None = None
     max_batch_duration_secs: float | None = None
-    """Longest time in seconds that an element waits for others across bundles; None or 0: it does not wait. Where input
-    is unbounded, ``clock`` tells the seconds since 1970 for that."""
+    """Longest time in seconds that an element waits for others across bundles; None or 0: it does not wait. For
+    unbounded input, ``clock`` must return seconds since 1970."""
     max_batch_weight: int | None = None
-    """Largest weight of a batch: the number of elements times the largest ``element_size_fn``, or ``length_fn`` where
-    there is none. Elements are sorted by it. An element heavier than this goes alone."""
+    """Largest weight of a batch: the number of elements times the largest ``element_size_fn``, or else ``length_fn``.
+    Elements are sorted by it. A heavier element gets a batch of its own."""
     element_size_fn: Callable[[Any], int] | None = None
     variance: float = 0.25
-    """How far sizes are varied around the best one, relatively, so that the cost per element can be estimated."""
+    """How far, relatively, to vary sizes around the best one, so that the cost per element can be estimated."""
     clock: Callable[[], float] | None = None
-    """Seconds; measures batches in place of the transform's clock."""
+    """A clock in seconds; measures batches in place of the transform's clock."""
     record_metrics: bool = True
     """Whether to count batch sizes and times under Beam's namespace ``BatchElements``."""
     length_fn: Callable[[Any], int] | None = None
-    """How long an element is, where a batch's elements are padded to the longest. Elements are then sorted, and size
-    and weight count padding: the number of elements times the largest ``element_size_fn`` (or ``length_fn``)."""
+    """The length of an element, if a batch's elements are padded to the longest. Elements are then sorted, and size and
+    weight count padding: the number of elements times the largest ``element_size_fn`` (or ``length_fn``)."""
     bucket_boundaries: list[int] | None = None
-    """Lengths at which a bucket begins; elements of different buckets never share a batch."""
+    """Lengths at which buckets begin; elements of different buckets never share a batch."""
     lookahead: int = 2048
-    """How many elements are looked at together where they are sorted."""
+    """How many elements are sorted together."""
     lookahead_bytes: int = 64_000_000
-    """About so many bytes of a bundle's elements wait at most, sorted or not: then a batch leaves that has reached
-    ``min_batch_size``, or, of several models, the largest one. Not one of Beam's, nor is ``lookahead``."""
+    """Roughly how many bytes of a bundle's elements may wait, sorted or not: beyond that, a batch that has reached
+    ``min_batch_size`` leaves, or the largest of several models. Not in Beam, like ``lookahead``."""
 
     overlap: bool = True
-    """Whether the bundle's thread may go on decoding and preprocessing, where that pays, while a batch runs on another
-    thread. Not one of Beam's."""
+    """Whether a batch may run on another thread while the bundle's thread goes on decoding and preprocessing, if that
+    is faster. Not in Beam."""
     columnar: bool = False
-    """Whether elements are columnar, many rows side by side, of which batches are cut; sizes count rows then. Not one
-    of Beam's."""
+    """Whether elements are columnar (many rows side by side), from which batches are cut; sizes then count rows. Not in
+    Beam."""
 
     def __post_init__(self) -> None:
         for problem in self._wrong_types() or self._problems():
@@ -71,7 +71,7 @@ class BatchingConfig:
 
     @classmethod
     def from_kwargs(cls, kwargs: Mapping[str, Any], owner: object) -> BatchingConfig:
-        """Reads what ``owner.batch_elements_kwargs()`` returned; an option that Beam does not know is an error."""
+        """Parses what ``owner.batch_elements_kwargs()`` returned; raises for an option that Beam does not know."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(kwargs) - known)
         if unknown:
@@ -88,24 +88,24 @@ class BatchingConfig:
 
     @property
     def sorts(self) -> bool:
-        """Whether elements are looked at together and sorted, so that little is padded."""
+        """Whether elements are sorted before batches are cut, to reduce padding."""
         return self.length_fn is not None or self.max_batch_weight is not None
 
     @property
     def learns_from_weights(self) -> bool:
-        """Whether a batch's time is a matter of its weight rather than of the number of its elements."""
+        """Whether a batch's time depends on its weight rather than on its number of elements."""
         return self.sizes_are_weights or (self.sorts and not self.fixed_size)
 
     @property
     def adaptive_bounds(self) -> tuple[int, float]:
-        """Smallest and largest size that an adaptive size may take, in the unit that it learns in."""
+        """Smallest and largest size that an adaptive size may take, in the unit that it is learnt in."""
         if self.learns_from_weights and not self.sizes_are_weights:
-            return 0, math.inf  # counts are bounded where batches are cut
+            return 0, math.inf  # counts are limited when batches are cut
         return self.min_batch_size, self.max_batch_size
 
     @property
     def fixed_size(self) -> bool:
-        """Whether every full batch has the same size: the reproducible mode."""
+        """Whether every full batch has the same size, which makes runs reproducible."""
         return self.min_batch_size == self.max_batch_size
 
     def _wrong_types(self) -> list[str]:
@@ -179,17 +179,18 @@ Scope = Literal["process", "machine", "auto"]
 
 @dataclass(frozen=True)
 class PlacementConfig:
-    """Where a model lives: in each worker process or once for all of the machine's, and whether in hosts."""
+    """Where a model lives: one copy in each worker process or shared by the machine's, and whether in hosts."""
 
     scope: Scope | None = None
-    """``"process"``: one copy of the model for each worker process; ``"machine"``: one for all of the machine's, or as
-    many as the handler's ``model_copies()`` says; ``"auto"``: for all, if the memory has no room for one each. None: as
-    the handler's ``share_model_across_processes()`` and ``model_copies()`` say."""
+    """``"process"``: one copy in each worker process; ``"machine"``: one for all of the machine's, or as many as the
+    handler's ``model_copies()``; ``"auto"``: shared if memory is too small for one copy each. None: what the handler's
+    ``share_model_across_processes()`` and ``model_copies()`` ask for."""
     isolate: bool = False
-    """Whether each worker process has its model in a host, which may hang, crash or run out of memory without harm."""
+    """Whether each worker process keeps its model in a host, which may hang, crash or run out of memory without harm.
+    """
     linger_secs: float | None = None
-    """How long a machine's model outlives its last client, in seconds. None: 60 on an engine, which starts and ends
-    worker processes as it likes; 0 on Beam's direct runners, and without an engine."""
+    """Seconds for which the machine keeps a model after its last client left. None: 60 on an engine, which starts and
+    ends worker processes as it likes; 0 on Beam's direct runners, and without an engine."""
 
     def __post_init__(self) -> None:
         if self.scope not in (None, "process", "machine", "auto"):
@@ -202,15 +203,15 @@ class PlacementConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How often a call of the model that failed for a passing reason is tried again, as it is; bounded twice."""
+    """How often to retry a model call that failed for a transient reason; limited in attempts and in time."""
 
     attempts: int = 3
-    """Tries in all, the first included; 1: none is tried again."""
+    """Attempts in total, the first included; 1: no retry."""
     timeout_secs: float = 45.0
-    """No further try of any part of a batch starts later than this after the batch first failed, in seconds."""
+    """No retry of any part of a batch starts later than this many seconds after the batch first failed."""
     retryable: Callable[[BaseException], bool] | None = None
-    """Whether an exception may pass by itself. None: lost connections, time limits, errors with a status of HTTP or
-    gRPC that says so (429, 503, UNAVAILABLE, ...), and those whose attribute ``retryable`` is True."""
+    """Whether an exception is transient. None: lost connections, timeouts, errors with an HTTP or gRPC status that says
+    so (429, 503, UNAVAILABLE, ...), and exceptions whose attribute ``retryable`` is True."""
 
     def __post_init__(self) -> None:
         attempts, timeout_secs, retryable = (getattr(self, field.name) for field in fields(self))

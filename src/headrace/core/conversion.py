@@ -1,4 +1,4 @@
-"""What handlers convert: batches to calls, their answers to results by example, rows and columns to numbers."""
+"""Conversions for handlers: batches to model calls, answers to results, rows and columns to numbers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.core.errors import PredictionCountError
 from headrace.core.result import PredictionResult
 
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-"""The largest number that a 32-bit float can hold."""
+"""The largest finite 32-bit float."""
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _FUNCTION = "the inference function"
 _SHOWN = 80
-"""How much of a wrong value an error message quotes, in characters."""
+"""How many characters of a wrong value an error message quotes."""
 
 
 def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = None) -> list[PredictionResult]:
@@ -29,15 +29,16 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
     Args:
         batch: the examples.
         predictions: an iterable with one prediction for each example, in their order; or a mapping from names to such
-            iterables, of which each example gets a dict with its own items.
-        model_id: which model answered.
+            iterables, from which each example gets a dict of its items.
+        model_id: the model that answered.
 
     Returns:
-        As many results as there are predictions, never fewer, so that whoever counts them sees a model that gave too
-        many: those come with ``None`` as their example.
+        As many results as there are predictions, never fewer, so that a later count detects surplus predictions: they
+            get
+        ``None`` as their example.
 
     Raises:
-        PredictionCountError: there is no list of predictions, or a mapping's differ in length.
+        PredictionCountError: it is not a list of predictions, or a mapping's lists differ in length.
     """
     is_by_name = isinstance(predictions, Mapping)
     rows = _transposed(predictions) if is_by_name else predictions_of(predictions, _FUNCTION)
@@ -46,23 +47,23 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
 
 
 def in_groups(batch: Sequence[Any], kind: Callable[[Any], Hashable], predict: Callable[[Sequence[Any]], Any]) -> Any:
-    """Predictions of a batch of which only examples of one kind go together into one call of the model.
+    """Predicts a batch group by group, where only examples of one kind may share a call of the model.
 
-    Stacked with others an example is converted to a type that fits all: what becomes of it would depend on them.
+    Stacking examples of different kinds converts them to a common type: predictions would depend on their neighbours.
 
     Args:
         batch: the examples.
-        kind: of an example, such as its dtype and shape.
-        predict: predictions of examples of one kind, as ``to_results`` takes them.
+        kind: the kind of an example, such as its dtype and shape.
+        predict: predicts examples of one kind; returns what ``to_results`` accepts.
 
     Returns:
-        What ``predict`` returned, where there is one kind; else a list in the order of the batch.
+        What ``predict`` returned if there is one kind; else a list in the order of the batch.
 
     Raises:
-        PredictionCountError: there are several kinds, and of one ``predict`` gave a wrong number of predictions.
+        PredictionCountError: there are several kinds, and ``predict`` returned a wrong number of predictions for one.
     """
     kinds = list(map(kind, batch))
-    if kinds and kinds.count(kinds[0]) == len(kinds):  # nearly always; half the time that hashing them takes
+    if kinds and kinds.count(kinds[0]) == len(kinds):  # the usual case; twice as fast as hashing them
         return predict(batch)
     groups: dict[Hashable, list[int]] = {}
     for place, its_kind in enumerate(kinds):
@@ -80,13 +81,13 @@ def in_groups(batch: Sequence[Any], kind: Callable[[Any], Hashable], predict: Ca
 
 
 def answer_with_rows(ask: Callable[[Sequence[Any]], Any], alike: Sequence[Any]) -> Any:
-    """What a model answers to examples that go together, with a first dimension of one even if the model drops that.
+    """Calls a model; restores the first dimension if the model drops it for a single example.
 
-    A model that ends with ``squeeze()`` does so for a single example only, which is then given twice, to see it.
+    A model that ends with ``squeeze()`` does so. To detect that, a single example is passed twice.
 
     Args:
-        ask: the model's answer; if it is an array or a tensor, with a row for each example.
-        alike: the examples.
+        ask: calls the model; an array or tensor that it returns should have a row for each example.
+        alike: examples that can share a call.
     """
     answer = ask(alike)
     shape = getattr(answer, "shape", None)
@@ -103,13 +104,13 @@ def _without_ones(shape: Iterable[int]) -> list[int]:
 
 
 def single_output(answer: Any) -> Any:
-    """A model's answer, unless it is a tuple.
+    """A model's answer; refuses a tuple.
 
-    Models return tuples of outputs, each for the whole batch; taken for predictions, a pair of outputs would pass for
-    the predictions of any batch of two.
+    Models return tuples of outputs, each for the whole batch. As predictions, a pair of outputs would pass for those of
+    any batch of two.
 
     Raises:
-        PredictionCountError: the answer is a tuple; says what to do.
+        PredictionCountError: the answer is a tuple; the message says what to do.
     """
     if isinstance(answer, tuple):
         raise PredictionCountError(
@@ -120,21 +121,20 @@ def single_output(answer: Any) -> Any:
 
 
 def to_numbers(row: Mapping[str, Any], largest: float = sys.float_info.max) -> list[float]:
-    """The numbers in a row's columns, in their order; a column that holds a list gives all of its numbers.
+    """The numbers in a row's columns, in order; a column with a list contributes all of its numbers.
 
     Args:
-        row: values by column: numbers, booleans, strings that are numbers (as CSV gives them), or flat lists (arrays)
-            of those.
+        row: values by column: numbers, booleans, numeric strings (as in CSV), or flat lists (arrays) of those.
         largest: the largest magnitude that the receiver can hold.
 
     Raises:
-        ValueError: the row is empty, or a value is no finite number; names the column and the value.
+        ValueError: the row is empty, or a value is not a finite number; the message names column and value.
     """
     if not row:
         raise ValueError("a row without columns makes no example; name at least one column.")
     numbers: list[float] = []
     for column, value in row.items():
-        if type(value) is float and abs(value) <= largest:  # nearly all of them: ten times as fast
+        if type(value) is float and abs(value) <= largest:  # the usual case: ten times as fast
             numbers.append(value)
         else:
             numbers += column_numbers(column, value, largest)
@@ -142,37 +142,37 @@ def to_numbers(row: Mapping[str, Any], largest: float = sys.float_info.max) -> l
 
 
 def to_matrix(columns: Any, numpy: Any, dtype: str | None = None) -> Any:
-    """Rows by columns, in the order of the columns, as a numpy array; an array that is given stays as it is.
+    """A numpy array of rows by columns, in column order; an array is returned unchanged.
 
     Args:
         columns: an array, a mapping of names to arrays, an Arrow record batch or table, or a data frame.
-        numpy: the package.
-        dtype: of a matrix that is made of columns; None: what numpy makes of theirs.
+        numpy: the module.
+        dtype: of the matrix, unless an array was given; None: what numpy makes of the columns' types.
 
     Raises:
-        ValueError: a column is not of numbers.
+        ValueError: a column does not hold numbers.
     """
     if isinstance(columns, numpy.ndarray):
         return columns
-    if hasattr(columns, "num_columns"):  # Arrow's
+    if hasattr(columns, "num_columns"):  # an Arrow table or record batch
         columns = {index: columns.column(index) for index in range(columns.num_columns)}
-    if hasattr(columns, "iloc"):  # a data frame of several types would be an array of objects
+    if hasattr(columns, "iloc"):  # a data frame: with several types its array would hold objects
         columns = {index: columns.iloc[:, index] for index in range(columns.shape[1])}
     if isinstance(columns, Mapping):
         columns = numpy.column_stack([numpy.asarray(column) for column in columns.values()])
     matrix = numpy.asarray(columns)
     if matrix.dtype.kind not in "biuf":
         raise ValueError(f"the columns make a matrix of {matrix.dtype}, not one of numbers.")
-    if dtype and matrix.dtype.kind in "iu":  # rounded as the numbers of a row are: to Python's floats first
+    if dtype and matrix.dtype.kind in "iu":  # round as rows do: Python floats first
         matrix = matrix.astype("float64")
     return matrix.astype(dtype, copy=False) if dtype else matrix
 
 
 def column_numbers(column: str, value: Any, largest: float = sys.float_info.max) -> list[float]:
-    """The number, or the numbers of a list, that one column holds.
+    """The number, or list of numbers, in one column.
 
     Raises:
-        ValueError: one of them is no finite number; names the column and the value.
+        ValueError: one is not a finite number; the message names column and value.
     """
     value = value.tolist() if hasattr(value, "tolist") else value
     items = value if isinstance(value, list | tuple) else [value]
@@ -180,10 +180,10 @@ def column_numbers(column: str, value: Any, largest: float = sys.float_info.max)
 
 
 def column_integers(column: str, value: Any, hint: str = "") -> list[int]:
-    """The whole number, or those of a list, that one column holds, of 64 bits; written as floats they may be.
+    """The whole number, or list of them, in one column: 64 bits, possibly written as floats.
 
     Raises:
-        ValueError: one of them is no such number; names the column and the value, and adds ``hint``.
+        ValueError: one is not a whole number; the message names column and value, and ends with ``hint``.
     """
     value = value.tolist() if hasattr(value, "tolist") else value
     found = []
@@ -197,7 +197,7 @@ def column_integers(column: str, value: Any, hint: str = "") -> list[int]:
 
 
 def parsed(value: Any) -> Any:
-    """A string that as a whole is a decimal number, as that number (int where it is written as one); else the value."""
+    """A string that is a decimal number becomes that number (int if written as one); other values are unchanged."""
     if not isinstance(value, str) or not _NUMBER.fullmatch(value.strip()):
         return value
     number = float(value)
@@ -208,7 +208,7 @@ def parsed(value: Any) -> Any:
 
 def _to_number(column: str, value: Any, largest: float) -> float:
     number, readable = math.nan, parsed(value)
-    if not isinstance(readable, str | bytes):  # of which float() would accept "nan" and "1_000" too
+    if not isinstance(readable, str | bytes):  # float() would accept "nan" and "1_000"
         with suppress(TypeError, ValueError, OverflowError):
             number = float(readable)
     if abs(number) <= largest:

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 
 class HeadraceError(Exception):
-    """Base of every error that Headrace itself raises."""
+    """Base of all errors that Headrace raises."""
 
     retryable: ClassVar[bool] = False
 
@@ -36,10 +36,10 @@ class ConfigurationError(HeadraceError, ValueError):
 
 
 class UnsupportedError(ConfigurationError):
-    """A part of the vocabulary that this version of Headrace cannot do yet."""
+    """A feature of the API that this version of Headrace does not have yet."""
 
     def __init__(self, feature: str, cure: str) -> None:
-        """Names the ``feature`` that was asked for and the ``cure``: what to do instead."""
+        """Names the ``feature`` and the ``cure``: what to do instead."""
         super().__init__(f"{feature} is not available in this version of Headrace; {cure}.")
 
 
@@ -52,10 +52,10 @@ class MissingExtraError(ConfigurationError, ImportError):
 
 
 class PredictionCountError(HeadraceError, ValueError):
-    """A handler did not answer with a list of predictions, one for each example of its batch.
+    """A handler did not return a list with one prediction for each example of its batch.
 
-    The handler is wrong, not the examples: its batch is neither tried again nor searched, since a part of it may happen
-    to have the right count.
+    The handler is at fault, not the examples: the batch is neither retried nor searched, since a part of it might have
+    the right count by accident.
     """
 
 
@@ -71,12 +71,12 @@ class UnknownKeyError(HeadraceError, KeyError):
 
 
 class ModelMemoryError(HeadraceError, MemoryError):
-    """A machine's memory cannot hold a model beside what it holds already, or at all."""
+    """The machine's memory cannot hold a model, alone or beside what it already holds."""
 
     retryable = True
 
     def __init__(self, model: str, reason: str) -> None:
-        """Names the ``model``; the ``reason`` has the figures and the cure."""
+        """Names the ``model``; the ``reason`` contains the figures and the cure."""
         super().__init__(model, reason)
 
     def __str__(self) -> str:
@@ -85,24 +85,24 @@ class ModelMemoryError(HeadraceError, MemoryError):
 
 
 class DeviceLostError(HeadraceError, RuntimeError):
-    """Nothing that this process asks of a device, a GPU for example, can succeed any more: only a new process helps.
+    """This process cannot use a device, such as a GPU, any more; only a new process can.
 
-    A handler may raise it, or raise something else from it, where Headrace would not recognise the error of its
-    framework. In a model host it ends the host, and the search for the element that caused it goes on in a new one. In
-    the worker process it is raised whatever exceptions are handled, since no element is to blame for those that follow.
+    A handler may raise it, or raise another error from it, if Headrace would not recognise its framework's error. In a
+    model host it ends the host, and the search for the element that caused it continues in a new one. In a worker
+    process it is raised whatever exceptions are caught, since later failures are no element's fault.
     """
 
 
 class HostError(HeadraceError, RuntimeError):
-    """Something about a model host: the process in which an isolated model lives."""
+    """An error about a model host: the process in which an isolated model lives."""
 
 
 class HostStartError(HostError):
     """A model host cannot be started."""
 
     def __init__(self, model: str, reason: str, traceback: Sequence[str] = ()) -> None:
-        """Names the ``model`` and the ``reason``; ``traceback`` is of what was raised in the other process."""
-        super().__init__(model, reason, traceback)  # as they are, so that it pickles
+        """Names the ``model`` and the ``reason``; ``traceback`` is from the other process."""
+        super().__init__(model, reason, traceback)  # unformatted, so that it pickles
 
     def __str__(self) -> str:
         model, reason, traceback = self.args
@@ -110,7 +110,7 @@ class HostStartError(HostError):
 
 
 class HostDiedError(HostError):
-    """A model host died: a signal, the end of its memory, or the model's own code ended it."""
+    """A model host died: of a signal, for lack of memory, or ended by the model's own code."""
 
     retryable = True
 
@@ -120,7 +120,7 @@ class RateLimitExceeded(RuntimeError):
 
 
 class NotYetHonouredWarning(UserWarning):
-    """An option is accepted, so that pipelines move over unchanged, but has no effect in this version."""
+    """An option is accepted for compatibility, but has no effect in this version."""
 
 
 def as_type_name(error: BaseException | type[BaseException]) -> str:

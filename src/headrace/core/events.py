@@ -1,4 +1,4 @@
-"""What happened, as facts; whoever wants them is an Observer."""
+"""What happened, as immutable facts; observers receive them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headrace.core.result import Stage
 
 @dataclass(frozen=True)
 class ModelLoaded:
-    """A model has come into this process's memory."""
+    """A model was loaded into this process's memory."""
 
     model: str
-    """The model's name within its transform; empty where there is only one."""
+    """The model's name within its transform; empty if there is only one."""
     seconds: float
     bytes: int
-    """Growth of the memory that the process uses (its resident set) while it loaded; 0 where it shrank."""
+    """Growth of the process's resident memory during the load; 0 if it shrank."""
 
 
 @dataclass(frozen=True)
@@ -26,18 +26,18 @@ class BatchCompleted:
     model: str
     examples: int
     bytes: int
-    """Size of the batch's data, as the handler's ``get_num_bytes`` counts it; of columnar elements, their buffers."""
+    """Size of the batch's data: the handler's ``get_num_bytes``, or the buffers of columnar elements."""
     seconds: float
-    """Time within ``run_inference``, its lazy result included."""
+    """Time in ``run_inference``, including the consumption of a lazy result."""
     useful: float = 0
-    """Sum of the examples' lengths, where they were sorted by length; else 0."""
+    """Sum of the examples' lengths if they were sorted by length; else 0."""
     padded: float = 0
-    """The same with each as long as the longest."""
+    """The same, with each example as long as the longest."""
 
 
 @dataclass(frozen=True)
 class BatchFailed:
-    """A batch did not go through as a whole (some of its elements may have, later, on their own)."""
+    """A batch failed as a whole; some of its elements may succeed later, on their own."""
 
     model: str
     examples: int
@@ -46,7 +46,7 @@ class BatchFailed:
 
 @dataclass(frozen=True)
 class BatchRetried:
-    """The model's call failed for a batch, or a part of one, for a reason that may pass, and is repeated as it is."""
+    """A model call for a batch, or a part of one, failed for a transient reason and is retried unchanged."""
 
     model: str
     examples: int
@@ -55,7 +55,7 @@ class BatchRetried:
 
 @dataclass(frozen=True)
 class ElementFailed:
-    """An element has become a dead letter."""
+    """An element became a dead letter."""
 
     stage: Stage
     error: BaseException
@@ -63,18 +63,18 @@ class ElementFailed:
 
 @dataclass(frozen=True)
 class ElementsSkipped:
-    """An operation gave ``headrace.SKIP``: these elements have no output."""
+    """An operation returned ``headrace.SKIP``: these elements have no output."""
 
     model: str
-    """Of inference and postprocessing; of preprocessing empty, as it is where there is only one."""
+    """The model, for inference and postprocessing; empty for preprocessing, or if there is only one."""
     stage: Stage
     elements: int
-    """How many; of inference on elements that are batches, how many of their examples."""
+    """How many elements; for inference on elements that are batches, how many examples."""
 
 
 @dataclass(frozen=True)
 class HostLost:
-    """A model host hung and was killed, or died; another takes its place."""
+    """A model host hung and was killed, or died; another replaces it."""
 
     model: str
     timed_out: bool
@@ -85,42 +85,42 @@ class HostLost:
 
 @dataclass(frozen=True)
 class ModelRefreshed:
-    """A newer model has taken the place of another in this process."""
+    """A newer model replaced another in this process."""
 
     model: str
-    """What it was loaded from."""
+    """The path that it was loaded from."""
     seconds: float
-    """From the beginning of its loading until it served."""
+    """From the start of the load until it served."""
 
 
 @dataclass(frozen=True)
 class RefreshFailed:
-    """A newer model could not be had; the one that served goes on."""
+    """A newer model could not be loaded; the previous one continues to serve."""
 
     model: str
-    """What it was to be loaded from."""
+    """The path that it was to be loaded from."""
     error: BaseException
 
 
 @dataclass(frozen=True)
 class HandlerMetric:
-    """A handler has counted in a model host, with the metrics of the engine it was written for.
+    """A metric that a handler updated in a model host, through the API of its engine.
 
-    It says what one metric came to during one piece of work: values are sums and sets, not single updates.
+    Holds what one metric amounts to in one piece of work: sums and sets rather than single updates.
     """
 
     kind: Literal["counter", "distribution", "gauge", "string_set", "bounded_trie", "histogram"]
     namespace: str | None
     name: str | None
     value: Any
-    """By the kind: the sum; (count, sum, smallest, largest); the last value; the strings; the paths, each a tuple of
+    """By kind: the sum; (count, sum, minimum, maximum); the last value; the strings; the paths, each a tuple of
     strings; (the engine's bucket type, the values)."""
     process_wide: bool = False
-    """Whether it counts for the process instead of for the step."""
+    """Whether it belongs to the process rather than to the step."""
     urn: str | None = None
-    """What an engine's own metric has in place of a namespace and a name."""
+    """The engine's identifier, in place of namespace and name, for one of its own metrics."""
     labels: tuple[tuple[str, str], ...] = ()
-    """Of a metric with a URN."""
+    """Labels of a metric with a URN."""
 
 
 Event = (
@@ -138,8 +138,8 @@ Event = (
 
 
 class Observer(Protocol):
-    """Is told what happened, on the thread of the bundle that it happened to."""
+    """Receives events on the thread of the bundle that they concern."""
 
     def on_event(self, event: Event) -> None:
-        """Takes note; must neither block nor raise."""
+        """Handles an event; must neither block nor raise."""
         ...

@@ -1,4 +1,4 @@
-"""Opens URIs: local paths here, everything with a scheme through a plug-in loaded by name on first use."""
+"""Opens URIs: local paths directly, all others through a plug-in that is loaded on first use."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def open_uri(uri: str) -> BinaryIO:
     """Opens a file for reading bytes.
 
     Args:
-        uri: a local path, a ``file://`` URI, or a URI (``gs://...``, ``s3://...``) of any filesystem that a plug-in in
-            the entry-point group ``headrace.filesystems`` can open; Headrace's own opens whatever Beam can.
+        uri: a local path, a ``file://`` URI, or a URI (``gs://...``, ``s3://...``) that a plug-in in the entry-point
+            group
+            ``headrace.filesystems`` can open; Headrace's own plug-in opens whatever Beam can.
 
     Raises:
         OSError: the file cannot be opened.
@@ -39,29 +40,29 @@ def open_uri(uri: str) -> BinaryIO:
 
 
 _copies: dict[str, int] | None = None
-"""Of remote files: unnamed local files, by URI; None: none are made."""
+"""Descriptors of unnamed local copies of remote files, by URI; None: no copies are made."""
 _copying = threading.Lock()
 
 
 def keep_copies(copies: Mapping[str, int]) -> None:
-    """From now on a remote file is copied to this machine when it is first opened, and then read from the copy.
+    """From now on, copies each remote file to an unnamed local file when it is first opened, and reads the copy.
 
-    For processes that load the same model again and again: the copies, which have no names, can be handed on.
+    For processes that load the same model repeatedly; they can pass the copies on.
 
     Args:
-        copies: file descriptors of those that are here already, by URI.
+        copies: descriptors of existing copies, by URI.
     """
-    global _copies  # noqa: PLW0603 - it is about the process
+    global _copies  # noqa: PLW0603 - it concerns the process
     _copies = dict(copies)
 
 
 def kept_copies() -> dict[str, int]:
-    """The file descriptors of the copies that there are, by URI."""
+    """Descriptors of the existing copies, by URI."""
     return dict(_copies or {})
 
 
 def _open_copy(uri: str, copies: dict[str, int]) -> BinaryIO:
-    with _copying:  # one file at a time: two threads may want the same
+    with _copying:  # one at a time: two threads may want the same file
         if uri not in copies:
             with tempfile.TemporaryFile() as copy, _remote_opener()(uri) as remote:
                 shutil.copyfileobj(remote, copy, 1 << 22)

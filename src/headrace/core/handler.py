@@ -1,4 +1,4 @@
-"""The contract: what a handler's author implements, and what everybody else may ask of a handler.
+"""The contract: what a handler's author implements, and what the runtime calls.
 
 Names, arguments, defaults and meanings are those of ``apache_beam.ml.inference.base.ModelHandler`` 2.77, so that a
 handler written for one works with the other.
@@ -29,7 +29,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
     A subclass implements ``load_model`` and ``run_inference``; everything else has a useful default. A handler is
     pickled to the workers, so it holds paths and settings; the model itself is made by ``load_model`` and may be any
-    Python object. A handler that also takes columnar elements (``BatchingConfig.columnar``) has a method
+    Python object. A handler that also accepts columnar elements (``BatchingConfig.columnar``) has a method
     ``run_columns(columns, model, inference_args=None)``, which returns an array, or a dict of arrays, with one
     prediction for each row.
 
@@ -46,11 +46,11 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         kwargs: ``env_vars``, a dict of environment variables set before the model is loaded.
 
     Raises:
-        ConfigurationError: an argument that does not exist, which Beam would ignore.
+        ConfigurationError: an unknown argument, which Beam would ignore.
     """
 
     card: ClassVar[HandlerCard | None] = None
-    """For the table of handlers."""
+    """The handler's row in the documentation's table of handlers."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     def run_inference(
         self, batch: Sequence[ExampleT], model: ModelT, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionT]:
-        """Predicts.
+        """Predicts a batch.
 
         Args:
             batch: at least one example.
@@ -102,8 +102,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             inference_args: extra arguments for the model's call, given to ``RunInference``.
 
         Returns:
-            One prediction for each example, in their order; a generator will do. ``headrace.SKIP`` in the place of one
-            leaves the example without an output.
+            One prediction for each example, in order; may be a generator. ``headrace.SKIP`` in place of a prediction
+                leaves
+            the example without an output.
         """
         raise NotImplementedError(type(self))
 
@@ -132,7 +133,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         """Makes the next ``load_model`` load from ``model_path``; for handlers with one model."""
 
     def update_model_paths(self, model: ModelT, model_paths: Any = None) -> None:
-        """As ``update_model_path``, for handlers that hold several models."""
+        """Like ``update_model_path``, for handlers with several models."""
 
     def get_preprocess_fns(self) -> list[Callable[[Any], Any]]:
         """Functions applied to each element before batching, in the order in which they run."""
@@ -168,7 +169,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     ) -> ModelHandler[ExampleT, PostProcessT, ModelT]:
         """A copy of this handler whose predictions go through ``fn``; of several, the first one added runs first.
 
-        Where it returns ``headrace.SKIP``, there is no output.
+        A prediction for which it returns ``headrace.SKIP`` has no output.
         """
         wrapped: ModelHandler[ExampleT, PostProcessT, ModelT]
         _refuse_uncallable(fn)
@@ -176,9 +177,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         return wrapped
 
     def with_no_batching(self) -> ModelHandler[Any, PredictionT, ModelT]:
-        """A copy of this handler whose elements are batches already, given to ``run_inference`` as they are.
+        """A copy of this handler whose elements are batches, passed to ``run_inference`` unchanged.
 
-        Preprocessing functions then receive a batch. To be rid only of the batch dimension, use ``max_batch_size=1``.
+        Preprocessing functions then receive a batch. To get rid of only the batch dimension, use ``max_batch_size=1``.
         """
         wrapped: ModelHandler[Any, PredictionT, ModelT]
         wrapped = _answering(self, should_skip_batching=True)
@@ -189,15 +190,15 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         return getattr(self, "_share_across_processes", False)
 
     def model_copies(self) -> int:
-        """How many copies of a model that is shared across processes the machine should hold."""
+        """How many copies of a shared model the machine should hold."""
         return getattr(self, "_model_copies", None) or 1
 
     def override_metrics(self, metrics_namespace: str = "") -> bool:
-        """Whether the handler reports metrics itself; then ``RunInference`` reports none."""
+        """Whether the handler reports metrics itself, so that ``RunInference`` reports none."""
         return False
 
     def should_garbage_collect_on_timeout(self) -> bool:
-        """Whether a model whose batch timed out should be dropped and loaded anew."""
+        """Whether to drop and reload a model whose batch timed out."""
         return self.share_model_across_processes()
 
 
@@ -212,8 +213,8 @@ def bare(handler: Any) -> Any:
 
 
 def _answering(handler: Any, **answers: Any) -> Any:
-    """A copy of ``handler`` on which each named method, whoever defined it, gives a fixed answer."""
+    """A copy of ``handler`` on which each named method returns a fixed answer, whichever class defined it."""
     changed = copy.copy(handler)
     for method, answer in answers.items():
-        object.__setattr__(changed, method, functools.partial(copy.copy, answer))  # a frozen dataclass has it, too
+        object.__setattr__(changed, method, functools.partial(copy.copy, answer))  # works for frozen dataclasses, too
     return changed

@@ -44,10 +44,10 @@ def mappings_of(cohort_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> li
 
 
 class _AroundOne(ModelHandler[Any, Any, Any]):
-    """A handler around one other, which answers for it; without the other, it answers as any handler does."""
+    """Delegates most methods to the handler that it wraps; without one, behaves like ``ModelHandler``."""
 
     unkeyed: ModelHandler[Any, Any, Any] | None = None
-    """The other handler, or None."""
+    """The wrapped handler, or None."""
 
 
 def _left_to_the_other(name: str) -> Any:
@@ -80,21 +80,20 @@ for _name in (
 
 
 class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]):
-    """Runs a handler for examples on (key, example) pairs, giving (key, prediction) pairs.
+    """Runs a handler for examples on (key, example) pairs; returns (key, prediction) pairs.
 
-    With mappings each model's batches are formed as its own handler's batching options say, whose functions get the
-    example; where it has none, as this handler's say, whose functions get the pair. Environment variables of the
-    mappings' handlers are set for the process, unless two of them differ.
+    With mappings, each model's batches follow its own handler's batching options, whose functions receive the example.
+    If it has none, they follow this handler's, whose functions receive the pair. The mappings' handlers' environment
+    variables are set for the process, unless two handlers disagree.
 
     Args:
-        unkeyed: one handler for all keys, or a list of KeyModelMapping: a handler for each set of keys. A key may
-            stand twice in one mapping, but not in two.
-        max_models_per_worker_hint: how many of the mappings' models one worker process may hold at a time;
-            None: all of them.
+        unkeyed: one handler for all keys, or a list of KeyModelMapping: a handler for each set of keys. A key may be
+            listed twice in one mapping, but not in two.
+        max_models_per_worker_hint: how many of the mappings' models a worker process may hold at a time; None: all.
 
     Raises:
-        ConfigurationError: a handler has preprocessing or postprocessing of its own (add it to this handler instead),
-            a mapping has no keys, a key has two models, or an argument is something else.
+        ConfigurationError: a handler has its own preprocessing or postprocessing (add it to this handler instead), a
+            mapping has no keys, a key has two models, or an argument has a wrong type.
     """
 
     def __init__(
@@ -108,9 +107,9 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
             raise ConfigurationError(f"max_models_per_worker_hint must be an int, at least 1, not {hint!r}.")
         self.max_models = max_models_per_worker_hint
         self.cohorts: dict[Any, ModelHandler[Any, Any, Any]] = {}
-        """The handler of each mapping, under its first key; empty where one handler serves all keys."""
+        """The handler of each mapping, by the mapping's first key; empty if one handler serves all keys."""
         self.cohort_of: dict[Any, Any] = {}
-        """The first key of the mapping that each key belongs to."""
+        """For each key, the first key of its mapping."""
         if isinstance(unkeyed, Sequence):
             if not unkeyed:
                 raise ConfigurationError("KeyedModelHandler needs a handler, or at least one KeyModelMapping.")
@@ -123,10 +122,10 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
             self.unkeyed = unkeyed
 
     def cohort(self, key: Any) -> Any:
-        """The first key of the mapping that ``key`` belongs to.
+        """The first key of the mapping that contains ``key``.
 
         Raises:
-            UnknownKeyError: no mapping names ``key``.
+            UnknownKeyError: no mapping contains ``key``.
         """
         try:
             return self.cohort_of[key]
@@ -134,13 +133,13 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
             raise UnknownKeyError(key) from None
 
     def load_model(self) -> Any:
-        """Models that load on first use, one for each mapping (one handler for all keys: that handler's model)."""
+        """Models that load on first use, one for each mapping; or the model of the one handler for all keys."""
         return super().load_model() if self.unkeyed else ModelsOnDemand(self.cohorts, self.max_models)
 
     def run_inference(
         self, batch: Sequence[tuple[Any, Any]], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[tuple[Any, Any]]:
-        """Predicts for each (key, example) pair; the pairs of one model go to it together."""
+        """Predicts for each (key, example) pair; pairs of the same model share a call."""
         keys = [key for key, _ in batch]
         if self.unkeyed is not None:
             return _pair(self.unkeyed, keys, [example for _, example in batch], model, inference_args)
@@ -162,18 +161,18 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
         return total
 
     def get_metrics_namespace(self) -> str:
-        """Beam's namespace for keyed models (one handler for all keys: that handler's)."""
+        """Beam's namespace for keyed models, or that of the one handler for all keys."""
         return super().get_metrics_namespace() if self.unkeyed else "BeamML_KeyedModels"
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Asks every handler."""
+        """Validates the arguments with every handler."""
         if self.unkeyed:
             super().validate_inference_args(inference_args)
         for handler in self.cohorts.values():
             handler.validate_inference_args(inference_args)
 
     def model_copies(self) -> int:
-        """1 with mappings (one handler for all keys: as that handler says).
+        """1 with mappings; otherwise what the one handler asks for.
 
         Raises:
             ConfigurationError: a mapping's handler asks for several copies.
@@ -186,18 +185,18 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
         return super().model_copies() if self.unkeyed else 1
 
     def share_model_across_processes(self) -> bool:
-        """As Beam: True with mappings (one handler for all keys: as that handler says)."""
+        """True with mappings, as in Beam; otherwise what the one handler asks for."""
         return super().share_model_across_processes() if self.unkeyed else True
 
     def set_environment_vars(self) -> None:
-        """Those of all handlers that no other one contradicts."""
+        """Sets the variables of all handlers, except those on which handlers disagree."""
         super().set_environment_vars()
         for handler in self.cohorts.values():
             if not _contradicted(handler, self.cohorts.values()):
                 handler.set_environment_vars()
 
     def should_garbage_collect_on_timeout(self) -> bool:
-        """As Beam: False with mappings."""
+        """False with mappings, as in Beam."""
         return super().should_garbage_collect_on_timeout() if self.unkeyed else False
 
     def _pairs_of(
@@ -230,7 +229,7 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
 
 
 class MaybeKeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]):
-    """Runs a handler on examples or on (key, example) pairs, whichever come: a tuple is a pair, or an error.
+    """Runs a handler on examples or on (key, example) pairs: every tuple must be a pair.
 
     Args:
         unkeyed: the handler for examples, whose type must not be a tuple; without pre- and postprocessing.
@@ -243,7 +242,7 @@ class MaybeKeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, Mo
     def run_inference(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[Any]:
-        """Predicts for examples and for (key, example) pairs, in one call even where a batch has both."""
+        """Predicts for examples and for (key, example) pairs, in one call even if a batch has both."""
         if not any(isinstance(element, tuple) for element in batch):
             return self.unkeyed.run_inference(batch, model, inference_args)
         keys = [element[0] if isinstance(element, tuple) else None for element in batch]
@@ -266,11 +265,11 @@ def _examples(batch: Sequence[Any]) -> list[Any]:
 
 
 NO_PAIRS = frozenset((str, bytes, dict, set, frozenset))
-"""Types of values that can be taken apart in two, and are no (key, example) pairs."""
+"""Types that unpack into two values although they are no (key, example) pairs."""
 
 
 def not_pairs(elements: Iterable[Any]) -> TypeError:
-    """What to raise where these were to be (key, example) pairs, and are not all."""
+    """The error for elements that should be (key, example) pairs."""
     stranger = next((one for one in elements if not isinstance(one, list | tuple) or len(one) != 2), None)
     why = (
         "" if hasattr(stranger, "__iter__") else f": {type(stranger).__name__!r} object is not iterable"
@@ -285,7 +284,7 @@ def _pair(
     model: Any,
     args: dict[str, Any] | None,
 ) -> list[Any]:
-    """Predictions with their keys; as many as examples, or an error: zipping must not lose any."""
+    """Predictions paired with their keys; raises if their number is wrong, since zip would lose some."""
     predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(keys))
     if len(predictions) != len(keys):
         raise wrong_count(handler, len(keys), len(predictions))
@@ -293,7 +292,7 @@ def _pair(
 
 
 def with_keys(keys: Sequence[Any], predictions: list[Any]) -> list[Any]:
-    """Pairs of them; ``SKIP`` stays alone."""
+    """(key, prediction) pairs; ``SKIP`` remains unpaired."""
     pairs = list(zip(keys, predictions, strict=True))
     if not isinstance(predictions, SomeSkipped):
         return pairs
@@ -318,7 +317,7 @@ def _refuse_processing(handler: Any) -> None:
 
 
 def _contradicted(handler: Any, handlers: Iterable[Any]) -> dict[str, str]:
-    """Its environment variables to which another one gives another value: a process has one of each."""
+    """The handler's environment variables to which another handler gives another value."""
     own: dict[str, str] = getattr(handler, "_env_vars", None) or {}
     others = [getattr(other, "_env_vars", None) or {} for other in handlers]
     return {name: value for name, value in own.items() if any(other.get(name, value) != value for other in others)}

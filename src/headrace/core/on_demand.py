@@ -1,4 +1,4 @@
-"""The models of a keyed handler that is called as one handler, by hand or by a subclass: loaded when first needed."""
+"""The models of a keyed handler that is called directly, by a user or a subclass: each loads on first use."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from headrace.core.handler import ModelHandler
 
 
 class ModelsOnDemand(Mapping[Any, Any]):
-    """The model of each cohort; thread-safe. Loads one at a time.
+    """The models by cohort; thread-safe. Loads one at a time.
 
     Args:
         handlers: load the models, by cohort.
-        limit: how many may be held at a time; None: all. Where all of those are in use, whoever needs another waits.
+        limit: how many models to hold at a time; None: all. If all of them are in use, a caller that needs another
+            waits.
     """
 
     def __init__(self, handlers: Mapping[Any, ModelHandler[Any, Any, Any]], limit: int | None = None) -> None:
         self._handlers = handlers
         self._limit = limit or len(handlers)
         self._loaded: dict[Any, Any] = {}
-        """That which was used least recently comes first."""
+        """The least recently used comes first."""
         self._users = dict.fromkeys(handlers, 0)
         self._changed = threading.Condition()
 
     @contextmanager
     def use(self, cohort: Any) -> Iterator[Any]:
-        """The model, which stays while the context is open."""
+        """A context in which the model is kept."""
         with self._changed:
             self._changed.wait_for(lambda: cohort in self._loaded or self._has_room())
             model = self._loaded.pop(cohort) if cohort in self._loaded else self._handlers[cohort].load_model()
@@ -37,13 +38,13 @@ class ModelsOnDemand(Mapping[Any, Any]):
         try:
             yield model
         finally:
-            del model  # the next one may be loaded as soon as nobody uses this one
+            del model  # once unused, it may be evicted
             with self._changed:
                 self._users[cohort] -= 1
                 self._changed.notify_all()
 
     def __getitem__(self, cohort: Any) -> Any:
-        """The model, as it is at the moment."""
+        """The model; it may be evicted afterwards."""
         with self.use(cohort) as model:
             return model
 
@@ -54,7 +55,7 @@ class ModelsOnDemand(Mapping[Any, Any]):
         return len(self._handlers)
 
     def _has_room(self) -> bool:
-        """Lets the one go that has been idle longest, if need be."""
+        """Whether another model may be loaded; evicts the least recently used idle one if necessary."""
         if len(self._loaded) >= self._limit:
             idle = next((cohort for cohort in self._loaded if not self._users[cohort]), None)
             if idle is None:

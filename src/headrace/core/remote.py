@@ -1,4 +1,4 @@
-"""The contract of a handler whose model is behind an endpoint."""
+"""The contract of a handler whose model is behind a remote endpoint."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
 
 
 def always_retry(_: Exception) -> bool:
-    """The default ``retry_filter``: every exception is worth another try."""
+    """The default ``retry_filter``: retries after every exception."""
     return True
 
 
 class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
     """Calls a model at a remote endpoint; a subclass implements ``create_client`` and ``request``.
 
-    This version knows the contract, so that handlers import and construct; ``RunInference`` and ``predict`` refuse to
-    run them. A handler derived from ``apache_beam.ml.inference.base.RemoteModelHandler`` runs, with Beam's own retries
-    and throttling.
+    This version defines only the contract, so that handlers can be imported and constructed; ``RunInference`` and
+    ``predict`` refuse to run them. A handler derived from ``apache_beam.ml.inference.base.RemoteModelHandler`` runs,
+    with Beam's own retries and throttling.
 
     Args:
         namespace: of the metrics and the log.
-        num_retries: how often a request is tried again.
+        num_retries: how often to retry a request.
         throttle_delay_secs: how long a throttled client waits, in seconds.
-        retry_filter: whether a request that raised this exception is worth another try.
-        window_ms: length of the history by which the client throttles, in milliseconds.
-        bucket_ms: its granularity, in milliseconds.
+        retry_filter: whether to retry a request that raised this exception.
+        window_ms: length of the throttling history, in milliseconds.
+        bucket_ms: granularity of the history, in milliseconds.
         overload_ratio: how many requests may be sent for each that succeeds
             (K in https://sre.google/sre-book/handling-overload/).
-        rate_limiter: an object with ``allow(hits_added)``, asked before each request.
+        rate_limiter: an object with ``allow(hits_added)``, called before each request.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
 
     @abstractmethod
     def create_client(self) -> ModelT:
-        """Makes the client with which requests are sent."""
+        """Makes the client that sends requests."""
 
     @abstractmethod
     def request(
@@ -73,13 +73,13 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         """Sends one request for a batch and returns its predictions, in order; raises if it fails."""
 
     def load_model(self) -> ModelT:
-        """The client."""
+        """Returns the client."""
         return self.create_client()
 
     def run_inference(
         self, batch: Sequence[ExampleT], model: ModelT, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionT]:
-        """Refused: sending requests with back-off is not part of this version."""
+        """Raises UnsupportedError: this version does not send requests with back-off."""
         raise UnsupportedError(
             "Remote inference",
             "derive the handler from apache_beam.ml.inference.base.RemoteModelHandler (Beam 2.65 or newer) to run it "

@@ -1,4 +1,4 @@
-"""What comes out: Beam's PredictionResult for users, Predictions and Failures between the rooms."""
+"""Results: Beam's PredictionResult for users; Predictions, Skipped and Failure between rooms."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from headrace.core.errors import as_type_name
 
 
 class PredictionResult(NamedTuple):
-    """One example with what the model said about it."""
+    """One example with the model's prediction."""
 
     example: Any
-    """The input, as the handler was given it."""
+    """The input, as the handler received it."""
     inference: Any
-    """The model's answer for this example."""
+    """The model's prediction for this example."""
     model_id: str | None = None
-    """Which model answered: its path or URI where it has one."""
+    """The model that answered: its path or URI if it has one."""
 
 
 class ModelMetadata(NamedTuple):
@@ -41,66 +41,66 @@ class Stage(Enum):
 
 
 class Predictions(NamedTuple):
-    """Good outcomes of some elements, side by side.
+    """Successful outcomes of several elements.
 
-    One object for many: an object for each row would cost as much as the rest of the row's way.
+    One object for many: one for each row would cost as much as the rest of the row's processing.
     """
 
     tags: list[Any]
-    """What the adapter gave with each element, untouched."""
+    """The adapter's tag of each element, unchanged."""
     values: list[Any]
-    """The prediction for each, postprocessed; with its key where the elements have keys."""
+    """The prediction for each element, postprocessed; with its key if elements have keys."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """Outcomes of elements that are to have no output: an operation gave ``headrace.SKIP`` for them."""
+    """Outcomes of elements without output: an operation returned ``headrace.SKIP`` for them."""
 
     stage: Stage
     index: int
-    """Which operation of its stage, as of a ``Failure``."""
+    """Which operation of its stage, counted from 0."""
     tags: list[Any]
-    """What the adapter gave with each element, untouched."""
+    """The adapter's tag of each element, unchanged."""
     elements: list[Any]
-    """What the operation was given for each, or, where it runs in a host, what was sent there; of an inference on an
-    element that is a batch, the batch."""
+    """The operation's input for each element; if it ran in a host, what was sent there; for inference on an element
+    that is a batch, the batch."""
 
 
 class Caught(NamedTuple):
-    """An exception that was caught, with its traceback as text.
+    """A caught exception, with its traceback as text.
 
-    The traceback itself would keep alive whatever the frames in it hold: the batch, and the model.
+    The traceback itself would keep alive whatever its frames refer to: the batch, and the model.
     """
 
     error: BaseException
     lines: list[str]
-    """Of its traceback."""
+    """Lines of its traceback."""
 
     @classmethod
     def of(cls, error: BaseException) -> Caught:
-        """Takes the traceback off an exception and off those that led to it."""
+        """Removes the traceback from an exception and from those that led to it."""
         lines = traceback.format_exception(type(error), error, error.__traceback__)
         link: BaseException | None = error
         while link is not None and link.__traceback__ is not None:
-            BaseException.__setattr__(link, "__traceback__", None)  # also where its class is a frozen dataclass
+            BaseException.__setattr__(link, "__traceback__", None)  # works for frozen dataclasses, too
             link = link.__cause__ if link.__cause__ is not None else link.__context__
         return cls(error, lines)
 
 
 class ErrorRecord(tuple[type[BaseException], str, list[str]]):
-    """What is known of a failure: (error type, its repr, lines of the traceback), as in Beam, and more as attributes.
+    """A failure in Beam's form: (error type, its repr, traceback lines); more is in attributes.
 
-    It is equal to the plain tuple and unpacks like it. Pickled, it keeps its attributes.
+    It equals the plain tuple and unpacks like it. Pickling preserves the attributes.
     """
 
     attempts: int
-    """How often the element was tried: a search for the bad elements of a batch tries it again and again."""
+    """How often the element was tried; a search for a batch's bad elements tries it repeatedly."""
     model_id: str | None
-    """Which model: its path or URI where the handler tells, else its name where the key decides on the model."""
+    """The model: its path or URI if the handler has one, else its name if keys select the model."""
     key: Any
-    """Of a keyed element; else None."""
+    """The key of a keyed element; else None."""
     source: Any
-    """The element as it came, before any preprocessing, where it was still at hand; else None."""
+    """The original element, before any preprocessing, if still available; else None."""
     wrapped: bool
     """Whether the dead letter holds ``[element]``, a batch of one, in place of the element."""
 
@@ -114,7 +114,7 @@ class ErrorRecord(tuple[type[BaseException], str, list[str]]):
         source: Any = None,
         wrapped: bool = False,
     ) -> ErrorRecord:
-        """Makes one of a triple; the rest becomes attributes."""
+        """Makes a record from a triple; the keyword arguments become attributes."""
         record = super().__new__(cls, triple)
         record.attempts, record.model_id, record.key = attempts, model_id, key
         record.source, record.wrapped = source, wrapped
@@ -123,20 +123,20 @@ class ErrorRecord(tuple[type[BaseException], str, list[str]]):
 
 @dataclass(frozen=True)
 class Failure:
-    """A bad outcome: one element that one operation could not do."""
+    """The outcome of an element whose operation failed."""
 
     tag: Any
-    """What the adapter gave with the element, untouched."""
+    """The adapter's tag of the element, unchanged."""
     stage: Stage
     index: int
     """Which operation of its stage, counted from 0 in the order in which they run."""
     element: Any
-    """What the failed operation was given: for inference the example, with its key if it has one."""
+    """The failed operation's input: for inference the example, with its key if it has one."""
     caught: Caught
     whole_batch: bool = False
     """Whether the element is a batch itself."""
     attempts: int = 1
-    """How often the element was tried; see ``ErrorRecord``, as for what follows."""
+    """How often the element was tried; this and the fields below are those of ``ErrorRecord``."""
     model_id: str | None = None
     key: Any = None
     source: Any = None
@@ -148,9 +148,9 @@ class Failure:
 
     @property
     def record(self) -> tuple[Any, ErrorRecord]:
-        """As Beam's dead letters hold it: (element, (error type, its repr, lines of the traceback)).
+        """The dead letter in Beam's form: (element, (error type, its repr, traceback lines)).
 
-        A failed inference is a batch, of this one element.
+        After a failed inference, the element is in a list, as a batch of one.
         """
         in_batch = self.stage is Stage.INFERENCE and not self.whole_batch
         error, lines = self.caught
@@ -168,7 +168,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """All that is known of a failure, in plain values; the field's meanings are those of ``beam.DeadLetterRows``."""
+    """All that is known of a failure, in plain values; fields mean the same as in ``beam.DeadLetterRows``."""
 
     stage: str
     index: int
@@ -182,7 +182,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, record: tuple[Any, Any], stage: Stage, index: int) -> DeadLetter:
-        """Reads a ``Failure.record``, or one of Beam's, which are plain tuples."""
+        """Reads a ``Failure.record``, or a plain tuple of Beam's."""
         element, error = record
         error_type, described, lines = error
         name = as_type_name(error_type)
@@ -200,7 +200,7 @@ class DeadLetter:
 
 
 def _message(name: str, described: str, lines: list[str]) -> str:
-    """The error's own words, which of its record only the traceback holds plainly; else its repr."""
+    """The error's message, which only the traceback contains verbatim; else its repr."""
     beginning = f"{name}: "
     for line in reversed(lines):
         if line.startswith(beginning):
@@ -209,7 +209,7 @@ def _message(name: str, described: str, lines: list[str]) -> str:
 
 
 def _repr(error: BaseException) -> str:
-    """The error's own words; its class where even they fail."""
+    """The error's repr, or its class name if even that fails."""
     try:
         return repr(error)
     except Exception:
@@ -217,7 +217,7 @@ def _repr(error: BaseException) -> str:
 
 
 def _importable(cls: type[BaseException]) -> type[BaseException]:
-    """The class, or its first base that another process can import: a dead letter must survive being pickled."""
+    """The class, or its first base that another process can import: dead letters are pickled."""
     return next(base for base in cls.__mro__ if _found_by_name(base))
 
 

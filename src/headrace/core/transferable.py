@@ -1,4 +1,4 @@
-"""A text in place of what cannot go to another process, and the rest exact."""
+"""Replaces by text the parts of a value that cannot be sent to another process."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 _LONGEST_TEXT = 200
-"""Characters that stand for something; a text that cannot be encoded keeps all of its own."""
+"""Most characters of a replacement text; a string that cannot be encoded is not shortened."""
 _DEEPEST = 10
-"""Containers within each other that are looked through."""
+"""How many levels of containers are searched."""
 
 
 def transferable(value: Any, travels: Callable[[Any], bool], depth: int = _DEEPEST) -> Any:
-    """The value, if it travels; else a value of the same make, with a text for each part that does not.
+    """The value if it can be sent; else one of the same shape, with text for each part that cannot.
 
-    Parts are looked for in tuples (named ones too), lists and dicts; of anything else a text stands for the whole. A
-    text that does not travel keeps all but its surrogates, which are escaped.
+    Tuples (also named ones), lists and dicts are searched; anything else is replaced as a whole. A string that cannot
+    be sent keeps everything except its surrogates, which are escaped.
 
     Args:
         value: anything.
-        travels: whether a value arrives in another process. It is asked for the parts of what does not.
-        depth: how many containers within each other are looked through.
+        travels: whether a value can be sent; also called for the parts of one that cannot.
+        depth: how many levels of containers to search.
     """
     if travels(value):
         return value
@@ -35,7 +35,7 @@ def transferable(value: Any, travels: Callable[[Any], bool], depth: int = _DEEPE
 
 
 def with_parts(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A tuple, list or dict of changed parts; the very value where none has changed, and where it is no container."""
+    """A tuple, list or dict with changed parts; the same object if nothing changed or it is no container."""
     kind = type(value)
     if kind is dict:
         pairs = {change(key): change(part) for key, part in value.items()}
@@ -49,15 +49,15 @@ def with_parts(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def encodable_text(text: str) -> str:
-    """The same text; surrogates, which UTF-8 has no bytes for, are escaped."""
+    """The text with surrogates escaped, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def shown(value: Any) -> str:
-    """A short text for a value: what it says of itself, or its class."""
+    """A short text for a value: its repr, or its class name."""
     try:
         return encodable_text(f"{value!r:.{_LONGEST_TEXT}}")
-    except Exception:  # its own words fail, too
+    except Exception:  # its repr fails, too
         return f"<{type(value).__qualname__}>"
 
 

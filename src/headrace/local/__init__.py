@@ -1,1 +1,8 @@
-"""The plain-Python adapter: the same runtime over any iterable."""
+"""The plain-Python adapter: runs a handler over any iterable, without an engine.
+
+predict.py   predict(handler, iterable)
+    -> runtime/prepare.py       checks the arguments at once
+    -> runtime/open_worker.py   loads the model when the first item is requested
+    -> runtime/bundle.py        one bundle for the whole iterable; isolated models run in their hosts
+and, by default, puts the outcomes back into the order of the elements.
+"""

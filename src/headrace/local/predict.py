@@ -1,4 +1,4 @@
-"""Runs a handler over an iterable, without an engine: for notebooks, tests and tuning."""
+"""Runs a handler over an iterable without an engine: for notebooks, tests and tuning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.runtime.prepare import InferenceRequest, Placement, catching, prep
 from headrace.runtime.spec import SessionSpec
 
 _LONGEST_QUEUE = 10_000
-"""How many outcomes may wait for an earlier element before batches are run that are not full."""
+"""How many outcomes may wait for an earlier element before incomplete batches are run."""
 
 
 def predict(
@@ -36,26 +36,29 @@ def predict(
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        iterable: the elements; read only as far as the next batch needs, or a few batches further where batches run
-            elsewhere or beside this thread.
+        iterable: the elements; read only as far as the next batch needs, or a few batches further if batches run in
+            hosts
+            or on a background thread.
         inference_args: extra arguments for the model's call.
-        ordered: whether predictions come in the order of the elements, or as they are finished; the latter in any case
-            where an element is many rows.
-        on_failure: ``"raise"``: the first exception is raised; ``"yield"``: a Failure comes in its element's place,
-            and only the bad elements of a failed batch fail.
+        ordered: whether predictions come in the order of the elements, or as they are finished; always the latter if an
+            element holds many rows.
+        on_failure: ``"raise"``: the first exception is raised; ``"yield"``: a Failure takes its element's place, and
+            only
+            the bad elements of a failed batch fail.
         placement: where the model lives.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
-        retry: how often a call of the model that failed for a passing reason is tried again; by default 3 tries
-            within 45 seconds.
+        retry: how often to retry a model call that failed for a transient reason; by default 3 attempts within 45
+            seconds.
         isolate: whether the model lives in a host: a process of its own, which may hang, crash or run out of memory.
-        timeout: the longest that one operation, or the loading of a model, may take, in seconds; implies ``isolate``.
+        timeout: the longest that one operation, or loading the model, may take, in seconds; implies ``isolate``.
 
     Returns:
-        An iterator over predictions (and Failures); nothing comes for an element that was skipped (``headrace.SKIP``).
-        It loads the model when it is first asked for an item, and lets go of it at its end or when it is closed.
+        An iterator over predictions (and Failures); skipped elements (``headrace.SKIP``) yield nothing. It loads the
+            model
+        when its first item is requested, and releases it at the end or when closed.
 
     Raises:
-        ConfigurationError: at once, if something is wrong with the arguments.
+        ConfigurationError: at once, if an argument is wrong.
     """
     _refuse_what_is_no_iterable_of_elements(iterable)
     if on_failure not in ("raise", "yield"):
@@ -75,7 +78,7 @@ def predict(
 
 
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
-    """What gives its columns, keys or letters when it is iterated would have predictions for those."""
+    """Refuses strings, mappings, frames and tables: iterating them yields characters, keys or columns, not elements."""
     if isinstance(given, str | bytes | bytearray):
         problem = f"a {type(given).__name__}, which would be taken for its letters: put a single element into a list"
     elif isinstance(given, Mapping):
@@ -108,7 +111,7 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
 
 
 def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
-    """Each element's place is its tag; what is early waits for what comes before it."""
+    """Tags each element with its position; early outcomes wait for those before them."""
     worker = open_worker(spec)
     early: dict[int, Any] = {}
     due = 0
@@ -116,6 +119,7 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
         bundle = worker.bundle(FanOut())
         for place, element in enumerate(iterable):
             early.update(_tagged(bundle.add(element, place)))
+            # One slow batch may hold back many outcomes: run what is queued, rather than let them pile up.
             if len(early) > _LONGEST_QUEUE and due not in early:
                 early.update(_tagged(bundle.finish()))
             while due in early:
@@ -129,7 +133,7 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
 
 
 def _tagged(outcomes: Iterable[Outcome]) -> Iterator[tuple[Any, Any]]:
-    """Each element's place with what comes of it; ``SKIP`` for nothing."""
+    """Pairs of tag and result; ``SKIP`` for an element without output."""
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             yield outcome.tag, outcome
