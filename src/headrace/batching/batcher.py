@@ -10,28 +10,28 @@ from headrace.batching.footprint import WaitingBytes
 
 
 class Batch(NamedTuple):
-    """Elements with their tags, side by side: two lists cost less for each row than a list of pairs."""
+    """Elements and their tags in two parallel lists, which cost less per element than a list of pairs."""
 
     elements: list[Any]
     tags: list[Any]
     weight: float = 0
-    """Sum of the elements' weights, or as if each were as heavy as the heaviest; 0 where weights play no part."""
+    """Sum of the elements' weights, or number of elements times the largest if padding counts; 0 without weights."""
     useful: float = 0
-    """Sum of the elements' weights where ``weight`` counts padding; else 0."""
+    """Sum of the elements' weights if ``weight`` counts padding; else 0."""
     measured: Sequence[Any] = ()
-    """Where elements are sorted: each with its tag, length and size."""
+    """If elements are sorted: each with its tag, length and size."""
 
     @property
     def total(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return len(self.elements)
 
     def size(self, *, as_weight: bool) -> float:
-        """The weight, or the number of the elements."""
+        """The weight, or the number of elements."""
         return self.weight if as_weight else self.total
 
     def part(self, start: int, stop: int) -> Batch:
-        """The elements from ``start`` up to ``stop``, as a batch of their own; of the weight it has its share."""
+        """The elements from ``start`` up to ``stop`` as a batch, with a proportional part of the weight."""
         if start == 0 and stop == len(self.elements):
             return self
         elements = self.elements[start:stop]
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
         return Batch(elements, self.tags[start:stop], self.weight * share, self.useful * share)
 
     def pick(self, positions: Sequence[int]) -> tuple[Batch, Sequence[int]]:
-        """The elements at these positions, in that order, with a share of the weight; and the position of each."""
+        """The elements at these positions, in that order, with a proportional weight; and each one's position."""
         share = len(positions) / max(1, len(self.elements))
         elements, tags = ([these[place] for place in positions] for these in (self.elements, self.tags))
         return Batch(elements, tags, self.weight * share, self.useful * share), positions
@@ -48,18 +48,18 @@ class Batch(NamedTuple):
 class Batcher:
     """Cuts a stream of elements into batches, in order.
 
-    A batch never has more than ``max_count`` elements nor more than ``max_weight`` in all, except that an element
-    heavier than ``max_weight`` forms a batch alone. A batch leaves when its size reaches ``target()``; its size is the
-    number of its elements, or their weight where ``target_is_weight``. It also leaves when its elements take about
-    ``max_bytes``, if its size is at least ``min_size``.
+    A batch never exceeds ``max_count`` elements or ``max_weight`` in total, except that an element heavier than
+    ``max_weight`` forms a batch alone. A batch leaves when its size reaches ``target()``, where size is the number of
+    elements, or their weight if ``target_is_weight``. It also leaves when its elements take about ``max_bytes`` and
+    its size is at least ``min_size``.
 
     Args:
-        target: the size at which a batch leaves; asked once for each batch, at its first element.
+        target: the size at which a batch leaves; called once for each batch, at its first element.
         max_count: largest number of elements.
         max_weight: largest sum of weights; None: no limit.
         target_is_weight: whether ``target`` counts weight rather than elements.
-        max_bytes: see above.
-        min_size: see above.
+        max_bytes: the bytes at which a batch leaves before its target.
+        min_size: the smallest size of a batch that leaves for its bytes.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Batcher:
 
     @property
     def bytes(self) -> float:
-        """How many bytes the elements take, roughly."""
+        """Estimated bytes of the waiting elements."""
         return self._waiting.bytes
 
     def add(self, element: Any, tag: Any) -> Batch | None:
-        """Takes an element where weights play no part; returns the batch that it completes, if it does."""
+        """Adds an element without weight; returns the batch that it completes, if any."""
         self._tags.append(tag)
         self._elements.append(element)
         if len(self._elements) < self._next_count:
@@ -98,7 +98,7 @@ class Batcher:
         return self.flush() if self._is_full() else None
 
     def add_weighed(self, element: Any, tag: Any, weight: float) -> list[Batch]:
-        """Takes an element of a weight; returns the batches that leave: none, one or two."""
+        """Adds an element with a weight; returns the batches that leave: none, one or two."""
         leaving = []
         if self._elements and self._max_weight is not None and self._weight + weight > self._max_weight:
             leaving.append(self.flush())
@@ -110,7 +110,7 @@ class Batcher:
         return leaving
 
     def flush(self) -> Batch:
-        """Whatever has been collected, at once; it may be empty."""
+        """Returns what has been collected, possibly nothing, as a batch."""
         batch = Batch(self._elements, self._tags, self._weight)
         self._begin()
         return batch
@@ -120,9 +120,9 @@ class Batcher:
         self._tags: list[Any] = []
         self._weight: float = 0
         self._waiting.clear()
-        self._target: float = 0  # until the first element asks for it, by when the last batch has been timed
+        self._target: float = 0  # asked for with the first element, when the last batch has been timed
         self._next_count: float = 0
-        """With fewer elements the batch is not full, where weights play no part."""
+        """Without weights, a batch of fewer elements is not full."""
 
     def _is_full(self) -> bool:
         if self._target == 0:

@@ -1,7 +1,7 @@
-"""Cuts columnar elements into batches and joins them, without touching a row.
+"""Cuts columnar elements into batches and joins them, without touching single rows.
 
-A columnar element is rows side by side: an array or a tensor with a leading axis, a mapping of names to such, an Arrow
-record batch, or a data frame; or of a class with ``__len__``, slices, and a function ``concatenated`` of several.
+A columnar element holds many rows: an array or a tensor with a leading axis, a mapping of names to such, an Arrow
+record batch, a data frame; or an object with ``__len__``, slicing, and a method ``concatenated`` that joins several.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from headrace.batching.footprint import footprint
 
 
 def rows_in(columns: Any) -> int:
-    """How many rows a columnar element has.
+    """The number of rows of a columnar element.
 
     Raises:
         ValueError: its columns differ in length.
-        TypeError: it is no columnar element.
+        TypeError: it is not a columnar element.
     """
     if isinstance(columns, Mapping):
         lengths = {name: rows_in(column) for name, column in columns.items()}
@@ -34,7 +34,7 @@ def rows_in(columns: Any) -> int:
 
 
 def cut(columns: Any, start: int, stop: int) -> Any:
-    """Rows from ``start`` up to ``stop``; a view where the kind of columns has such a thing."""
+    """Rows from ``start`` up to ``stop``; a view if the type of the columns supports views."""
     if isinstance(columns, Mapping):
         return {name: cut(column, start, stop) for name, column in columns.items()}
     if hasattr(columns, "num_rows") or _package(columns) == "pyarrow":
@@ -43,10 +43,10 @@ def cut(columns: Any, start: int, stop: int) -> Any:
 
 
 def joined(pieces: Sequence[Any]) -> Any:
-    """The rows of several elements of one kind, one after the other.
+    """Concatenates the rows of several elements of one type.
 
     Raises:
-        ValueError, TypeError: they do not go together.
+        ValueError, TypeError: they differ in type, columns or shape.
     """
     first = pieces[0]
     if len(pieces) == 1:
@@ -86,7 +86,7 @@ def _join_arrow(pieces: Sequence[Any]) -> Any:
 
 
 def owned(columns: Any) -> Any:
-    """The same, in memory of its own: a tensor that is a view, pickled, takes all of what it is a view of along."""
+    """Copies tensors that are views of larger ones, since pickling a view would include all of the larger one."""
     if isinstance(columns, Mapping):
         return {name: owned(column) for name, column in columns.items()}
     if _package(columns) == "torch" and columns.untyped_storage().nbytes() > columns.nbytes:
@@ -95,19 +95,19 @@ def owned(columns: Any) -> Any:
 
 
 class ColumnarBatch(NamedTuple):
-    """Pieces of columnar elements, each with its element's tag; it counts rows."""
+    """Pieces of columnar elements, each with its element's tag. Sizes and positions count rows."""
 
     elements: list[Any]
     tags: list[Any]
     rows: list[int]
-    """Of each piece."""
+    """The number of rows of each piece."""
     weight: float = 0
     useful: float = 0
-    """See ``Batch``: both are of no matter here."""
+    """Always 0, as is ``weight``; only ``Batch`` uses them."""
 
     @property
     def total(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(self.rows)
 
     def size(self, *, as_weight: bool) -> float:
@@ -128,7 +128,7 @@ class ColumnarBatch(NamedTuple):
         return part
 
     def pick(self, positions: Sequence[int]) -> tuple[ColumnarBatch, list[int]]:
-        """The rows at these positions, neighbours together, in that order; and the first row of each piece."""
+        """The rows at these positions, in that order, runs of neighbours as one piece; and each piece's first row."""
         picked, firsts = ColumnarBatch([], [], []), []
         for _, run in groupby(enumerate(positions), lambda pair: pair[1] - pair[0]):
             rows = [row for _, row in run]
@@ -140,7 +140,7 @@ class ColumnarBatch(NamedTuple):
 
 
 def as_columns(batch: Batch) -> ColumnarBatch:
-    """A batch of columnar elements, in the form that counts rows."""
+    """Converts a batch of columnar elements, so that it counts rows."""
     return ColumnarBatch(batch.elements, batch.tags, list(map(rows_in, batch.elements)))
 
 
@@ -148,10 +148,10 @@ class RowBatcher:
     """Cuts a stream of columnar elements into batches of rows, in order.
 
     Args:
-        target: the number of rows at which a batch leaves; asked once for each batch, when it begins.
-        max_rows: never exceeded.
-        max_bytes: with so many, roughly, a batch leaves, too, if it has ``min_rows``; an element is not cut for that.
-        min_rows: see there.
+        target: the number of rows at which a batch leaves; called once for each batch, at its first element.
+        max_rows: largest number of rows.
+        max_bytes: a batch also leaves at about this many bytes if it has ``min_rows``; elements are not cut for that.
+        min_rows: the smallest number of rows of a batch that leaves for its bytes.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class RowBatcher:
         return self._waiting
 
     def add(self, element: Any, tag: Any, rows: int) -> Iterator[ColumnarBatch]:
-        """Takes an element of so many rows; gives the batches that leave, each to be run before the next is cut."""
+        """Adds an element with ``rows`` rows; yields the batches that leave. Run each one before taking the next."""
         start, row_bytes = 0, footprint(element) / max(1, rows)
         while start < rows:
             if not self._waiting:
@@ -184,7 +184,7 @@ class RowBatcher:
                 yield self.flush()
 
     def flush(self) -> ColumnarBatch:
-        """Whatever has been collected, at once."""
+        """Returns what has been collected, possibly nothing, as a batch."""
         batch = self._batch
         self._begin()
         return batch
@@ -197,7 +197,7 @@ class RowBatcher:
 
 
 def split(columns: Any, rows: Sequence[int]) -> list[Any]:
-    """Pieces of so many rows each."""
+    """Cuts columns into pieces with these numbers of rows."""
     if len(rows) == 1:
         return [columns]
     pieces, start = [], 0

@@ -1,4 +1,4 @@
-"""How many bytes an element takes while it waits, roughly."""
+"""Estimates how many bytes elements take while they wait."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 _PLAIN = frozenset((int, float, bool, str, bytes, type(None)))
 _DEEPEST = 3
 _SAMPLE = 16
-"""Of a longer container, so many items stand for all."""
+"""How many items of a longer container are measured; they stand for all."""
 
 
 def footprint(value: Any, depth: int = 0) -> float:
-    """Bytes of an array's buffer, of a text, or of what a container or an object holds; never raises."""
+    """Estimated bytes of an array's buffer, a text, or the contents of a container or object; never raises."""
     try:
         nbytes = None if type(value) in _PLAIN else getattr(value, "nbytes", None)  # arrays, tensors, memory views
         if isinstance(nbytes, int):
@@ -28,7 +28,7 @@ def footprint(value: Any, depth: int = 0) -> float:
             return own + _items(value[:_SAMPLE], len(value), depth)
         fields = getattr(value, "__dict__", None)
         return own + (_items(list(fields.values())[:_SAMPLE], len(fields), depth) if fields else 0)
-    except Exception:  # of somebody's property or container
+    except Exception:  # from a user's property or container
         return 64
 
 
@@ -37,42 +37,42 @@ def _items(sample: Any, count: int, depth: int) -> float:
 
 
 class WaitingBytes:
-    """How many bytes the elements of a growing list take, roughly; looks at the list only now and then.
+    """Estimates the bytes of a growing list's elements, and measures only some of them, block by block.
 
-    Of many small elements it looks at a few, since to weigh an element takes longer than to queue it. Where it has met
-    a large one it looks at all, until many in a row are small; the larger, the sooner, so that the bound is exceeded by
-    no more than a sixteenth, unless large ones begin to come after very many small ones.
+    Measuring an element takes longer than queueing it, so of a block of small elements only a few are measured. After
+    a large one all are, until many blocks in a row are small. The larger the elements, the shorter the blocks, so that
+    the bound is exceeded by at most a sixteenth, unless large elements begin to arrive after very many small ones.
 
     Args:
-        bound: bytes of which it is to be known in time whether they are reached.
+        bound: the number of bytes whose crossing must be noticed in time.
     """
 
     _LONGEST_BLOCK = 128
     _SHARE = 1 / 16
-    """Of the bound: so much may come between two looks."""
+    """Largest part of the bound that one block may take."""
     _LIGHT = 1 / 1024
-    """Of the bound: lighter elements stand for each other."""
+    """Part of the bound below which an element is small, so that a few stand for all."""
     _FEW = 4
     _PATIENCE = 32
-    """Blocks."""
+    """How many small blocks in a row are measured in full after a large element."""
 
     def __init__(self, bound: float) -> None:
         self._bound = bound
         self._block = 1
         self._drawn = 0
         self._careful = 0
-        """For how many blocks, if they are light, to look at all."""
+        """How many more blocks of small elements to measure in full."""
         self.clear()
 
     def clear(self) -> None:
-        """The list is a new one. Elements are likely to be as heavy as before."""
+        """Starts with an empty list, but keeps the block length: elements are likely to be as large as before."""
         self.bytes = 0.0
         self._seen = 0
         self.next_look: float = 1
-        """The length of the list at which to look again."""
+        """The length of the list at which to call ``look`` again."""
 
     def look(self, elements: Sequence[Any]) -> None:
-        """Weighs what is new."""
+        """Measures the elements that are new in the list."""
         count = len(elements) - self._seen
         looks_at_all = self._careful or count <= self._FEW
         sizes = list(map(footprint, elements[self._seen :] if looks_at_all else self._few_of(elements, count)))
@@ -90,6 +90,6 @@ class WaitingBytes:
         self.next_look = self._seen + self._block
 
     def _few_of(self, elements: Sequence[Any], count: int) -> Sequence[Any]:
-        """Of the last so many, at places that look random, as there may be a pattern, and are the same in each run."""
+        """A few of the last ``count``, at pseudo-random places that avoid patterns in the data but are reproducible."""
         drawn = self._drawn = (self._drawn * 1_664_525 + 1_013_904_223) % 2**32  # Knuth, Lewis: Numerical Recipes
         return [elements[-1 - (drawn >> shift) % count] for shift in (4, 10, 16, 22)]

@@ -1,4 +1,4 @@
-"""When elements that wait across bundles, kept by somebody else, are enough for a batch. Pure: state in, state out."""
+"""Decides when elements that wait in the caller's state, across bundles, fill a batch. Pure: state in, state out."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from headrace.core.config import BatchingConfig
 
 
 class Gathered(NamedTuple):
-    """What there is to know of elements that wait together; plain numbers, so that it can be kept anywhere."""
+    """A summary of elements that wait together, in plain numbers that any state can hold."""
 
     target: float
-    """The size at which they go, asked for when the first one came."""
+    """The size at which they leave, set when the first one arrived."""
     due: float
-    """When they go at the latest, in seconds of somebody's clock."""
+    """When they leave at the latest, in seconds of the caller's clock."""
     earliest: int
-    """The smallest of their timestamps, in microseconds."""
+    """Their smallest timestamp in microseconds, at which the caller holds the watermark until they have left."""
     elements: int = 0
-    """Their number."""
+    """How many there are."""
     total: float = 0
     """Sum of their sizes."""
     largest: float = 0
     """Their largest size."""
 
     def plus(self, size: float, timestamp: int) -> Gathered:
-        """The same with one more element."""
+        """The summary with one more element."""
         target, due, earliest, elements, total, largest = self
         earliest = min(earliest, timestamp)
         return Gathered(target, due, earliest, elements + 1, total + size, size if size > largest else largest)
 
     def plus_many(self, count: int, timestamp: int) -> Gathered:
-        """The same with more elements of size 1, the earliest of which has that timestamp."""
+        """The summary with ``count`` more elements of size 1, of which ``timestamp`` is the earliest timestamp."""
         target, due, earliest, elements, total, largest = self
         return Gathered(target, due, min(earliest, timestamp), elements + count, total + count, max(1, largest))
 
 
 class GatherPolicy:
-    """Says when elements are enough for a batch, and when one more would be too many.
+    """Decides when elements fill a batch, and whether one more fits.
 
     Args:
         config: limits and targets.
-        measured: whether sizes are known while elements wait: they are not where elements are preprocessed afterwards.
-            A batch whose size is not a number of elements is then never full; at most ``lookahead`` of them wait.
+        measured: whether sizes are known while elements wait; they are not if preprocessing comes later. Then a batch
+            whose size is a weight is never full, and at most ``lookahead`` elements wait.
     """
 
     def __init__(self, config: BatchingConfig, *, measured: bool) -> None:
@@ -54,12 +54,12 @@ class GatherPolicy:
         self._heaviest = config.max_batch_size if config.sizes_are_weights else config.max_batch_weight or math.inf
 
     def take(self, gathered: Gathered, micros: Sequence[int], sizes: Sequence[float] | None) -> tuple[Gathered, int]:
-        """Lets as many elements join as may, in order, until they are enough; what is gathered then, and how many.
+        """Adds elements in order until the batch is full; returns the new summary and how many were added.
 
         Args:
-            gathered: those before them.
-            micros: their timestamps, in microseconds.
-            sizes: of each; None: each counts as 1.
+            gathered: the summary before.
+            micros: the elements' timestamps, in microseconds.
+            sizes: the elements' sizes; None: 1 each.
         """
         if sizes is None and not self._weighs:
             most = self._most if self._blind else min(self._most, gathered.target)
@@ -72,13 +72,13 @@ class GatherPolicy:
         return gathered, len(micros)
 
     def fits(self, gathered: Gathered, size: float) -> bool:
-        """Whether one more element of that size may share their batch."""
+        """Whether one more element of that size fits into the batch."""
         if gathered.elements >= self._most:
             return False
         return not self._weighs or self._weight(gathered.plus(size, gathered.earliest)) <= self._heaviest
 
     def is_full(self, gathered: Gathered) -> bool:
-        """Whether they should go."""
+        """Whether the elements should leave."""
         if gathered.elements >= self._most or (self._weighs and self._weight(gathered) >= self._heaviest):
             return True
         if self._blind:
@@ -89,5 +89,5 @@ class GatherPolicy:
         return enough and self._weight(gathered) >= gathered.target
 
     def _weight(self, gathered: Gathered) -> float:
-        """Of a batch of them; with padding, where elements are sorted for its sake."""
+        """Weight of a batch of these elements; includes padding if elements are sorted to reduce it."""
         return gathered.elements * gathered.largest if self._config.sorts else gathered.total

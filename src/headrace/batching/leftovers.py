@@ -1,4 +1,4 @@
-"""What bundles leave over waits side by side until it is enough for a batch. Pure: it is told the time."""
+"""Collects what concurrent bundles leave over until it fills a batch. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from headrace.core.config import BatchingConfig
 
 
 class Leftover(NamedTuple):
-    """Elements of one bundle that wait for others."""
+    """Elements of one bundle that wait for those of others."""
 
     owner: Any
     batch: Batch
     due: int
-    """When they go at the latest, in nanoseconds."""
+    """When they leave at the latest, in nanoseconds."""
 
 
 class Leftovers:
-    """Leftovers for one model, in the order in which they came.
+    """Leftovers for one model, in order of arrival.
 
     Args:
-        config: limits; elements are not sorted, for which there is ``SortedLeftovers``.
-        target: the size at which a batch leaves; asked once for each batch.
+        config: limits; its elements are not sorted (``SortedLeftovers`` is for those that are).
+        target: the size at which a batch leaves; called once for each batch.
     """
 
     def __init__(self, config: BatchingConfig, target: Callable[[], float]) -> None:
@@ -37,27 +37,29 @@ class Leftovers:
 
     @property
     def due(self) -> int | None:
-        """When the next batch leaves at the latest, in nanoseconds; None: there is none."""
+        """When the next batch leaves at the latest, in nanoseconds; None: nothing waits."""
         return self._waiting[0].due if self._waiting else None
 
     def add(self, leftover: Leftover) -> None:
-        """Takes elements."""
+        """Adds elements."""
         self._waiting.append(leftover)
 
     def forget(self, owner: Any) -> None:
-        """Drops what is left of an owner's."""
+        """Drops an owner's remaining elements."""
         self._waiting = deque(one for one in self._waiting if one.owner is not owner)
 
     def is_due(self, now: int, *, others_may_come: bool) -> bool:
-        """Whether a batch should leave."""
+        """Whether a batch should leave: it is full or due, or no other bundle can add to it."""
+        # Lingering: as long as another bundle is open it may leave elements that fill this batch, so it waits, but not
+        # beyond the time limit of its oldest leftover. With no other bundle open, waiting would gain nothing.
         if not self._waiting:
             return False
         return not others_may_come or self._waiting[0].due <= now or self._size() >= self._limit()
 
     def take(self) -> list[Leftover]:
-        """The parts of the next batch; there must be some.
+        """Removes and returns the parts of the next batch; something must be waiting.
 
-        Where sizes count elements, a leftover is parted so that a batch is full; else it stays whole.
+        If sizes count elements, a leftover may be split to fill the batch exactly; otherwise it stays whole.
         """
         limit, by_weight = self._limit(), self._config.sizes_are_weights
         self._target = None
@@ -92,46 +94,46 @@ class Leftovers:
 
 
 class SortedLeftovers:
-    """Leftovers for one model whose elements are sorted together, as those of one bundle are; else like ``Pool``.
+    """Like ``Leftovers``, but sorts the elements of all bundles together to reduce padding.
 
     Args:
-        config: limits; elements are sorted.
-        sizes: says how large batches should be.
+        config: limits; its elements are sorted.
+        sizes: determines batch sizes.
     """
 
     def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
         self._config = config
         self._sizes = sizes
         self._waiting = lookahead_for(config, sizes)
-        """Their tags are leftovers without elements, and their own."""
+        """Each element's tag is a pair: its leftover without the elements, and its own tag."""
 
     @property
     def due(self) -> int | None:
-        """When the next batch leaves at the latest, in nanoseconds; None: there is none."""
+        """When the next batch leaves at the latest, in nanoseconds; None: nothing waits."""
         return min((one.tag[0].due for one in self._waiting), default=None)
 
     def add(self, leftover: Leftover) -> None:
-        """Takes elements."""
+        """Adds elements."""
         of = leftover._replace(batch=Batch([], []))
         for one in leftover.batch.measured:
             self._waiting.add(one._replace(tag=(of, one.tag)))
 
     def forget(self, owner: Any) -> None:
-        """Drops what is left of an owner's."""
+        """Drops an owner's remaining elements."""
         rest = [one for one in self._waiting if one.tag[0].owner is not owner]
         self._waiting = lookahead_for(self._config, self._sizes)
         for one in rest:
             self._waiting.add(one)
 
     def is_due(self, now: int, *, others_may_come: bool) -> bool:
-        """Whether a batch should leave; once elements are due, until all of them have left."""
+        """Whether a batch should leave; once an element is due, True until it has left."""
         due = self.due
         if due is None:
             return False
         return not others_may_come or due <= now or self._size() >= self._sizes.target()
 
     def take(self) -> list[Leftover]:
-        """The parts of the next batch, which has the longest elements; there must be some."""
+        """Removes and returns the parts of the next batch, the longest elements first; something must be waiting."""
         batch = self._waiting.take()
         parts: dict[int, Leftover] = {}
         for one, (of, tag) in zip(batch.elements, batch.tags, strict=True):
@@ -151,5 +153,5 @@ class SortedLeftovers:
 
 
 def leftovers_for(config: BatchingConfig, sizes: SizeController) -> Leftovers | SortedLeftovers:
-    """The pool that a configuration calls for."""
+    """The kind of leftovers that a configuration calls for."""
     return SortedLeftovers(config, sizes) if config.sorts else Leftovers(config, sizes.target)

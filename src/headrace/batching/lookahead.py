@@ -1,4 +1,4 @@
-"""Looks at many elements at once, so that a batch has elements of similar length and little of it is padding."""
+"""Sorts many elements at once, so that those of a batch are of similar length and need little padding."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
 
 _LITTLE, _MUCH = 1 / 8, 1 / 4
-"""So large a share of a batch may be padding whatever one more batch costs, and no larger one."""
+"""Shares of a padded batch: padding up to the first never ends a batch; above the second it is always too much."""
 
 
 class Measured(NamedTuple):
-    """An element with its tag, and what there is to know of it."""
+    """An element with its tag, length and size."""
 
     element: Any
     tag: Any
     length: float
-    """By which elements are sorted."""
+    """The key for sorting."""
     size: float
-    """What it adds to a batch; a batch is as large as if all its elements were as large as the largest."""
+    """Its size without padding; a batch's padded size is the number of elements times the largest size."""
 
 
 class Limits(NamedTuple):
-    """Of a batch; a single element always goes, however large it is."""
+    """Limits of a batch; a single element always leaves, however large it is."""
 
     min_count: int
-    """A batch of fewer elements is never full."""
+    """A batch of fewer elements does not end because of its target or its padding."""
     max_count: float
     max_padded: float
     """Largest product of the number of elements and the largest size."""
     boundaries: Sequence[float] = ()
-    """Lengths at which a bucket begins: elements of different buckets never share a batch."""
+    """Lengths at which a new bucket begins; elements of different buckets never share a batch."""
 
 
 class Lookahead:
-    """Collects elements, and cuts what it has into batches, longest first, whenever it is told to.
+    """Collects elements and cuts them into batches on demand, longest first.
 
-    Among elements of one length, order stays.
+    Elements of equal length stay in order.
 
     Args:
-        target: the size at which a batch leaves; asked for each batch as it is cut.
-        limits: of a batch.
-        target_is_padded: whether ``target`` counts padded sizes rather than elements.
-        most: the size, counted likewise, that a batch must not exceed, whatever its minimum.
-        overhead: the padding that costs as much as one more batch; before there is more of it a batch ends. None:
-            padding does not end one.
+        target: the size that a batch should have; called for each batch as it is cut.
+        limits: the limits of a batch.
+        target_is_padded: whether ``target`` and ``most`` count padded sizes rather than elements.
+        most: the size that a batch must not exceed, even below its minimum count.
+        overhead: the amount of padding that costs as much as one more batch; a batch ends before it has more. None:
+            padding does not end a batch.
     """
 
     def __init__(
@@ -74,15 +74,15 @@ class Lookahead:
         return len(self._elements)
 
     def __iter__(self) -> Iterator[Measured]:
-        """Those that wait."""
+        """The waiting elements."""
         return iter(self._elements)
 
     def add(self, element: Measured) -> None:
-        """Takes an element."""
+        """Adds an element."""
         self._elements.append(element)
 
     def take(self) -> Batch:
-        """The batch that comes first, cut off from the rest; there must be elements."""
+        """Removes and returns the batch with the longest elements; something must be waiting."""
         self._elements.sort(key=attrgetter("length"), reverse=True)
         bucket = self._bucket(self._elements[0])
         stop, padded = self._end(list(takewhile(lambda one: self._bucket(one) == bucket, self._elements)), 0)
@@ -90,7 +90,7 @@ class Lookahead:
         return batch
 
     def cut(self) -> Iterator[Batch]:
-        """All that has been collected; each batch is cut when it is asked for, by when the last one has been timed."""
+        """Removes everything and yields it in batches; each is cut only on demand, after the last has been timed."""
         elements, self._elements = self._elements, []
         elements.sort(key=attrgetter("length"), reverse=True)
         for _, bucket in groupby(elements, self._bucket):
@@ -105,7 +105,7 @@ class Lookahead:
         return bisect_right(self._limits.boundaries, one.length)
 
     def _end(self, elements: Sequence[Measured], start: int) -> tuple[int, float]:
-        """Where the batch ends that begins at ``start``, and its padded size."""
+        """Index after the last element of the batch that begins at ``start``, and the batch's padded size."""
         target, most = self._ask_target(), self._ask_most()
         overhead = None if self._ask_overhead is None else self._ask_overhead()
         largest = useful = elements[start].size
@@ -134,11 +134,11 @@ def _batch(elements: Sequence[Measured], padded: float) -> Batch:
 
 
 def lookahead_for(config: BatchingConfig, sizes: SizeController) -> Lookahead:
-    """What a configuration calls for where elements are sorted.
+    """The Lookahead for a configuration that sorts elements.
 
     Args:
         config: limits.
-        sizes: says how large batches should be.
+        sizes: determines batch sizes.
     """
     limits = Limits(config.min_batch_size, config.max_batch_size, config.max_batch_weight or math.inf)
     if config.sizes_are_weights:

@@ -1,4 +1,4 @@
-"""Which models are in memory, where not all of them can be, and whose elements go next. Pure."""
+"""If not all models fit into memory: which ones are there, and whose elements leave next. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 
 class ResidentModels:
-    """What bundles know of the models in memory: those for which batches left last. Thread-safe.
+    """Predicts which models the model cache holds: those for which batches left last. Thread-safe.
 
-    That is what a store of models keeps from which the one goes that was used least recently.
+    The cache evicts the model that was used least recently, so both agree.
 
     Args:
-        count: how many models there may be in memory at a time; None: all.
+        count: how many models fit into memory at a time; None: all.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -24,25 +24,25 @@ class ResidentModels:
         self._taken: OrderedDict[Hashable, None] = OrderedDict()
 
     def __contains__(self, name: Hashable) -> bool:
-        """Whether a batch of that model needs nobody to make room: it has a seat, or one is free."""
+        """Whether a batch of that model evicts no other: the model is in memory, or there is room for it."""
         return name in self._taken or len(self._taken) < self._count
 
     def has(self, name: Hashable) -> bool:
-        """Whether that model has a seat already."""
+        """Whether that model is in memory."""
         return name in self._taken
 
     @property
     def are_few(self) -> bool:
-        """Whether there is any limit."""
+        """Whether there is a limit."""
         return self._count < math.inf
 
     def next_to_go(self, name: Hashable) -> Hashable | None:
-        """The model that would make room for that one; None: nobody would."""
+        """The model that a batch of this one would evict; None: it would evict none."""
         with self._lock:
             return None if name in self else next(iter(self._taken))
 
     def take(self, name: Hashable) -> None:
-        """A batch of that model leaves."""
+        """Notes that a batch of that model leaves."""
         with self._lock:
             self._taken[name] = None
             self._taken.move_to_end(name)
@@ -50,7 +50,7 @@ class ResidentModels:
                 self._taken.popitem(last=False)
 
     def limit_to(self, count: int) -> None:
-        """Memory has had room for so many models only."""
+        """Notes that memory had room for only ``count`` models."""
         with self._lock:
             self._count = min(self._count, max(1, count))
             while len(self._taken) > self._count:
@@ -58,23 +58,23 @@ class ResidentModels:
 
 
 class Waiting(NamedTuple):
-    """What one model's queue has."""
+    """What waits in one model's queue."""
 
     nbytes: float
     elements: int
     passed_over: int
-    """How often others have gone that had no seat, since its first element came."""
+    """How often models that were not in memory went first, since this queue's first element arrived."""
 
 
 _PATIENCE = 2
-"""A queue is passed over so many times as often as there are queues, at most."""
+"""A queue is passed over at most this many times for each queue that there is."""
 
 
 def next_to_leave(queues: Mapping[Hashable, Waiting], resident: ResidentModels) -> Hashable:
-    """Whose elements leave, where too many wait: one model's, whose loading should serve as many as possible.
+    """Name of the model whose elements leave when too many wait; a model's load should serve as many as possible.
 
-    Of models that are in memory the largest queue, if it has half of the bytes that wait or more: it costs nothing.
-    Else of the others the largest, unless one has been passed over too often: nobody waits for ever.
+    The largest queue of a model in memory, if it has at least half of the waiting bytes, since it costs no load.
+    Otherwise the largest of the other queues, unless one has been passed over too often: none waits forever.
     """
     standing = [name for name, queue in queues.items() if queue.elements and name not in resident]
     seated = [name for name in queues if name in resident]
@@ -89,8 +89,8 @@ def next_to_leave(queues: Mapping[Hashable, Waiting], resident: ResidentModels) 
 
 
 def order_of_flush(queues: Mapping[Hashable, int], resident: ResidentModels) -> list[Hashable]:
-    """In which order everything leaves: first what is in memory, last those of which most elements have come.
+    """The order in which all queues leave: those of models in memory first; within both groups the longest last.
 
-    They are then in memory when the next bundle's come.
+    The most frequent models are then in memory when the next bundle begins.
     """
     return sorted(queues, key=lambda name: (not resident.has(name), queues[name]))

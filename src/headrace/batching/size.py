@@ -1,4 +1,4 @@
-"""How large a batch should be: a fixed size, or the size that the model's own times call for."""
+"""How large a batch should be: a fixed size, or one learned from the model's times."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from headrace.core.config import BatchingConfig
 
 
 class SizeController(Protocol):
-    """Says how large the next batch should be, and learns from those that ran."""
+    """Determines the size of the next batch, and learns from batches that ran."""
 
     def target(self) -> int:
         """Size for the next batch."""
         ...
 
     def most(self) -> float:
-        """Size that no batch of several elements should exceed, whatever its minimum: memory, or time, is too short."""
+        """Size that no batch of several elements should exceed, even below its minimum, for lack of memory or time."""
         ...
 
     def overhead(self) -> float:
-        """Size that takes as long as one more batch would, whatever is in it."""
+        """Size that takes as long as the fixed cost of one more batch."""
         ...
 
     def observe(self, size: float, seconds: float | None) -> None:
-        """Takes note that the model took ``seconds`` for a batch of ``size``.
+        """Notes that the model took ``seconds`` for a batch of ``size``.
 
-        None: more memory than there was. Infinite: longer than it may. Not a number: all went well, but it was not
-        alone on the processor.
+        None: it ran out of memory. Infinite: it exceeded the time limit. NaN: it succeeded, but its time does not
+        count, since it was not alone on the processor.
         """
         ...
 
 
 class FixedSize:
-    """Every batch has the same size, so that a second run forms the same batches."""
+    """Gives every batch the same size, so that each run forms the same batches."""
 
     def __init__(self, size: int) -> None:
         self._size = size
 
     def target(self) -> int:
-        """The size."""
+        """The fixed size."""
         return self._size
 
     def most(self) -> float:
-        """Knows no limit."""
+        """No limit."""
         return math.inf
 
     def overhead(self) -> float:
-        """There are no more batches than need be."""
+        """Infinite: padding never justifies another batch."""
         return math.inf
 
     def observe(self, size: float, seconds: float | None) -> None:
@@ -57,37 +57,37 @@ class FixedSize:
 
 
 class AdaptiveSize:
-    """Starts at the minimum and goes, at most twofold a step, to the size that the targets of BatchElements ask for.
+    """Starts at the minimum and at most doubles in each step, up to the size that BatchElements' targets call for.
 
     With the model's time fitted as t(n) = a + b n, the size is the smallest of: n at which the fixed cost a is only
     ``target_batch_overhead`` of t; n at which b n reaches ``target_batch_duration_secs``; and n at which t reaches
     ``target_batch_duration_secs_including_fixed_cost``. Sizes vary around it by ``variance``, so that a and b remain
     distinguishable. Thread-safe: the bundles of a process learn together.
 
-    What is remembered is the last few batches of each power of two, so that small batches, which tell a, are not
-    forgotten among the many large ones. A model need not follow the line, since large batches leave the caches: once
-    a larger size has been slower, the line is not followed further, and the fastest known size is taken. Smaller sizes
-    are tried now and then until it is known how fast they are, now that the model is warm; that costs little time.
+    It remembers the last few batches of each power of two, so that the many large batches do not displace the small
+    ones, which determine a. A model may deviate from the line, since large batches do not fit into CPU caches: once a
+    larger size was slower, the fastest known size is used instead. Smaller sizes are tried occasionally, at little
+    cost, until their speed with a warm model is known.
 
     Source: the documentation of ``apache_beam.BatchElements``.
 
     Args:
         config: limits and targets.
-        timeout_secs: after so long a batch is killed, so that b n is at most half of what a leaves of it: twice as many
-            elements would still be in time. Infinite: a batch may take any time.
+        timeout_secs: time limit of a batch, in seconds; infinite: none. b n is at most half of what a leaves of it, so
+            that even twice as many elements would be in time.
     """
 
     _STEP = 2
     _ENOUGH = 3
-    """So many batches of a size tell how fast it is."""
+    """How many batches of a size make its speed known."""
     _NEARLY = 0.95
-    """A size that reaches this share of a larger one's throughput is as good."""
+    """A size with this part of a larger one's throughput is considered as good."""
     _FAR = 0.75
-    """Below a size that reaches only this share, none is tried."""
+    """If a size has less than this part of the best size's throughput, smaller ones are not tried."""
     _TRIAL = 3
-    """One batch in so many tries another size, if there is one of which too little is known."""
+    """One batch in this many tries another size, if there is one whose speed is not known."""
     _DOUBLE = 30
-    """One batch in so many tries twice the size, known or not: what is known may be old."""
+    """One batch in this many tries twice the size even if its speed is known, since that may be outdated."""
 
     def __init__(self, config: BatchingConfig, timeout_secs: float = math.inf) -> None:
         self._config = config
@@ -96,9 +96,9 @@ class AdaptiveSize:
         self._lock = threading.Lock()
         self._seen = Times()
         self._typical: dict[int, tuple[float, float]] = {}
-        """Of those, one of each power of two."""
+        """The median batch of each power of two, as (size, seconds)."""
         self._fast: dict[int, tuple[float, float]] = {}
-        """Of those, one of the faster of each power of two: what else the machine does only makes a batch slower."""
+        """The batch at the faster quartile of each power of two, since other load only makes batches slower."""
         self._largest_seen = 0.0
         self._last: float = self._smallest
         self._overhead = 0.0
@@ -112,7 +112,7 @@ class AdaptiveSize:
             self._asked += 1
             self._typical, self._fast = self._seen.ranked(1 / 2), self._seen.ranked(1 / 4)
             fixed, each = fit_line(list(self._typical.values()))
-            self._overhead = fixed / each if each else 0.0  # all times alike: nothing is known of it
+            self._overhead = fixed / each if each else 0.0  # with equal times the overhead is unknown
             longest = self._longest(fixed, each)
             best = max(1.0, min(self._fastest(fixed, each), longest))
             if best < self._last and not self._is_known(power_of(self._last)) and self._last <= longest:
@@ -126,15 +126,15 @@ class AdaptiveSize:
             return int(self._last)
 
     def most(self) -> float:
-        """Knows no limit."""
+        """No limit."""
         return math.inf
 
     def overhead(self) -> float:
-        """By the fitted line."""
+        """Fixed cost divided by cost per element, from the fitted line."""
         return self._overhead
 
     def observe(self, size: float, seconds: float | None) -> None:
-        """Takes note that the model took ``seconds`` for a batch of ``size``; batches without weight tell nothing."""
+        """Notes a batch's time; ignores failed batches, NaN, and batches without weight."""
         if size < 1 or seconds is None or not math.isfinite(seconds):
             return
         with self._lock:
@@ -142,10 +142,10 @@ class AdaptiveSize:
             self._largest_seen = max(self._largest_seen, size)
 
     def _longest(self, fixed: float, each: float) -> float:
-        """The size at which a batch takes as long as it may.
+        """The size at which a batch takes the longest time that it may.
 
-        That is by the line, unless sizes like the last one have shown otherwise: they took longer, or so short that
-        even in proportion there is time for more.
+        By the fitted line, unless batches of about the last size contradict it: they took longer, or so little time
+        that even in proportion more elements fit.
         """
         config = self._config
         sizes = [self._largest]
@@ -164,7 +164,7 @@ class AdaptiveSize:
         return max(1.0, min(sizes))
 
     def _fastest(self, fixed: float, each: float) -> float:
-        """The size at which the fixed cost is the share that it may be, or else the fastest that is known."""
+        """The size at which the fixed cost falls to its target; the fastest known size if times deviate from the line."""
         if not self._config.target_batch_overhead:
             return self._largest
         size = fixed / max(each, 1e-12) * (1 / self._config.target_batch_overhead - 1)
@@ -177,7 +177,7 @@ class AdaptiveSize:
         return self._fast[fastest][0]
 
     def _trial(self, best: float, longest: float) -> float | None:
-        """Another size than the best, to learn how fast it is, if it is time for that."""
+        """A size other than the best, to learn its speed, if it is time for a trial."""
         if self._asked % self._TRIAL:
             return None
         now = self._rate(power_of(best))
@@ -197,28 +197,28 @@ class AdaptiveSize:
         return len(self._seen.get(power, ())) >= self._ENOUGH
 
     def _varied(self, size: float) -> float:
-        """A little above and a little below, in turn; above by one at least."""
+        """The size, varied up and down in turn; upwards by at least one."""
         change = self._config.variance * (-0.5, 0.0, 0.5, 0.0)[self._asked % 4]
         return max(size * (1 + change), size + 1) if change > 0 else size * (1 + change)
 
 
 class MemoryLimitedSize:
-    """Another controller's size, as far as memory and the time limit allow.
+    """Another controller's size, as far as memory and the time limit allow. Thread-safe.
 
-    A batch that ran out of memory, or was killed because it took too long, is the measure: no further one is larger
-    than half of it, or than the largest that has gone well, if that is more. After some batches of about that size a
-    larger one is tried, and after twice as many the next time, should that fail. Once a size fails that used to fit,
-    all is learnt anew. None is tried of which, by what others took, twice as much would take too long, be it half as
-    large as one that did. Thread-safe.
+    After a batch that ran out of memory, or was killed at the time limit, no batch is larger than half of it, or than
+    the largest that succeeded if that is more. After some batches of about that size a larger one is tried; if it
+    fails, twice as many precede the next attempt. If a size fails that used to succeed, learning starts again. No size
+    is tried of which twice as much would exceed the time limit, as estimated from other batches.
 
     Args:
-        wanted: says how large a batch should be.
-        timeout_secs: after so long a batch is killed; infinite: it may take any time.
+        wanted: determines the size without these limits.
+        timeout_secs: time limit of a batch, in seconds; infinite: none.
     """
 
     _PATIENCE = 8
+    """How many batches of about the largest size precede an attempt with a larger one."""
     _PATIENCE_IN_TIME = 32
-    """A batch that takes too long costs the time limit and a model's loading."""
+    """The same after a timeout, which costs the time limit and a load of the model."""
     _MOST_PATIENCE = 1024
     _GROWTH = 1.25
     _ABOUT = 0.75
@@ -229,9 +229,9 @@ class MemoryLimitedSize:
         self._times = Times()
         self._lock = threading.Lock()
         self._ceiling = math.inf
-        """A whole number, or batches that are as large as may be would not be about as large as this."""
+        """The largest size allowed; a whole number, so that batches can reach it."""
         self._largest_good = 0.0
-        """Since a batch first failed."""
+        """The largest size that has succeeded since a batch first failed."""
         self._half = math.inf
         """Half of the last size that failed."""
         self._first_patience = self._patience = self._PATIENCE
@@ -243,15 +243,15 @@ class MemoryLimitedSize:
         return wanted if wanted <= self._ceiling else int(self._ceiling)
 
     def most(self) -> float:
-        """What memory and time suffice for, as far as is known."""
+        """The largest size that memory and the time limit are known to allow."""
         return self._ceiling
 
     def overhead(self) -> float:
-        """As the other one says."""
+        """The wanted controller's overhead."""
         return self._wanted.overhead()
 
     def observe(self, size: float, seconds: float | None) -> None:
-        """Takes note of how a batch of ``size`` has gone."""
+        """Notes how a batch of ``size`` went, and adapts the limit."""
         self._wanted.observe(size, seconds)
         if size < 1:
             return
@@ -266,9 +266,9 @@ class MemoryLimitedSize:
                 self._grow(size)
 
     def _shrink(self, size: float) -> None:
-        if size > self._ceiling:  # it was formed before a smaller one failed
+        if size > self._ceiling:  # formed before a smaller batch failed
             return
-        if size <= self._largest_good:  # there is less memory than there was, or it takes longer
+        if size <= self._largest_good:  # less memory than before, or the model has become slower
             self._patience, self._largest_good = self._first_patience, 0.0
         elif self._largest_good:
             self._patience = min(2 * self._patience, self._MOST_PATIENCE)
@@ -285,12 +285,12 @@ class MemoryLimitedSize:
         larger = self._half
         if self._good_in_a_row >= self._patience:
             self._good_in_a_row = 0
-            self._times.forget_above(size)  # else nothing larger would be tried because of what one took long ago
+            self._times.forget_above(size)  # an old time of a larger batch must not prevent the attempt
             larger = max(self._ceiling + 1, self._ceiling * self._GROWTH)
         self._ceiling = max(self._ceiling, math.floor(min(larger, self._in_time())))
 
     def _in_time(self) -> float:
-        """The size at which twice as much would take as long as the time limit is; infinite: not known."""
+        """The size of which twice as much would, by the fitted line, just meet the time limit; infinite: unknown."""
         fixed, each = fit_line(list(self._times.ranked(1 / 2).values()) or [(1.0, 0.0)])
         return (self._timeout_secs - fixed) / 2 / each if each else math.inf
 
@@ -300,7 +300,7 @@ def size_controller(config: BatchingConfig, timeout_secs: float | None = None) -
 
     Args:
         config: limits and targets.
-        timeout_secs: after so long a batch is killed; None: it may take any time.
+        timeout_secs: time limit of a batch, in seconds; None: none.
     """
     limit = math.inf if timeout_secs is None else timeout_secs
     return MemoryLimitedSize(
