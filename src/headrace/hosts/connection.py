@@ -96,10 +96,6 @@ class HostConnection:
         provider: starts the host, or gives access to it.
         number: which of the provider's hosts.
         timeout_secs: time limit for each operation of the host; None: no limit.
-
-    Raises:
-        HostStartError: the host cannot be started.
-        OSError: too many files are open.
     """
 
     def __init__(self, provider: HostProvider, number: int, timeout_secs: float | None) -> None:
@@ -367,12 +363,11 @@ class HostConnection:
         return min(snapshot.seconds, waiting) if snapshot.since_ns else waiting - _LONGEST_START_SECS
 
     def _find_culprit(self, *, timed_out: bool, late: ActivitySnapshot | None = None) -> None:
-        """Decides whether a request is at fault, and closes the connection.
+        """Blames the request on the progress page, and closes the connection.
 
-        The request on the progress page is at fault, unless its response did arrive, or (``late``: the progress when
-        the host was killed) the host had moved on in the last moment. All others are sent to the next host.
+        No request is at fault if that one was answered, or the host had moved on since it was found to be ``late``.
         """
-        # First take the responses that the host sent before it exited: those requests succeeded.
+        # Take the responses that the host sent before it exited: those requests succeeded.
         with contextlib.suppress(EOFError, OSError):
             while not self._is_given_up and self._channel.fileno() in {file for file, _ in self._poll.poll(0)}:
                 self._take(*self._channel.receive())

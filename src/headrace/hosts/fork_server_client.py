@@ -87,11 +87,7 @@ class ForkServerProcess:
         return answer
 
     def ask(self, request: Fork | Reap | PreloadRequest, *files: int) -> int | HostExit | Preloaded | Failed | None:
-        """Sends a request and waits for the answer.
-
-        Returns:
-            For ``Fork``, the host's process id, or ``Failed``. For ``Reap``, how the host exited; None if it still
-            runs or is none of this fork server's. For ``PreloadRequest``, ``Preloaded`` or ``Failed``.
+        """Returns the answer to a request; for ``Reap``, None if the host still runs or is not this fork server's.
 
         Raises:
             EOFError: the fork server has died.
@@ -142,7 +138,6 @@ class Preload(NamedTuple):
     file: int | None = None
     """Descriptor of the weights file; None: there is none."""
     arena: WeightsFile | None = None
-    """Description of the weights file."""
     page: int | None = None
     """Descriptor of a ``ComputingPage``; only together with ``file``."""
     copies: Mapping[str, int] = {}
@@ -150,9 +145,7 @@ class Preload(NamedTuple):
 
 
 class ForkServerClient:
-    """Starts and reaps hosts through a fork server, which is started on first use and replaced when it dies.
-
-    Thread-safe. It is a ``HostProvider`` of hosts for this process alone.
+    """A ``HostProvider`` whose own fork server is started on first use, and replaced when it dies; thread-safe.
 
     Args:
         request_handler: the pickled request handler of every host.
@@ -209,7 +202,7 @@ class ForkServerClient:
         return HostHandle(process, channel, progress, watch(process))
 
     def preload(self, preload: Preload) -> None:
-        """Replaces what future hosts inherit: the model, or copies of the files to load it from.
+        """Sets what future hosts inherit.
 
         Raises:
             HostStartError: the fork server cannot map the model.
@@ -248,15 +241,10 @@ class ForkServerClient:
         raise HostStartError(self._name, f"the process that forks it {ending}, {_TRIES} times in a row.")
 
     def reap(self, host: int, *, late: bool = False, spares: bool = False) -> HostExit | None:
-        """Kills a host and the processes that it started.
+        """Kills a host and the processes that it started, ``late`` or not; returns how it exited.
 
-        Args:
-            host: its process id.
-            late: has no effect here, since only this process uses the host.
-            spares: leave a host alone that does not exit by itself within a second.
-
-        Returns:
-            How it exited; None if it still runs (``spares``), or is not known here.
+        With ``spares``, a host that does not exit by itself within a second is left alone. None: it still runs, or is
+        not known here.
         """
         with self._lock:
             if self._fork_server is None:
@@ -302,10 +290,7 @@ class ForkServerClient:
         self._begin()
 
     def _end_fork_server(self, error: BaseException | None = None) -> str:
-        """Ends the fork server; returns how it exited, in words that follow "it".
-
-        Any ``error`` while asking ends it: a late answer would be taken for the answer to the next request.
-        """
+        """Ends the fork server, whose late answer after an ``error`` could pass for the next; returns how it exited."""
         fork_server, self._fork_server = self._fork_server, None
         if fork_server is None:
             return ""
@@ -317,8 +302,8 @@ class ForkServerClient:
     def _new_fork_server(self, *, again: bool = True) -> ForkServerProcess:
         """Starts a fork server and waits until it can fork.
 
-        If it dies while importing, which an outsider may have caused, it is started once more (``again``). If imports
-        start threads, it is started once more without importing, and each host imports the modules.
+        If it dies while importing, which an outsider may have caused, another is started (``again``). If importing
+        starts threads, another is started that leaves the imports to each host.
         """
         try:
             environment = self._environment or ProcessEnvironment.here()

@@ -123,13 +123,8 @@ class RequestHandler(Protocol):
 def serve(request_handler: RequestHandler, channel: Channel, progress_file: int) -> None:
     """Serves the owner and the clients that it introduces, one request at a time.
 
-    Returns when the owner closes its connection, or after a response with ``is_last``. The request handler is then
-    closed, unless its model was exported: exporting has destroyed it here.
-
-    Args:
-        request_handler: processes the requests.
-        channel: to the owner.
-        progress_file: descriptor of the progress page; taken over.
+    Returns when the owner (``channel``) has closed its connection, or after a response with ``is_last``. Closes the
+    request handler, unless its model was exported, which destroys it here. Takes ownership of ``progress_file``.
     """
     shared = Segment(0, progress_file, os.fstat(progress_file).st_size)
     progress = Progress(shared.memory)

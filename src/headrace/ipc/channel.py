@@ -71,12 +71,9 @@ class Channel:
     def receive(self, timeout_secs: float | None = None) -> tuple[Any, list[int]]:
         """Waits for the next message; returns it and its file descriptors, which the caller must close.
 
-        Args:
-            timeout_secs: limit for the whole message; None: wait forever.
-
         Raises:
             EOFError: the other end is closed.
-            TimeoutError: the message did not arrive completely in time.
+            TimeoutError: the message did not arrive completely in time; without ``timeout_secs``, never.
             OSError: this process has too many open files to accept the descriptors.
         """
         if self._is_broken:

@@ -35,10 +35,9 @@ Form = tuple[Any, ...]
 
 
 class RequestColumns:
-    """The columns of a message, equal and in the same order in the encoding and the decoding process.
+    """The columns of a message, with one value per row, in the same order in the encoding and the decoding process.
 
-    The first column is the rows themselves; each column is followed by its fields' columns (depth first). Every column
-    has one value per row.
+    The first column is the rows themselves; each column is followed by its fields' columns (depth first).
     """
 
     def __init__(self) -> None:
@@ -88,17 +87,12 @@ class KnownColumns:
 
 
 class RowEncoder:
-    """Splits rows into columns.
+    """Splits rows into columns; ``form`` and ``stacks`` are what to send.
 
     Args:
         rows: not modified.
         known: the columns that the other process has.
         reducers: classes with a reducer are not split; they pickle in their own way.
-
-    Attributes:
-        columns: the columns, for a later response.
-        stacks: the arrays to write beside the pickle.
-        form: how to join the columns again; goes into the pickle.
     """
 
     def __init__(self, rows: Sequence[Any], known: KnownColumns, reducers: Reducers) -> None:

@@ -236,11 +236,9 @@ class HostTraceback(Exception):
 
 
 def with_traceback_of(error: BaseException, lines: Iterable[str]) -> BaseException:
-    """Returns ``error`` with its remote traceback as the ``__cause__``, so that both are shown when it is raised.
+    """Returns ``error`` with ``lines``, its traceback in another process, as its ``__cause__``.
 
-    Args:
-        error: an exception from another process.
-        lines: its traceback there; with fewer than two lines, nothing is attached.
+    Fewer than two lines are no traceback and are not attached.
     """
     lines = list(lines)
     if len(lines) > 1:
