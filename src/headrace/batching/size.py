@@ -164,7 +164,7 @@ class AdaptiveSize:
         return max(1.0, min(sizes))
 
     def _fastest(self, fixed: float, each: float) -> float:
-        """The size at which the fixed cost falls to its target; the fastest known size if times deviate from the line."""
+        """The size at which the fixed cost meets its target; the fastest known size if times deviate from the line."""
         if not self._config.target_batch_overhead:
             return self._largest
         size = fixed / max(each, 1e-12) * (1 / self._config.target_batch_overhead - 1)

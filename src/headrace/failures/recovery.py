@@ -140,7 +140,7 @@ def recover(
         Consecutive parts that make up the batch; each time all parts that result from one call and its search.
 
     Raises:
-        BaseException: the error of a call for which RAISE was chosen.
+        BaseException: the error for which RAISE was chosen.
     """
     calls = [0] * (size + 1)
     """Calls per element, as differences: each entry is by how many it exceeds the element before it."""

@@ -155,7 +155,11 @@ class Lease:
             return self._persist(self._take)
 
     def host(self, number: int) -> HostHandle:
-        """Joins the shared host with that number, as one client of several."""
+        """Joins the shared host with that number, as one client of several.
+
+        Raises:
+            HeadraceError: the manager cannot provide the host, or managers keep dying.
+        """
 
         def join() -> HostHandle:
             if self._channel is None:  # hosts die with their manager; its successor must load the model first

@@ -179,8 +179,8 @@ class Manager:
             self._clients[channel] = entry
             self._processes[channel] = load_request.process
             while entry.model.outcome is None:
-                # No condition signals that this client hung up; without the poll its lease would last until the load
-                # ends, and keep the model from being evicted.
+                # No condition signals that this client hung up; without the poll, a load that no client wants any more
+                # would run to its end instead of being dropped.
                 self._changed.wait(_POLL_SECS)
                 if _has_left(channel):
                     raise EOFError
