@@ -90,10 +90,10 @@ def isolate_fatal(
 ) -> Iterator[tuple[Sequence[int], ResultT | LostBatch]]:
     """Tries a batch whose host was lost again, until its fatal elements are known and the others answered.
 
-    A *death* may have an outside cause: the batch is repeated once as it is, unless memory ran out. If it dies again
-    in inference, it is halved, and halves that die are halved at once, down to single elements. A single element is
-    repeated once, since the deaths of its group prove nothing about it, and is then fatal. If hosts die twice in one
-    element's pre- or postprocessing, it is fatal for that operation, and the others stay together.
+    A *death* may have an outside cause: the batch is repeated once as it is, unless memory ran out. If the host dies
+    again in inference, the batch is halved; a half whose host dies is halved at once, down to single elements. A single
+    element is repeated once, since the deaths of its group prove nothing about it, and is then fatal. If hosts die
+    twice in one element's pre- or postprocessing, it is fatal for that operation, and the others stay together.
 
     A *timeout* is expensive: a group that overruns in inference is cut into ``parts``; an element that overruns
     alone, or in its own operation, is fatal at once. If a group that overran has no such element, it was too large:

@@ -1,4 +1,4 @@
-"""Makes the next item while the caller is busy with one."""
+"""Prefetches items on another thread."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same items; a thread makes the next one. Close it, and the thread ends whatever happens.
+    """Yields the same items; a thread computes the next one meanwhile. Closing the generator ends the thread.
 
     Raises:
-        Exception: what ``items`` raises, in its turn.
+        Exception: whatever ``items`` raises, once the items before it were yielded.
     """
     with ThreadPoolExecutor(1, "headrace-reads-ahead") as thread:
         coming = thread.submit(next, items, None)

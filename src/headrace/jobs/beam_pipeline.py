@@ -1,7 +1,7 @@
-"""Runs a job's steps as a Beam pipeline: with Beam's workers in this process, or on any runner.
+"""Runs a job as a Beam pipeline, with Beam's workers in this process or on any runner.
 
-Reading, inference and writing are one fused stage: nothing is shuffled, and memory holds one batch whatever the number
-of rows. Each bundle writes parts of its own; only the names of the parts are gathered.
+Reading, inference and writing form one fused stage: nothing is shuffled, and memory holds one batch however many rows
+there are. Each bundle writes its own parts; only their names are gathered.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ EMBEDDED_RUNNER = "FnApiRunner"
 
 
 class BeamPipeline:
-    """A job as a pipeline, which is put together at once.
+    """A job as a pipeline, built by the constructor.
 
     Args:
-        job: says what is to be done.
-        steps: read, predict and write.
-        folder: for parts.
-        manifest: the file that lists the parts in the end.
+        job: what to run.
+        steps: how to read, predict and write.
+        folder: of the parts.
+        manifest: the file that lists the parts at the end.
 
     Raises:
-        ConfigurationError: something is wrong with the handler or its options.
+        ConfigurationError: the handler or one of its options is wrong.
         Exception: the runner refuses the pipeline.
     """
 
@@ -54,7 +54,7 @@ class BeamPipeline:
         self._result: Any = None
 
     def execute(self) -> Totals:
-        """Runs to the end; returns what Beam's metrics say that it took.
+        """Runs the pipeline to the end; returns its totals from Beam's metrics.
 
         Raises:
             Exception: the pipeline failed.
@@ -70,42 +70,43 @@ class BeamPipeline:
 
 
 class _Read(beam.DoFn):  # type: ignore[misc]
-    """Sources, each behind its index, to elements."""
+    """Reads (index, source) tuples into elements."""
 
     def __init__(self, reader: RowReader) -> None:
         self._reader = reader
 
     def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
-        """The elements of one."""
+        """The elements of one source."""
         return self._reader.read(source[0], Source(*source[1:]))
 
 
 class _Write(beam.DoFn):  # type: ignore[misc]
-    """Writes a bundle's parts and gives their names; of a bundle that fails, nobody hears them."""
+    """Writes a bundle's parts and emits their names; the runner discards the names of failed bundles."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
 
     def start_bundle(self) -> None:
-        """Begins a part."""
+        """Starts the bundle's parts."""
         self._writer.begin()
 
     def process(self, item: Any) -> None:
-        """Writes one."""
+        """Writes an item."""
         self._writer.write(item)
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Ends the part."""
+        """Closes the parts and emits their names."""
+        # Emitted from finish_bundle, a value needs an explicit window and timestamp.
         for part in self._writer.finish():
             yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
 
     def teardown(self) -> None:
-        """Keeps what a bundle that failed has done."""
+        """Keeps the durable rows of a bundle that failed."""
         self._writer.abandon()
 
 
 def runs_elsewhere(job: Job) -> bool:
-    """Whether other processes than this one, or several threads of it, read the sources."""
+    """Whether processes other than this one, or several threads, read the sources."""
     direct = _options_of(job).view_as(DirectOptions)
     if job.runner not in (None, EMBEDDED_RUNNER):
         return True
@@ -117,10 +118,10 @@ def _options_of(job: Job) -> PipelineOptions:
 
 
 def take_options(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Gives Beam's filesystems their options; returns what belongs to none of Beam's options: names of files.
+    """Passes options to Beam's filesystems; returns the remaining arguments, which are file names.
 
     Raises:
-        ConfigurationError: an option that Beam does not know, or a value that it does not take.
+        ConfigurationError: Beam does not know an option, or refuses its value.
     """
     parsers: list[Any] = []
     PipelineOptions([]).get_all_options(add_extra_args_fn=parsers.append)
@@ -144,7 +145,7 @@ def _refuse_failed(state: Any) -> None:
 
 
 def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, manifest: str, *, spread: bool) -> None:
-    """Puts the pipeline together; without ``spread``, one worker alone takes the files, in their order."""
+    """Builds the pipeline; without ``spread``, a single worker reads the files in order."""
     sources = [(index, *source) for index, source in enumerate(job.sources)]
     elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(_Read(steps.reader))
     predictions, letters, skipped = (
@@ -179,7 +180,7 @@ def _write_manifest(parts: list[str], folder: str, path: str) -> None:
 
 
 def _totals(result: Any) -> Totals:
-    """What Beam counted, as far as the runner lets us know."""
+    """Totals from Beam's metrics, as far as the runner provides them."""
     try:
         found = result.metrics().query()
     except (AttributeError, NotImplementedError):

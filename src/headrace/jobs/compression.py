@@ -1,4 +1,4 @@
-"""Compressed files, read to their very end: one that breaks off, or goes on as something else, is an error."""
+"""Compressed files; unlike Python's readers, these raise if a file is cut off or followed by something else."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SUFFIXES = {
 }
 _CHUNK_BYTES = 1 << 16
 _PADDING = 4
-"""Behind a stream of xz may be zeros, so many or a multiple of them."""
+"""Zeros may follow an xz stream; their number must be a multiple of this."""
 
 
 class _Kind(NamedTuple):
-    """How one kind of compression is undone, stream by stream."""
+    """How to decompress one format, stream by stream."""
 
     make: Callable[[], Any]
-    """Makes an object that decompresses one stream; several may follow each other."""
+    """Makes a decompressor of one stream; a file may contain several."""
     is_limited: bool = False
-    """Whether that returns no more than it is asked for; then there is no file without a stream, either."""
+    """Whether ``decompress`` accepts a limit on its output. Such formats have no empty files: at least one stream."""
     is_padded: bool = False
     """Whether zeros may follow a stream."""
 
@@ -53,16 +53,16 @@ _FILES: dict[str, Callable[[Any], Any]] = {
     "bzip2": bz2.open,
     "lzma": lzma.open,
 }
-"""Python's own files, which can be read from the end. Of them gzip's alone say what follows the last stream."""
+"""Python's file classes, which are seekable. Only gzip's raises for trailing data."""
 
 
 def compression_of(path: str) -> str | None:
-    """How a file is compressed, as its extension says: gzip, bzip2, lzma, deflate, zstd; None: it is not."""
+    """The compression by file extension: gzip, bzip2, lzma, deflate, zstd; None: none."""
     return next((kind for suffix, kind in _SUFFIXES.items() if path.lower().endswith(suffix)), None)
 
 
 def create_compressed(path: str) -> BinaryIO:
-    """Opens a file for writing; what is written is compressed as its extension says."""
+    """Opens a file for writing; compresses according to its extension."""
     kind = compression_of(path)
     if kind is None:
         return storage.create(path)
@@ -71,12 +71,12 @@ def create_compressed(path: str) -> BinaryIO:
 
 
 def decompressed(file: Any, compression: str | None, *, seekable: bool) -> BinaryIO:
-    """An open file, uncompressed.
+    """A decompressing reader of an open file.
 
     Args:
         file: open for reading.
-        compression: see ``compression_of``.
-        seekable: for a reader that begins at the end, which finds out itself what is missing there.
+        compression: from ``compression_of``.
+        seekable: whether the caller seeks from the end, and so notices itself if the end is missing.
     """
     if compression in _FILES and (seekable or compression not in _KINDS):
         return _FILES[compression](file)  # type: ignore[no-any-return]
@@ -85,7 +85,7 @@ def decompressed(file: Any, compression: str | None, *, seekable: bool) -> Binar
 
 
 class _Decompressed:
-    """A file, decompressed piece by piece: all of its streams, one behind the other."""
+    """Decompresses a file incrementally, all of its streams one after the other."""
 
     def __init__(self, file: Any, kind: _Kind) -> None:
         self._file = file
@@ -93,16 +93,16 @@ class _Decompressed:
         self._stream = kind.make()
         self._rest = b""
         self._is_within = kind.is_limited
-        """Whether the file cannot end here."""
+        """Whether the end of the file would now be an error."""
         self._is_behind = False
-        """Whether what comes is behind a whole stream."""
+        """Whether the next data follows a complete stream."""
 
     def read(self, size: int) -> bytes:
-        """Some bytes; none at the end.
+        """Some bytes; empty at the end.
 
         Raises:
             EOFError: the file ends within a stream.
-            Exception: what it holds is no such stream.
+            Exception: the data is not in this format.
         """
         while True:
             if self._stream.eof:
@@ -129,7 +129,7 @@ class _Decompressed:
             raise _something_else(error) from error
 
     def _behind(self, rest: bytes) -> bytes:
-        """What follows a stream, but for padding."""
+        """The data after a stream, without padding."""
         zeros, content = 0, rest
         while self._kind.is_padded:
             content = rest.lstrip(b"\0")
@@ -149,11 +149,11 @@ def _something_else(what: Any) -> OSError:
 
 
 class _Compressed:
-    """A file that compresses what is written into it, and whose end is the end of the stream.
+    """A file that compresses what is written; closing it ends the stream.
 
     Args:
         file: open for writing; closed with this one.
-        kind: see ``compression_of``.
+        kind: from ``compression_of``.
     """
 
     def __init__(self, file: BinaryIO, kind: str) -> None:
@@ -162,14 +162,14 @@ class _Compressed:
         self._stream: Any = None if self._gzip is not None else _compressor(kind)
 
     def write(self, content: Any) -> int:
-        """Takes bytes."""
+        """Writes bytes."""
         if self._gzip is not None:
             return self._gzip.write(content)
         self._file.write(self._stream.compress(content))
         return len(content)
 
     def close(self) -> None:
-        """Ends the stream and closes the file; again, does nothing."""
+        """Ends the stream and closes the file; may be called repeatedly."""
         if self._file.closed:
             return
         try:

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and what came of it."""
+"""What a run is asked to do, and its result."""
 
 from __future__ import annotations
 
@@ -19,62 +19,65 @@ class Job:
     handler: Any
     sources: tuple[Source, ...]
     output: str
-    """The file of the predictions, ``.jsonl`` or ``.parquet``."""
+    """The predictions' file, ``.jsonl`` or ``.parquet``."""
     examples: Examples = field(default_factory=Examples)
-    """What of a row the handler is fed."""
+    """How to make the handler's examples from rows."""
     numbers: Mapping[str, type] = field(default_factory=dict)
-    """Which columns of CSV files are numbers."""
+    """The types of the number columns in CSV files."""
     keep: tuple[str, ...] | None = None
-    """The columns that go into the output; None: all."""
+    """The input columns to output; None: all."""
     inference_args: dict[str, Any] | None = None
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
-    """``min_batch_size`` and ``max_batch_size``, where they replace the handler's."""
+    """``min_batch_size`` and ``max_batch_size``, in place of the handler's."""
     placement: Scope | None = None
-    """Where the model lives; None: as the handler says."""
+    """Where the model lives; None: the handler decides."""
     isolate: bool = False
     """Whether the model lives in a process of its own."""
     timeout: float | None = None
     """The longest that one operation may take, in seconds."""
     runner: str | None = None
-    """Beam's runner; None: Beam's own in this process if there are ``options``, else a plain loop, without Beam."""
+    """Beam's runner. None: the plain loop, without Beam; or, if there are ``options``, Beam's runner in this process.
+    """
     options: tuple[str, ...] = ()
     """Beam's pipeline options, as on the command line."""
     dead_letters: str | None = None
-    """The file of the dead letters, as ``output``; None: beside that one, ``.jsonl``."""
+    """The dead letters' file, like ``output``; None: beside the output, ``.jsonl``."""
     resume: Mapping[str, Any] | None = None
-    """What decides the predictions, by the names that the user has for it, as JSON has it; rows that an earlier run of
-    the same output and the same of these has done are not done again. None: every run begins anew."""
+    """Everything that determines the predictions, by the user's name for it; values are JSON. Rows that an earlier run
+    with the same output and the same values finished are not repeated. None: every run starts afresh."""
     threshold: float | None = None
-    """The share of rows, from 0 to 1, that may fail; if more do the run is refused. None: not all may."""
+    """The fraction of rows, 0 to 1, that may fail; beyond it the run is refused. None: only a run whose rows all fail
+    is."""
     columnar: bool = True
-    """Whether rows may go through in columns, where the same comes of it."""
+    """Whether rows may be processed in columns if the results are the same."""
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """The columns that no row may have; where they are not kept, it may."""
+        """Columns that no row may have, since the output uses them; none if the input columns to output were chosen."""
         return RESERVED if self.keep is None else ()
 
 
 class Report(NamedTuple):
-    """What came of a run."""
+    """The result of a run."""
 
     predictions: int
     dead_letters: dict[tuple[str, str], int]
-    """By stage and error type."""
+    """Counts by stage and error type."""
     totals: Totals
-    """Zeros where Beam's runner keeps no metrics."""
+    """Zeros if Beam's runner has no metrics."""
     earlier: int = 0
-    """Rows that were done by earlier runs."""
-    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, which nothing changes
-    """How many dead letters have which message, by stage, error type and message; of the most frequent ones."""
+    """Rows finished by earlier runs."""
+    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, never modified
+    """Counts of the most frequent dead letters by stage, error type and message."""
     skipped: int = 0
-    """Rows without an output, on purpose."""
+    """Rows without output on purpose."""
     refusal: str | None = None
-    """Why the predictions are no output: too many rows failed. Their dead letters are ``Output.failed_letters``."""
+    """Why the predictions were not published: too many rows failed. The dead letters are in ``Output.failed_letters``.
+    """
 
     @property
     def rows(self) -> int:
-        """Each row is in the predictions or in the dead letters, or was skipped."""
+        """All rows: predicted, failed, or skipped."""
         return self.predictions + self.failed + self.skipped
 
     @property
@@ -84,7 +87,7 @@ class Report(NamedTuple):
 
 
 def too_many(failed: int, rows: int, threshold: float | None) -> str | None:
-    """What is to be said if too many rows failed: more than a share, by default all; None if not."""
+    """A message if too many rows failed (more than ``threshold``, or all of them); else None."""
     if failed and failed == rows and (threshold is None or threshold < 1):
         return f"every row failed ({failed:,} of {rows:,})"
     if threshold is None or not failed or failed / rows <= threshold:

@@ -1,4 +1,4 @@
-"""Runs a job's steps in this process, without an engine: a loop over the rows."""
+"""Runs a job in this process without Beam: one loop over the rows."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from headrace.runtime.prepare import InferenceRequest, catching, prepare
 
 
 class Loop:
-    """One bundle takes all rows; memory holds a batch of them.
+    """Feeds all rows to a single bundle; holds about a batch of rows in memory.
 
     Args:
-        job: says what is to be done.
-        steps: read, predict and write.
-        folder: for parts.
-        manifest: the file that lists the parts in the end.
+        job: what to run.
+        steps: how to read, predict and write.
+        folder: of the parts.
+        manifest: the file that lists the parts at the end.
 
     Raises:
-        ConfigurationError: something is wrong with the handler or its options.
+        ConfigurationError: the handler or one of its options is wrong.
     """
 
     def __init__(self, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
@@ -45,7 +45,7 @@ class Loop:
         self._manifest = manifest
 
     def execute(self) -> Totals:
-        """Runs to the end; returns what it took.
+        """Runs the job to the end; returns what it counted.
 
         Raises:
             Exception: a file cannot be read or written, the model cannot be loaded, or the job was cancelled.
@@ -72,7 +72,7 @@ class Loop:
         return totals
 
     def cancel(self) -> None:
-        """Nothing to do: the reader looks whether the job was cancelled."""
+        """Nothing to do: the reader checks for cancellation before each row."""
 
     def _write(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""Parts of an output: files that bundles write, which become the output only if all bundles succeed."""
+"""Parts of an output: files written by bundles, which become the output only if all bundles succeed."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from headrace.jobs.json_lines import as_line
 from headrace.jobs.messages import Messages
 
 BLOCKS = ".arrows"
-"""How the names of parts end whose rows are in columns; see ``headrace.jobs.block_parts``."""
+"""The extension of parts in columns (Arrow streams)."""
 
 _CHUNK_BYTES = 1 << 20
 
 KINDS = {True: "predictions", False: "letters", None: "skipped"}
-"""How the names of other parts end, by what they hold; see ``OutputPart``."""
+"""The extensions of the other parts, by ``OutputPart.predictions``."""
 
 
 class OutputPart(NamedTuple):
     """A finished part of the output, written by one bundle."""
 
     predictions: bool | None
-    """Whether it holds predictions, or else dead letters; None: only counts rows that were skipped."""
+    """True: predictions; False: dead letters; None: only records skipped rows."""
     path: str
     counts: dict[str, int]
-    """How many lines, by what they are: the error type of dead letters."""
-    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, which nothing changes
-    """Of dead letters, how many have which message; of the most frequent ones."""
+    """Numbers of lines by kind; for dead letters, by stage and error type."""
+    messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, never modified
+    """For dead letters: counts of the most frequent messages."""
 
 
 class PartWriter:
-    """Writes lines into one part, a file that is made for the first of them.
+    """Writes JSON lines into a part file, which the first line creates.
 
     Args:
-        folder: for parts.
-        predictions: as of an ``OutputPart``.
+        folder: of the parts.
+        predictions: as in ``OutputPart``.
     """
 
     def __init__(self, folder: str, *, predictions: bool | None) -> None:
@@ -50,7 +50,7 @@ class PartWriter:
         self._waiting_bytes = 0
 
     def write(self, record: Mapping[str, Any], what: str, place: int = 0) -> None:
-        """Writes a line; ``what`` it is counted as. Its place in the input is of no use here."""
+        """Writes a line, counted under ``what``. The place is unused here: only durable parts record it."""
         line = as_line(record)
         self._waiting.append(line)
         self._waiting_bytes += len(line)
@@ -61,7 +61,7 @@ class PartWriter:
             self._flush()
 
     def finish(self) -> OutputPart | None:
-        """Closes the part; None where nothing was written."""
+        """Closes the part; None if nothing was written."""
         if self._waiting:
             self._flush()
         if self._file is None:
@@ -70,7 +70,7 @@ class PartWriter:
         return OutputPart(self._predictions, self._path, self._counts, self._messages.most_frequent())
 
     def _flush(self) -> None:
-        """Many lines at once: a write of few bytes costs more than the making of its line."""
+        """Writes many lines at once: a small write costs more than encoding its line."""
         if self._file is None:
             self._file = storage.create(self._path)
         self._file.write(b"".join(self._waiting))
@@ -78,12 +78,12 @@ class PartWriter:
 
 
 def write_manifest(path: str, parts: list[str]) -> None:
-    """Lists the parts that make up the output, each as JSON."""
+    """Lists the parts of the output, each as JSON."""
     with storage.create(path) as file:
         file.write(json.dumps(parts).encode())
 
 
 def read_manifest(path: str) -> list[OutputPart]:
-    """The parts that it lists."""
+    """The parts that a manifest lists."""
     with storage.open_file(path) as file:
         return [OutputPart(*json.loads(part)) for part in json.load(file)]

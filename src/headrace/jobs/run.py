@@ -1,4 +1,4 @@
-"""``headrace run``: rows from files through a handler into files."""
+"""``headrace run``: rows from files, through a handler, into files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _TYPE = re.compile(r"[\w.]*(Error|Exception): ")
 
 
 class Driver(Protocol):
-    """Runs a job's steps: ``Loop``, or ``BeamPipeline``."""
+    """Runs a job's steps: ``Loop`` or ``BeamPipeline``."""
 
     def execute(self) -> Totals:
-        """To the end; afterwards the manifest lists the parts."""
+        """Runs the job to the end; afterwards the manifest lists the parts."""
         ...
 
     def cancel(self) -> None:
-        """Makes ``execute``, which another thread is in, end soon; the job has been cancelled."""
+        """Makes ``execute``, which runs in another thread, end soon; the job is already marked as cancelled."""
         ...
 
 
@@ -48,7 +48,7 @@ class Run:
     """One run of a job.
 
     Raises:
-        ConfigurationError: something is wrong with the job.
+        ConfigurationError: the job is not valid.
         Exception: the handler or the runner refuses it.
     """
 
@@ -61,25 +61,26 @@ class Run:
             if job.resume is None
             else ResumableOutput(job.output, job.dead_letters, job.resume)
         )
-        cancelled.discard(self.output.folder)  # of a run of the same output, from which this one goes on
+        cancelled.discard(self.output.folder)  # an earlier run of this output, which this one continues
         _refuse_overwriting(self.output, job.sources)
         _refuse_pipes(job)
         steps = _in_columns(job, self.output.folder)
         self.is_columnar = steps is not None
-        """Whether rows go through in columns."""
+        """Whether rows are processed in columns."""
         self.output.columnar = self.is_columnar
         steps = steps or _row_by_row(job, self.output.folder)
         self._driver = _driver(job, steps, self.output)
 
     def execute(self) -> Report:
-        """Runs to the end; then, and only then, the output is there. What was there before stays if anything fails.
+        """Runs the job to the end; only then does the output replace any earlier one, all or nothing.
 
-        If too many rows fail the output stays, too; the report says so, and the dead letters have a place of their own.
+        If too many rows fail, an earlier output stays in place as well: the report says so, and the dead letters go to
+        a separate file.
 
         Raises:
-            ConfigurationError: the output cannot be written where it should be.
-            CancelledError: the job was cancelled meanwhile.
-            PublishError: everything is done, but the files are not in their places; the parts stay.
+            ConfigurationError: the output cannot be written to its path.
+            CancelledError: the job was cancelled.
+            PublishError: all rows are done, but the files are not in place; the parts remain.
             Exception: the run failed; ``describe`` says why.
         """
         try:
@@ -109,11 +110,11 @@ class Run:
 
     @property
     def was_fed(self) -> bool:
-        """Whether something came through each pipe that was read."""
+        """Whether each pipe that was read delivered at least one byte."""
         return not any(was_silent(source.path) for source in self._sources)
 
     def cancel(self) -> None:
-        """Makes ``execute``, which another thread is in, end soon."""
+        """Makes ``execute``, which runs in another thread, end soon."""
         cancelled.add(self.output.folder)
         self._driver.cancel()
 
@@ -125,16 +126,16 @@ def _needs_beam(job: Job) -> bool:
 def _driver(job: Job, steps: RunSteps, output: Output) -> Driver:
     if not _needs_beam(job):
         return Loop(job, steps, output.folder, output.manifest)
-    from headrace.jobs.beam_pipeline import BeamPipeline  # noqa: PLC0415 - as above
+    from headrace.jobs.beam_pipeline import BeamPipeline  # noqa: PLC0415 - imports Beam, which takes seconds
 
     return BeamPipeline(job, steps, output.folder, output.manifest)
 
 
 def without_options(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The names of files among arguments; Beam's filesystems get the options for them, which stand there, too.
+    """The file names among arguments; the rest are options of Beam's filesystems, which receive them.
 
     Raises:
-        ConfigurationError: an option that Beam does not know, or a value that it does not take.
+        ConfigurationError: Beam does not know an option, or refuses its value.
     """
     if not any(argument.startswith("-") and argument != "-" for argument in arguments):
         return tuple(arguments)
@@ -146,12 +147,12 @@ def without_options(arguments: Sequence[str]) -> tuple[str, ...]:
 def describe(error: BaseException) -> str:
     """An error in one line: its type and message, without Beam's additions."""
     text = _WHERE.sub("", str(error)).strip()
-    if "Traceback (most recent call last)" in text:  # of a worker process: the cause stands behind the last frame
+    if "Traceback (most recent call last)" in text:  # from a worker process: the error follows the last frame
         lines = text.splitlines()
         behind = max(place for place, line in enumerate(lines) if line.startswith((" ", "Traceback"))) + 1
         return " ".join(lines[behind:])
     line = " ".join(text.split())
-    if isinstance(error, RuntimeError) and _TYPE.match(line):  # in place of an error that Beam could not make anew
+    if isinstance(error, RuntimeError) and _TYPE.match(line):  # stands in for an error that Beam could not recreate
         return line
     return f"{as_type_name(error)}: {line}" if line else as_type_name(error)
 
@@ -185,7 +186,7 @@ def _refuse_pipes(job: Job) -> None:
 def _runs_elsewhere(job: Job) -> bool:
     if not _needs_beam(job):
         return False
-    from headrace.jobs.beam_pipeline import runs_elsewhere  # noqa: PLC0415 - as above
+    from headrace.jobs.beam_pipeline import runs_elsewhere  # noqa: PLC0415 - imports Beam, which takes seconds
 
     return runs_elsewhere(job)
 
@@ -204,8 +205,8 @@ def _row_by_row(job: Job, folder: str) -> RunSteps:
 
 
 def _in_columns(job: Job, folder: str) -> RunSteps | None:
-    """None where the same would not come of it."""
-    over_rows(job.handler, job.examples)  # refuses what rows cannot be given to
+    """The columnar steps; None if their results might differ from those of rows."""
+    over_rows(job.handler, job.examples)  # raises for handlers that cannot run over rows
     examples = job.examples
     names = examples.all_columns if examples.columns is None else examples.columns
     if not job.columnar or examples.key is not None or not takes_columns(job.handler):

@@ -1,4 +1,4 @@
-"""The steps of a run row by row: reading, and writing of predictions and dead letters into parts."""
+"""The steps of a row-by-row run: reading rows, and writing predictions and dead letters into parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.rows import BrokenLine, Placed, Row, fields_of, place_of, row_of
 
 cancelled: set[str] = set()
-"""The folders of the jobs of this process that have been cancelled."""
+"""The output folders of this process's cancelled jobs."""
 
 
 class CancelledError(Exception):
@@ -29,27 +29,27 @@ class CancelledError(Exception):
 
 
 def refuse_if_cancelled(folder: str) -> None:
-    """Raises CancelledError if the job that uses this folder was cancelled."""
+    """Raises CancelledError if the job with this output folder was cancelled."""
     if folder in cancelled:
         raise CancelledError("cancelled")
 
 
 class RunSteps(NamedTuple):
-    """How rows go through; the drivers (``headrace.jobs.loop``, ``headrace.jobs.beam_pipeline``) call these in turn."""
+    """The steps that the drivers, ``Loop`` and ``BeamPipeline``, apply to each row."""
 
     reader: RowReader
-    """Sources to elements."""
+    """Reads sources into elements."""
     handler: Any
-    """Made to run over those."""
+    """Wrapped to run over those elements."""
     batching: BatchingConfig
     predictions: Writer
     dead_letters: Writer
     skipped: Writer
-    """Takes what operations were given for rows that they skipped."""
+    """Receives the inputs of operations that skipped them."""
 
 
 class RowReader:
-    """Files to rows."""
+    """Reads files into rows."""
 
     def __init__(self, numbers: Mapping[str, type], folder: str, *, resume: bool) -> None:
         self.numbers = dict(numbers)
@@ -57,7 +57,7 @@ class RowReader:
         self._resume = resume
 
     def read(self, index: int, source: Source) -> Iterator[Any]:
-        """Rows, one at a time; a line that cannot be read is left to the first operation on rows to refuse.
+        """Yields rows, one at a time; an unreadable line is an element that fails in its first operation.
 
         Args:
             index: of the source, counted from 0.
@@ -79,13 +79,14 @@ class RowReader:
             raise OSError(f"cannot read {as_name(source.path)} as {source.format}: {error}") from error
 
     def rows(self, index: int, source: Source) -> Iterator[Any]:
-        """Of the source with that index."""
+        """The rows of the source with that index."""
         rows = read_letters(source) if source.letters else read_rows(source, self.numbers)
         return _placed(rows, index, load_done(self._folder)) if self._resume else rows
 
 
 def _placed(rows: Iterator[Row | BrokenLine], source: int, done: RowRanges) -> Iterator[Placed]:
-    """The rows that are not done yet, with their places."""
+    """The rows that are not yet done, with their places."""
+    # The ranges of missing rows are sorted; the last one has no end, so that ``next`` never fails.
     missing = done.missing(source)
     start, stop = next(missing)
     for number, row in enumerate(rows):
@@ -96,7 +97,7 @@ def _placed(rows: Iterator[Row | BrokenLine], source: int, done: RowRanges) -> I
 
 
 class Writer:
-    """Writes a part in each bundle; the parts of a bundle that fails count for nothing."""
+    """Writes one part in each bundle; the parts of failed bundles do not count."""
 
     def __init__(self, folder: str, *, resume: bool) -> None:
         self._folder = folder
@@ -104,29 +105,29 @@ class Writer:
         self._part: Any = None
 
     def begin(self) -> None:
-        """Begins a bundle's part."""
+        """Starts a bundle's part."""
         self._part = self._new_part()
 
     def write(self, item: Any) -> None:
-        """Writes a prediction, a ``DeadLetter``, or what was skipped."""
+        """Writes a prediction, a ``DeadLetter``, or a skipped element."""
         raise NotImplementedError
 
     def _new_part(self) -> Any:
         raise NotImplementedError
 
     def finish(self) -> list[OutputPart]:
-        """Ends the part; none, where nothing was written."""
+        """Closes the part; an empty list if nothing was written."""
         part, self._part = self._part and self._part.finish(), None
         return [part] if part else []
 
     def abandon(self) -> None:
-        """Keeps what a bundle that failed has done, if anything is to be kept."""
+        """Closes the part of a failed bundle durably if the run is resumable: its rows count."""
         if self._part is not None and self._resume:
             self._part.finish()
 
 
 class _LineWriter(Writer):
-    """Writes a part of lines."""
+    """Writes a part of JSON lines."""
 
     predictions: bool | None
 
@@ -135,7 +136,7 @@ class _LineWriter(Writer):
         return writer(self._folder, predictions=self.predictions)
 
     def place(self, element: Any) -> int:
-        """Of the first row of an element; matters only where parts are to tell it."""
+        """The place of an element's first row; 0 unless the run is resumable: other parts record no places."""
         return place_of(element) if self._resume else 0
 
     def _write(self, line: dict[str, Any], what: str, place: int) -> None:
@@ -153,7 +154,7 @@ class DeadLetterWriter(_LineWriter):
         self.write_row(row_of(letter.element), letter, self.place(letter.element))
 
     def write_row(self, row: Row | BrokenLine, letter: Any, place: int) -> None:
-        """Writes a line for a row that is, or is among, what failed."""
+        """Writes a line for a row that failed, alone or in a block."""
         is_broken = isinstance(row, BrokenLine)
         line = {
             "row": row.row if isinstance(row, BrokenLine) else row,
@@ -169,10 +170,10 @@ class DeadLetterWriter(_LineWriter):
 
 
 def unwritten(error: NoJsonError, model_id: str | None) -> DeadLetter:
-    """What is known of a prediction that cannot be written, as of other dead letters.
+    """The dead letter of a prediction that cannot be written.
 
     Raises:
-        Exception: not the prediction is to blame, but a device that is lost.
+        Exception: the cause is a lost device rather than the prediction.
     """
     cause = error.__cause__ or error
     if device_loss(cause) is not None:
@@ -191,7 +192,7 @@ def unwritten(error: NoJsonError, model_id: str | None) -> DeadLetter:
 
 
 class WriterWithLetters(Writer):
-    """Writes predictions, and dead letters of rows whose prediction cannot be written."""
+    """Writes predictions, and dead letters for rows whose prediction cannot be written."""
 
     def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
         super().__init__(folder, resume=resume)
@@ -199,16 +200,16 @@ class WriterWithLetters(Writer):
         self._letters = DeadLetterWriter(folder, resume=resume)
 
     def begin(self) -> None:
-        """Begins the parts."""
+        """Starts both parts."""
         super().begin()
         self._letters.begin()
 
     def finish(self) -> list[OutputPart]:
-        """Ends them."""
+        """Closes both parts."""
         return [*super().finish(), *self._letters.finish()]
 
     def abandon(self) -> None:
-        """As of its class."""
+        """Closes both parts of a failed bundle durably if the run is resumable."""
         super().abandon()
         self._letters.abandon()
 
@@ -231,10 +232,10 @@ class PredictionWriter(WriterWithLetters, _LineWriter):
 
 
 class SkippedWriter(_LineWriter):
-    """Notes which rows were skipped: they are done, and counted."""
+    """Records which rows were skipped, so that they count as done."""
 
     predictions = None
 
     def write(self, element: Any) -> None:
-        """Writes a line, with nothing in it."""
+        """Writes an empty line."""
         self._write({}, "skipped", self.place(element))

@@ -1,7 +1,7 @@
-"""Files by path or URI: local ones here, everything with a scheme through a plug-in loaded by name on first use.
+"""File access by path or URI: local paths directly, all others through a plug-in that is loaded on first use.
 
-The plug-in is an entry point of the group ``headrace.storage``: an object with the functions of this module whose
-names it shares, for URIs. Headrace's own reaches whatever Beam's filesystems do.
+The plug-in is an entry point in the group ``headrace.storage``: an object with the methods of ``Storage``. Headrace's
+own plug-in supports all of Beam's filesystems.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ from headrace.core.errors import ConfigurationError
 
 
 class FileInfo(NamedTuple):
-    """A file that there is."""
+    """An existing file."""
 
     path: str
     size: int
     """In bytes."""
     changed: float
-    """When it was last changed, in seconds since 1970."""
+    """Modification time, in seconds since 1970."""
 
 
 class Storage(Protocol):
-    """What the plug-in does for URIs; every function raises OSError where it cannot."""
+    """What the plug-in does for URIs; methods raise OSError if they fail.
+
+    Each method has the contract of the function of the same name in this module.
+    """
 
     def match(self, pattern: str) -> Iterable[tuple[str, int, float]]:
-        """See the function of this module, as for all others."""
+        """(path, bytes, modification time) of the files that match."""
         ...
 
     def open_file(self, path: str) -> BinaryIO: ...  # noqa: D102 - as above
@@ -59,12 +62,12 @@ def is_remote(path: str) -> bool:
 
 
 def match(pattern: str) -> list[FileInfo]:
-    """The files that a path or a glob names, sorted by path; none if there are none.
+    """The files that a path or a glob names, sorted by path.
 
     ``*`` and ``[...]`` stay within a folder, ``**`` does not.
 
     Raises:
-        OSError: nobody knows.
+        OSError: the filesystem cannot be read.
     """
     if is_remote(pattern):
         return sorted(FileInfo(*file) for file in _remote().match(pattern))
@@ -79,22 +82,22 @@ def match(pattern: str) -> list[FileInfo]:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading its bytes as they are."""
+    """Opens a file for reading its raw bytes."""
     return _remote().open_file(path) if is_remote(path) else open(path, "rb")
 
 
 def create(path: str) -> BinaryIO:
-    """Opens a new file for writing, or an old one to be replaced; a URI's may not be there until it is closed."""
+    """Opens a file for writing, replacing an existing one; a remote file may appear only when it is closed."""
     return _remote().create(path) if is_remote(path) else open(path, "wb")
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file, or a folder."""
+    """Whether there is a file or folder."""
     return _remote().exists(path) if is_remote(path) else os.path.exists(path)
 
 
 def delete_folder(path: str) -> None:
-    """Removes a folder with the files in it, if it is there; on remote file systems it may be a part of names only."""
+    """Removes a folder and its files if it exists; on remote filesystems, folders may be mere prefixes of names."""
     if is_remote(path):
         for file in match(join(path, "*")):
             delete(file.path)
@@ -103,7 +106,7 @@ def delete_folder(path: str) -> None:
 
 
 def size(path: str) -> int | None:
-    """Of a file, in bytes; None where nobody says."""
+    """The size of a file in bytes; None if unknown."""
     try:
         found = match(path) if is_remote(path) else [_info(path)]
     except OSError:
@@ -112,7 +115,7 @@ def size(path: str) -> int | None:
 
 
 def rename(source: str, destination: str) -> None:
-    """Moves a file; a local one replaces what is there, of remote file systems some refuse to."""
+    """Moves a file; a local one replaces an existing file, while some remote filesystems refuse to."""
     if is_remote(source):
         _remote().rename(source, destination)
     else:
@@ -128,7 +131,7 @@ def copy(source: str, destination: str) -> None:
 
 
 def delete(path: str) -> None:
-    """Removes a file, or a folder with all that is in it."""
+    """Removes a file, or a folder with its content."""
     if is_remote(path):
         _remote().delete(path)
     elif os.path.isdir(path):
@@ -138,7 +141,7 @@ def delete(path: str) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Makes a folder, and those above it."""
+    """Creates a folder and its parents."""
     if is_remote(path):
         _remote().make_folder(path)
     else:
@@ -146,7 +149,7 @@ def make_folder(path: str) -> None:
 
 
 def split(path: str) -> tuple[str, str]:
-    """A file's folder and name."""
+    """A path's folder and name."""
     return _remote().split(path) if is_remote(path) else os.path.split(path)
 
 

@@ -183,9 +183,8 @@ def find_or_launch(
         Exception: whatever ``launch`` raises.
     """
     deadline = time.monotonic() + timeout_secs
-    # Leader election. The lock decides: its holder launches the manager, which inherits the lock and keeps it until it
-    # exits, so that there are never two. A process that can neither connect nor get the lock meets a launch or a
-    # shutdown in progress; it polls until one of the two succeeds.
+    # Leader election: the holder of the lock launches the manager, which inherits the lock and keeps it until it exits.
+    # A process that can neither connect nor get the lock meets a launch or a shutdown in progress, and polls.
     while True:
         _secure(directory)  # the last manager may have removed it
         connection = find(directory, name, max(0.0, deadline - time.monotonic())) or _launch(directory, name, launch)
@@ -217,8 +216,7 @@ def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> so
         return None
     listening = None
     try:
-        # A manager may listen although its lock was free: its lock file was deleted, as old temporary files are.
-        connection = find(directory, name)
+        connection = find(directory, name)  # a manager whose lock file was deleted, as old temporary files are
         if connection is not None:
             return connection
         listening = _listen(_address(directory, name))
@@ -229,8 +227,8 @@ def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> so
     endpoint = ManagerEndpoint(directory, name, lock, listening)
     try:
         launch(lock, endpoint.fileno())
-        # Connects while this process still has the socket open. Otherwise a manager that dies at once would refuse the
-        # connection, and this process would launch another and another until the deadline.
+        # This process still has the socket open, so connecting succeeds even if the manager dies at once; the caller
+        # then sees end of file. A refused connection would make this process launch managers until the deadline.
         connection = find(directory, name)
     except BaseException:
         endpoint.remove()
@@ -285,11 +283,7 @@ def _user_of(connection: socket.socket) -> int | None:
 
 
 def _pause(deadline: float, message: str) -> None:
-    """Sleeps for one polling interval.
-
-    Raises:
-        TimeoutError: the deadline has passed; carries ``message``.
-    """
+    """Sleeps for one polling interval; after the deadline raises a TimeoutError with ``message``."""
     if time.monotonic() >= deadline:
         raise TimeoutError(message)
     time.sleep(_POLL_SECS)

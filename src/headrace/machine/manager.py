@@ -198,7 +198,7 @@ class Manager:
         return outcome, [] if file is None or not entry.model.is_ready else [file, self._page.file]
 
     def _fresh_failure(self, load_request: LoadRequest) -> ModelGrant | None:
-        """The failed load that another client was granted, if it is recent enough for this one."""
+        """The answer that another client got to a failed load, if it is recent enough for this one."""
         when, told = self._failures.get(load_request.key, (0, None))
         is_fresh = (
             self._clock.time_ns() - when < load_request.fresh_secs * 1e9 and load_request.key not in self._entries
