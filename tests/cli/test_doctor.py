@@ -57,7 +57,7 @@ def sharing(wait_until):
 
 @pytest.fixture
 def stale(sharing, wait_until):
-    """The name of a seat whose manager was killed."""
+    """The name of an endpoint whose manager was killed."""
     (manager,) = machine_status().managers
     os.kill(manager.process.process, signal.SIGKILL)
     assert wait_until(lambda: machine_status().stale == (manager.endpoint,))
@@ -121,11 +121,11 @@ def test_the_same_as_json(headrace, sharing):
 def test_what_is_left_over_is_said_with_the_cure_and_cleaned(headrace, stale, orphan, directory, wait_until):
     result = headrace("doctor")
     assert result.code == 1
-    assert f"files of seat {stale}, whose manager is gone" in result.out
+    assert f"files of endpoint {stale}, whose manager is gone" in result.out
     assert f"host process {orphan} (" in result.out
     assert "headrace doctor --clean removes" in result.out
     cleaned = headrace("doctor", "--clean")
-    assert f"seat {stale}" in cleaned.out
+    assert f"endpoint {stale}" in cleaned.out
     assert f"process {orphan}" in cleaned.out
     assert not os.path.exists(directory)
     assert no_orphans(wait_until)

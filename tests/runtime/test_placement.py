@@ -203,7 +203,7 @@ def test_in_isolation_the_processes_host_maps_models_by_key(home):
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize(("cores", "placement"), [(10**8, "machine"), (1, "process")])
 def test_automatic_placement(home, monkeypatch, cores, placement, isolate):
-    monkeypatch.setattr(placement, "allowed_cores", lambda: cores)  # how many copies there might be
+    monkeypatch.setattr("headrace.runtime.placement.allowed_cores", lambda: cores)  # how many copies there might be
     [(_, loader, computing)], _ = home.run(home.spec(home.handler(), placement="auto", isolate=isolate))
     assert (loader == computing) == (placement == "process")
     assert (computing == HERE) != isolate

@@ -23,6 +23,8 @@ def census_as_json(state: MachineState, cleaned: MachineState | None = None) -> 
     found = asdict(state)
     found["own_hosts"] = {str(owner): hosts for owner, hosts in found["own_hosts"].items()}
     found["nothing_left_over"] = not state.leftovers
+    for one in (*found["managers"], *found["silent"]):
+        one["seat"] = one["endpoint"]  # as it was called before
     if cleaned is not None:
         found["cleaned"] = {"stale": list(cleaned.stale), "orphans": [one.process for one in cleaned.orphans]}
     return found
@@ -67,14 +69,14 @@ def _census_lines(state: MachineState, cleaned: MachineState | None) -> Iterator
         yield "", ""
         yield from _manager_lines(manager)
     for silent in state.silent:
-        yield f"seat {silent.endpoint}", silent.problem
+        yield f"endpoint {silent.endpoint}", silent.problem
     for owner, hosts in state.own_hosts.items():
         whose = f"hosts of process {owner}" if owner else "hosts of others"
         yield whose, ", ".join(_described(host) for host in hosts)
     if state.managers:
         yield "", ""
     if cleaned is not None:
-        removed = [*(f"seat {name}" for name in cleaned.stale), *(f"process {one.process}" for one in cleaned.orphans)]
+        removed = [*(f"endpoint {name}" for name in cleaned.stale), *(f"process {one.process}" for one in cleaned.orphans)]
         yield "cleaned", ", ".join(removed) or "nothing"
     yield from _leftover_lines(state)
 
@@ -84,7 +86,7 @@ def _leftover_lines(state: MachineState) -> Iterator[Line]:
         yield "left over", "nothing"
         return
     for name in state.stale:
-        yield "left over", f"files of seat {name}, whose manager is gone"
+        yield "left over", f"files of endpoint {name}, whose manager is gone"
     for orphan in state.orphans:
         yield "left over", f"host {_described(orphan)}, whose owner is gone"
     yield "cure", _CURE
@@ -92,7 +94,7 @@ def _leftover_lines(state: MachineState) -> Iterator[Line]:
 
 def _manager_lines(manager: ManagerState) -> Iterator[Line]:
     yield "manager", f"{_described(manager.process)}; {_counted(manager.clients, 'client')}"
-    yield "  seat", manager.endpoint
+    yield "  endpoint", manager.endpoint
     for helper in manager.helpers:
         yield "  forks hosts", _described(helper)
     for model in manager.models:
