@@ -34,8 +34,7 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
 
     Returns:
         As many results as there are predictions, never fewer, so that a later count detects surplus predictions: they
-            get
-        ``None`` as their example.
+        get ``None`` as their example.
 
     Raises:
         PredictionCountError: it is not a list of predictions, or a mapping's lists differ in length.

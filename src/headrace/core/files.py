@@ -25,8 +25,7 @@ def open_uri(uri: str) -> BinaryIO:
 
     Args:
         uri: a local path, a ``file://`` URI, or a URI (``gs://...``, ``s3://...``) that a plug-in in the entry-point
-            group
-            ``headrace.filesystems`` can open; Headrace's own plug-in opens whatever Beam can.
+            group ``headrace.filesystems`` can open; Headrace's own plug-in opens whatever Beam can.
 
     Raises:
         OSError: the file cannot be opened.

@@ -103,8 +103,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
         Returns:
             One prediction for each example, in order; may be a generator. ``headrace.SKIP`` in place of a prediction
-                leaves
-            the example without an output.
+            leaves the example without an output.
         """
         raise NotImplementedError(type(self))
 

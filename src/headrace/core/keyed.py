@@ -83,8 +83,8 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
     """Runs a handler for examples on (key, example) pairs; returns (key, prediction) pairs.
 
     With mappings, each model's batches follow its own handler's batching options, whose functions receive the example.
-    If it has none, they follow this handler's, whose functions receive the pair. The mappings' handlers' environment
-    variables are set for the process, unless two handlers disagree.
+    If it has none, they follow this handler's, whose functions receive the pair. Environment variables of the
+    mappings' handlers are set for the process, unless two handlers disagree.
 
     Args:
         unkeyed: one handler for all keys, or a list of KeyModelMapping: a handler for each set of keys. A key may be

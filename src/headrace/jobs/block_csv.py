@@ -145,7 +145,7 @@ class _Fast:
         try:
             # Arrow reads 0x10 as an integer, Python does not. Arrow's floats cannot be hexadecimal: parse once as
             # floats, to fail on such a field.
-            if self._as_floats and (b"x" in text or b"X" in text):  # Arrow's integers may be hexadecimal
+            if self._as_floats and (b"x" in text or b"X" in text):
                 self._parsed(text, self._as_floats)
             return self._parsed(text, self._kinds)
         except pyarrow.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Compressed files; unlike Python's readers, these raise if a file is cut off or followed by something else."""
+"""Compressed files, read to their very end: one that is cut off, or followed by something else, raises an error."""
 
 from __future__ import annotations
 

@@ -39,8 +39,7 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
 
     Args:
         patterns: local, or of any filesystem that Beam supports; ``*`` stays within a folder, ``**`` does not. Local
-            paths
-            may be pipes, and ``-`` is standard input; each pipe can be read once per call of this function.
+            paths may be pipes, and ``-`` is standard input; each pipe can be read once per call of this function.
         file_format: of all files; by default, from each file's extension.
         delimiter: of CSV files; by default a comma, or a tab for ``.tsv``.
 

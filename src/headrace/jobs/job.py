@@ -46,8 +46,7 @@ class Job:
     """Everything that determines the predictions, by the user's name for it; values are JSON. Rows that an earlier run
     with the same output and the same values finished are not repeated. None: every run starts afresh."""
     threshold: float | None = None
-    """The fraction of rows, 0 to 1, that may fail; beyond it the run is refused. None: only a run whose rows all fail
-    is."""
+    """The fraction of rows, 0 to 1, that may fail; beyond it the run is refused. None: only if all rows fail."""
     columnar: bool = True
     """Whether rows may be processed in columns if the results are the same."""
 

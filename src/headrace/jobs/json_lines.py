@@ -1,4 +1,4 @@
-"""Writes any values as JSON lines, without losing any."""
+"""Writes values of any kind as lines of JSON, without losing data."""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ def peek(sources: Iterable[Source]) -> Head:
 
     Raises:
         ConfigurationError: it cannot be read; the message names the file and the reason. EmptyPipeError if a pipe had
-            to
-            be read and was empty.
+            to be read and was empty.
     """
     columns: tuple[str, ...] = ()
     numbers: dict[str, type] | None = None

@@ -36,8 +36,7 @@ class ResumableOutput(Output):
 
     Raises:
         ConfigurationError: a path is not a valid output or not local. ``prepare`` also raises it if another run uses
-            the
-            folder, or its rows belong to another job.
+            the folder, or its rows belong to another job.
     """
 
     def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any]) -> None:

@@ -37,14 +37,12 @@ def predict(
     Args:
         handler: a model handler, Headrace's or Beam's.
         iterable: the elements; read only as far as the next batch needs, or a few batches further if batches run in
-            hosts
-            or on a background thread.
+            hosts or on a background thread.
         inference_args: extra arguments for the model's call.
         ordered: whether predictions come in the order of the elements, or as they are finished; always the latter if an
             element holds many rows.
         on_failure: ``"raise"``: the first exception is raised; ``"yield"``: a Failure takes its element's place, and
-            only
-            the bad elements of a failed batch fail.
+            only the bad elements of a failed batch fail.
         placement: where the model lives.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
         retry: how often to retry a model call that failed for a transient reason; by default 3 attempts within 45
@@ -54,8 +52,7 @@ def predict(
 
     Returns:
         An iterator over predictions (and Failures); skipped elements (``headrace.SKIP``) yield nothing. It loads the
-            model
-        when its first item is requested, and releases it at the end or when closed.
+        model when its first item is requested, and releases it at the end or when closed.
 
     Raises:
         ConfigurationError: at once, if an argument is wrong.

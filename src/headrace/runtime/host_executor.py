@@ -51,7 +51,7 @@ class Work(NamedTuple):
     """Also postprocess. With neither flag set, only load the model."""
     weight: float = 0
     useful: float = 0
-    """The weights of the ``Batch``: with padding, and without."""
+    """``weight`` and ``useful`` are those of the ``Batch``: with padding, and without."""
     injected_failures: Mapping[int, InjectedFailure] = {}
     """By position: elements to fail instead of running an operation that killed a host."""
 

@@ -31,8 +31,7 @@ class HostedWorker(AnyWorker):
         Raises:
             HostStartError: no host can be started.
             Exception: the model cannot be loaded. If loading hangs, kills its host, or fails with a transient error,
-                and the
-                session catches that, it fails batches instead.
+                and the session catches that, it fails batches instead.
         """
         self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session.tell))
         if not self.plan.routed:

@@ -94,9 +94,7 @@ def place_models(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
 
 
 def _with_machine(spec: SessionSpec, tell: Tell, acquired: AcquiredModel) -> HostedModels | ModelSource:
-    if spec.automatic and not _needs_sharing(
-        spec, acquired
-    ):  # the share is kept, so that other processes find the same
+    if spec.automatic and not _needs_sharing(spec, acquired):  # keep the lease: others must choose alike
         unshared = replace(spec, shared=frozenset())
         return (
             _in_own_hosts(unshared, tell, acquired)

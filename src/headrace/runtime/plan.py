@@ -114,7 +114,7 @@ class Plan:
             source: the element before preprocessing, if known.
         """
         in_inference = stage is Stage.INFERENCE
-        is_source = in_inference and not self.preprocess and not self.batching.columnar  # which cuts elements
+        is_source = in_inference and not self.preprocess and not self.batching.columnar  # which cuts elements up
         is_keyed = self.keyed and type(element) is tuple and len(element) == 2
         return Failure(
             tag,

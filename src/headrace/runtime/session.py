@@ -127,7 +127,7 @@ class InferenceSession:
         self.sizes: dict[Any, SizeController] = sizes_of(spec)
         as_they_come = dict.fromkeys(plan.models, FixedSize(sys.maxsize))
         self.queue_sizes: Mapping[Any, SizeController] = as_they_come if spec.gathered else self.sizes
-        """When a batch leaves its queue. Elements gathered by an earlier step leave only at the end of the bundle."""
+        """Target batch sizes; unlimited for gathered elements, which wait for a full batch or the end of a bundle."""
         self.resident = ResidentModels(plan.model_limit)
         """Which models are in memory."""
         shares = plan.may_wait and not spec.gathered

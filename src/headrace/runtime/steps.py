@@ -34,7 +34,7 @@ from headrace.runtime.session import InferenceSession, ModelProxy
 from headrace.runtime.spec import SessionSpec
 
 _LONGEST_SLEEP_SECS = 0.1
-"""Sleep in steps this long if a listener is watched: a time limit is never much shorter."""
+"""Longest sleep between two reports to a listener; any sensible time limit is much longer."""
 
 
 class ModelAccess(Protocol):

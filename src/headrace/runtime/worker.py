@@ -167,13 +167,11 @@ class Worker(AnyWorker):
 
         Returns:
             The predictions, paired with their keys if elements have keys (a ``SomeSkipped`` if some are ``SKIP``, which
-                stay
-            unpaired); the event; and the seconds to report to the size controller.
+            stay unpaired); the event; and the seconds to report to the size controller.
 
         Raises:
             PredictionCountError: the handler returned no list of predictions, or too few or too many (not checked if
-                elements
-                are batches).
+                elements are batches).
             Exception: whatever the handler raises, in the call or in its lazy result.
         """
         self.session.keep_thread_budget()
