@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batching.batcher import Batch
-from headrace.batching.columnar import ColumnarBatch, RowBatcher, as_columns, cut, joined, owned, rows_in, split
+from headrace.batching.columnar import (
+    ColumnarBatch,
+    RowBatcher,
+    as_columns,
+    concatenate,
+    rows_in,
+    slice_rows,
+    split,
+    without_views,
+)
 
 KINDS = {
     "array": numpy.array,
@@ -47,10 +56,10 @@ def listed(columns):
 def test_cut_and_join(make):
     whole = make(list(range(10)))
     assert rows_in(whole) == 10
-    pieces = [cut(whole, 0, 3), cut(whole, 3, 4), cut(whole, 4, 10)]
+    pieces = [slice_rows(whole, 0, 3), slice_rows(whole, 3, 4), slice_rows(whole, 4, 10)]
     assert list(map(rows_in, pieces)) == [3, 1, 6]
-    assert type(joined(pieces)) is type(whole)
-    assert listed(joined(pieces)) == listed(whole)
+    assert type(concatenate(pieces)) is type(whole)
+    assert listed(concatenate(pieces)) == listed(whole)
     assert list(map(listed, split(whole, [3, 1, 6]))) == list(map(listed, pieces))
 
 
@@ -64,13 +73,13 @@ def test_what_does_not_go_together_is_refused():
     with pytest.raises(ValueError, match="of one length"):
         rows_in({"a": [1], "b": [1, 2]})
     with pytest.raises(TypeError, match="of one type, not"):
-        joined([numpy.zeros(3), [1, 2, 3]])
+        concatenate([numpy.zeros(3), [1, 2, 3]])
     with pytest.raises(ValueError, match="the same columns as the first"):
-        joined([{"a": [1]}, {"b": [1]}])
+        concatenate([{"a": [1]}, {"b": [1]}])
     with pytest.raises(ValueError, match="frames of one batch must have the same columns"):
-        joined([pandas.DataFrame({"a": [1]}), pandas.DataFrame({"b": [1]})])
+        concatenate([pandas.DataFrame({"a": [1]}), pandas.DataFrame({"b": [1]})])
     with pytest.raises(ValueError, match="dimension"):
-        joined([numpy.zeros((2, 3)), numpy.zeros((2, 4))])
+        concatenate([numpy.zeros((2, 3)), numpy.zeros((2, 4))])
 
 
 @given(st.lists(st.integers(0, 40), max_size=8), st.lists(st.integers(1, 25), min_size=1), st.integers(1, 30))
@@ -85,7 +94,7 @@ def test_batches_of_rows(sizes, targets, most):
     assert len(batcher) == first - sum(batch.total for batch in batches)
     batches.append(batcher.flush())
     assert len(batcher) == 0
-    assert [row for batch in batches for row in joined([[], *batch.elements])] == list(range(first))
+    assert [row for batch in batches for row in concatenate([[], *batch.elements])] == list(range(first))
     assert all(
         row in elements[tag] for batch in batches for tag, piece in zip(batch.tags, batch.elements) for row in piece
     )
@@ -113,14 +122,14 @@ def test_pieces_that_are_whole_are_not_copied():
     (batch,) = RowBatcher(lambda: 5, 100).add(element, "tag", 5)
     assert batch == ColumnarBatch([element], ["tag"], [5])
     assert batch.elements[0] is element
-    assert joined(batch.elements) is element
+    assert concatenate(batch.elements) is element
 
 
 def test_what_leaves_has_memory_of_its_own():
     whole = torch.zeros(100_000)
-    part = owned({"a": cut(whole, 10, 20), "b": numpy.arange(3)})
+    part = without_views({"a": slice_rows(whole, 10, 20), "b": numpy.arange(3)})
     assert part["a"].untyped_storage().nbytes() == 40
-    assert owned(whole) is whole
+    assert without_views(whole) is whole
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.data())

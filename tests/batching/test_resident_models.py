@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batching.resident_models import ResidentModels, Waiting, next_to_leave, order_of_flush
+from headrace.batching.resident_models import QueueState, ResidentModels, flush_order, queue_to_empty
 
 names = st.sampled_from("abcdefg")
 
@@ -20,16 +20,16 @@ def seated(*taken, count=2):
 def test_a_free_seat_is_anybodys():
     resident = seated("a")
     assert "b" in resident
-    assert resident.next_to_go("b") is None
+    assert resident.eviction_candidate("b") is None
     resident.take("b")
     assert "c" not in resident
-    assert resident.next_to_go("c") == "a"
+    assert resident.eviction_candidate("c") == "a"
 
 
 def test_without_a_count_everybody_has_one():
     resident = seated("a", "b", "c", count=None)
     assert "z" in resident
-    assert not resident.are_few
+    assert not resident.is_limited
 
 
 @given(st.lists(names, max_size=40), st.integers(1, 4))
@@ -42,16 +42,16 @@ def test_seats_are_those_of_the_last_that_left(takes, count):
 def test_memory_may_have_room_for_fewer():
     resident = seated("a", "b", count=None)
     resident.limit_to(1)
-    assert ("a" in resident, "b" in resident, resident.are_few) == (False, True, True)
+    assert ("a" in resident, "b" in resident, resident.is_limited) == (False, True, True)
     resident.limit_to(5)
     assert "c" not in resident
 
 
 @given(st.dictionaries(names, st.tuples(st.integers(0, 50), st.integers(0, 30)), min_size=1), st.lists(names))
 def test_whoever_leaves_has_something(figures, takes):
-    queues = {name: Waiting(nbytes, 1 + nbytes, passed) for name, (nbytes, passed) in figures.items()}
+    queues = {name: QueueState(nbytes, 1 + nbytes, passed) for name, (nbytes, passed) in figures.items()}
     resident = seated(*takes)
-    chosen = next_to_leave(queues, resident)
+    chosen = queue_to_empty(queues, resident)
     standing = [name for name in queues if name not in resident]
     half = sum(queue.nbytes for queue in queues.values()) / 2
     if chosen in resident:
@@ -69,8 +69,8 @@ def test_nobody_waits_for_ever(arrivals, count):
     for name, more in arrivals:
         nbytes[name] += more
         if sum(nbytes.values()) >= 20:
-            queues = {one: Waiting(nbytes[one], int(nbytes[one] > 0), passed[one]) for one in nbytes}
-            chosen = next_to_leave(queues, resident)
+            queues = {one: QueueState(nbytes[one], int(nbytes[one] > 0), passed[one]) for one in nbytes}
+            chosen = queue_to_empty(queues, resident)
             if chosen not in resident:
                 passed = {one: passed[one] + (nbytes[one] > 0) for one in passed}
             assert nbytes[chosen] > 0
@@ -80,5 +80,5 @@ def test_nobody_waits_for_ever(arrivals, count):
 
 
 def test_everything_leaves_those_in_memory_first_and_the_largest_last():
-    assert order_of_flush({"a": 9, "b": 1, "c": 5, "d": 2}, seated("d", "b")) == ["b", "d", "c", "a"]
-    assert order_of_flush({"a": 9, "b": 1, "c": 5}, seated("c", count=2)) == ["c", "b", "a"]  # free seats are no models
+    assert flush_order({"a": 9, "b": 1, "c": 5, "d": 2}, seated("d", "b")) == ["b", "d", "c", "a"]
+    assert flush_order({"a": 9, "b": 1, "c": 5}, seated("c", count=2)) == ["c", "b", "a"]  # free seats are no models

@@ -81,7 +81,7 @@ class Machine:
             positions,
             first,
             self.call,
-            settles_alone=True,
+            gives_up_single=True,
             parts=lambda count: parts_after_timeout(count, self.quickest, self.timeout),
             too_large=lambda group: self.sizes.observe(len(group), math.inf),
         )

@@ -9,7 +9,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from xgboost.core import XGBoostError
 
 from headrace import DeviceLostError, HostDiedError
-from headrace.failures.device import device_loss, in_a_line
+from headrace.failures.device import device_loss, one_line
 
 PYTORCH = """CUDA error: {}
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
@@ -136,4 +136,4 @@ def test_an_error_that_cannot_say_what_it_is():
             raise TypeError("no words")
 
     assert device_loss(Mute()) is None
-    assert in_a_line(DeviceLostError()) == "headrace.core.errors.DeviceLostError: "
+    assert one_line(DeviceLostError()) == "headrace.core.errors.DeviceLostError: "

@@ -10,7 +10,7 @@ from headrace.core.result import Stage
 from headrace.failures.isolate_fatal import (
     LETHAL_IN_A_ROW,
     LETHAL_PROBES,
-    TIMEOUTS_BORNE,
+    MAX_TIMEOUTS,
     InjectedFailure,
     LostBatch,
     isolate_fatal,
@@ -156,7 +156,7 @@ def test_an_element_alone_after_a_timeout_is_forgiven_one_death():
 
 
 def test_three_more_timeouts_are_borne():
-    assert TIMEOUTS_BORNE == 3
+    assert MAX_TIMEOUTS == 3
     script = Script(overran(PRE, 1), overran(PRE, 2), overran(PRE, 3), "all")
     assert script.play(range(9), overran(PRE, 0)) == [(list(range(9)), "all")]
 
@@ -181,7 +181,7 @@ def in_threes(answers, count, **options):
     """What was tried, what came out, and what was too large."""
     script, told = Script(*answers), []
     pairs = script.play(
-        range(count), overran(), settles_alone=True, parts=lambda _: 3, too_large=told.append, **options
+        range(count), overran(), gives_up_single=True, parts=lambda _: 3, too_large=told.append, **options
     )
     return script.tried, pairs, [list(positions) for positions in told]
 
@@ -217,7 +217,7 @@ def test_an_element_that_dies_is_no_reason_why_its_group_timed_out():
 
 def test_three_that_hang_are_borne_in_parts_too():
     script = Script(*[overran()] * 6)
-    pairs = script.play(range(9), overran(), settles_alone=True, parts=lambda _: 3)
+    pairs = script.play(range(9), overran(), gives_up_single=True, parts=lambda _: 3)
     assert script.tried == [[0, 1, 2], [0], [1], [2], [3, 4, 5], [3]]
     assert [part for part, _ in pairs] == [[0], [1], [2], [3, 4, 5, 6, 7, 8]]
 
@@ -270,12 +270,12 @@ def test_those_left_by_that_keep_the_repeat_that_they_had():
 def test_without_preprocessing_an_element_alone_is_given_up_at_once(lost):
     script = Script(*[lost] * (1 if lost.timed_out else 2), "one")
     first = overran()
-    assert script.play([0, 1], first, settles_alone=True) == [([0], lost), ([1], "one")]
+    assert script.play([0, 1], first, gives_up_single=True) == [([0], lost), ([1], "one")]
 
 
 def test_without_preprocessing_postprocessing_is_still_settled_by_the_host():
     script = Script(died(POST, 0), "failed")
-    assert script.play([0], died(POST, 0), settles_alone=True) == [([0], "failed")]
+    assert script.play([0], died(POST, 0), gives_up_single=True) == [([0], "failed")]
 
 
 class Everything:
@@ -313,7 +313,7 @@ def test_a_good_answer_starts_the_count_anew():
 
 def test_without_preprocessing_sixteen_in_a_row_end_it_too():
     model = Everything()
-    pairs = [(list(part), answer) for part, answer in isolate_fatal(range(100), died(), model, settles_alone=True)]
+    pairs = [(list(part), answer) for part, answer in isolate_fatal(range(100), died(), model, gives_up_single=True)]
     assert [part for part, _ in pairs[:19]] == [[n] for n in [*range(16), 30, 58, 86]]
     assert sorted(place for part, _ in pairs for place in part) == list(range(100))
     assert len(pairs) == 20
@@ -330,17 +330,17 @@ def test_sixteen_lethal_operations_end_it_too():
     assert script.play(range(40), died(PRE, 0)) == expected
 
 
-@pytest.mark.parametrize("settles_alone", [False, True])
+@pytest.mark.parametrize("gives_up_single", [False, True])
 @pytest.mark.parametrize(
     "bad",
     [range(20), range(80, 100), range(17, 60), [n for n in range(100) if n % 4], range(1, 17)],
     ids=["first", "last", "amid", "most", "after a good one"],
 )
-def test_lethal_neighbours_do_not_take_the_others_along(bad, settles_alone):
+def test_lethal_neighbours_do_not_take_the_others_along(bad, gives_up_single):
     def host(part, fatal):
         return died() if set(part) & set(bad) - set(fatal) else [one for one in part if one not in fatal]
 
-    answers = [answer for _, answer in isolate_fatal(range(100), died(), host, settles_alone=settles_alone)]
+    answers = [answer for _, answer in isolate_fatal(range(100), died(), host, gives_up_single=gives_up_single)]
     good = [one for answer in answers if not isinstance(answer, LostBatch) for one in answer]
     assert sorted(good) == [n for n in range(100) if n not in bad]
 

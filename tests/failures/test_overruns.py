@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace import RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.isolate_fatal import TIMEOUTS_BORNE
+from headrace.failures.isolate_fatal import MAX_TIMEOUTS
 from headrace.failures.overruns import Overruns, is_overrun, overrun
 from headrace.failures.recovery import RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
@@ -68,7 +68,7 @@ def answers(size, model, parts=lambda count: count):
 CASES = st.integers(1, 60).flatmap(
     lambda size: st.tuples(
         st.just(size),
-        st.sets(st.integers(0, size - 1), max_size=1 + TIMEOUTS_BORNE),
+        st.sets(st.integers(0, size - 1), max_size=1 + MAX_TIMEOUTS),
         st.sets(st.integers(0, size - 1), max_size=5),
         st.integers(1, 9),
     )
@@ -80,7 +80,7 @@ def test_no_good_element_is_lost_while_few_hang(case):
     size, endless, bad, count = case
     bad -= endless
     good, failed, _ = answers(size, Model(endless, bad), lambda size: min(size, 1 + count))
-    if len(endless) <= TIMEOUTS_BORNE:
+    if len(endless) <= MAX_TIMEOUTS:
         assert {place for place, error in failed.items() if is_overrun(error)} == endless
         assert (sorted(good), failed.keys()) == (sorted({*range(size)} - endless - bad), endless | bad)
 
@@ -89,7 +89,7 @@ def test_no_good_element_is_lost_while_few_hang(case):
 def test_what_hangs_costs_few_time_limits(size, data):
     model = Model(data.draw(st.sets(st.integers(0, size - 1))), data.draw(st.sets(st.integers(0, size - 1))))
     answers(size, model)
-    assert model.overran <= 2 * (2 + TIMEOUTS_BORNE)
+    assert model.overran <= 2 * (2 + MAX_TIMEOUTS)
 
 
 def test_one_that_hangs_costs_two():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace import RetryConfig
 from headrace.core.errors import HostDiedError, PredictionCountError
-from headrace.failures.retry import RetryBudget, is_transient, may_pass
+from headrace.failures.retry import RetryBudget, is_retryable, is_transient
 from headrace.testing import FakeClock
 
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_told_does_not_pass(caplog):
             raise KeyError("no response")
 
     for error, retryable in ((Odd(), None), (ConnectionError(), lambda error: error.nothing)):
-        assert not may_pass(error, RetryConfig(retryable=retryable))
+        assert not is_retryable(error, RetryConfig(retryable=retryable))
     assert [bool(record.exc_info) for record in caplog.records] == [True, True]
 
 

@@ -27,7 +27,7 @@ DEATHS = {
     "sys.exit": (functools.partial(sys.exit, 4), "ended itself with exit code 4"),
 }
 KILL, _ = DEATHS["SIGKILL"]
-every_death = pytest.mark.parametrize(("fault", "ending"), DEATHS.values(), ids=DEATHS)
+every_death = pytest.mark.parametrize(("fault", "exit_text"), DEATHS.values(), ids=DEATHS)
 
 
 def run(handler, elements=range(64), size=64, **options):
@@ -52,10 +52,10 @@ class ManyFaults(DoublingHandler):
 def test_in_inference():
     places = {64 * number + 13 + number: death for number, death in enumerate(DEATHS.values())}
     outcomes = run(ManyFaults({place: fault for place, (fault, _) in places.items()}), range(320))
-    for place, (_, ending) in places.items():
+    for place, (_, exit_text) in places.items():
         failure, where = outcomes[place], f"element {place % 64} (counted from 0) of a batch of 64."
         assert (failure.stage, failure.index, failure.element) == (Stage.INFERENCE, 0, place)
-        assert repr(failure.error) == f"HostDiedError('the host {ending} while it was running inference on {where}')"
+        assert repr(failure.error) == f"HostDiedError('the host {exit_text} while it was running inference on {where}')"
     good = [one.inference for place, one in enumerate(outcomes) if place not in places]
     assert good == [2 * n for n in range(320) if n not in places]
 
@@ -86,11 +86,13 @@ def test_every_death_was_a_try(tmp_path, before):
 
 
 @every_death
-def test_in_inference_without_exception_handling(fault, ending):
+def test_in_inference_without_exception_handling(fault, exit_text):
     with pytest.raises(HostDiedError) as caught:
         list(predict(FaultyHandler(fault, 13), range(64), isolate=True, batching=BatchingConfig(64, 64)))
     error = str(caught.value)
-    assert error == f"the host {ending} while it was running inference on element 13 (counted from 0) of a batch of 64."
+    assert (
+        error == f"the host {exit_text} while it was running inference on element 13 (counted from 0) of a batch of 64."
+    )
 
 
 class Grow(FaultyFunction):
@@ -122,7 +124,7 @@ BAD = [
 
 
 @every_death
-def test_in_every_operation(fault, ending):
+def test_in_every_operation(fault, exit_text):
     """Each dead letter holds what its operation was given."""
     outcomes = run(in_every_operation(fault))
     failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
@@ -131,7 +133,7 @@ def test_in_every_operation(fault, ending):
     words = ["preprocessing", "preprocessing", "running inference on", "postprocessing", "postprocessing"]
     expected = [f"{word} element {place} (counted from 0)" for place, word in zip((10, 20, 30, 40, 50), words)]
     for (place, failure), what in zip(failures.items(), expected, strict=True):
-        assert str(failure.error) == f"the host {ending} while it was {what} of a batch of 64."
+        assert str(failure.error) == f"the host {exit_text} while it was {what} of a batch of 64."
 
 
 def test_where_preprocessing_comes_before_batching():

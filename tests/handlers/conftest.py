@@ -88,9 +88,9 @@ def assert_mappable():
     """Asserts that a handler goes into shared memory together with its loaded model, and comes out of it."""
 
     def check(handler):
-        file, arena = export((handler, handler.load_model()))
+        file, layout = export((handler, handler.load_model()))
         try:
-            attach(file, arena)
+            attach(file, layout)
         finally:
             os.close(file)
 

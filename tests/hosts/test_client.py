@@ -324,7 +324,7 @@ def test_closing_wakes_whoever_waits(host, wait_until):
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert wait_until(lambda: host._connections[0] and len(host._connections[0]._lent) == 4)
+    assert wait_until(lambda: host._connections[0] and len(host._connections[0]._pending) == 4)
     host.close()
     for thread in threads:
         thread.join(LONG)

@@ -78,12 +78,12 @@ def kill(process, wait_until, number=signal.SIGKILL):
     assert wait_until(lambda: has_ended(process))
 
 
-@pytest.mark.parametrize(("work", "ending"), FATAL.values(), ids=FATAL)
-def test_a_request_that_ends_its_host_is_lost(host, work, ending):
+@pytest.mark.parametrize(("work", "exit_text"), FATAL.values(), ids=FATAL)
+def test_a_request_that_ends_its_host_is_lost(host, work, exit_text):
     host.learn(lambda rows, toy: 1)
     call = host.tell(work, 1, 2)
     host_failure = host.result(call)
-    assert (host_failure.timed_out, host_failure.ending) == (False, ending)
+    assert (host_failure.timed_out, host_failure.exit_text) == (False, exit_text)
     assert (host_failure.snapshot.call, host_failure.snapshot.activity) == (call.number, Activity.DECODING)
     assert host.result(call) is host_failure
     assert host.ask(doubled, 1).rows == [2]
@@ -173,7 +173,7 @@ def test_a_request_that_takes_too_long_is_lost(new_host):
     call = host.tell(work, 1, 2)
     host_failure = host.result(call)
     assert host_failure.timed_out
-    assert host_failure.ending == "was killed, having taken longer than 2 s"
+    assert host_failure.exit_text == "was killed, having taken longer than 2 s"
     snapshot = host_failure.snapshot
     assert (snapshot.call, snapshot.activity, snapshot.position, snapshot.index) == (
         call.number,
@@ -271,7 +271,7 @@ def test_a_host_that_closes_every_descriptor_and_hangs_is_lost(host):
         signal.pause()
 
     host_failure = host.ask(work)
-    assert host_failure.ending == "closed the connection to its owner"
+    assert host_failure.exit_text == "closed the connection to its owner"
     assert host.ask(doubled, 1).rows == [2]
 
 
@@ -286,14 +286,14 @@ def test_a_child_that_keeps_the_connection_open_hides_no_death(host, tmp_path, w
             time.sleep(0.001)
         os._exit(5)
 
-    assert host.ask(work).ending == "ended itself with exit code 5"
+    assert host.ask(work).exit_text == "ended itself with exit code 5"
     assert has_ended(int((tmp_path / "ready").read_text()))
     assert host.ask(doubled, 1).rows == [2]
 
 
 def test_where_ends_cannot_be_watched_the_connection_tells(host, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
-    assert host.ask(die).ending == "was killed by SIGKILL"
+    assert host.ask(die).exit_text == "was killed by SIGKILL"
     assert host.ask(doubled, 1).rows == [2]
 
 
@@ -310,7 +310,7 @@ def test_with_its_zygote_a_request_is_lost(host, wait_until):
     calls = [host.tell(hang), host.tell(doubled, 1)]
     assert wait_until(lambda: is_working(host, calls[0]))
     os.kill(fork_server, signal.SIGKILL)
-    assert host.result(calls[0]).ending == "was killed together with the process that had started it"
+    assert host.result(calls[0]).exit_text == "was killed together with the process that had started it"
     assert host.result(calls[1]).rows == [2]
 
 

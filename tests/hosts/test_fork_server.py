@@ -165,7 +165,7 @@ def test_what_cannot_be_unpickled_in_a_host_is_logged(new_host, new_module, capl
 
 
 @pytest.mark.parametrize(
-    ("code", "ending"),
+    ("code", "exit_text"),
     [
         ("import os; os._exit(3)", "it ended itself with exit code 3"),
         ("import sys; sys.exit(4)", "it ended itself with exit code 4"),
@@ -175,9 +175,9 @@ def test_what_cannot_be_unpickled_in_a_host_is_logged(new_host, new_module, capl
         ("import os; os.kill(os.getpid(), 9)", "it was killed by SIGKILL"),
     ],
 )
-def test_a_module_that_kills_the_process_is_an_error(new_host, new_module, code, ending):
+def test_a_module_that_kills_the_process_is_an_error(new_host, new_module, code, exit_text):
     host = new_host(imports=new_module(code))
-    with pytest.raises(HostStartError, match=f"{ending} while it imported the handler's modules"):
+    with pytest.raises(HostStartError, match=f"{exit_text} while it imported the handler's modules"):
         host.ask(len)
 
 

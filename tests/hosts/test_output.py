@@ -376,12 +376,12 @@ def test_close_does_not_wait_for_ever_for_a_handler_that_blocks(log):
     assert belongings() == before
 
 
-@pytest.mark.parametrize("ending", ["reader.close(); assert not os.path.exists(f'/dev/fd/{reader.logged}')", "pass"])
-def test_a_fork_of_the_owner_does_not_disturb_it(ending):
+@pytest.mark.parametrize("exit_text", ["reader.close(); assert not os.path.exists(f'/dev/fd/{reader.logged}')", "pass"])
+def test_a_fork_of_the_owner_does_not_disturb_it(exit_text):
     code = f"""
 thread, (ours, theirs), child = threading.enumerate()[1], os.pipe(), os.fork()
 if not child:
-    {ending}
+    {exit_text}
     os.read(ours, 1)
     sys.exit(7)
 os.write(reader.printed, b"still here")

@@ -107,11 +107,11 @@ def test_a_name_with_brackets_and_spaces_confuses_nobody(popen, tmp_path):
 
 def test_the_end_of_a_process_is_seen(popen):
     with popen(["sleep", "1000"]) as child:
-        watched = system.watch(child.pid)
-        assert not is_readable(watched, 0)
+        pidfd = system.watch(child.pid)
+        assert not is_readable(pidfd, 0)
         child.kill()
-        assert is_readable(watched)
-    os.close(watched)
+        assert is_readable(pidfd)
+    os.close(pidfd)
     assert system.watch(child.pid) is None
 
 
@@ -122,7 +122,7 @@ def test_where_ends_cannot_be_watched_there_is_nothing(monkeypatch):
 
 def test_a_host_is_killed_before_its_owner(start):
     look = "print(open('/proc/self/oom_score_adj').read())"
-    code = f"{look}; system.be_killed_first(); {look}"
+    code = f"{look}; system.raise_oom_score(); {look}"
     before, after = map(int, start(code).communicate(timeout=LONG)[0].split())
     assert after == min(1000, before + 500)
 
@@ -141,11 +141,11 @@ def test_a_host_is_killed_before_its_owner(start):
 def test_numbers_in_proc_may_be_of_another_namespace(tmp_path, status, ours):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text(status.format(me=os.getpid()))
-    assert procfs.numbers_are_ours(tmp_path) is ours
+    assert procfs.pids_are_local(tmp_path) is ours
 
 
 def test_here_they_are_ours():
-    assert procfs.numbers_are_ours()
+    assert procfs.pids_are_local()
 
 
 def test_a_child_that_has_ended_is_still_to_be_waited_for(popen):

@@ -82,7 +82,7 @@ def test_a_class_of_main_goes_along():
         "import numpy, os\nfrom headrace.ipc.weights_file import attach, export\n"
         "class Model:\n    def __init__(self): self.weights = numpy.ones(5000)\n"
         "    def predict(self): return self.weights.sum()\n"
-        "file, arena = export(Model())\nprint(b'__main__' in arena.head, attach(file, arena).predict())"
+        "file, layout = export(Model())\nprint(b'__main__' in layout.head, attach(file, layout).predict())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "5000.0"]

@@ -15,7 +15,7 @@ import tempfile
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch, sitting, stale
+from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch, running_managers, stale_endpoints
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
@@ -165,9 +165,9 @@ def test_a_seat_that_is_taken_is_found(take_seat, directory):
 def test_seats_of_different_names_are_different(take_seat, directory):
     first, second = take_seat("first"), take_seat("second")
     with find(directory, "second"), second.accept():
-        assert sitting(directory) == ["first", "second"]
+        assert running_managers(directory) == ["first", "second"]
     first.remove()
-    assert (sitting(directory), stale(directory)) == (["second"], [])
+    assert (running_managers(directory), stale_endpoints(directory)) == (["second"], [])
 
 
 def test_a_default_timeout_of_the_program_does_not_matter(take_seat, directory):
@@ -183,7 +183,12 @@ def test_a_default_timeout_of_the_program_does_not_matter(take_seat, directory):
 def test_nobody_is_there(directory):
     assert find(directory, "m") is None
     assert find(os.path.join(directory, "missing"), "m") is None
-    assert sitting(directory) == stale(directory) == stale(os.path.join(directory, "missing")) == []
+    assert (
+        running_managers(directory)
+        == stale_endpoints(directory)
+        == stale_endpoints(os.path.join(directory, "missing"))
+        == []
+    )
 
 
 def test_vacating_leaves_nothing_and_ends_the_connections_of_those_who_wait(take_seat, directory):
@@ -205,7 +210,7 @@ def test_vacating_spares_what_belongs_to_others(take_seat, directory):
     open(os.path.join(directory, "another.lock"), "w").close()
     endpoint.remove()
     assert os.listdir(directory) == ["another.lock"]
-    assert stale(directory) == ["another"]
+    assert stale_endpoints(directory) == ["another"]
 
 
 def test_a_lock_file_that_was_cleaned_away_makes_no_second_manager(take_seat, directory):
@@ -280,14 +285,14 @@ find_or_launch(directory, name, launch)
 def test_a_launcher_that_is_killed_makes_room_for_another(start, take_seat, directory):
     launcher = start(LAUNCHER)
     assert launcher.stdout.readline() == "bound\n"
-    assert (sitting(directory), stale(directory)) == (["m"], [])
+    assert (running_managers(directory), stale_endpoints(directory)) == (["m"], [])
     waiting = find(directory, "m")
     launcher.kill()
     assert launcher.wait(60) == -signal.SIGKILL
     assert ends(waiting)
-    assert (sitting(directory), stale(directory)) == ([], ["m"])
+    assert (running_managers(directory), stale_endpoints(directory)) == ([], ["m"])
     take_seat()
-    assert (sitting(directory), stale(directory)) == (["m"], [])
+    assert (running_managers(directory), stale_endpoints(directory)) == (["m"], [])
 
 
 MANAGER = """
@@ -305,9 +310,9 @@ def test_a_manager_that_is_killed_makes_room_for_another(start, take_seat, direc
     with find_or_launch(directory, "m", no_launch) as client:
         assert client.recv(100) == b"welcome"
     os.kill(manager, signal.SIGKILL)
-    assert wait_until(lambda: stale(directory) == ["m"])
+    assert wait_until(lambda: stale_endpoints(directory) == ["m"])
     take_seat()
-    assert (sitting(directory), stale(directory)) == (["m"], [])
+    assert (running_managers(directory), stale_endpoints(directory)) == (["m"], [])
 
 
 def test_a_manager_that_dies_at_once_is_not_launched_again(directory):
@@ -335,7 +340,7 @@ def test_waiting_for_one_who_neither_starts_nor_ends_a_manager(directory):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(TimeoutError, match=r"held .*/m\.lock for 0\.05 s .* HEADRACE_RUNTIME_DIR"):
             find_or_launch(directory, "m", no_launch, timeout_secs=0.05)
-        assert (sitting(directory), stale(directory)) == ([], [])
+        assert (running_managers(directory), stale_endpoints(directory)) == ([], [])
 
 
 def test_waiting_where_too_many_wait(take_seat, directory):

@@ -18,7 +18,7 @@ def a_list(toy):
 
 def model_of(lease):
     grant, files = lease.take()
-    model = attach(files[0], grant.arena)
+    model = attach(files[0], grant.layout)
     for file in files:
         os.close(file)
     return model
@@ -61,7 +61,7 @@ def test_a_host_is_had_of_the_next_manager_which_loads_again(lease_of):
     for handle in (first, second):
         handle.channel.close()
         handle.progress.close()
-        os.close(handle.watched)
+        os.close(handle.pidfd)
 
 
 def test_a_closed_lease_gets_nothing(lease_of):

@@ -31,7 +31,7 @@ def a_list(toy):
 def take(lease):
     """The model, mapped; and whether it was loaded for this client."""
     grant, files = lease.take()
-    model = attach(files[0], grant.arena) if files else None
+    model = attach(files[0], grant.layout) if files else None
     for file in files:
         os.close(file)
     return model, grant.is_first
@@ -42,7 +42,7 @@ def loader_of(lease):
     grant, files = lease.take()
     for file in files:
         os.close(file)
-    return decode(memoryview(grant.told), own=True).rows[0]
+    return decode(memoryview(grant.load_response), own=True).rows[0]
 
 
 @pytest.fixture
@@ -134,9 +134,9 @@ def test_a_load_that_fails_fails_for_all_who_wait_and_not_for_the_next(managers,
         assert wait_until(lambda: managers.all and managers.models().get("key", {}).get("clients") == 3)
         (tmp_path / "go").touch()
         shares = [answer.result()[0] for answer in answers]
-    told = {str(decode(memoryview(grant.told), own=True).head) for grant in shares}
-    assert told == {"('raised', \"ValueError('no')\")"}
-    assert [grant.arena for grant in shares] == [None] * 3
+    load_response = {str(decode(memoryview(grant.load_response), own=True).head) for grant in shares}
+    assert load_response == {"('raised', \"ValueError('no')\")"}
+    assert [grant.layout for grant in shares] == [None] * 3
     (tmp_path / "fails").unlink()
     assert take(leases[0]) == ("noted", True)
     assert take(leases[1]) == ("noted", False)
@@ -206,7 +206,7 @@ def test_a_loader_that_dies_is_told_to_all_who_wait(managers, lease_of):
 
     host_failure = lease_of(dies).take()
     assert isinstance(host_failure, HostFailure)
-    assert host_failure.ending == "ended itself with exit code 7"
+    assert host_failure.exit_text == "ended itself with exit code 7"
 
 
 def test_a_lease_may_be_taken_again_after_a_loss(managers, lease_of, tmp_path):
@@ -244,7 +244,7 @@ def test_half_an_arena_is_nobodys(managers, lease_of, tmp_path, wait_until):
         assert wait_until(lambda: (tmp_path / "exporting").exists() and (tmp_path / "exporting").read_text())
         assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
         os.kill(int((tmp_path / "exporting").read_text()), 9)
-        assert [answer.result().ending for answer in answers] == ["was killed by SIGKILL"] * 2
+        assert [answer.result().exit_text for answer in answers] == ["was killed by SIGKILL"] * 2
     (tmp_path / "go").touch()
     assert take(leases[0])[0][1] == []
 
@@ -353,7 +353,7 @@ def test_a_manager_that_nobody_comes_to_ends(runtime, clock):
 
     def launch(lock, listening):
         class Unvisited(Manager):
-            def _welcome(self):
+            def _accept_clients(self):
                 return
 
         endpoint = manager_module.ManagerEndpoint.inherited(

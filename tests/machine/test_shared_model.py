@@ -118,7 +118,7 @@ def test_a_client_that_loses_its_connection_ends_no_host(client_of, monkeypatch,
     host = one.where()
     assert two.where() == host
     [connection] = one._connections
-    assert (connection.watched is None) is forbids
+    assert (connection.pidfd is None) is forbids
     connection._channel.shut_down()
     assert one.where() == two.where() == host
 
@@ -133,7 +133,7 @@ def test_how_a_host_has_ended_is_known_where_that_cannot_be_watched(client_of, m
     one, two = client_of(), client_of()
     assert one.where() == two.where()
     host_failure = one.learn(lambda toy: signal.raise_signal(signal_))
-    assert (host_failure.ending, host_failure.out_of_memory) == (f"was killed by {signal_.name}", False)
+    assert (host_failure.exit_text, host_failure.out_of_memory) == (f"was killed by {signal_.name}", False)
     assert one.where() == two.where()
 
 
@@ -151,7 +151,7 @@ def test_a_host_that_dies_is_the_loss_of_whose_request_it_had(client_of):
     host = one.where()
     assert two.where() == host
     host_failure = one.learn(lambda toy: os._exit(3))
-    assert (host_failure.timed_out, host_failure.ending) == (False, "ended itself with exit code 3")
+    assert (host_failure.timed_out, host_failure.exit_text) == (False, "ended itself with exit code 3")
     assert one.where() == two.where() != host
 
 
@@ -170,7 +170,7 @@ def test_whoever_waits_behind_a_host_that_dies_has_no_loss(client_of, wait_until
         assert wait_until(lambda: dies.connection.load > 0)
         waits = two.tell(lambda rows, toy: ["answered"])
         os.write(writing, b"x")
-        assert one.result(dies).ending == "ended itself with exit code 3"
+        assert one.result(dies).exit_text == "ended itself with exit code 3"
         assert two.result(waits).rows == ["answered"]
 
 
@@ -195,12 +195,12 @@ def test_what_hosts_print_and_log_reaches_a_client(client_of, caplog, wait_until
     caplog.set_level(logging.INFO)
     client_of(lambda toy: (speak(toy), a_list(toy))).learn(speak)
 
-    def told():
+    def load_response():
         return [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
 
-    assert wait_until(lambda: len(told()) >= 4)
+    assert wait_until(lambda: len(load_response()) >= 4)
     printed, logged = ("headrace.host", "INFO", "key: printed"), ("of.the.handler", "WARNING", "key: logged")
-    assert sorted(told()) == sorted([printed, logged] * 2)
+    assert sorted(load_response()) == sorted([printed, logged] * 2)
 
 
 def test_another_client_hears_them_when_the_first_has_left(client_of, caplog, wait_until, managers):

@@ -111,7 +111,7 @@ def manager_that(directory):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(census_module, "_PATIENCE_SECS", 0.3)
+    monkeypatch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
 
 
 @pytest.fixture

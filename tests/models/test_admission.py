@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.models.admission import Evict, Go, Held, Refuse, Wait, admit, size
+from headrace.models.admission import Admit, Evict, Held, Refuse, Wait, admit, format_bytes
 
 GB = 10**9
 OLD, MIDDLE, NEW = Held("old", 2 * GB, 0, 1.0), Held("middle", 3 * GB, 0, 2.0), Held("new", 4 * GB, 0, 3.0)
@@ -15,21 +15,21 @@ ALL = [NEW, USED, OLD, MIDDLE]
 @pytest.mark.parametrize(
     ("need", "loading", "free", "verdict"),
     [
-        (3 * GB, [], 4 * GB, Go()),  # 1 GB stays free
+        (3 * GB, [], 4 * GB, Admit()),  # 1 GB stays free
         (3 * GB, [], 4 * GB - 1, Evict(("old",))),
-        (3 * GB, [2 * GB], 6 * GB, Go()),
+        (3 * GB, [2 * GB], 6 * GB, Admit()),
         (3 * GB, [2 * GB, 1 * GB], 6 * GB, Evict(("old",))),
         (6 * GB, [], 2 * GB, Evict(("old", "middle"))),
         (6 * GB, [], 1 * GB, Evict(("old", "new"))),  # not all three: with the new one, the middle one need not go
         (3 * GB, [], 0, Evict(("old", "middle"))),
         (11 * GB, [], 3 * GB, Evict(("old", "middle", "new"))),
         (11 * GB, [2 * GB], 3 * GB, Wait()),
-        (None, [], 2 * GB, Go()),
+        (None, [], 2 * GB, Admit()),
         (None, [], 0, Evict(("old",))),
         (None, [1], 9 * GB, Wait()),
         (1, [None], 9 * GB, Wait()),
         (3 * GB, [None, 2 * GB], 0, Wait()),
-        (0, [], 0, Go()),
+        (0, [], 0, Admit()),
     ],
 )
 def test_verdicts(need, loading, free, verdict):
@@ -46,7 +46,7 @@ def test_small_old_models_stay_where_only_a_large_one_makes_room():
 
 
 def test_an_unknown_model_is_tried_where_nothing_is_free():
-    assert admit(None, [USED], [], 0, 64 * GB) == Go()
+    assert admit(None, [USED], [], 0, 64 * GB) == Admit()
 
 
 @pytest.mark.parametrize("loading", [[], [GB], [None]])
@@ -74,12 +74,12 @@ def test_models_that_are_leaving_are_waited_for():
 
 
 def test_small_models_are_not_refused_for_want_of_a_large_margin():
-    assert admit(10**7, [], [], 2 * 10**7, 64 * GB) == Go()
+    assert admit(10**7, [], [], 2 * 10**7, 64 * GB) == Admit()
     assert isinstance(admit(10**7, [], [], 2 * 10**7 - 1, 64 * GB), Refuse)
 
 
 def test_more_is_not_available_than_there_is():
-    assert isinstance(admit(8 * GB, [USED], [], 99 * GB, 10 * GB), Go)
+    assert isinstance(admit(8 * GB, [USED], [], 99 * GB, 10 * GB), Admit)
     assert admit(8 * GB, [USED], [GB + 1], 99 * GB, 10 * GB) == Wait()
 
 
@@ -87,4 +87,4 @@ def test_more_is_not_available_than_there_is():
     ("nbytes", "text"), [(0, "0 MB"), (999 * 10**6, "999 MB"), (GB, "1.0 GB"), (2_950 * 10**6, "3.0 GB")]
 )
 def test_sizes(nbytes, text):
-    assert size(nbytes) == text
+    assert format_bytes(nbytes) == text

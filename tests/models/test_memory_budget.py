@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.errors import ModelMemoryError
 from headrace.models.cache import ModelCache
-from headrace.models.memory_budget import Evict, Go, MemoryBudget, Refuse, Wait
+from headrace.models.memory_budget import Admit, Evict, MemoryBudget, Refuse, Wait
 
 MB = 10**6
 KB = 10**3
@@ -90,19 +90,19 @@ def test_a_guess_is_no_reason_to_refuse():
     room.ended("large")
     assert room.taken("large") == 900 * MB
     assert room.verdict("small", None, {"large": 0}, []) == Evict(("large",))
-    assert room.verdict("small", None, {"large": 1}, []) == Go()
+    assert room.verdict("small", None, {"large": 1}, []) == Admit()
     assert isinstance(room.verdict("large", None, {}, []), Refuse)
 
 
 def test_the_first_is_loaded_alone_and_what_is_loaded_beside_others_is_not_measured():
     room = MemoryBudget(lambda: 900 * MB, lambda: 1000 * MB, iter([0, 10 * MB, 10 * MB, 99 * MB]).__next__)
-    assert room.verdict("a", None, {}, []) == Go()
+    assert room.verdict("a", None, {}, []) == Admit()
     assert room.verdict("b", None, {}, ["a"]) == Wait()
     room.begins([])
     room.ended("a")
-    assert room.verdict("b", None, {}, ["a"]) == Go()
+    assert room.verdict("b", None, {}, ["a"]) == Admit()
     assert room.verdict("b", 880 * MB, {}, ["a"]) == Wait()
-    assert room.verdict("a", None, {}, ["b"]) == Go()
+    assert room.verdict("a", None, {}, ["b"]) == Admit()
     room.begins(["b"])
     room.ended("a")
     assert room.taken("a") == 10 * MB

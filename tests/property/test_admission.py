@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.models.admission import Evict, Go, Held, Refuse, Wait, admit, margin_of
+from headrace.models.admission import Admit, Evict, Held, Refuse, Wait, admit, margin_of
 
 figures = st.integers(0, 20)  # few, so that sums meet exactly; times 10**8, so that the margin is in their midst
 nbytes = figures.map(lambda figure: figure * 10**8)
@@ -35,7 +35,7 @@ def missing(need, loading, available, limit):
 @given(situations)
 def test_no_more_is_admitted_than_there_is(situation):
     need, _, loading, available, limit, _ = situation
-    if decide(situation) == Go():
+    if decide(situation) == Admit():
         assert need is None or missing(need, loading, available, limit) <= 0
 
 
@@ -91,7 +91,7 @@ def test_a_model_that_can_fit_beside_nothing_gets_in_when_all_are_idle(need, hel
             gone = [model for model in held if model.key in verdict.keys]
             held = [model for model in held if model not in gone]
             available += sum(model.nbytes for model in gone)
-    assert isinstance(verdict, Go) == (need is None or need <= limit - others - margin_of(need, limit))
+    assert isinstance(verdict, Admit) == (need is None or need <= limit - others - margin_of(need, limit))
 
 
 @given(situations, st.randoms())

@@ -12,7 +12,7 @@ from headrace.core.result import Stage
 from headrace.failures.isolate_fatal import (
     LETHAL_IN_A_ROW,
     LETHAL_PROBES,
-    TIMEOUTS_BORNE,
+    MAX_TIMEOUTS,
     InjectedFailure,
     LostBatch,
     isolate_fatal,
@@ -94,7 +94,7 @@ def hosts(draw, kills=st.just({})):
     positions = draw(batches)
     culprits = draw(st.dictionaries(st.sampled_from(positions), faults, max_size=LETHAL_IN_A_ROW - 1))
     # A timeout in inference shows first in a group and then alone.
-    assume(sum(1 + (fault.stage is RUN) for fault in culprits.values() if fault.hangs) <= 1 + TIMEOUTS_BORNE)
+    assume(sum(1 + (fault.stage is RUN) for fault in culprits.values() if fault.hangs) <= 1 + MAX_TIMEOUTS)
     return positions, Host(culprits, draw(kills))
 
 
@@ -108,13 +108,13 @@ def one_by_one(count):
 cuts = st.sampled_from([one_by_one, lambda count: math.ceil(math.sqrt(count)), lambda _: 2])
 
 
-def becomes_of(positions, host, settles_alone=False, parts=one_by_one):
+def becomes_of(positions, host, gives_up_single=False, parts=one_by_one):
     """What becomes of each element: "good" or its error. Fails where one is lost or doubled, or their number blamed."""
     first = host(positions, {})
     assume(isinstance(first, LostBatch))
     fates: dict[int, Any] = {}
     too_large = []
-    options = {"settles_alone": settles_alone, "parts": parts, "too_large": too_large.append}
+    options = {"gives_up_single": gives_up_single, "parts": parts, "too_large": too_large.append}
     for part, answer in isolate_fatal(positions, first, host, **options):
         assert fates.keys().isdisjoint(part)
         assert len(set(part)) == len(part) > 0
@@ -125,9 +125,9 @@ def becomes_of(positions, host, settles_alone=False, parts=one_by_one):
 
 
 @given(hosts(), st.booleans(), cuts)
-def test_every_culprit_fails_for_what_it_did_and_nobody_else_fails(case, settles_alone, parts):
+def test_every_culprit_fails_for_what_it_did_and_nobody_else_fails(case, gives_up_single, parts):
     positions, host = case
-    fates = becomes_of(positions, host, settles_alone, parts)
+    fates = becomes_of(positions, host, gives_up_single, parts)
     assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
     for position, fault in host.faults.items():
         assert isinstance(fates[position], TimeoutError if fault.hangs else RuntimeError)
@@ -135,9 +135,9 @@ def test_every_culprit_fails_for_what_it_did_and_nobody_else_fails(case, settles
 
 
 @given(hosts(outsiders), st.booleans(), cuts)
-def test_an_outsider_who_kills_now_and_then_costs_no_good_element(case, settles_alone, parts):
+def test_an_outsider_who_kills_now_and_then_costs_no_good_element(case, gives_up_single, parts):
     positions, host = case
-    fates = becomes_of(positions, host, settles_alone, parts)
+    fates = becomes_of(positions, host, gives_up_single, parts)
     assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
     assert host.runs - 1 <= 6 * len(positions)
 
@@ -201,7 +201,7 @@ losses = st.builds(
     st.booleans(),
     cuts,
 )
-def test_it_ends_whatever_attempts_return(positions, first, answers, settles_alone, parts):
+def test_it_ends_whatever_attempts_return(positions, first, answers, gives_up_single, parts):
     left, attempts = set(positions), 0
 
     def attempt(part, fatal):
@@ -212,7 +212,7 @@ def test_it_ends_whatever_attempts_return(positions, first, answers, settles_alo
         assert all(isinstance(injected_failure, InjectedFailure) for injected_failure in fatal.values())
         return answers[attempts % len(answers)]
 
-    for part, _ in isolate_fatal(positions, first, attempt, settles_alone=settles_alone, parts=parts):
+    for part, _ in isolate_fatal(positions, first, attempt, gives_up_single=gives_up_single, parts=parts):
         assert left.issuperset(part)
         assert len(set(part)) == len(part) > 0
         left.difference_update(part)

@@ -33,16 +33,16 @@ def rows_in(columns: Any) -> int:
     return int(columns.num_rows) if hasattr(columns, "num_rows") else len(columns)
 
 
-def cut(columns: Any, start: int, stop: int) -> Any:
+def slice_rows(columns: Any, start: int, stop: int) -> Any:
     """Rows from ``start`` up to ``stop``; a view if the type of the columns supports views."""
     if isinstance(columns, Mapping):
-        return {name: cut(column, start, stop) for name, column in columns.items()}
+        return {name: slice_rows(column, start, stop) for name, column in columns.items()}
     if hasattr(columns, "num_rows") or _package(columns) == "pyarrow":
         return columns.slice(start, stop - start)
     return columns.iloc[start:stop] if hasattr(columns, "iloc") else columns[start:stop]
 
 
-def joined(pieces: Sequence[Any]) -> Any:
+def concatenate(pieces: Sequence[Any]) -> Any:
     """Concatenates the rows of several elements of one type.
 
     Raises:
@@ -60,7 +60,7 @@ def joined(pieces: Sequence[Any]) -> Any:
     if isinstance(first, Mapping):
         if any(one.keys() != first.keys() for one in pieces):
             raise ValueError(f"elements of one batch must have the same columns as the first: {list(first)}.")
-        return {name: joined([one[name] for one in pieces]) for name in first}
+        return {name: concatenate([one[name] for one in pieces]) for name in first}
     if hasattr(first, "iloc") and any(list(one.columns) != list(first.columns) for one in pieces):
         raise ValueError(f"frames of one batch must have the same columns as the first: {list(first.columns)}.")
     package = _package(first)
@@ -85,10 +85,10 @@ def _join_arrow(pieces: Sequence[Any]) -> Any:
     return pyarrow.concat_tables(pieces) if isinstance(pieces[0], pyarrow.Table) else pyarrow.concat_arrays(pieces)
 
 
-def owned(columns: Any) -> Any:
+def without_views(columns: Any) -> Any:
     """Copies tensors that are views of larger ones, since pickling a view would include all of the larger one."""
     if isinstance(columns, Mapping):
-        return {name: owned(column) for name, column in columns.items()}
+        return {name: without_views(column) for name, column in columns.items()}
     if _package(columns) == "torch" and columns.untyped_storage().nbytes() > columns.nbytes:
         return columns.clone()
     return columns
@@ -121,7 +121,7 @@ class ColumnarBatch(NamedTuple):
         for element, tag, rows in zip(self.elements, self.tags, self.rows, strict=True):
             first, last = max(start - begin, 0), min(stop - begin, rows)
             if first < last:
-                part.elements.append(element if last - first == rows else cut(element, first, last))
+                part.elements.append(element if last - first == rows else slice_rows(element, first, last))
                 part.tags.append(tag)
                 part.rows.append(last - first)
             begin += rows
@@ -173,7 +173,7 @@ class RowBatcher:
             if not self._waiting:
                 self._target = max(1, min(self._ask_target(), self._max_rows))
             stop = min(rows, start + self._target - self._waiting)
-            self._batch.elements.append(element if stop - start == rows else cut(element, start, stop))
+            self._batch.elements.append(element if stop - start == rows else slice_rows(element, start, stop))
             self._batch.tags.append(tag)
             self._batch.rows.append(stop - start)
             self._waiting += stop - start
@@ -202,6 +202,6 @@ def split(columns: Any, rows: Sequence[int]) -> list[Any]:
         return [columns]
     pieces, start = [], 0
     for count in rows:
-        pieces.append(cut(columns, start, start + count))
+        pieces.append(slice_rows(columns, start, start + count))
         start += count
     return pieces

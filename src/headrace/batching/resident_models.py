@@ -32,11 +32,11 @@ class ResidentModels:
         return name in self._taken
 
     @property
-    def are_few(self) -> bool:
+    def is_limited(self) -> bool:
         """Whether there is a limit."""
         return self._count < math.inf
 
-    def next_to_go(self, name: Hashable) -> Hashable | None:
+    def eviction_candidate(self, name: Hashable) -> Hashable | None:
         """The model that a batch of this one would evict; None: it would evict none."""
         with self._lock:
             return None if name in self else next(iter(self._taken))
@@ -57,7 +57,7 @@ class ResidentModels:
                 self._taken.popitem(last=False)
 
 
-class Waiting(NamedTuple):
+class QueueState(NamedTuple):
     """What waits in one model's queue."""
 
     nbytes: float
@@ -70,7 +70,7 @@ _PATIENCE = 2
 """A queue is passed over at most this many times for each queue that there is."""
 
 
-def next_to_leave(queues: Mapping[Hashable, Waiting], resident: ResidentModels) -> Hashable:
+def queue_to_empty(queues: Mapping[Hashable, QueueState], resident: ResidentModels) -> Hashable:
     """Name of the model whose elements leave when too many wait; a model's load should serve as many as possible.
 
     The largest queue of a model in memory, if it has at least half of the waiting bytes, since it costs no load.
@@ -88,7 +88,7 @@ def next_to_leave(queues: Mapping[Hashable, Waiting], resident: ResidentModels) 
     return max(standing, key=lambda name: queues[name].nbytes)
 
 
-def order_of_flush(queues: Mapping[Hashable, int], resident: ResidentModels) -> list[Hashable]:
+def flush_order(queues: Mapping[Hashable, int], resident: ResidentModels) -> list[Hashable]:
     """The order in which all queues leave: those of models in memory first; within both groups the longest last.
 
     The most frequent models are then in memory when the next bundle begins.

@@ -6,7 +6,7 @@ import math
 import threading
 from typing import Protocol
 
-from headrace.batching.times import Times, fit_line, power_of
+from headrace.batching.times import BatchTimes, fit_line, size_class
 from headrace.core.config import BatchingConfig
 
 
@@ -94,7 +94,7 @@ class AdaptiveSize:
         self._timeout_secs = timeout_secs
         self._smallest, self._largest = config.adaptive_bounds
         self._lock = threading.Lock()
-        self._seen = Times()
+        self._seen = BatchTimes()
         self._typical: dict[int, tuple[float, float]] = {}
         """The median batch of each power of two, as (size, seconds)."""
         self._fast: dict[int, tuple[float, float]] = {}
@@ -115,7 +115,7 @@ class AdaptiveSize:
             self._overhead = fixed / each if each else 0.0  # with equal times the overhead is unknown
             longest = self._longest(fixed, each)
             best = max(1.0, min(self._fastest(fixed, each), longest))
-            if best < self._last and not self._is_known(power_of(self._last)) and self._last <= longest:
+            if best < self._last and not self._is_known(size_class(self._last)) and self._last <= longest:
                 best = self._last
             ceiling = min(self._STEP * self._largest_seen, self._largest)
             trial = self._trial(best, longest)
@@ -149,7 +149,7 @@ class AdaptiveSize:
         """
         config = self._config
         sizes = [self._largest]
-        last = self._typical.get(power_of(self._last)) if self._is_known(power_of(self._last)) else None
+        last = self._typical.get(size_class(self._last)) if self._is_known(size_class(self._last)) else None
         for limit, spent in (
             (config.target_batch_duration_secs, 0.0),
             (config.target_batch_duration_secs_including_fixed_cost, fixed),
@@ -168,7 +168,7 @@ class AdaptiveSize:
         if not self._config.target_batch_overhead:
             return self._largest
         size = fixed / max(each, 1e-12) * (1 / self._config.target_batch_overhead - 1)
-        power = power_of(size)
+        power = size_class(size)
         known = filter(self._is_known, self._seen)
         rates = {one: self._rate(one) * (1 if one <= power else self._NEARLY) for one in known}
         fastest = max(rates, key=rates.__getitem__, default=power)
@@ -180,13 +180,13 @@ class AdaptiveSize:
         """A size other than the best, to learn its speed, if it is time for a trial."""
         if self._asked % self._TRIAL:
             return None
-        now = self._rate(power_of(best))
-        for power in range(power_of(best) - 1, 0, -1):
+        now = self._rate(size_class(best))
+        for power in range(size_class(best) - 1, 0, -1):
             if not self._is_known(power):
                 return self._fast[power][0] if power in self._fast else best / 2
             if self._rate(power) < self._FAR * now:
                 break
-        is_due = self._asked % self._DOUBLE == 0 or not self._is_known(power_of(2 * best))
+        is_due = self._asked % self._DOUBLE == 0 or not self._is_known(size_class(2 * best))
         return 2 * best if is_due and 2 * best <= min(longest, self._largest_seen) else None
 
     def _rate(self, power: int) -> float:
@@ -226,7 +226,7 @@ class MemoryLimitedSize:
     def __init__(self, wanted: SizeController, timeout_secs: float = math.inf) -> None:
         self._wanted = wanted
         self._timeout_secs = timeout_secs
-        self._times = Times()
+        self._times = BatchTimes()
         self._lock = threading.Lock()
         self._ceiling = math.inf
         """The largest size allowed; a whole number, so that batches can reach it."""

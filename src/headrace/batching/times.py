@@ -8,7 +8,7 @@ from itertools import combinations
 from statistics import median, median_low
 
 
-class Times(dict[int, "deque[tuple[float, float]]"]):
+class BatchTimes(dict[int, "deque[tuple[float, float]]"]):
     """The last few batches of each power of two, as (size, seconds)."""
 
     _REMEMBERED = 15
@@ -16,11 +16,11 @@ class Times(dict[int, "deque[tuple[float, float]]"]):
 
     def add(self, size: float, seconds: float) -> None:
         """Adds a batch."""
-        self.setdefault(power_of(size), deque(maxlen=self._REMEMBERED)).append((size, max(seconds, 1e-12)))
+        self.setdefault(size_class(size), deque(maxlen=self._REMEMBERED)).append((size, max(seconds, 1e-12)))
 
     def forget_above(self, size: float) -> None:
         """Forgets batches of larger powers of two than this size's."""
-        for power in [power for power in self if power > power_of(size)]:
+        for power in [power for power in self if power > size_class(size)]:
             del self[power]
 
     def ranked(self, share: float) -> dict[int, tuple[float, float]]:
@@ -28,7 +28,7 @@ class Times(dict[int, "deque[tuple[float, float]]"]):
         return {power: _ranked(batches, share) for power, batches in self.items()}
 
 
-def power_of(size: float) -> int:
+def size_class(size: float) -> int:
     """Class of sizes between two powers of two: 1 for size 1, 2 for 2 and 3, 3 for 4 to 7; 0 below 1."""
     return int(min(size, 2**62)).bit_length()
 

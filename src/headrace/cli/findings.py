@@ -76,7 +76,10 @@ def _census_lines(state: MachineState, cleaned: MachineState | None) -> Iterator
     if state.managers:
         yield "", ""
     if cleaned is not None:
-        removed = [*(f"endpoint {name}" for name in cleaned.stale), *(f"process {one.process}" for one in cleaned.orphans)]
+        removed = [
+            *(f"endpoint {name}" for name in cleaned.stale),
+            *(f"process {one.process}" for one in cleaned.orphans),
+        ]
         yield "cleaned", ", ".join(removed) or "nothing"
     yield from _leftover_lines(state)
 

@@ -57,10 +57,10 @@ def device_loss(error: BaseException) -> BaseException | None:
     None for others: they are transient, such as lack of memory; or about the program, such as "no kernel image"; or
     they ended a host, which takes its lost device with it.
     """
-    return next(filter(_says_so, _chain(error)), None)
+    return next(filter(_is_device_loss, _chain(error)), None)
 
 
-def in_a_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """An error's class and the first line of its message."""
     return f"{as_type_name(error)}: {next(iter(_text(error).splitlines()), '')}"
 
@@ -75,7 +75,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
-def _says_so(error: BaseException) -> bool:
+def _is_device_loss(error: BaseException) -> bool:
     if isinstance(error, DeviceLostError):
         return True
     is_frameworks = any(cls.__module__.partition(".")[0] in _FRAMEWORKS for cls in type(error).__mro__)

@@ -12,7 +12,7 @@ from headrace.core.result import Stage
 
 ResultT = TypeVar("ResultT")
 
-TIMEOUTS_BORNE = 3
+MAX_TIMEOUTS = 3
 """How many elements of a batch may time out after its first timeout; one more fails everything unanswered.
 
 Each costs the whole time limit, so a model that hangs on everything must not cost one for each element.
@@ -84,7 +84,7 @@ def isolate_fatal(
     first: LostBatch,
     attempt: Attempt[ResultT],
     *,
-    settles_alone: bool = False,
+    gives_up_single: bool = False,
     parts: Callable[[int], int] = lambda count: count,
     too_large: Callable[[Sequence[int]], None] = lambda _: None,
 ) -> Iterator[tuple[Sequence[int], ResultT | LostBatch]]:
@@ -108,7 +108,7 @@ def isolate_fatal(
         positions: distinct positions in the batch of the elements that were tried together, at least one.
         first: how that attempt was lost.
         attempt: runs some of them, in a new host if the last was lost; its answer covers all of them.
-        settles_alone: whether a single element that is fatal in inference is given up at once. Right if there is no
+        gives_up_single: whether a single element that is fatal in inference is given up at once. Right if there is no
             preprocessing: then the caller already has the value that inference got.
         parts: number of parts into which to cut a group of that size whose inference timed out.
         too_large: called with elements that timed out together, although each was answered afterwards.
@@ -122,7 +122,7 @@ def isolate_fatal(
     # Each round searches until it has met too many lethal elements in a row. Probes then decide: if one survives, a new
     # round searches the rest; otherwise the rest fails.
     while True:
-        left, lost = yield from _isolate_fatal(left, lost, attempt, _FatalSearch(settles_alone, parts), too_large)
+        left, lost = yield from _isolate_fatal(left, lost, attempt, _FatalSearch(gives_up_single, parts), too_large)
         if not left:
             return
         probes = sorted({(2 * number + 1) * len(left) // (2 * LETHAL_PROBES) for number in range(LETHAL_PROBES)})
@@ -271,13 +271,13 @@ def _finished(groups: list[_Suspects], settled: int) -> Iterator[_Suspects]:
 class _FatalSearch:
     """What the attempts have shown so far about a batch's elements."""
 
-    def __init__(self, settles_alone: bool, parts: Callable[[int], int]) -> None:
-        self._settles_alone = settles_alone
+    def __init__(self, gives_up_single: bool, parts: Callable[[int], int]) -> None:
+        self._settles_alone = gives_up_single
         self._parts = parts
         self._injected_failures: dict[int, InjectedFailure] = {}
         self.overran = 0
         """How many elements have timed out by themselves."""
-        self._together_they_overran = False
+        self._group_overran = False
         """Whether a group has timed out in inference."""
         self._suspected: set[int] = set()
         """Elements to which a loss was traced before."""
@@ -288,7 +288,7 @@ class _FatalSearch:
     @property
     def is_late(self) -> bool:
         """Whether what is still unanswered should fail without another attempt."""
-        return self.overran + self._together_they_overran > 1 + TIMEOUTS_BORNE
+        return self.overran + self._group_overran > 1 + MAX_TIMEOUTS
 
     @property
     def is_over(self) -> bool:
@@ -326,7 +326,7 @@ class _FatalSearch:
         if not lost.timed_out and (part.repeatable or is_first_suspicion) and would_help:
             return (), [part._replace(repeatable=False)]
         if suspect is None:
-            self._together_they_overran |= lost.timed_out
+            self._group_overran |= lost.timed_out
             return (), _split(part.positions, self._parts(len(part.positions)) if lost.timed_out else 2)
         injected_failure = _injected_failure(suspect, lost)
         if self._settles_alone and injected_failure.stage is Stage.INFERENCE:  # so it was tried alone

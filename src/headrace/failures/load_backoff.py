@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-_RARITY = 10
+_PAUSE_FACTOR = 10
 """The pause is at least this many times the last attempt, so that failing loads take at most a tenth of the time."""
 _SHORTEST_SECS = 1.0
 """The pause after the first load that raises; each further one in a row doubles it."""
@@ -55,7 +55,7 @@ class LoadBackoff:
             if not timed_out and self._deaths == 1:
                 return True
             self._deaths = 0
-            self._stand(error, seconds * _RARITY)
+            self._pause(error, seconds * _PAUSE_FACTOR)
             return False
 
     def raised(self, error: BaseException, seconds: float) -> None:
@@ -63,9 +63,9 @@ class LoadBackoff:
         with self._lock:
             pause = min(_SHORTEST_SECS * 2**self._raised_in_a_row, _LONGEST_SECS)
             self._raised_in_a_row += 1
-            self._stand(error, max(pause, seconds * _RARITY))
+            self._pause(error, max(pause, seconds * _PAUSE_FACTOR))
 
-    def _stand(self, error: BaseException, seconds: float) -> None:
+    def _pause(self, error: BaseException, seconds: float) -> None:
         self._error = error
         self._pause_secs = seconds
         self._until_ns = self._now_ns() + int(seconds * 1e9)

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from headrace.core.result import Caught, Stage
 from headrace.failures.bisect import bisect
-from headrace.failures.isolate_fatal import TIMEOUTS_BORNE, InjectedFailure, LostBatch, isolate_fatal
+from headrace.failures.isolate_fatal import MAX_TIMEOUTS, InjectedFailure, LostBatch, isolate_fatal
 from headrace.failures.probe import probe
 
 ResultT = TypeVar("ResultT")
@@ -39,7 +39,7 @@ def is_overrun(error: BaseException) -> bool:
     return isinstance(error, TimeoutError) and getattr(error, _MARK, False)
 
 
-class Search(Generic[ResultT]):
+class OverrunSearch(Generic[ResultT]):
     """Searches one batch: bisects elements that raise, and hands those that overrun together to ``isolate_fatal``.
 
     Once more than ``TIMEOUTS_BORNE`` elements have overrun alone, everything unanswered fails with the last one's
@@ -47,18 +47,18 @@ class Search(Generic[ResultT]):
 
     Args:
         attempt: runs the elements from one index up to another; returns their result, or the exception they raised.
-        is_of_all: whether an exception is no single element's fault, so that its part is not halved.
+        is_collective: whether an exception is no single element's fault, so that its part is not halved.
         overruns: how to cut elements that overran, and what to call if there were too many.
     """
 
     def __init__(
         self,
         attempt: Callable[[int, int], ResultT | Caught],
-        is_of_all: Callable[[BaseException], bool],
+        is_collective: Callable[[BaseException], bool],
         overruns: Overruns,
     ) -> None:
         self._attempt = attempt
-        self._is_of_all = is_of_all
+        self._is_of_all = is_collective
         self._overruns = overruns
         self._alone: list[Caught] = []
         """The exceptions of elements that overran alone."""
@@ -82,7 +82,7 @@ class Search(Generic[ResultT]):
             range(start, stop),
             _lost(caught),
             self._try_places,
-            settles_alone=True,
+            gives_up_single=True,
             parts=self._overruns.parts,
             too_large=lambda places: self._overruns.too_large(places[0], places[-1] + 1),
         )
@@ -101,7 +101,7 @@ class Search(Generic[ResultT]):
         return _lost(answer) if isinstance(answer, Caught) and is_overrun(answer.error) else answer
 
     def _try(self, start: int, stop: int) -> ResultT | Caught:
-        if len(self._alone) > TIMEOUTS_BORNE:
+        if len(self._alone) > MAX_TIMEOUTS:
             return self._alone[-1]
         answer = self._attempt(start, stop)
         if stop - start == 1 and isinstance(answer, Caught) and is_overrun(answer.error):

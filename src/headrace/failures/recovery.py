@@ -11,7 +11,7 @@ from headrace.core.errors import HostDiedError, PredictionCountError
 from headrace.core.result import Caught
 from headrace.failures.breaker import CALLS, HOSTS, OUTAGES, TIMEOUTS, CircuitBreaker
 from headrace.failures.memory import free_memory, is_out_of_memory
-from headrace.failures.overruns import NOTHING_KNOWN, Overruns, Search
+from headrace.failures.overruns import NOTHING_KNOWN, Overruns, OverrunSearch
 from headrace.failures.retry import RetryBudget
 
 ResultT = TypeVar("ResultT")
@@ -109,7 +109,7 @@ class RecoveryPolicy:
             return self._breaker.probes(size, TIMEOUTS)
         if isinstance(error, HostDiedError):
             return self._breaker.probes(size, HOSTS)
-        return self._breaker.probes(size, OUTAGES if self._budget.may_pass(error) else CALLS)
+        return self._breaker.probes(size, OUTAGES if self._budget.is_retryable(error) else CALLS)
 
 
 def _is_handlers(error: BaseException) -> bool:
@@ -147,7 +147,7 @@ def recover(
     before = 0
     first: ResultT | Caught | None = failure
 
-    def persist(start: int, stop: int) -> tuple[ResultT | Caught, Action]:
+    def try_until_decided(start: int, stop: int) -> tuple[ResultT | Caught, Action]:
         nonlocal first
         failed = 0
         while True:
@@ -163,11 +163,11 @@ def recover(
             if action is not Action.AGAIN:
                 return answer, action
 
-    search = Search(lambda begin, end: persist(begin, end)[0], _is_handlers, overruns)
+    search = OverrunSearch(lambda begin, end: try_until_decided(begin, end)[0], _is_handlers, overruns)
     start, step = 0, size
     while start < size:
         stop = min(start + step, size)
-        answer, action = persist(start, stop)
+        answer, action = try_until_decided(start, stop)
         if action is Action.IN_PARTS:  # nothing is yielded yet: the loop starts again at the same element
             step = (stop - start) // 2
             continue

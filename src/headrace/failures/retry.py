@@ -21,7 +21,7 @@ _CODES = {"ABORTED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
 """The same for gRPC."""
 
 
-def may_pass(error: BaseException, config: RetryConfig) -> bool:
+def is_retryable(error: BaseException, config: RetryConfig) -> bool:
     """Whether the same call may succeed a little later; ``config.retryable`` decides if given, else ``is_transient``.
 
     False if deciding raises, so that the original error is reported and not a second one in its place.
@@ -90,13 +90,13 @@ class RetryBudget:
         self._jitter = jitter
         self._ends_ns: int | None = None
 
-    def may_pass(self, error: BaseException) -> bool:
+    def is_retryable(self, error: BaseException) -> bool:
         """Whether the same call may succeed a little later."""
-        return may_pass(error, self._config)
+        return is_retryable(error, self._config)
 
     def allows_immediate_retry(self, error: BaseException, failed: int) -> bool:
         """Whether to try once more without a pause: only after the first failure, and only if it is transient."""
-        return failed == 1 and self._config.attempts > 1 and self.may_pass(error)
+        return failed == 1 and self._config.attempts > 1 and self.is_retryable(error)
 
     def allows_retry(self, error: BaseException, failed: int) -> bool:
         """Waits and returns True; or returns False at once if the error is not transient or a bound is reached.
@@ -105,7 +105,7 @@ class RetryBudget:
             error: what the last try raised.
             failed: how many tries of the same call have failed, at least 1.
         """
-        if failed >= self._config.attempts or not self.may_pass(error):
+        if failed >= self._config.attempts or not self.is_retryable(error):
             return False
         now = self._now_ns()
         if self._ends_ns is None:

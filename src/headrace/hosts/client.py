@@ -100,7 +100,7 @@ class ModelHosts:
             connection = self._connections[number]
             if connection is not None:
                 connection.look()
-            return connection if connection is not None and not connection.is_over else self._renew(number)
+            return connection if connection is not None and not connection.is_over else self._restart(number)
 
     def start_all(self, head: Any = None) -> None:
         """Starts every host that does not run; sends each a request with ``head``, if any, and ignores the response.
@@ -156,28 +156,28 @@ class ModelHosts:
                 connection = self._connections[number]
                 if connection is not None and not connection.is_over:
                     return connection
-                self._renew(number)  # then compare again: a shared host may be busy with other clients' requests
+                self._restart(number)  # then compare again: a shared host may be busy with other clients' requests
 
     @staticmethod
     def _load(connection: HostConnection | None) -> float:
         """Requests in progress; 0.5 for a host not yet started, so that idle hosts go first and busy ones last."""
         return 0.5 if connection is None or connection.is_over else connection.load
 
-    def _renew(self, number: int) -> HostConnection:
-        self._look_at_the_dead(number)
+    def _restart(self, number: int) -> HostConnection:
+        self._count_failed_start(number)
         try:
             connection = self._connections[number] = HostConnection(self._provider, number, self._timeout_secs)
         except OSError as error:
             raise HostStartError(self._name, f"{error}.") from error
         return connection
 
-    def _look_at_the_dead(self, number: int) -> None:
+    def _count_failed_start(self, number: int) -> None:
         connection = self._connections[number]
         self._failed_starts = self._failed_starts + 1 if connection and not connection.has_begun else 0
         if connection and self._failed_starts >= _MOST_FAILED_STARTS:
             self._connections[number], self._failed_starts = None, 0  # the next request may try again
             raise HostStartError(
-                self._name, f"it {connection.ending} before its first request, {_MOST_FAILED_STARTS} times."
+                self._name, f"it {connection.exit_text} before its first request, {_MOST_FAILED_STARTS} times."
             )
 
 

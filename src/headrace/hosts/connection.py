@@ -18,9 +18,9 @@ from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
 from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
 
-_MOST_IN_FLIGHT = 32
+_MAX_IN_FLIGHT = 32
 """Limit of requests without a response. More could fill the socket: the sender would block, and check no time limit."""
-_LAST_MOMENTS_MS = 1000
+_EXIT_GRACE_MS = 1000
 """How long a host that has closed its connection may take to exit by itself."""
 _LONGEST_START_SECS = 600
 """Extra time before a host's first mark: it may have to import the handler's modules."""
@@ -37,7 +37,7 @@ class HostFailure(NamedTuple):
     """What the host was doing."""
     timed_out: bool
     """Whether it was killed because it exceeded its time limit; else it died."""
-    ending: str
+    exit_text: str
     """How it exited, in words that follow "the host"."""
     out_of_memory: bool = False
     """Whether it was certainly the kernel's out-of-memory killer."""
@@ -65,7 +65,7 @@ class _Reply:
         self._free.append(self._call)  # without a lock: a garbage collection may run this in any thread at any time
 
 
-class _Lent(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request without a response, and the memory that holds it."""
 
     segment: Segment
@@ -104,18 +104,18 @@ class HostConnection:
         self._is_out_of_memory = False
         self._requests = SegmentPool()
         self._answers = PeerSegments()
-        self._lent: dict[int, _Lent] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         """The memory of requests without a response, by call number, in sending order."""
-        self._answered = 0
+        self._last_answered = 0
         """The number of the last call with a response: the progress page may still show it for a moment."""
         self._free: deque[int] = deque()
         """Numbers of calls whose responses have been read; the next request tells the host."""
         self._calls: WeakValueDictionary[int, Call] = WeakValueDictionary()
         """Calls without a response; an abandoned bundle's calls vanish from it."""
         self._changed = threading.Condition()
-        self._is_read = False
+        self._has_reader = False
         """Whether some thread is reading the channel, on behalf of all."""
-        self._is_given_up = False
+        self._is_disconnected = False
         """Whether this process has closed the connection, so that no request is at fault."""
         self.has_begun = False
         """Whether the host has ever begun a request."""
@@ -123,11 +123,11 @@ class HostConnection:
         """Whether the host has exited or this client has left it."""
         self.host_failure: HostFailure | None = None
         """The host's failure, if a request of this client was in progress."""
-        self.ending = ""
-        self.process, self._channel, self._progress_segment, self.watched, self._is_shared = provider.host(number)
+        self.exit_text = ""
+        self.process, self._channel, self._progress_segment, self.pidfd, self._is_shared = provider.host(number)
         self._progress = Progress(self._progress_segment.memory)
         self._poll = select.poll()
-        for file in (self._channel.fileno(), self.watched):
+        for file in (self._channel.fileno(), self.pidfd):
             if file is not None:
                 self._poll.register(file, select.POLLIN)
 
@@ -135,7 +135,9 @@ class HostConnection:
     def load(self) -> int:
         """How many requests it has to process: this client's, and the current one if it is another client's."""
         snapshot = self._progress.read()
-        return len(self._lent) + (snapshot.call not in self._lent and snapshot.call not in (0, self._answered))
+        return len(self._pending) + (
+            snapshot.call not in self._pending and snapshot.call not in (0, self._last_answered)
+        )
 
     @property
     def progress_file(self) -> int:
@@ -152,11 +154,11 @@ class HostConnection:
 
     def look(self) -> None:
         """Updates ``is_over`` without waiting, unless another thread is reading already."""
-        self._lead_once(lambda: not self.is_over)
+        self._try_read(lambda: not self.is_over)
 
     def send(self, call: Call) -> bool:
         """Sends a request, after waiting until fewer than 32 have no response; returns False if the host is gone."""
-        self._wait(lambda: len(self._lent) < _MOST_IN_FLIGHT)
+        self._wait(lambda: len(self._pending) < _MAX_IN_FLIGHT)
         size = call.message.nbytes
         with self._changed:
             segment = self._requests.take(size)
@@ -172,7 +174,7 @@ class HostConnection:
         except OSError:
             return False
         except BaseException:  # Ctrl-C: the host may have received any part of the message
-            self._give_up()
+            self._disconnect()
             raise
 
     def wait(self, call: Call | None) -> None:
@@ -181,16 +183,16 @@ class HostConnection:
 
     def is_ready(self, call: Call) -> bool:
         """Whether ``wait`` would return at once."""
-        self._lead_once(lambda: call.reply is None and not self.is_over)
+        self._try_read(lambda: call.reply is None and not self.is_over)
         return call.reply is not None or self.is_over
 
-    def _lead_once(self, is_open: Callable[[], bool]) -> None:
+    def _try_read(self, is_open: Callable[[], bool]) -> None:
         """Reads at most one message, without blocking, if ``is_open`` and no other thread is reading."""
         leads = False
         try:
             with self._changed:
-                if not self._is_read and is_open():
-                    leads = self._is_read = True
+                if not self._has_reader and is_open():
+                    leads = self._has_reader = True
             if leads:
                 self._read_once(block=False)
         finally:
@@ -206,7 +208,7 @@ class HostConnection:
     def end(self) -> None:
         """Closes the connection and waits until that has ended the host, or left it to others."""
         if not self.is_over:
-            self._give_up()
+            self._disconnect()
             self.wait(None)
 
     def release(self) -> None:
@@ -214,28 +216,28 @@ class HostConnection:
         if not self.is_over:
             self.is_over = True
             self._channel.close()
-            if self.watched is not None:
-                os.close(self.watched)
-                self.watched = None
+            if self.pidfd is not None:
+                os.close(self.pidfd)
+                self.pidfd = None
             self._requests, self._answers = SegmentPool(), PeerSegments()
-            self._lent.clear()
+            self._pending.clear()
             self._progress_segment.close()
 
     def _send(self, call: Call, segment: Segment, size: int) -> bool:
-        if self.is_over or self._is_given_up:
+        if self.is_over or self._is_disconnected:
             return False
         call.connection = self
         self._calls[call.number] = call
-        self._lent[call.number] = _Lent(segment, size, time.monotonic())
+        self._pending[call.number] = _PendingRequest(segment, size, time.monotonic())
         files = self._requests.introduce(segment)
         free = [self._free.popleft() for _ in range(len(self._free))]
         dropped, self._requests.dropped = self._requests.dropped, []
         self._channel.send(HostRequest(call.number, segment.name, size, free, dropped), files)
         return True
 
-    def _give_up(self) -> None:
+    def _disconnect(self) -> None:
         """Closes the connection, which ends an unshared host; the next read notices."""
-        self._is_given_up = True
+        self._is_disconnected = True
         self._channel.shut_down()
 
     def _wait(self, is_settled: Callable[[], bool]) -> None:
@@ -247,11 +249,11 @@ class HostConnection:
             leads = False
             try:
                 with self._changed:
-                    while self._is_read and not (self.is_over or is_settled()):
+                    while self._has_reader and not (self.is_over or is_settled()):
                         self._changed.wait()
                     if self.is_over or is_settled():
                         return
-                    leads = self._is_read = True
+                    leads = self._has_reader = True
                 self._read_once(block=True)
             finally:
                 if leads:
@@ -259,32 +261,32 @@ class HostConnection:
 
     def _hand_over(self) -> None:
         with self._changed:
-            self._is_read = False
+            self._has_reader = False
             self._changed.notify_all()
 
     def _read_once(self, *, block: bool) -> None:
-        ready = {file for file, _ in self._poll.poll(self._patience_ms() if block else 0)}
-        if self._channel.fileno() in ready and not self._is_given_up:
+        ready = {file for file, _ in self._poll.poll(self._poll_timeout_ms() if block else 0)}
+        if self._channel.fileno() in ready and not self._is_disconnected:
             self._receive()
         elif ready:
-            self._end_by_itself()  # the process has exited, and every message that it sent has been read
+            self._handle_exit()  # the process has exited, and every message that it sent has been read
         elif self._timeout_secs is not None:
-            self._end_if_late(self._timeout_secs)
+            self._kill_if_late(self._timeout_secs)
 
     def _receive(self) -> None:
         try:
             self._take(*self._channel.receive())
         except EOFError:
-            self._end_by_itself()
+            self._handle_exit()
         except BaseException:  # Ctrl-C, or too many open files: a response is lost
-            self._give_up()
+            self._disconnect()
             raise
 
-    def _patience_ms(self) -> int | None:
+    def _poll_timeout_ms(self) -> int | None:
         """Milliseconds until the current operation exceeds the time limit; None: no limit."""
         if self._timeout_secs is None:
             return None
-        left = self._timeout_secs - max(0.0, self._delay(self._progress.read()))
+        left = self._timeout_secs - max(0.0, self._seconds_busy(self._progress.read()))
         return int(min(max(0, left), _LONGEST_POLL_SECS) * 1000) + 1
 
     def _take(self, reply: HostReply, files: list[int]) -> None:
@@ -292,8 +294,8 @@ class HostConnection:
             self.has_begun = True
             self._answers.drop(reply.dropped)
             answer = self._answers.segment(reply.segment, files)  # files left over are from the request handler
-            request = self._lent.pop(reply.call)
-            self._answered = reply.call
+            request = self._pending.pop(reply.call)
+            self._last_answered = reply.call
             if reply.kept:  # the handler kept an array of the batch: leave it that memory
                 self._requests.drop(request.segment)
             else:
@@ -307,10 +309,10 @@ class HostConnection:
                 call.files = files
                 call.reply = _Reply(answer, reply.size, reply.call, self._free)
 
-    def _end_by_itself(self) -> None:
+    def _handle_exit(self) -> None:
         """Reaps a host that has exited or closed its connection, and finds out why."""
-        if self._is_given_up and self._is_shared:  # it keeps running for others
-            self.ending = "was left"
+        if self._is_disconnected and self._is_shared:  # it keeps running for others
+            self.exit_text = "was left"
             with self._changed:
                 self.release()
             return
@@ -321,40 +323,40 @@ class HostConnection:
         cause = ended.cause if ended is not None else ExitCause.OTHER
         was_late = cause is ExitCause.LATE and self._timeout_secs is not None  # another client had it killed
         if was_late:
-            self.ending = self._late_ending
+            self.exit_text = self._late_ending
         else:
             code = ended.code if ended is not None else None
-            self.ending = describe_exit(code) if has_ended else "closed the connection to its owner"
+            self.exit_text = describe_exit(code) if has_ended else "closed the connection to its owner"
             if cause is ExitCause.MEMORY:
                 self._is_out_of_memory = True
-                self.ending += ", since the machine had run out of memory"
+                self.exit_text += ", since the machine had run out of memory"
         self._find_culprit(timed_out=was_late)
 
     def _await_end(self) -> bool | None:
         """Waits a moment for the process to exit, so that its own exit code survives; None: cannot be known."""
-        if self.watched is None:
+        if self.pidfd is None:
             return None
         poll = select.poll()
-        poll.register(self.watched, select.POLLIN)
-        return bool(poll.poll(_LAST_MOMENTS_MS))
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(_EXIT_GRACE_MS))
 
-    def _end_if_late(self, timeout_secs: float) -> None:
+    def _kill_if_late(self, timeout_secs: float) -> None:
         late = self._progress.read()
-        if self._delay(late) > timeout_secs:
+        if self._seconds_busy(late) > timeout_secs:
             self._provider.reap(self.process, late=True)
-            self.ending = self._late_ending
+            self.exit_text = self._late_ending
             self._find_culprit(timed_out=True, late=late)
 
     @property
     def _late_ending(self) -> str:
         return f"was killed, having taken longer than {self._timeout_secs:g} s"
 
-    def _delay(self, snapshot: ActivitySnapshot) -> float:
+    def _seconds_busy(self, snapshot: ActivitySnapshot) -> float:
         """Seconds that the current operation has taken or, if the host is idle, that a request has been waiting."""
         if snapshot.call:
             return 0.0 if snapshot.is_elsewhere else snapshot.seconds
         with self._changed:
-            oldest = next(iter(self._lent.values()), None)
+            oldest = next(iter(self._pending.values()), None)
         if oldest is None:
             return 0.0
         waiting = time.monotonic() - oldest.sent
@@ -369,11 +371,11 @@ class HostConnection:
         """
         # Take the responses that the host sent before it exited: those requests succeeded.
         with contextlib.suppress(EOFError, OSError):
-            while not self._is_given_up and self._channel.fileno() in {file for file, _ in self._poll.poll(0)}:
+            while not self._is_disconnected and self._channel.fileno() in {file for file, _ in self._poll.poll(0)}:
                 self._take(*self._channel.receive())
         snapshot = self._progress.read()
         with self._changed:
             self.has_begun = self.has_begun or self._progress.marks > _MARKS_AT_START
-            if snapshot.call in self._calls and late in (None, snapshot) and not self._is_given_up:
-                self.host_failure = HostFailure(snapshot, timed_out, self.ending, self._is_out_of_memory)
+            if snapshot.call in self._calls and late in (None, snapshot) and not self._is_disconnected:
+                self.host_failure = HostFailure(snapshot, timed_out, self.exit_text, self._is_out_of_memory)
             self.release()

@@ -27,15 +27,15 @@ from headrace.hosts.host import serve
 from headrace.hosts.orphans import is_manager
 from headrace.hosts.provider import ExitCause, HostExit
 from headrace.hosts.redirect import redirect_output
-from headrace.hosts.system import adopt_orphans, be_killed_first, die_with_parent, has_ended
+from headrace.hosts.system import adopt_orphans, die_with_parent, has_ended, raise_oom_score
 from headrace.hosts.thread_budget import inherit_page, limit_threads
 from headrace.ipc.channel import Channel
 from headrace.ipc.serialization import all_reducers
-from headrace.ipc.weights_file import WeightsFile, attach
+from headrace.ipc.weights_file import WeightsLayout, attach
 from headrace.models.memory import oom_kills
 from headrace.models.procfs import children
 
-_LAST_MOMENTS_SECS = 1.0
+_EXIT_GRACE_SECS = 1.0
 """How long a host that has closed its connection may take to exit by itself."""
 
 
@@ -76,7 +76,7 @@ class PreloadRequest:
     Descriptors are attached in this order: the weights file, the computing page, the copies.
     """
 
-    arena: WeightsFile | None
+    layout: WeightsLayout | None
     """Description of the weights file to map; None: there is none."""
     work: bytes
     """Pickled head of the request with which the model was loaded."""
@@ -104,7 +104,7 @@ class Reap:
 
     host: int
     """Its process id."""
-    spares: bool = False
+    only_if_exited: bool = False
     """Whether a host that does not exit by itself within a second is left running."""
 
 
@@ -117,14 +117,14 @@ class ForkServer:
 
     Args:
         channel: to the owner.
-        upbringing: the owner's first message.
+        config: the owner's first message.
     """
 
-    def __init__(self, channel: Channel, upbringing: ForkServerConfig) -> None:
+    def __init__(self, channel: Channel, config: ForkServerConfig) -> None:
         self._channel = channel
-        self._upbringing = upbringing
+        self._config = config
         self._request_handler: Any = None
-        self._unattached: tuple[PreloadRequest, int] | None = None
+        self._model_for_hosts: tuple[PreloadRequest, int] | None = None
         """A preloaded model and its descriptor, for hosts that import the modules and so map the model themselves."""
         self._has_model = False
         """Whether this process has mapped the model, which hosts then inherit."""
@@ -135,9 +135,9 @@ class ForkServer:
 
     def prepare(self) -> Ready | HasThreads | Failed:
         """Unpickles the request handler, unless hosts do it, and so imports the handler's modules."""
-        if self._upbringing.imports:
+        if self._config.imports:
             try:
-                self._request_handler = pickle.loads(self._upbringing.request_handler)
+                self._request_handler = pickle.loads(self._config.request_handler)
                 all_reducers(None)  # loads array plug-ins, once for all hosts
             except Exception:
                 return Failed(traceback.format_exc().splitlines())
@@ -179,24 +179,24 @@ class ForkServer:
             if isinstance(request, Fork):
                 answer = self._fork(request, *files)
             elif isinstance(request, PreloadRequest):
-                answer = self._attach(request, files)
+                answer = self._preload_model(request, files)
             else:
-                answer = self._reap(request.host, spares=request.spares)
+                answer = self._reap(request.host, only_if_exited=request.only_if_exited)
             self._channel.send(answer)
 
-    def _attach(self, request: PreloadRequest, files: list[int]) -> Preloaded | Failed:
+    def _preload_model(self, request: PreloadRequest, files: list[int]) -> Preloaded | Failed:
         copies = files[len(files) - len(request.copies) :]
         keep_copies(dict(zip(request.copies, copies, strict=True)))
         if request.has_page:
             inherit_page(files[1])
-        if request.arena is None:
+        if request.layout is None:
             return Preloaded()
         file = files[0]
         if self._request_handler is None:
-            self._unattached = request, file
+            self._model_for_hosts = request, file
             return Preloaded()
         try:
-            _attach(self._request_handler, request, file)
+            _preload_model(self._request_handler, request, file)
         except Exception:
             return Failed(traceback.format_exc().splitlines())
         finally:
@@ -234,20 +234,20 @@ class ForkServer:
             os.setpgid(0, 0)
             die_with_parent(signal.SIGKILL, fork_server)
             adopt_orphans()
-            be_killed_first()
+            raise_oom_score()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             self._channel.close()
             request_handler, self._request_handler = (
-                self._request_handler or pickle.loads(self._upbringing.request_handler),
+                self._request_handler or pickle.loads(self._config.request_handler),
                 None,
             )
-            threads = self._upbringing.environment.threads
+            threads = self._config.environment.threads
             if threads is not None:
                 limit_threads(threads)
-            if self._unattached is not None:
-                _attach(request_handler, *self._unattached)
+            if self._model_for_hosts is not None:
+                _preload_model(request_handler, *self._model_for_hosts)
             serve(request_handler, to_owner, progress)
             code = 0
         except SystemExit as end:
@@ -258,13 +258,13 @@ class ForkServer:
             _flush()
             os._exit(code & 0xFF)
 
-    def _reap(self, host: int, *, spares: bool = False) -> HostExit | None:
+    def _reap(self, host: int, *, only_if_exited: bool = False) -> HostExit | None:
         if host not in self._hosts:
             return None
-        ending = HostExit(None)
+        exit_text = HostExit(None)
         with contextlib.suppress(ChildProcessError):  # some module has reaped it; its id may be in use again
-            ended_itself = has_ended(host, _LAST_MOMENTS_SECS if spares else 0)
-            if spares and not ended_itself:
+            ended_itself = has_ended(host, _EXIT_GRACE_SECS if only_if_exited else 0)
+            if only_if_exited and not ended_itself:
                 return None
             with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses a group of zombies
                 os.killpg(host, signal.SIGKILL)
@@ -272,10 +272,10 @@ class ForkServer:
                 os.kill(host, signal.SIGKILL)  # in case it has left its process group
             code = os.waitstatus_to_exitcode(os.waitpid(host, 0)[1])
             is_killed = ended_itself and code == -signal.SIGKILL
-            ending = HostExit(code, self._why_killed(host) if is_killed else ExitCause.OTHER)
+            exit_text = HostExit(code, self._why_killed(host) if is_killed else ExitCause.OTHER)
         self._hosts.pop(host)
         self._end_orphans()
-        return ending
+        return exit_text
 
     def _why_killed(self, host: int) -> ExitCause:
         before, now = self._hosts[host], oom_kills()
@@ -301,9 +301,9 @@ class ForkServer:
                     os.waitpid(orphan, 0)
 
 
-def _attach(request_handler: Any, request: PreloadRequest, file: int) -> None:
-    assert request.arena is not None
-    request_handler.attach(pickle.loads(request.work), attach(file, request.arena))
+def _preload_model(request_handler: Any, request: PreloadRequest, file: int) -> None:
+    assert request.layout is not None
+    request_handler.attach(pickle.loads(request.work), attach(file, request.layout))
 
 
 def _end(*_: object) -> NoReturn:
@@ -322,11 +322,11 @@ def main() -> None:
     die_with_parent(signal.SIGTERM, owner)
     adopt_orphans()
     channel = Channel.inherited(descriptor)
-    upbringing, (printed, logged) = channel.receive()
-    redirect_output(printed, logged, upbringing.environment.log_level)
+    config, (printed, logged) = channel.receive()
+    redirect_output(printed, logged, config.environment.log_level)
     faulthandler.enable(2)
-    upbringing.environment.take()
-    fork_server = ForkServer(channel, upbringing)
+    config.environment.take()
+    fork_server = ForkServer(channel, config)
     answer = fork_server.prepare()
     if isinstance(answer, Ready):
         channel.send(answer)

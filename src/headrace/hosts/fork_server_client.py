@@ -28,13 +28,13 @@ from headrace.hosts.system import watch
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
-from headrace.ipc.weights_file import WeightsFile
+from headrace.ipc.weights_file import WeightsLayout
 
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_IMPORT_SECS = 600
 _LONGEST_ANSWER_SECS = 60
 """Far more than a fork server needs: reaping a host takes 20 ms per GB of its memory."""
-_LAST_SECS = 1
+_EXIT_GRACE_SECS = 1
 """How long a fork server that cannot fork hosts may take to exit."""
 _TRIES = 3
 
@@ -62,13 +62,13 @@ class ForkServerProcess:
         self._mark = new_mark()
         self._output = output
         try:
-            self._process, self._channel = _connected(environment, self._mark)
+            self._process, self._channel = _spawned(environment, self._mark)
         except BaseException:
             self._output.close(0)
             raise
         try:
-            upbringing = ForkServerConfig(request_handler, environment, imports)
-            self._channel.send(upbringing, [self._output.printed, self._output.logged])
+            config = ForkServerConfig(request_handler, environment, imports)
+            self._channel.send(config, [self._output.printed, self._output.logged])
             self._output.release()
         except BrokenPipeError:
             raise EOFError(self.close()) from None
@@ -137,7 +137,7 @@ class Preload(NamedTuple):
     """Pickled head of the request with which the model was loaded."""
     file: int | None = None
     """Descriptor of the weights file; None: there is none."""
-    arena: WeightsFile | None = None
+    layout: WeightsLayout | None = None
     page: int | None = None
     """Descriptor of a ``ComputingPage``; only together with ``file``."""
     copies: Mapping[str, int] = {}
@@ -168,7 +168,7 @@ class ForkServerClient:
     ) -> None:
         self._request_handler = request_handler
         self._name = name
-        self._preload_ = preload
+        self._preload_config = preload
         self._environment = environment
         self._output = output or (lambda: OutputReader(name))
         self._environment_of = environment_of
@@ -209,8 +209,8 @@ class ForkServerClient:
         """
         with self._lock:
             if self._fork_server is not None:
-                self._try(lambda fork_server: _preload(fork_server, preload, self._name))
-            self._preload_ = preload
+                self._with_fork_server(lambda fork_server: _preload(fork_server, preload, self._name))
+            self._preload_config = preload
 
     def fork(self, channel: int, progress: int, number: int = 0) -> int:
         """Forks a host that inherits its channel and progress page; returns its process id.
@@ -220,37 +220,37 @@ class ForkServerClient:
         """
         with self._lock:
             request = Fork(self._environment_of(number))
-            answer = self._try(lambda fork_server: fork_server.ask(request, channel, progress))
+            answer = self._with_fork_server(lambda fork_server: fork_server.ask(request, channel, progress))
             if isinstance(answer, int):
                 return answer
             raise HostStartError(self._name, "it cannot be forked.", answer.lines if isinstance(answer, Failed) else ())
 
-    def _try(self, ask: Callable[[ForkServerProcess], T]) -> T:
+    def _with_fork_server(self, ask: Callable[[ForkServerProcess], T]) -> T:
         """Asks the fork server, starting one if there is none; if it dies or hangs, asks another, up to 3 in all."""
-        ending = ""
+        exit_text = ""
         # Trying again is safe: a failed exchange ends the fork server, and every host that it forked with it.
         for _ in range(_TRIES):
             try:
                 self._fork_server = self._fork_server or self._new_fork_server()
                 return ask(self._fork_server)
             except (EOFError, OSError) as error:
-                ending = self._end_fork_server(error) or "died"
+                exit_text = self._end_fork_server(error) or "died"
             except BaseException as error:
                 self._end_fork_server(error)
                 raise
-        raise HostStartError(self._name, f"the process that forks it {ending}, {_TRIES} times in a row.")
+        raise HostStartError(self._name, f"the process that forks it {exit_text}, {_TRIES} times in a row.")
 
-    def reap(self, host: int, *, late: bool = False, spares: bool = False) -> HostExit | None:
+    def reap(self, host: int, *, late: bool = False, only_if_exited: bool = False) -> HostExit | None:
         """Kills a host and the processes that it started, ``late`` or not; returns how it exited.
 
-        With ``spares``, a host that does not exit by itself within a second is left alone. None: it still runs, or is
+        With ``only_if_exited``, a host that does not exit within a second is left alone. None: it still runs, or is
         not known here.
         """
         with self._lock:
             if self._fork_server is None:
                 return None  # the host was killed together with its fork server
             try:
-                answer = self._fork_server.ask(Reap(host, spares))
+                answer = self._fork_server.ask(Reap(host, only_if_exited))
             except (EOFError, OSError) as error:
                 self._end_fork_server(error)
                 return None
@@ -265,7 +265,7 @@ class ForkServerClient:
         fork_server = self._fork_server
         return fork_server.process if fork_server is not None else None
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Ends the fork server and its hosts; the next host gets a new fork server."""
         with self._lock:
             self._end_fork_server()
@@ -299,7 +299,7 @@ class ForkServerClient:
             return f"did not answer for {_LONGEST_ANSWER_SECS} s"
         return fork_server.close()
 
-    def _new_fork_server(self, *, again: bool = True) -> ForkServerProcess:
+    def _new_fork_server(self, *, may_retry: bool = True) -> ForkServerProcess:
         """Starts a fork server and waits until it can fork.
 
         If it dies while importing, which an outsider may have caused, another is started (``again``). If importing
@@ -315,20 +315,20 @@ class ForkServerClient:
         except (OSError, RuntimeError) as error:  # a limit on files, processes or threads is reached
             raise HostStartError(self._name, f"{error}.") from error
         try:
-            answer = self._first_words(fork_server, forgives=again)
+            answer = self._await_imports(fork_server, may_retry=may_retry)
         finally:
             self._starting = None
         if isinstance(answer, Ready):
             try:
-                if self._preload_ is not None:
-                    _preload(fork_server, self._preload_, self._name)
+                if self._preload_config is not None:
+                    _preload(fork_server, self._preload_config, self._name)
             except BaseException:
                 fork_server.close(0)
                 raise
             return fork_server
         if answer is None:
-            return self._new_fork_server(again=False)
-        fork_server.close(_LAST_SECS)
+            return self._new_fork_server(may_retry=False)
+        fork_server.close(_EXIT_GRACE_SECS)
         if isinstance(answer, Failed):
             raise HostStartError(self._name, "the handler cannot be unpickled there.", answer.lines)
         _LOGGER.info(
@@ -339,8 +339,8 @@ class ForkServerClient:
         self._imports = False
         return self._new_fork_server()
 
-    def _first_words(self, fork_server: ForkServerProcess, *, forgives: bool) -> Ready | HasThreads | Failed | None:
-        """Its answer after its imports; None: it has died, and ``forgives`` allows another try."""
+    def _await_imports(self, fork_server: ForkServerProcess, *, may_retry: bool) -> Ready | HasThreads | Failed | None:
+        """Its answer after its imports; None: it has died, and ``may_retry`` allows another try."""
         try:
             if self._is_closed:
                 raise EOFError
@@ -350,7 +350,7 @@ class ForkServerClient:
             reason = f"its imports took {_LONGEST_IMPORT_SECS} s"
         except (EOFError, OSError):
             reason = f"it {fork_server.close(0 if self._is_closed else None)}"
-            if forgives and not self._is_closed:
+            if may_retry and not self._is_closed:
                 return None
         except BaseException:
             fork_server.close(0)
@@ -367,14 +367,14 @@ def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> Non
         HostStartError: the model cannot be unpickled there.
         EOFError, OSError: the fork server has died.
     """
-    work, file, arena, page, copies = preload
+    work, file, layout, page, copies = preload
     files = [given for given in (file, page, *copies.values()) if given is not None]
-    answer = fork_server.ask(PreloadRequest(arena, work, tuple(copies), has_page=page is not None), *files)
+    answer = fork_server.ask(PreloadRequest(layout, work, tuple(copies), has_page=page is not None), *files)
     if isinstance(answer, Failed):
         raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)
 
 
-def _connected(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
+def _spawned(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
     """Starts a fork server; returns its process and the channel to it."""
     mine, theirs = Channel.pair()
     try:

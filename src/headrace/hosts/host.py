@@ -15,7 +15,7 @@ from headrace.ipc.channel import Channel
 from headrace.ipc.codec import Message, RequestColumns, decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
-from headrace.ipc.weights_file import NotMappableError, WeightsFile, export
+from headrace.ipc.weights_file import NotMappableError, WeightsLayout, export
 
 _MOST_COPIES = 4
 """Limit of local copies of remote files sent with a message, which carries at most 8 descriptors in all."""
@@ -63,12 +63,12 @@ class Export(NamedTuple):
 class Exported(NamedTuple):
     """The response's head. With a weights file, its descriptor is attached, and the host is of no more use."""
 
-    told: bytes
+    load_response: bytes
     """The request handler's response to ``work``, encoded."""
-    arena: WeightsFile | None = None
+    layout: WeightsLayout | None = None
     """Description of the weights file; None: there is none."""
     reason: str = ""
-    """Why there is no weights file; empty if loading failed, which ``told`` explains."""
+    """Why there is no weights file; empty if loading failed, which ``load_response`` explains."""
     peak: int | None = None
     """Peak memory of this process, in bytes; None: unknown."""
     copies: Sequence[str] = ()
@@ -136,17 +136,17 @@ def serve(request_handler: RequestHandler, channel: Channel, progress_file: int)
     is_wanted = True
     while is_wanted:
         for file, _ in poll.poll():
-            guests = clients[file].serve()
+            new_clients = clients[file].serve()
             if clients[file].is_last:
                 return  # its device is lost: closing the request handler could hang or raise
-            if guests is None and file == owner:
+            if new_clients is None and file == owner:
                 is_wanted = False
-            elif guests is None:
+            elif new_clients is None:
                 poll.unregister(file)
                 clients.pop(file).close()
-            for guest in guests or ():
-                clients[guest] = _Client(request_handler, progress, Channel.inherited(guest))
-                poll.register(guest, select.POLLIN)
+            for new_client in new_clients or ():
+                clients[new_client] = _Client(request_handler, progress, Channel.inherited(new_client))
+                poll.register(new_client, select.POLLIN)
     if not any(client.has_exported for client in clients.values()):
         request_handler.close()
 
@@ -235,21 +235,21 @@ class _Client:
         keep_copies(kept_copies())
         answer = self._request_handler.answer(work, [], self._progress)
         message = _encode(answer, None)
-        told = bytearray(message.nbytes)
-        message.write(memoryview(told))
+        load_response = bytearray(message.nbytes)
+        message.write(memoryview(load_response))
         value = self._request_handler.exports(work)
         if value is None:
-            return Response(Exported(bytes(told)), is_last=answer.is_last)
+            return Response(Exported(bytes(load_response)), is_last=answer.is_last)
         try:
             if request.refusal:
                 raise NotMappableError(request.refusal)
-            file, arena = export(value)
+            file, layout = export(value)
         except NotMappableError as error:
             copies = dict(islice(kept_copies().items(), _MOST_COPIES))
             files = [os.dup(copy) for copy in copies.values()]
-            return Response(Exported(bytes(told), None, str(error), peak_bytes(), tuple(copies)), files=files)
+            return Response(Exported(bytes(load_response), None, str(error), peak_bytes(), tuple(copies)), files=files)
         self.has_exported = True
-        return Response(Exported(bytes(told), arena, peak=peak_bytes()), files=[file])
+        return Response(Exported(bytes(load_response), layout, peak=peak_bytes()), files=[file])
 
 
 def _encode(answer: Response, known: RequestColumns | None) -> Message:

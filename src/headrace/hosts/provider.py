@@ -17,7 +17,7 @@ class HostHandle(NamedTuple):
     process: int
     channel: Channel
     progress: Segment
-    watched: int | None
+    pidfd: int | None
     """A descriptor that becomes readable when the process exits (a pidfd); None where the system has none."""
     is_shared: bool = False
     """Whether other processes use the host, too, so that it keeps running when this client leaves."""

@@ -21,7 +21,7 @@ _KILLED_FIRST = 500
 """Added to a host's oom_score_adj (at most 1000), so that the kernel kills it before its owner."""
 _SCORE = Path("/proc/self/oom_score_adj")
 _POLL_SECS = 0.005
-_offered = 0
+_oom_score_raise = 0
 
 _prctl = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
@@ -52,22 +52,22 @@ def adopt_orphans() -> None:
         _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
-def be_killed_first() -> None:
+def raise_oom_score() -> None:
     """Raises this process's oom_score_adj: out of memory, the kernel kills it before its owner (Linux only)."""
-    global _offered  # noqa: PLW0603 - process-wide state
+    global _oom_score_raise  # noqa: PLW0603 - process-wide state
     with contextlib.suppress(OSError, ValueError):
         before = int(_SCORE.read_text())
         _SCORE.write_text(str(min(1000, before + _KILLED_FIRST)))
-        _offered = min(1000, before + _KILLED_FIRST) - before
+        _oom_score_raise = min(1000, before + _KILLED_FIRST) - before
 
 
-def offered() -> int:
-    """By how much ``be_killed_first`` raised this process's oom_score_adj."""
-    return _offered
+def oom_score_raise() -> int:
+    """By how much ``raise_oom_score`` raised this process's oom_score_adj."""
+    return _oom_score_raise
 
 
-def take_back(offer: int) -> None:
-    """Lowers oom_score_adj by what a host that started this process had raised it by (its ``offered``)."""
+def lower_oom_score(offer: int) -> None:
+    """Lowers oom_score_adj by what a host that started this process had raised it by (its ``oom_score_raise``)."""
     with contextlib.suppress(OSError, ValueError):
         if offer:
             _SCORE.write_text(str(int(_SCORE.read_text()) - offer))

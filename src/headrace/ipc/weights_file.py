@@ -17,7 +17,7 @@ from headrace.core.errors import as_type_name
 from headrace.ipc.segment import anonymous_file
 from headrace.ipc.serialization import Pickled, all_exporters, measured, pickled
 
-__all__ = ["NotMappableError", "WeightsFile", "attach", "export"]
+__all__ = ["NotMappableError", "WeightsLayout", "attach", "export"]
 
 _CHUNK = 1 << 24
 """Bytes copied before their source is freed; a multiple of every page size, huge pages included."""
@@ -29,7 +29,7 @@ _MODEST_SHARE = 0.1
 _madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
-class WeightsFile(NamedTuple):
+class WeightsLayout(NamedTuple):
     """The small description that, with the file, restores the exported value."""
 
     head: bytes
@@ -40,7 +40,7 @@ class WeightsFile(NamedTuple):
     """Size of the file, in bytes."""
 
 
-def export(value: Any) -> tuple[int, WeightsFile]:
+def export(value: Any) -> tuple[int, WeightsLayout]:
     """Moves a value into shared memory, which destroys the original.
 
     Each large buffer is freed while it is copied, so the peak is little more than the value itself. Afterwards, do not
@@ -69,23 +69,23 @@ def export(value: Any) -> tuple[int, WeightsFile]:
     except BaseException:
         os.close(file)
         raise
-    return file, WeightsFile(head, places, size)
+    return file, WeightsLayout(head, places, size)
 
 
-def attach(file: int, arena: WeightsFile) -> Any:
+def attach(file: int, layout: WeightsLayout) -> Any:
     """Restores an exported value, with its large buffers mapped from the file.
 
     The mapping is copy-on-write: writes are private to this value. It lasts as long as anything refers to it.
 
     Args:
         file: the weights file; not closed, and not needed afterwards.
-        arena: the description that ``export`` returned.
+        layout: the description that ``export`` returned.
 
     Raises:
         Exception: unpickling fails; some classes pickle but do not unpickle.
     """
-    memory = memoryview(mmap.mmap(file, arena.nbytes, access=mmap.ACCESS_COPY) if arena.nbytes else b"")
-    return pickle.loads(arena.head, buffers=[memory[start : start + size] for start, size in arena.places])
+    memory = memoryview(mmap.mmap(file, layout.nbytes, access=mmap.ACCESS_COPY) if layout.nbytes else b"")
+    return pickle.loads(layout.head, buffers=[memory[start : start + size] for start, size in layout.places])
 
 
 def _pickled(value: Any) -> Pickled:

@@ -50,7 +50,7 @@ def runtime_directory(make: bool = True) -> str:
     Raises:
         ConfigurationError: it cannot be created, other users own it or can access it, or its path is too long.
     """
-    directory = _named_directory()
+    directory = _configured_directory()
     if len(os.fsencode(_address(directory, "n" * LONGEST_NAME))) > _LONGEST_ADDRESS:
         raise _unusable(directory, "its path is too long to hold the address of a socket", "a shorter path")
     if make or os.path.lexists(directory):
@@ -76,7 +76,7 @@ class ManagerEndpoint:
         self._name = name
         self._lock = lock
         self._listening = listening
-        self._is_vacated = False
+        self._is_removed = False
 
     @classmethod
     def inherited(cls, directory: str, name: str, lock: int, listening: int) -> ManagerEndpoint:
@@ -112,23 +112,23 @@ class ManagerEndpoint:
 
         Clients not yet accepted see end of file; a thread in ``accept`` gets an OSError.
         """
-        if self._is_vacated:
+        if self._is_removed:
             return
-        self._is_vacated = True
+        self._is_removed = True
         if _is_at(self._lock, _lock_path(self._directory, self._name)):  # else both files are another manager's by now
             _remove(_address(self._directory, self._name), _lock_path(self._directory, self._name))
-        self._turn_away()
+        self._disconnect_backlog()
         self.leave()
         with contextlib.suppress(OSError):
             os.rmdir(self._directory)
 
     def leave(self) -> None:
         """Closes this process's descriptors only: the launched manager has inherited the endpoint."""
-        self._is_vacated = True
+        self._is_removed = True
         self._listening.close()
         os.close(self._lock)
 
-    def _turn_away(self) -> None:
+    def _disconnect_backlog(self) -> None:
         """Disconnects clients in the backlog, and later ones, even if another process still has the socket open."""
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
@@ -199,12 +199,12 @@ def find_or_launch(
         )
 
 
-def sitting(directory: str) -> list[str]:
+def running_managers(directory: str) -> list[str]:
     """Sorted names of the endpoints whose managers accept connections."""
     return [name for name in manager_names(directory) if _answers(directory, name)]
 
 
-def stale(directory: str) -> list[str]:
+def stale_endpoints(directory: str) -> list[str]:
     """Sorted names of the endpoints that are only leftover files: no manager, and no process launching one."""
     return [name for name in manager_names(directory) if not _answers(directory, name) and is_free(directory, name)]
 
@@ -289,7 +289,7 @@ def _pause(deadline: float, message: str) -> None:
     time.sleep(_POLL_SECS)
 
 
-def _named_directory() -> str:
+def _configured_directory() -> str:
     if named := os.environ.get(DIRECTORY_VARIABLE):
         return os.path.abspath(named)
     session = os.environ.get("XDG_RUNTIME_DIR")

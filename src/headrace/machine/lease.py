@@ -20,16 +20,16 @@ from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.orphans import MANAGER, MARK
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostHandle
-from headrace.hosts.system import offered
+from headrace.hosts.system import oom_score_raise
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
-from headrace.ipc.weights_file import WeightsFile
+from headrace.ipc.weights_file import WeightsLayout
 from headrace.machine.discovery import find_or_launch, runtime_directory
 
 _TRIES = 5
 """How many managers in a row may die during one request."""
-_LONGEST_GREETING_SECS = 30
-_LAST_WORDS_SECS = 1.0
+_GREETING_TIMEOUT_SECS = 30
+_FINAL_OUTPUT_SECS = 1.0
 """How long to wait for the last output of a loader that has failed."""
 
 T = TypeVar("T")
@@ -71,11 +71,11 @@ class ModelGrant(NamedTuple):
     that compute with shared models.
     """
 
-    told: bytes
+    load_response: bytes
     """The request handler's reply to the load, an encoded message."""
-    arena: WeightsFile | None
+    layout: WeightsLayout | None
     reason: str
-    """Why there is no weights file; if empty as well, loading failed, and ``told`` holds the error."""
+    """Why there is no weights file; if empty as well, loading failed, and ``load_response`` holds the error."""
     nbytes: int
     """Memory that the model takes, in bytes."""
     is_first: bool
@@ -90,7 +90,7 @@ class ModelGrant(NamedTuple):
     @property
     def is_loaded(self) -> bool:
         """Whether loading succeeded, be the model mapped or in hosts."""
-        return self.arena is not None or bool(self.reason)
+        return self.layout is not None or bool(self.reason)
 
 
 class Refused(NamedTuple):
@@ -152,7 +152,7 @@ class Lease:
             HeadraceError: the manager refused, or managers keep dying.
         """
         with self._lock:
-            return self._persist(self._take)
+            return self._with_manager(self._take)
 
     def host(self, number: int) -> HostHandle:
         """Joins the shared host with that number, as one client of several.
@@ -163,17 +163,15 @@ class Lease:
 
         def join() -> HostHandle:
             if self._channel is None:  # hosts die with their manager; its successor must load the model first
-                self._retake()
+                self._reload()
             answer, files = self._ask(JoinHost(number))
-            channel, progress, *watched = files
+            channel, progress, *pidfd = files
             size = os.fstat(progress).st_size
             segment = Segment(0, progress, size)
-            return HostHandle(
-                answer.process, Channel.inherited(channel), segment, watched[0] if watched else None, True
-            )
+            return HostHandle(answer.process, Channel.inherited(channel), segment, pidfd[0] if pidfd else None, True)
 
         with self._lock:
-            return self._persist(join)
+            return self._with_manager(join)
 
     def reap(self, process: int, *, late: bool = False) -> HostExit | None:
         """Asks the manager how a host ended; a ``late`` one is killed for all of its clients."""
@@ -181,11 +179,11 @@ class Lease:
             if self._channel is None:
                 return None  # the host died with its manager
             try:
-                ending: HostExit | None = self._ask(EndHost(process, late))[0]
+                exit_text: HostExit | None = self._ask(EndHost(process, late))[0]
             except (EOFError, OSError):
                 self._disconnect()
                 return None
-            return ending
+            return exit_text
 
     def cancel_waits(self) -> None:
         """Makes every wait for the manager fail from now on."""
@@ -225,7 +223,7 @@ class Lease:
         if files:  # this process maps the model, so there is no host whose output could come
             self._end_output()
         elif not (isinstance(answer, ModelGrant) and answer.is_loaded):
-            self._end_output(_LAST_WORDS_SECS)
+            self._end_output(_FINAL_OUTPUT_SECS)
         if isinstance(answer, ModelGrant):
             return answer, files
         if isinstance(answer, Refused):
@@ -233,13 +231,13 @@ class Lease:
         assert isinstance(answer, HostFailure)
         return answer
 
-    def _retake(self) -> None:
+    def _reload(self) -> None:
         """After the manager died: has its successor load the model again."""
         taken = self._take()
         if isinstance(taken, HostFailure) and not taken.timed_out:
             taken = self._take()  # something outside may have killed the loader: try once more
         if isinstance(taken, HostFailure):
-            raise HostStartError(self._load_request.name, f"it {taken.ending} while it was loading the model.")
+            raise HostStartError(self._load_request.name, f"it {taken.exit_text} while it was loading the model.")
         grant, files = taken
         for file in files:
             os.close(file)
@@ -256,7 +254,7 @@ class Lease:
             raise answer.error
         return answer, received
 
-    def _persist(self, work: Callable[[], T]) -> T:
+    def _with_manager(self, work: Callable[[], T]) -> T:
         """Runs ``work``; if the manager dies meanwhile, runs it again with the next one."""
         # End of file means that the manager died. Disconnecting makes the next try elect a manager, in this process or
         # in another client that noticed first. The bound is for a request that itself kills every manager.
@@ -323,7 +321,7 @@ def _manager() -> Channel:
     directory, name = runtime_directory(), manager_name()
     channel = Channel(find_or_launch(directory, name, lambda lock, endpoint: _launch(directory, name, lock, endpoint)))
     try:
-        channel.receive(_LONGEST_GREETING_SECS)
+        channel.receive(_GREETING_TIMEOUT_SECS)
     except BaseException:
         channel.close()
         raise
@@ -334,7 +332,7 @@ def _launch(directory: str, name: str, lock: int, listening: int) -> None:
     here = ProcessEnvironment.here()
     environment = {key: value for key, value in here.variables.items() if key != MARK}
     process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
-        [sys.executable, "-m", MANAGER, directory, name, str(lock), str(listening), str(offered())],
+        [sys.executable, "-m", MANAGER, directory, name, str(lock), str(listening), str(oom_score_raise())],
         env={**environment, "PYTHONPATH": here.python_path},
         cwd=os.sep,
         stdin=subprocess.DEVNULL,

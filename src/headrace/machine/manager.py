@@ -22,13 +22,13 @@ from headrace.core.clock import Clock, SystemClock
 from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
 from headrace.hosts.connection import HostFailure
 from headrace.hosts.orphans import namespace
-from headrace.hosts.system import take_back
+from headrace.hosts.system import lower_oom_score
 from headrace.hosts.thread_budget import ComputingPage
 from headrace.ipc.channel import Channel
 from headrace.machine.discovery import ManagerEndpoint
 from headrace.machine.lease import EndHost, JoinHost, LoadRequest, ModelGrant, Refused, StatusRequest
 from headrace.machine.shared_model import SharedModel
-from headrace.models.admission import Evict, Go, Held, Refuse, admit
+from headrace.models.admission import Admit, Evict, Held, Refuse, admit
 from headrace.models.memory import memory_available, memory_limit
 
 _FIRST_CLIENT_SECS = 10.0
@@ -71,7 +71,7 @@ class Manager:
         """Peak bytes of earlier loads, by model key."""
         self._failures: dict[str, tuple[int, ModelGrant]] = {}
         """When loading each model last raised, and the grant with its error."""
-        self._leaving: dict[int, int] = {}
+        self._dropping: dict[int, int] = {}
         """Bytes of each model that is being dropped, by the entry's id."""
         self._started_ns = self._clock.time_ns()
         self._had_clients = False
@@ -79,24 +79,24 @@ class Manager:
 
     def run(self) -> None:
         """Serves until the last client has left and the last model has lingered long enough."""
-        threading.Thread(target=self._welcome, name="welcomes clients", daemon=True).start()
+        threading.Thread(target=self._accept_clients, name="welcomes clients", daemon=True).start()
         # Lingering: a model without leases stays until ``linger_secs`` after its last use. This thread sleeps until the
         # next one is due, or until a change may have made one due earlier. It drops models outside the lock, since that
         # waits for their hosts to end.
         while True:
             with self._changed:
-                dropped = self._overdue()
+                dropped = self._expired()
                 if not dropped and self._is_idle():
                     break
                 if not dropped:
-                    self._changed.wait(self._patience())
+                    self._changed.wait(self._next_expiry_secs())
             for entry in dropped:
                 self._drop(entry)
         self._endpoint.remove()
 
     # clients
 
-    def _welcome(self) -> None:
+    def _accept_clients(self) -> None:
         while self._endpoint.fileno() >= 0:
             try:
                 channel = Channel(self._endpoint.accept())
@@ -182,7 +182,7 @@ class Manager:
                 # No condition signals that this client hung up; without the poll, a load that no client wants any more
                 # would run to its end instead of being dropped.
                 self._changed.wait(_POLL_SECS)
-                if _has_left(channel):
+                if _has_hung_up(channel):
                     raise EOFError
             outcome = entry.model.outcome
             abandoned = None
@@ -199,11 +199,11 @@ class Manager:
 
     def _fresh_failure(self, load_request: LoadRequest) -> ModelGrant | None:
         """The answer that another client got to a failed load, if it is recent enough for this one."""
-        when, told = self._failures.get(load_request.key, (0, None))
+        when, load_response = self._failures.get(load_request.key, (0, None))
         is_fresh = (
             self._clock.time_ns() - when < load_request.fresh_secs * 1e9 and load_request.key not in self._entries
         )
-        return told if is_fresh else None
+        return load_response if is_fresh else None
 
     def _count_computing(self) -> None:
         computing = {
@@ -218,10 +218,10 @@ class Manager:
         outcome: ModelGrant | HostFailure | Refused
         try:
             need = max(self._peaks.get(key, 0), model.load_request.at_least or 0) or None
-            refusal = self._await_room(entry, need)
+            refusal = self._wait_for_memory(entry, need)
             if refusal:
                 raise ModelMemoryError(model.load_request.name, refusal)
-            outcome = model.load(lambda more: self._await_room(entry, more))
+            outcome = model.load(lambda more: self._wait_for_memory(entry, more))
         except HeadraceError as error:
             outcome = Refused(error)
         except Exception as error:  # any error must reach the clients, or they would wait forever
@@ -245,7 +245,7 @@ class Manager:
         elif is_forgotten:
             model.close()  # it was dropped during the load: close what the load has added since
 
-    def _await_room(self, loading: _Entry, need: int | None) -> str | None:
+    def _wait_for_memory(self, loading: _Entry, need: int | None) -> str | None:
         """Waits until the model may be loaded and returns None; or returns why it cannot be.
 
         Args:
@@ -257,14 +257,14 @@ class Manager:
         while True:
             with self._changed:
                 self._loading.pop(loading, None)
-                leaving = sum(self._leaving.values())
+                leaving = sum(self._dropping.values())
                 needs = list(self._loading.values())
                 verdict = admit(need, self._held(), needs, memory_available(), memory_limit(), leaving=leaving)
-                if isinstance(verdict, Go):
+                if isinstance(verdict, Admit):
                     self._loading[loading] = need
                     return None
                 if isinstance(verdict, Refuse):
-                    if not self._somebody_is_leaving():
+                    if not self._a_client_is_leaving():
                         return verdict.reason
                     self._changed.wait(_POLL_SECS)
                     continue
@@ -276,9 +276,9 @@ class Manager:
             for entry in evicted:
                 self._drop(entry)
 
-    def _somebody_is_leaving(self) -> bool:
+    def _a_client_is_leaving(self) -> bool:
         """Whether a client hung up whose lease has not ended yet: its model may be evicted in a moment."""
-        return any(entry is not None and _has_left(channel) for channel, entry in self._clients.items())
+        return any(entry is not None and _has_hung_up(channel) for channel, entry in self._clients.items())
 
     def _held(self) -> list[Held]:
         return [
@@ -303,7 +303,7 @@ class Manager:
         if self._entries.get(key) is not entry:
             return False
         del self._entries[key]
-        self._leaving[id(entry)] = entry.model.nbytes
+        self._dropping[id(entry)] = entry.model.nbytes
         return True
 
     def _drop(self, entry: _Entry) -> None:
@@ -311,30 +311,30 @@ class Manager:
             entry.model.close()
         finally:
             with self._changed:
-                del self._leaving[id(entry)]
+                del self._dropping[id(entry)]
                 self._changed.notify_all()
 
     # the end
 
-    def _overdue(self) -> list[_Entry]:
+    def _expired(self) -> list[_Entry]:
         now = self._clock.time_ns()
-        overdue = [entry for entry in self._entries.values() if not entry.leases and self._due(entry) <= now]
+        overdue = [entry for entry in self._entries.values() if not entry.leases and self._expires_ns(entry) <= now]
         return [entry for entry in overdue if self._forget(entry)]
 
     @staticmethod
-    def _due(entry: _Entry) -> float:
+    def _expires_ns(entry: _Entry) -> float:
         return entry.last_used_ns + entry.linger_secs * 1e9
 
     def _is_idle(self) -> bool:
-        if self._entries or self._clients or self._leaving:
+        if self._entries or self._clients or self._dropping:
             return False
         return self._had_clients or self._clock.time_ns() - self._started_ns > _FIRST_CLIENT_SECS * 1e9
 
-    def _patience(self) -> float | None:
+    def _next_expiry_secs(self) -> float | None:
         """Seconds until the next lingering model is due; None: none lingers."""
         if not self._had_clients:
             return _FIRST_CLIENT_SECS
-        due = [self._due(entry) for entry in self._entries.values() if not entry.leases]
+        due = [self._expires_ns(entry) for entry in self._entries.values() if not entry.leases]
         return max(0.0, (min(due) - self._clock.time_ns()) / 1e9) if due else None
 
     def status(self) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def _described(entry: _Entry) -> dict[str, Any]:
         "name": model.load_request.name,
         "key": model.load_request.key,
         "state": "ready" if model.is_ready else "loading" if model.outcome is None else "failed",
-        "mapped": grant is not None and grant.arena is not None,
+        "mapped": grant is not None and grant.layout is not None,
         "reason": grant.reason if grant else "",
         "bytes": model.nbytes,
         "clients": entry.leases,
@@ -365,7 +365,7 @@ def _described(entry: _Entry) -> dict[str, Any]:
     }
 
 
-def _has_left(channel: Channel) -> bool:
+def _has_hung_up(channel: Channel) -> bool:
     poll = select.poll()
     poll.register(channel.fileno(), getattr(select, "POLLRDHUP", 0))
     return bool(poll.poll(0))
@@ -374,10 +374,10 @@ def _has_left(channel: Channel) -> bool:
 def main() -> None:
     """Arguments: the runtime directory, the endpoint's name, the descriptors of its lock and its socket, an offer.
 
-    The offer is by how much a launching host had raised its own out-of-memory score; ``take_back`` subtracts it here.
+    The offer is by how much a launching host had raised its own out-of-memory score; ``lower_oom_score`` takes it off.
     """
     directory, name, lock, listening, offer = sys.argv[1:]
-    take_back(int(offer))
+    lower_oom_score(int(offer))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # macOS allows fewer than it reports

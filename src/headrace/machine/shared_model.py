@@ -16,7 +16,7 @@ from headrace.hosts.output import OutputReader, record_line
 from headrace.hosts.provider import ExitCause, HostExit
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.channel import Channel
-from headrace.ipc.weights_file import WeightsFile
+from headrace.ipc.weights_file import WeightsLayout
 from headrace.machine.lease import JoinedHost, LoadRequest, ModelGrant, Refused
 from headrace.models.memory import memory_available, memory_of
 
@@ -43,8 +43,8 @@ class SharedModel:
         self._sinks: dict[object, int] = {}
         """Descriptors, by client, to which the hosts' output may be written; the first client gets it."""
         self._writing = threading.Lock()
-        self._burying = threading.Lock()
-        self._endings: dict[int, HostExit] = {}
+        self._reaping = threading.Lock()
+        self._exits: dict[int, HostExit] = {}
         """How hosts ended, by process id."""
         environment = load_request.environment
         if load_request.hosted:
@@ -71,7 +71,7 @@ class SharedModel:
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it takes: its weights file, and what its hosts have allocated."""
-        return self._size(self.outcome.arena if isinstance(self.outcome, ModelGrant) else None)
+        return self._size(self.outcome.layout if isinstance(self.outcome, ModelGrant) else None)
 
     @property
     def processes(self) -> list[int]:
@@ -90,12 +90,12 @@ class SharedModel:
         """
         outcome = self._load()
         if isinstance(outcome, ModelGrant) and outcome.is_loaded:
-            self._settle_in(outcome, make_room)
+            self._start_hosts(outcome, make_room)
         return outcome
 
-    def _settle_in(self, grant: ModelGrant, make_room: Callable[[int], str | None]) -> None:
+    def _start_hosts(self, grant: ModelGrant, make_room: Callable[[int], str | None]) -> None:
         """Starts the other hosts, which load the model if they cannot map it; or ends all if clients map it."""
-        if grant.arena is None:
+        if grant.layout is None:
             more = (self.load_request.copies - 1) * grant.nbytes
             refusal = make_room(more) if more else None
             if refusal:
@@ -105,7 +105,7 @@ class SharedModel:
             self._hosts.start_all()
         else:
             self._hosts.end_hosts()
-            self._fork_server.rest()
+            self._fork_server.stop()
 
     def join(self, number: int) -> tuple[JoinedHost, list[int]]:
         """Connects one more client to a host; returns the answer for it and its files, which the caller closes.
@@ -119,7 +119,7 @@ class SharedModel:
             files: list[int] = []
             try:
                 connection.introduce(theirs.fileno())
-                for file in (mine.fileno(), connection.progress_file, connection.watched):
+                for file in (mine.fileno(), connection.progress_file, connection.pidfd):
                     files += [os.dup(file)] if file is not None else []
             except OSError:  # the host has died: the next ``connection`` starts another
                 for file in files:
@@ -128,18 +128,18 @@ class SharedModel:
             finally:
                 mine.close()
                 theirs.close()
-            self._endings.pop(connection.process, None)  # an earlier host had the same process id
+            self._exits.pop(connection.process, None)  # an earlier host had the same process id
             return JoinedHost(connection.process), files
         raise HostStartError(self.load_request.name, f"{_TRIES} hosts in a row ended before a client could join them.")
 
     def reap(self, process: int, *, late: bool) -> HostExit | None:
         """How a host ended; one that still runs is killed if it is ``late``, else left alone (None)."""
-        with self._burying:
-            if process not in self._endings:
-                ending = self._fork_server.reap(process, spares=not late)
-                if ending is not None:
-                    self._endings[process] = ending._replace(cause=ExitCause.LATE) if late else ending
-            return self._endings.get(process)
+        with self._reaping:
+            if process not in self._exits:
+                exit_text = self._fork_server.reap(process, only_if_exited=not late)
+                if exit_text is not None:
+                    self._exits[process] = exit_text._replace(cause=ExitCause.LATE) if late else exit_text
+            return self._exits.get(process)
 
     def add_sink(self, client: object, file: int) -> None:
         """Adds a client that can receive the hosts' output; takes the descriptor to write it to."""
@@ -175,11 +175,11 @@ class SharedModel:
             return answer
         exported: Exported = answer.head
         self.peak = exported.peak
-        if exported.arena is not None:
+        if exported.layout is not None:
             [self._file] = self._files = call.files
             self._hosts.end_hosts()  # only the loader runs; it moved the model's memory into the file
             try:
-                self._fork_server.preload(Preload(self.load_request.work, self._file, exported.arena))
+                self._fork_server.preload(Preload(self.load_request.work, self._file, exported.layout))
             except HostStartError as error:  # the model pickles but does not unpickle: load it again, into hosts
                 self._close_files()
                 return self._load(f"it does not unpickle ({str(error).splitlines()[-1]})")
@@ -187,10 +187,10 @@ class SharedModel:
             self._files = call.files
             copies = dict(zip(exported.copies, self._files, strict=True))
             self._fork_server.preload(Preload(self.load_request.work, copies=copies))
-        size = self._size(exported.arena)
+        size = self._size(exported.layout)
         return ModelGrant(
-            told=exported.told,
-            arena=exported.arena,
+            load_response=exported.load_response,
+            layout=exported.layout,
             reason=exported.reason,
             nbytes=size,
             is_first=True,
@@ -199,17 +199,17 @@ class SharedModel:
             peak=self.peak,
         )
 
-    def _size(self, arena: WeightsFile | None) -> int:
+    def _size(self, layout: WeightsLayout | None) -> int:
         """Bytes that the model takes; what hosts inherit from their fork server (imports) does not count."""
         fork_server = self._fork_server.fork_server
         imports = _anonymous(fork_server) if fork_server is not None else 0
         own = sum(max(0, _anonymous(host) - imports) for host in self.processes)
-        return own + (arena.nbytes if arena else 0)
+        return own + (layout.nbytes if layout else 0)
 
     def _reader(self) -> OutputReader:
-        return OutputReader(self.load_request.name, log=self._pass_on)
+        return OutputReader(self.load_request.name, log=self._forward_output)
 
-    def _pass_on(self, logger: str, level: int, text: str) -> None:
+    def _forward_output(self, logger: str, level: int, text: str) -> None:
         line = record_line(level, logger, text)
         with self._writing:
             for client, sink in list(self._sinks.items()):

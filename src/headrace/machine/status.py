@@ -17,9 +17,9 @@ from headrace.machine.discovery import find, find_or_launch, is_free, manager_na
 from headrace.machine.lease import StatusRequest
 from headrace.models.memory import memory_of
 
-_PATIENCE_SECS = 2.0
+_TIMEOUT_SECS = 2.0
 """How long to wait for a manager: it answers in a millisecond, or never if it is stopped."""
-_LAST_SECS = 2.0
+_KILL_SECS = 2.0
 """How long to wait for killed processes to end."""
 _POLL_SECS = 0.01
 
@@ -102,7 +102,7 @@ def machine_status() -> MachineState:
         directory, problem = runtime_directory(make=False), ""
     except ConfigurationError as error:
         directory, problem = "", str(error)
-    found = [_look(directory, name) for name in manager_names(directory)] if directory else []
+    found = [_inspect(directory, name) for name in manager_names(directory)] if directory else []
     managers = tuple(one for one in found if isinstance(one, ManagerState))
     known = {manager.process.process for manager in managers}
     own_hosts: dict[int, list[ProcessState]] = defaultdict(list)
@@ -129,17 +129,17 @@ def clean(state: MachineState) -> None:
         _clear(state.directory, name)
     if state.orphans:
         end_orphans()
-        deadline = time.monotonic() + _LAST_SECS
+        deadline = time.monotonic() + _KILL_SECS
         while any(one.is_orphan for one in marked()) and time.monotonic() < deadline:
             time.sleep(_POLL_SECS)
 
 
-def _look(directory: str, name: str) -> ManagerState | SilentManager | str | None:
+def _inspect(directory: str, name: str) -> ManagerState | SilentManager | str | None:
     """The manager at an endpoint; its name if there are only leftover files; None: nothing is left."""
-    deadline = time.monotonic() + _PATIENCE_SECS
+    deadline = time.monotonic() + _TIMEOUT_SECS
     while True:
         try:
-            connection = find(directory, name, _PATIENCE_SECS)
+            connection = find(directory, name, _TIMEOUT_SECS)
         except (OSError, ConfigurationError) as error:
             return SilentManager(name, str(error))
         if connection is None and is_free(directory, name):
@@ -156,11 +156,11 @@ def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:
     """Asks a manager for its state; None: it is exiting."""
     greeted = False
     try:
-        channel.receive(_PATIENCE_SECS)
+        channel.receive(_TIMEOUT_SECS)
         greeted = True
-        return _understood(name, _ask(channel))
+        return _parse(name, _ask(channel))
     except TimeoutError:
-        return SilentManager(name, f"the manager has not answered within {_PATIENCE_SECS:g} s; is it stopped?")
+        return SilentManager(name, f"the manager has not answered within {_TIMEOUT_SECS:g} s; is it stopped?")
     except Exception as error:  # another version's pickles may raise anything here
         if not greeted and isinstance(error, EOFError | ConnectionError):
             return None
@@ -174,13 +174,13 @@ def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:
 
 def _ask(channel: Channel) -> Any:
     channel.send(StatusRequest())
-    answer, files = channel.receive(_PATIENCE_SECS)
+    answer, files = channel.receive(_TIMEOUT_SECS)
     for file in files:
         os.close(file)
     return answer
 
 
-def _understood(name: str, answer: dict[str, Any]) -> ManagerState:
+def _parse(name: str, answer: dict[str, Any]) -> ManagerState:
     """A manager's answer, possibly of another version: missing values get defaults, unknown ones are ignored."""
     process = int(answer["process"])
     is_here = answer.get("namespace") == namespace()
@@ -214,15 +214,15 @@ def _unmeasured(number: int) -> ProcessState:
     return ProcessState(number, None, None)
 
 
-class _Unwanted(Exception):
+class _NoLaunch(Exception):
     """Raised instead of launching a manager."""
 
 
 def _clear(directory: str, name: str) -> None:
     """Removes an endpoint's files by locking it and failing to launch; does nothing if another process has it."""
-    with contextlib.suppress(_Unwanted, TimeoutError, ConfigurationError):
-        find_or_launch(directory, name, _decline, _PATIENCE_SECS).close()
+    with contextlib.suppress(_NoLaunch, TimeoutError, ConfigurationError):
+        find_or_launch(directory, name, _decline, _TIMEOUT_SECS).close()
 
 
 def _decline(_lock: int, _listening: int) -> None:
-    raise _Unwanted
+    raise _NoLaunch

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-MOST_MARGIN = 10**9
+MAX_MARGIN = 10**9
 """Bytes. A tenth of memory stays free for other programs, but not more than this: large machines do not need more."""
 _GIGABYTE, _MEGABYTE = 10**9, 10**6
 
@@ -28,7 +28,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Go:
+class Admit:
     """The model may be loaded now."""
 
 
@@ -53,7 +53,7 @@ class Refuse:
     """Includes the figures and what to do about it."""
 
 
-Verdict = Go | Evict | Wait | Refuse
+Verdict = Admit | Evict | Wait | Refuse
 
 
 def admit(
@@ -83,12 +83,12 @@ def admit(
         return Wait()
     short = (need or 0) + sum(filter(None, loading)) + margin - min(available, limit)
     if short <= 0:
-        return Go()
+        return Admit()
     if evicted := _least_recently_used(short - leaving, held):
         return Evict(evicted)
     if loading or leaving:
         return Wait()
-    return Go() if need is None else Refuse(_no_room(need, held, available, limit, margin))
+    return Admit() if need is None else Refuse(_no_room(need, held, available, limit, margin))
 
 
 def margin_of(need: int | None, limit: int) -> int:
@@ -96,7 +96,7 @@ def margin_of(need: int | None, limit: int) -> int:
 
     The need is a bound so that a small model on a nearly full machine is not refused for lack of a gigabyte.
     """
-    margin = min(limit // 10, MOST_MARGIN)
+    margin = min(limit // 10, MAX_MARGIN)
     return margin if need is None else min(margin, need)
 
 
@@ -122,22 +122,24 @@ def _age(model: Held) -> tuple[float, str]:
 
 def _never(need: int, limit: int, margin: int) -> str:
     return (
-        f"loading it takes at least {size(need)}, and the memory that this process may use is {size(limit)} in all, of "
-        f"which {size(margin)} stay free. Give the machine or the container more memory, or use a smaller model."
+        f"loading it takes at least {format_bytes(need)}, and the memory that this process may use is "
+        f"{format_bytes(limit)} in all, of which {format_bytes(margin)} stay free. Give the machine or the container more "
+        "memory, or use a smaller model."
     )
 
 
 def _no_room(need: int, held: Sequence[Held], available: int, limit: int, margin: int) -> str:
     used = [model.nbytes for model in held if model.leases]
     idle = sum(model.nbytes for model in held if not model.leases)
-    models = f"{len(used)} model{'s' * (len(used) != 1)} in use hold {size(sum(used))}"
-    unused = f", unused ones {size(idle)} that would not suffice" if idle else ""
+    models = f"{len(used)} model{'s' * (len(used) != 1)} in use hold {format_bytes(sum(used))}"
+    unused = f", unused ones {format_bytes(idle)} that would not suffice" if idle else ""
     return (
-        f"loading it takes at least {size(need)}, {size(available)} of {size(limit)} are free, of which {size(margin)} "
+        f"loading it takes at least {format_bytes(need)}, {format_bytes(available)} of {format_bytes(limit)} are free, "
+        f"of which {format_bytes(margin)} "
         f"stay so; {models}{unused}. Give the machine or the container more memory, or use fewer models at a time."
     )
 
 
-def size(nbytes: int) -> str:
+def format_bytes(nbytes: int) -> str:
     """Formats bytes for people: in GB from a gigabyte on, in MB below."""
     return f"{nbytes / _GIGABYTE:.1f} GB" if nbytes >= _GIGABYTE else f"{nbytes / _MEGABYTE:.0f} MB"

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.core.errors import ModelMemoryError
-from headrace.models.memory import give_back_memory
-from headrace.models.memory_budget import Evict, Go, MemoryBudget, Refuse
+from headrace.models.memory import trim_memory
+from headrace.models.memory_budget import Admit, Evict, MemoryBudget, Refuse
 
-_PATIENCE = 64
+_MAX_OVERTAKES = 64
 """How many uses of loaded models may overtake a thread that waits for room to load one."""
 _LARGE = 1 << 24
 """Bytes. Dropping this much is worth a garbage collection."""
@@ -79,7 +79,7 @@ class ModelCache:
             idle = self._idle()
             self._drop(idle[:1])
         if idle:
-            give_back_memory()  # a model in a reference cycle is freed only by the garbage collector
+            trim_memory()  # a model in a reference cycle is freed only by the garbage collector
         return bool(idle)
 
     @contextmanager
@@ -135,7 +135,7 @@ class ModelCache:
             # stands back when such threads have kept others from room for too long; then models become idle.
             while True:
                 slot = self._slots.get(name)
-                if slot is not None and slot.ready and (needs_room or self._may_pass()):
+                if slot is not None and slot.ready and (needs_room or self._may_overtake()):
                     self._slots.move_to_end(name)
                     return slot
                 if slot is None and self._has_room(name, at_least):
@@ -151,12 +151,12 @@ class ModelCache:
                 self._passed = 0
                 self._changed.notify_all()
 
-    def _may_pass(self) -> bool:
-        """Whether a thread whose model is loaded may overtake those that wait for room; not more than ``_PATIENCE`` do.
+    def _may_overtake(self) -> bool:
+        """Whether a thread whose model is loaded may overtake those that wait for room; at most ``_MAX_OVERTAKES`` do.
 
         Not for a thread that itself waited for room, and whose model another thread has loaded meanwhile.
         """
-        if self._waiting and self._passed >= _PATIENCE:
+        if self._waiting and self._passed >= _MAX_OVERTAKES:
             return False
         self._passed += self._waiting > 0
         return True
@@ -174,7 +174,7 @@ class ModelCache:
             loading = [one for one, slot in self._slots.items() if not slot.ready]
             held = {one: slot.users for one, slot in self._slots.items() if slot.ready}
             verdict = room.verdict(name, at_least(), held, loading)
-            if isinstance(verdict, Go):
+            if isinstance(verdict, Admit):
                 room.begins(loading)
                 return True
             self.is_short = self.is_short or not loading
@@ -194,7 +194,7 @@ class ModelCache:
             self._slots.pop(name).model = None  # its last user may hold the slot a moment longer
             nbytes += self._room.taken(name) if self._room is not None else 0
         if nbytes >= _LARGE:
-            give_back_memory()
+            trim_memory()
 
 
 _lock = threading.Lock()

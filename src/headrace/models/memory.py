@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from headrace.models.procfs import lines_of, numbers_are_ours
+from headrace.models.procfs import lines_of, pids_are_local
 
 _SMAPS = Path("/proc/self/smaps_rollup")
 _STATM = Path("/proc/self/statm")
@@ -62,7 +62,7 @@ def resident_bytes() -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else process_bytes()
 
 
-def give_back_memory() -> None:
+def trim_memory() -> None:
     """Collects garbage and returns free heap memory to the system (the latter with glibc only)."""
     gc.collect()
     if _malloc_trim is not None:
@@ -73,7 +73,7 @@ def memory_of(process: int, proc: Path = Path("/proc")) -> Usage | None:
     """Memory of a process; None: it does not exist, belongs to another user, or the system does not report it."""
     is_this = process == os.getpid()
     sizes = _sizes(proc / ("self" if is_this else str(process)) / "smaps_rollup")
-    if "Pss" not in sizes or not (is_this or numbers_are_ours(proc)):
+    if "Pss" not in sizes or not (is_this or pids_are_local(proc)):
         return None
     return Usage(
         sizes["Pss"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.models.admission import Evict, Go, Held, Refuse, Verdict, Wait, admit
+from headrace.models.admission import Admit, Evict, Held, Refuse, Verdict, Wait, admit
 from headrace.models.memory import memory_available, memory_limit, resident_bytes
 
 
@@ -75,4 +75,4 @@ class MemoryBudget:
             self._taken[name] = max(self.taken(name), self._resident() - self._before)
 
 
-__all__ = ["Evict", "Go", "MemoryBudget", "Refuse", "Wait"]
+__all__ = ["Admit", "Evict", "MemoryBudget", "Refuse", "Wait"]

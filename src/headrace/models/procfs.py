@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 
-def numbers_are_ours(proc: Path = Path("/proc")) -> bool:
+def pids_are_local(proc: Path = Path("/proc")) -> bool:
     """Whether process ids in /proc mean the same processes as in this process's PID namespace (False except on Linux).
 
     If /proc was mounted in another PID namespace, its numbers mean other processes here.
@@ -29,7 +29,7 @@ def children() -> list[int]:
 
 def processes() -> Iterator[int]:
     """Ids of all visible processes (none except on Linux, or if /proc belongs to another PID namespace)."""
-    if numbers_are_ours():
+    if pids_are_local():
         with contextlib.suppress(OSError):
             yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
 

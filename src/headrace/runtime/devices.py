@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.core.errors import DeviceLostError, HostDiedError
-from headrace.failures.device import device_loss, in_a_line
+from headrace.failures.device import device_loss, one_line
 from headrace.runtime.plan import ONLY, is_client
 from headrace.runtime.spec import SessionSpec
 
@@ -39,7 +39,7 @@ def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
     if culprit is not None and str(error) != _lost.get(spec.store):
         _lost[spec.store] = (
             f"{spec.plan.name} is of no use in this process any more, which has lost its device "
-            f"({in_a_line(culprit)}). Only a new process can go on. With isolate=True (headrace run: --isolate) the "
+            f"({one_line(culprit)}). Only a new process can go on. With isolate=True (headrace run: --isolate) the "
             "model has a process of its own, which is replaced, and only the element that caused the loss fails."
         )
         raise DeviceLostError(_lost[spec.store]) from error

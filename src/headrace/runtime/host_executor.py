@@ -15,7 +15,7 @@ from headrace.core.errors import DeviceLostError
 from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.core.transferable import transferable
-from headrace.failures.device import device_loss, in_a_line
+from headrace.failures.device import device_loss, one_line
 from headrace.failures.isolate_fatal import InjectedFailure
 from headrace.hosts.host import Response
 from headrace.hosts.thread_budget import inherited_budget
@@ -81,7 +81,7 @@ class Raised(NamedTuple):
 class DeviceLost(NamedTuple):
     """The host has lost its device. No later call can succeed, so the host exits after this response."""
 
-    ending: str
+    exit_text: str
     """Words to follow "the host"."""
     snapshot: ActivitySnapshot
     """The activity during which it was lost."""
@@ -327,7 +327,7 @@ def _device_lost(error: Exception, progress: Progress) -> Response:
     error = error.__cause__ if isinstance(error.__cause__, Exception) else error
     _LOGGER.error("The device is lost, and this host ends.", exc_info=error)
     culprit = device_loss(error) or error
-    return Response(DeviceLost(f"lost its device ({in_a_line(culprit)})", progress.read()), is_last=True)
+    return Response(DeviceLost(f"lost its device ({one_line(culprit)})", progress.read()), is_last=True)
 
 
 def _stand_ins(events: list[Event], errors: list[BaseException]) -> dict[type, Any]:

@@ -309,7 +309,7 @@ class HostedBundle:
         search = partial(
             isolate_fatal,
             attempt=attempt,
-            settles_alone=not task.work.preprocess,
+            gives_up_single=not task.work.preprocess,
             parts=partial(self._models.parts_after_timeout, task.work.model),
             too_large=lambda positions: self._observe(task, positions, math.inf),
         )
@@ -349,12 +349,12 @@ class HostedBundle:
         noun = "row" if self._plan.batching.columnar else "element"
         whom = f"{len(positions)} {noun}s" if culprit is None else f"{noun} {culprit} (counted from 0)"
         what = f"{_WORDS[snapshot.activity]} {whom} of a batch of {task.batch.total}"
-        _LOGGER.warning("%s: the host %s while it was %s.", self._plan.name, host_failure.ending, what)
-        self._observer.on_event(HostLost(self._label(task.work), host_failure.timed_out, host_failure.ending))
+        _LOGGER.warning("%s: the host %s while it was %s.", self._plan.name, host_failure.exit_text, what)
+        self._observer.on_event(HostLost(self._label(task.work), host_failure.timed_out, host_failure.exit_text))
         error = (
             TimeoutError(f"{what} took longer than {self._timeout_secs:g} s.")
             if host_failure.timed_out
-            else HostDiedError(f"the host {host_failure.ending} while it was {what}.")
+            else HostDiedError(f"the host {host_failure.exit_text} while it was {what}.")
         )
         stage = _STAGES.get(snapshot.activity, Stage.INFERENCE)
         too_large = host_failure.out_of_memory and snapshot.activity is Activity.INFERENCE

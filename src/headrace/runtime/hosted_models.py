@@ -88,7 +88,9 @@ class HostedModels:
             except Exception as problem:  # the answer cannot be unpickled
                 return Unreadable(Caught.of(problem)), []
             if not isinstance(result, HostFailure) and isinstance(result.head, DeviceLost):
-                result = HostFailure(result.head.snapshot, timed_out=False, ending=result.head.ending, device_lost=True)
+                result = HostFailure(
+                    result.head.snapshot, timed_out=False, exit_text=result.head.exit_text, device_lost=True
+                )
             # A host lost while loading says nothing about the rows: the load policy decides whether to send them again.
             # Any other lost host is the caller's to recover from.
             if isinstance(result, HostFailure) and result.snapshot.activity is Activity.LOADING:
@@ -128,9 +130,9 @@ class HostedModels:
         return self._loads[work.model] if work.infer or not self._plan.routed else self._opening
 
     def _load_error(self, work: Work, host_failure: HostFailure) -> Exception:
-        self._tell([HostLost(self._plan.label(work.model), host_failure.timed_out, host_failure.ending)])
-        _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, host_failure.ending)
+        self._tell([HostLost(self._plan.label(work.model), host_failure.timed_out, host_failure.exit_text)])
+        _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, host_failure.exit_text)
         if host_failure.timed_out:
             return TimeoutError(f"loading the model of {self._name} took longer than {self._timeout_secs:g} s.")
         died = DeviceLostInHostError if host_failure.device_lost else HostDiedError
-        return died(f"the host {host_failure.ending} while it was loading the model of {self._name}.")
+        return died(f"the host {host_failure.exit_text} while it was loading the model of {self._name}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.core.events import Observer
-from headrace.failures.retry import may_pass
+from headrace.failures.retry import is_retryable
 from headrace.hosts.connection import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.devices import check_device
@@ -38,7 +38,7 @@ class HostedWorker(AnyWorker):
             try:
                 self._load(ONLY)
             except self.spec.caught as error:
-                if not may_pass(error, self.spec.retry):
+                if not is_retryable(error, self.spec.retry):
                     raise
 
     def load(self, name: Any) -> None:

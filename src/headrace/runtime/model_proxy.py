@@ -65,17 +65,17 @@ class HostedModelProxy(ModelProxy):
         return self._models.parts_after_timeout(self._name, count)
 
     def _lost(self, host_failure: HostFailure, work: Work, rows: list[Any]) -> Answer:
-        self._tell([HostLost(str(self._name), host_failure.timed_out, host_failure.ending)])
+        self._tell([HostLost(str(self._name), host_failure.timed_out, host_failure.exit_text)])
         if host_failure.timed_out or host_failure.out_of_memory:
             return host_failure, []
         answer, predictions = self._models.ask(work, rows)
         if isinstance(answer, HostFailure):
-            self._tell([HostLost(str(self._name), answer.timed_out, answer.ending)])
+            self._tell([HostLost(str(self._name), answer.timed_out, answer.exit_text)])
         return answer, predictions
 
     @staticmethod
     def _error(host_failure: HostFailure, count: int) -> Exception:
-        text = f"the host {host_failure.ending} while it was running inference on {count} elements."
+        text = f"the host {host_failure.exit_text} while it was running inference on {count} elements."
         died = HostOutOfMemoryError if host_failure.out_of_memory else HostDiedError
         error = overrun(text) if host_failure.timed_out else died(text)
         vars(error)["retryable"] = False  # already retried here, or a retry would cost another timeout

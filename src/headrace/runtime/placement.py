@@ -23,7 +23,7 @@ from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
 from headrace.ipc.codec import decode
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.unpicklable import PROTOCOL, pickle_or_explain
-from headrace.ipc.weights_file import WeightsFile, attach
+from headrace.ipc.weights_file import WeightsLayout, attach
 from headrace.machine.lease import Lease, LoadRequest
 from headrace.models.memory import memory_of
 from headrace.runtime.devices import DeviceLostInHostError
@@ -45,7 +45,7 @@ class AcquiredModel(NamedTuple):
     """A lease on a model that the machine shares."""
 
     lease: Lease
-    arena: WeightsFile | None
+    layout: WeightsLayout | None
     file: int | None
     """Descriptor of the weights file; None if the model lives in hosts."""
     page: int | None
@@ -186,7 +186,7 @@ def _in_own_hosts(
     if acquired is not None:
         keeps.callback(acquired.give_back)
     if acquired is not None and spec.shared:
-        preload = Preload(_work(ONLY), acquired.file, acquired.arena, page=acquired.page)
+        preload = Preload(_work(ONLY), acquired.file, acquired.layout, page=acquired.page)
     fork_server = ForkServerClient(
         pickle_or_explain(HostExecutor(spec, source), spec.plan.name), spec.plan.name, preload=preload
     )
@@ -228,26 +228,26 @@ def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None
         acquired = lease.take()
         if not isinstance(acquired, HostFailure):
             break
-        tell([HostLost(spec.plan.label(name), acquired.timed_out, acquired.ending)])
-        _LOGGER.warning("%s: the host %s while it was loading the model.", spec.plan.name, acquired.ending)
+        tell([HostLost(spec.plan.label(name), acquired.timed_out, acquired.exit_text)])
+        _LOGGER.warning("%s: the host %s while it was loading the model.", spec.plan.name, acquired.exit_text)
         if acquired.timed_out or not again:
             lease.close()
             return acquired
     assert not isinstance(acquired, HostFailure)
     grant, files = acquired
     file, page = files or (None, None)
-    answer = decode(memoryview(grant.told), own=True).head
+    answer = decode(memoryview(grant.load_response), own=True).head
     if not isinstance(answer, Done):
         if given is None:
             lease.close()
         if isinstance(answer, DeviceLost):
-            host_failure = HostFailure(answer.snapshot, timed_out=False, ending=answer.ending, device_lost=True)
+            host_failure = HostFailure(answer.snapshot, timed_out=False, exit_text=answer.exit_text, device_lost=True)
             raise load_error(spec, host_failure)
         raise with_traceback_of(*answer.caught)
     if grant.is_first:
         tell(answer.events)
     return AcquiredModel(
-        lease, grant.arena, file, page, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak
+        lease, grant.layout, file, page, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak
     )
 
 
@@ -257,18 +257,18 @@ def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
     Raises:
         Exception: whatever unpickling raises.
     """
-    assert acquired.arena is not None
+    assert acquired.layout is not None
     assert acquired.file is not None
     before, started = _private(), time.perf_counter()
-    loaded: Loaded = attach(acquired.file, acquired.arena)
+    loaded: Loaded = attach(acquired.file, acquired.layout)
     return loaded, time.perf_counter() - started, max(0, _private() - before)
 
 
 def _attached(label: str, acquired: AcquiredModel) -> Loaded:
-    assert acquired.arena is not None
+    assert acquired.layout is not None
     loaded, seconds, private = attached(acquired)
-    text = f"{label}: mapped {acquired.arena.nbytes / 1e6:,.1f} MB in {seconds * 1e3:,.0f} ms"
-    if private > max(acquired.arena.nbytes // 2, 1_000_000):
+    text = f"{label}: mapped {acquired.layout.nbytes / 1e6:,.1f} MB in {seconds * 1e3:,.0f} ms"
+    if private > max(acquired.layout.nbytes // 2, 1_000_000):
         text += (
             f", and {private / 1e6:,.1f} MB are this process's own: imports, and what its classes copy as they are "
             "unpickled, as trees and forests do"
@@ -323,4 +323,4 @@ def load_error(spec: SessionSpec, host_failure: HostFailure) -> Exception:
     if host_failure.timed_out:
         return TimeoutError(f"loading the model of {spec.plan.name} took longer than {spec.timeout_secs:g} s.")
     died = DeviceLostInHostError if host_failure.device_lost else HostDiedError
-    return died(f"the host {host_failure.ending} while it was loading the model of {spec.plan.name}.")
+    return died(f"the host {host_failure.exit_text} while it was loading the model of {spec.plan.name}.")

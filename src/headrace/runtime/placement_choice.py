@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from headrace.models.admission import size
+from headrace.models.admission import format_bytes
 
 
 class Choice(NamedTuple):
@@ -27,7 +27,8 @@ class Choice(NamedTuple):
     def why(self) -> str:
         """The figures behind the choice."""
         return (
-            f"{size(self.nbytes)} for each of {self.processes} processes, one for each core, of {size(self.free)} that "
+            f"{format_bytes(self.nbytes)} for each of {self.processes} processes, one for each core, of "
+            f"{format_bytes(self.free)} that "
             "are free for models and everything else"
         )
 

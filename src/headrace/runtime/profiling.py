@@ -256,7 +256,7 @@ class _Hosted:
         """Sends one batch and waits for its response."""
         answer, _ = self._models.ask(Work(self._name, infer=True, weight=len(elements)), elements)
         if isinstance(answer, HostFailure):
-            raise HostDiedError(f"the host {answer.ending} while it computed.")
+            raise HostDiedError(f"the host {answer.exit_text} while it computed.")
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
 

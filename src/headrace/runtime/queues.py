@@ -12,7 +12,7 @@ from headrace.batching.batcher import Batch, Batcher
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
 from headrace.batching.footprint import WaitingBytes, footprint
 from headrace.batching.lookahead import Measured, lookahead_for
-from headrace.batching.resident_models import ResidentModels, Waiting, next_to_leave, order_of_flush
+from headrace.batching.resident_models import QueueState, ResidentModels, flush_order, queue_to_empty
 from headrace.batching.size import SizeController
 from headrace.core.config import BatchingConfig
 from headrace.core.keyed import NO_PAIRS, not_pairs
@@ -200,7 +200,7 @@ class Queues:
     def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
         """Empties all queues; lazy, so each is emptied only when the batches before it have run."""
         lengths = {name: len(queue) for name, queue in self._queues.items()}
-        for name in order_of_flush(lengths, self._resident) if self._resident.are_few else lengths:
+        for name in flush_order(lengths, self._resident) if self._resident.is_limited else lengths:
             yield from self._all_of(name)
         if self._rows:
             yield ONLY, self._rows.flush()
@@ -225,12 +225,12 @@ class Queues:
     def _relieve(self) -> Iterator[tuple[Any, AnyBatch]]:
         """Empties one queue, since too many bytes wait."""
         queues = self._queues.items()
-        waiting = {name: Waiting(self._bytes[name], len(queue), queue.passed_over) for name, queue in queues}
-        name = next_to_leave(waiting, self._resident)
+        waiting = {name: QueueState(self._bytes[name], len(queue), queue.passed_over) for name, queue in queues}
+        name = queue_to_empty(waiting, self._resident)
         if name not in self._resident:
             for _, queue in queues:
                 queue.passed_over += bool(len(queue))
-            makes_room = self._resident.next_to_go(name)
+            makes_room = self._resident.eviction_candidate(name)
             if makes_room in self._queues:  # still in memory: serve what waits for it first
                 yield from self._all_of(makes_room)
         yield from self._all_of(name)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from headrace.core.events import Event, ModelRefreshed, RefreshFailed
 from headrace.core.result import Caught
-from headrace.models.memory import give_back_memory
+from headrace.models.memory import trim_memory
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.refresh_policy import RefreshPolicy
 from headrace.runtime.spec import FileWatch, ModelUpdate, SessionSpec
@@ -258,7 +258,7 @@ class VersionedModels:
         if preloader is not None:
             preloader.close()
             del preloader
-        give_back_memory()  # models are often cyclic garbage, and the collector counts objects, not bytes
+        trim_memory()  # models are often cyclic garbage, and the collector counts objects, not bytes
 
     def _tell_failed(self, what: str, error: BaseException) -> None:
         """Reports a failed refresh. The caller holds the lock."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.batching.columnar import joined, owned, rows_in, split
+from headrace.batching.columnar import concatenate, rows_in, split, without_views
 from headrace.batching.footprint import footprint
 from headrace.core.answer import (
     SomeSkipped,
@@ -21,7 +21,7 @@ from headrace.core.answer import (
 from headrace.core.events import BatchCompleted, Observer
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.result import PredictionResult
-from headrace.failures.retry import may_pass
+from headrace.failures.retry import is_retryable
 from headrace.runtime.background import BackgroundExecutor
 from headrace.runtime.bundle import AnyBundle, Bundle
 from headrace.runtime.cross_bundle import BundleSlot
@@ -141,7 +141,7 @@ class Worker(AnyWorker):
         try:
             self.load(ONLY)
         except self.spec.caught as error:
-            if not may_pass(error, self.spec.retry):
+            if not is_retryable(error, self.spec.retry):
                 raise  # the pipeline is wrong, not its elements
 
     @contextmanager
@@ -235,7 +235,7 @@ def _columns_answered(
 ) -> list[PredictionResult]:
     """One prediction for each columnar piece, from one call of the model with all rows."""
     rows = [rows_in(piece) for piece in pieces]
-    answer = handler.run_columns(joined(pieces), model, inference_args)
+    answer = handler.run_columns(concatenate(pieces), model, inference_args)
     predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
     who = f"{type(handler).__qualname__}.run_columns"
     try:
@@ -248,7 +248,7 @@ def _columns_answered(
         raise wrong_count(who, sum(rows), found)
     if _has_skips(predictions):
         raise no_skips(who)
-    pairs = zip(map(owned, pieces), map(owned, split(predictions, rows)), strict=True)
+    pairs = zip(map(without_views, pieces), map(without_views, split(predictions, rows)), strict=True)
     return [PredictionResult(*pair, model_id) for pair in pairs]
 
 
