@@ -56,10 +56,10 @@ def test_whoever_leaves_has_something(figures, takes):
     half = sum(queue.nbytes for queue in queues.values()) / 2
     if chosen in resident:
         assert not standing or queues[chosen].nbytes >= half
-    elif queues[chosen].passed_over < 2 * len(queues):
+    elif queues[chosen].times_skipped < 2 * len(queues):
         assert queues[chosen].nbytes == max(queues[name].nbytes for name in standing)
     else:
-        assert queues[chosen].passed_over == max(queues[name].passed_over for name in standing)
+        assert queues[chosen].times_skipped == max(queues[name].times_skipped for name in standing)
 
 
 @given(st.lists(st.tuples(names, st.integers(1, 9)), min_size=60, max_size=300), st.integers(1, 3))

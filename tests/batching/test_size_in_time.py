@@ -61,7 +61,7 @@ class Machine:
             self.formed.append(len(positions))
             first = self.call(positions)
             if isinstance(first, LostBatch):
-                self.outlast(positions, first)
+                self.isolate_fatal(positions, first)
             start = positions.stop
         return self
 

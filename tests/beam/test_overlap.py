@@ -17,13 +17,13 @@ from headrace.runtime import background
 
 
 class Always:
-    def next_is_beside(self):
+    def next_in_background(self):
         return True
 
-    def was_here(self, size, call, whole):
+    def record_inline(self, size, call, whole):
         raise AssertionError
 
-    def was_beside(self, size, seconds):
+    def record_background(self, size, seconds):
         pass
 
 

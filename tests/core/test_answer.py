@@ -19,7 +19,7 @@ import torch
 from apache_beam.ml.inference.base import PredictionResult as BeamsResult
 
 from headrace import SKIP, PredictionCountError, PredictionResult
-from headrace.core.answer import SomeSkipped, no_columns, predictions_of, with_skips_told, wrong_count
+from headrace.core.answer import SomeSkipped, mark_skips, no_columns, predictions_of, wrong_count
 
 
 class Handler:
@@ -188,7 +188,7 @@ UNSKIPPED = {
 
 @pytest.mark.parametrize("values", UNSKIPPED.values(), ids=UNSKIPPED)
 def test_without_skips_predictions_are_left_alone(values):
-    found = with_skips_told(values)
+    found = mark_skips(values)
     assert not isinstance(found, SomeSkipped)
     assert [*map(id, found)] == [*map(id, values)]
 
@@ -196,7 +196,7 @@ def test_without_skips_predictions_are_left_alone(values):
 @pytest.mark.parametrize("skip", [SKIP, PredictionResult("x", SKIP), BeamsResult("x", SKIP, "m")], ids=str)
 @pytest.mark.parametrize("beside", UNSKIPPED.values(), ids=UNSKIPPED)
 def test_skips_are_told_however_they_come(skip, beside):
-    found = with_skips_told([skip, *beside, skip])
+    found = mark_skips([skip, *beside, skip])
     assert isinstance(found, SomeSkipped)
     assert found[0] is found[-1] is SKIP
     assert [*map(id, found[1:-1])] == [*map(id, beside)]

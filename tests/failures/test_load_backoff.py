@@ -21,28 +21,28 @@ def record(clock):
 
 
 def test_nothing_stands_against_the_first_try(record):
-    assert record.standing_error() is None
+    assert record.current_error() is None
 
 
 def test_one_death_is_forgiven_and_two_are_not(record):
     assert record.failed(ERROR, 1.0, timed_out=False)
-    assert record.standing_error() is None
+    assert record.current_error() is None
     assert not record.failed(ANOTHER, 1.0, timed_out=False)
-    assert record.standing_error() is ANOTHER
+    assert record.current_error() is ANOTHER
 
 
 def test_a_timeout_is_not_forgiven(record):
     assert not record.failed(ERROR, 1.0, timed_out=True)
-    assert record.standing_error() is ERROR
+    assert record.current_error() is ERROR
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0])
 def test_the_error_stands_for_ten_times_as_long_as_the_last_try_took(record, clock, seconds):
     record.failed(ERROR, seconds, timed_out=True)
     clock.advance(10 * seconds - 0.001)
-    assert record.standing_error() is ERROR
+    assert record.current_error() is ERROR
     clock.advance(0.002)
-    assert record.standing_error() is None
+    assert record.current_error() is None
 
 
 def test_after_that_time_a_death_is_forgiven_again(record, clock):
@@ -51,7 +51,7 @@ def test_after_that_time_a_death_is_forgiven_again(record, clock):
     assert record.failed(ERROR, 1.0, timed_out=False)
     assert not record.failed(ANOTHER, 2.0, timed_out=False)
     clock.advance(19)
-    assert record.standing_error() is ANOTHER
+    assert record.current_error() is ANOTHER
 
 
 def test_a_success_makes_good_for_everything(record):
@@ -60,7 +60,7 @@ def test_a_success_makes_good_for_everything(record):
     assert record.failed(ERROR, 1.0, timed_out=False)
     record.failed(ERROR, 1.0, timed_out=False)
     record.loaded()
-    assert record.standing_error() is None
+    assert record.current_error() is None
 
 
 def test_a_timeout_between_two_deaths_counts_for_itself(record, clock):
@@ -75,13 +75,13 @@ def test_what_raises_again_and_again_is_tried_ever_more_rarely(record, clock):
     for _ in range(12):
         record.raised(ERROR, 0.01)
         begun = clock.time_ns()
-        while record.standing_error() is ERROR:
+        while record.current_error() is ERROR:
             clock.advance(0.5)
         pauses.append((clock.time_ns() - begun) / 1e9)
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
     record.loaded()
     record.raised(ERROR, 0.5)
     clock.advance(4.9)
-    assert record.standing_error() is ERROR
+    assert record.current_error() is ERROR
     clock.advance(0.2)
-    assert record.standing_error() is None
+    assert record.current_error() is None

@@ -17,7 +17,7 @@ from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.output import Output
 from headrace.jobs.parts import PartWriter, write_manifest
-from headrace.jobs.reading import peek
+from headrace.jobs.reading import infer_schema
 from headrace.jobs.rows import Examples
 from headrace.jobs.run import Run
 
@@ -70,7 +70,7 @@ def both_ways(tmp_path, logistic):
         *files, columns=("a", "b"), keep=None, output="out.jsonl", handler=None, in_columns=True, text=(), **options
     ):
         sources = match([str(file) for file in files])
-        head = peek(sources)
+        head = infer_schema(sources)
         examples = Examples(choose("--columns", options.pop("columns", "ab"), head.columns), head.columns)
         text = options.pop("text", ())
         numbers = {name: kind for name, kind in head.numbers.items() if name not in text}

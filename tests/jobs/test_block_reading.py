@@ -3,7 +3,7 @@
 import pyarrow
 import pytest
 
-from headrace.jobs.block_reading import paced
+from headrace.jobs.block_reading import cut_by_time
 from headrace.jobs.blocks import Block
 
 
@@ -20,7 +20,7 @@ class Model:
 
     def take(self, blocks):
         parts = []
-        for part in paced(blocks, lambda: self.now):
+        for part in cut_by_time(blocks, lambda: self.now):
             parts.append(part)
             self.now += len(part) * self.seconds_per_row
         return parts
@@ -47,7 +47,7 @@ def test_a_fast_model_soon_gets_whole_blocks():
 def test_a_model_that_begins_slowly_soon_gets_more():
     model = Model(1.0)
     sizes = []
-    for part in paced([block(100_000)], lambda: model.now):
+    for part in cut_by_time([block(100_000)], lambda: model.now):
         sizes.append(len(part))
         model.now += len(part) * (1.0 if len(sizes) < 10 else 1e-4)
     assert max(sizes) > 1000

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, dead_letters_path, match, output_format
-from headrace.jobs.reading import Head, peek, read_rows
+from headrace.jobs.reading import InputSchema, infer_schema, read_rows
 from headrace.jobs.rows import BrokenLine
 from headrace.jobs.text import lines
 
@@ -33,7 +33,7 @@ def write(tmp_path, monkeypatch):
 
 def rows_of(path, **options):
     sources = match([path], **options)
-    numbers = peek(sources).numbers
+    numbers = infer_schema(sources).numbers
     return [row for source in sources for row in read_rows(source, numbers)]
 
 
@@ -230,7 +230,7 @@ def test_columns_of_numbers(write):
     content = ["int,float,code,text,mixed,empty,id"]
     content += ["1,1.5,01,a,7,,2024_01", "2,2,12,3,8,,1", "-3,1e3,13,b,x,,2"]
     write("a.csv", "\n".join(content))
-    assert peek(match(["a.csv"])).numbers == {"int": int, "float": float, "mixed": int, "id": int}
+    assert infer_schema(match(["a.csv"])).numbers == {"int": int, "float": float, "mixed": int, "id": int}
     first, second, third = rows_of("a.csv")
     assert list(first.values()) == [1, 1.5, "01", "a", 7, "", "2024_01"]
     assert [type(value) for value in second.values()] == [int, float, str, str, int, str, int]
@@ -251,7 +251,7 @@ def test_parquet_rows_over_several_row_groups(write, tmp_path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(expected), tmp_path / "a.parquet", row_group_size=700)
     write("marker", "")
     assert rows_of("a.parquet") == expected
-    assert peek(match(["a.parquet"])) == Head(("n", "name", "list"), {})
+    assert infer_schema(match(["a.parquet"])) == InputSchema(("n", "name", "list"), {})
 
 
 def test_the_first_file_with_rows_tells_the_columns(write):
@@ -259,8 +259,8 @@ def test_the_first_file_with_rows_tells_the_columns(write):
     write("b.csv", "")
     write("c.csv", "x,y\n")
     write("d.csv", "y,x\n1,z\n")
-    assert peek(match(["a.jsonl", "b.csv", "c.csv", "d.csv"])) == Head(("x", "y"), {"y": int})
-    assert peek(match(["a.jsonl", "b.csv"])) == Head((), {})
+    assert infer_schema(match(["a.jsonl", "b.csv", "c.csv", "d.csv"])) == InputSchema(("x", "y"), {"y": int})
+    assert infer_schema(match(["a.jsonl", "b.csv"])) == InputSchema((), {})
     assert rows_of("b.csv") == []
 
 
@@ -288,7 +288,7 @@ def test_the_first_file_with_rows_tells_the_columns(write):
 def test_a_beginning_that_cannot_be_read(write, name, content, message):
     write(name, content)
     with pytest.raises(ConfigurationError) as caught:
-        peek(match([name]))
+        infer_schema(match([name]))
     assert absolute(name) in str(caught.value)
     assert message in str(caught.value)
 
@@ -331,6 +331,6 @@ def test_a_json_array_is_converted_by_the_command_that_refuses_it(write):
     rows = [{"a": 2**70, "b": "é\n"}, {"a": 0.1}]
     path = write("it's.json", json.dumps(rows))
     with pytest.raises(ConfigurationError) as caught:
-        peek(match([path]))
+        infer_schema(match([path]))
     subprocess.run(["bash", "-c", str(caught.value).partition("convert it: ")[2]], check=True)
     assert rows_of("converted.jsonl") == rows

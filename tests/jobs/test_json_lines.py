@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from headrace.jobs.json_lines import NoJsonError, as_line
+from headrace.jobs.json_lines import JsonEncodeError, as_line
 
 
 class Modelled:
@@ -131,7 +131,7 @@ class Endless:
     ids=["itself", "endless", "raises", "raises slowly", "raises as text", "digits"],
 )
 def test_what_cannot_be_written(value, cause):
-    with pytest.raises(NoJsonError) as caught:
+    with pytest.raises(JsonEncodeError) as caught:
         as_line({"prediction": value})
     reason = caught.value.__cause__
     assert f"{type(reason).__name__}: {reason}".startswith(cause)

@@ -11,7 +11,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTy
 from headrace.core.handler import ModelHandler
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
-from headrace.jobs.reading import peek
+from headrace.jobs.reading import infer_schema
 from headrace.jobs.rows import Examples
 from headrace.jobs.run import Run
 
@@ -112,7 +112,7 @@ def objects():
 
 def run(handler, output):
     sources = match(["objects://in/*"])
-    head = peek(sources)
+    head = infer_schema(sources)
     return Run(Job(handler, sources, output, Examples(("n",), head.columns), head.numbers)).execute()
 
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import match
 from headrace.jobs.parquet_rows import read_parquet
-from headrace.jobs.reading import peek
+from headrace.jobs.reading import infer_schema
 from headrace.jobs.rows import BrokenLine
 
 FAR = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
@@ -113,4 +113,4 @@ def test_two_columns_of_one_name_are_refused_at_construction(tmp_path, table, er
         pyarrow.parquet.write_table(pyarrow.table({"a": [1], "b": nested}), tmp_path / "b.parquet")
     sources = match([str(tmp_path / "*.parquet")])
     with pytest.raises(ConfigurationError, match=rf"cannot read .*b\.parquet as parquet: {error}.*rename one of them"):
-        peek(sources)
+        infer_schema(sources)

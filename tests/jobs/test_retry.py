@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source
-from headrace.jobs.retry import match_letters, peek_letters, read_letters
+from headrace.jobs.retry import dead_letter_columns, match_dead_letters, read_dead_letters
 from headrace.jobs.rows import BrokenLine, TriedRow
 
 LETTER = {"row": {"n": 1, "deep": [1, {"a": None}]}, "stage": "inference", "message": "no", "attempts": 3}
@@ -32,7 +32,7 @@ def write(tmp_path):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(flat), path)
         else:
             path.write_text("".join(json.dumps(letter) + "\n" for letter in letters))
-        return match_letters([str(path)])
+        return match_dead_letters([str(path)])
 
     return file
 
@@ -40,27 +40,27 @@ def write(tmp_path):
 @pytest.mark.parametrize("name", ["a.dead-letters.jsonl", "a.parquet"])
 def test_rows_come_back_as_they_were(write, name):
     (source,) = write(name, [LETTER, UNREAD])
-    row, broken = read_letters(source)
+    row, broken = read_dead_letters(source)
     assert (row, row.attempts) == (LETTER["row"], 3)
     assert (broken.line, broken.file, broken.number, broken.attempts) == ("?", "in.jsonl", 4, 2)
     assert str(broken.error) == "what?"
-    assert peek_letters([source]) == ("n", "deep")
+    assert dead_letter_columns([source]) == ("n", "deep")
 
 
 def test_letters_that_do_not_count_were_tried_once(write):
     (source,) = write("a.jsonl", [{name: value for name, value in LETTER.items() if name != "attempts"}])
-    assert [row.attempts for row in read_letters(source)] == [1]
+    assert [row.attempts for row in read_dead_letters(source)] == [1]
 
 
 def test_columns_are_those_of_the_first_row_that_could_be_read(write):
-    assert peek_letters(write("a.jsonl", [UNREAD, LETTER])) == ("n", "deep")
-    assert peek_letters(write("b.jsonl", [])) == ()
+    assert dead_letter_columns(write("a.jsonl", [UNREAD, LETTER])) == ("n", "deep")
+    assert dead_letter_columns(write("b.jsonl", [])) == ()
 
 
 @pytest.mark.parametrize("other", [{"n": 1}, {**LETTER, "row": "[1]"}, {**LETTER, "row": None}])
 def test_what_is_no_dead_letter_is_a_broken_line(write, other):
     (source,) = write("a.jsonl", [LETTER, other])
-    _, broken = read_letters(source)
+    _, broken = read_dead_letters(source)
     assert isinstance(broken, BrokenLine)
     assert (json.loads(broken.line), broken.file, broken.number) == (other, source.path, 2)
     assert str(broken.error).startswith("no dead letter: ")
@@ -68,13 +68,13 @@ def test_what_is_no_dead_letter_is_a_broken_line(write, other):
 
 def test_a_file_that_begins_with_something_else_is_refused(write):
     with pytest.raises(ConfigurationError, match=r"cannot read .*a.jsonl as dead letters: no dead letter: KeyError"):
-        peek_letters(write("a.jsonl", [{"n": 1}]))
+        dead_letter_columns(write("a.jsonl", [{"n": 1}]))
 
 
 def test_csv_holds_none(tmp_path):
     (tmp_path / "a.csv").write_text("n\n1\n")
     with pytest.raises(ConfigurationError, match="can hold no dead letters"):
-        match_letters([str(tmp_path / "a.csv")])
+        match_dead_letters([str(tmp_path / "a.csv")])
 
 
 def test_a_tried_row_is_a_row_wherever_it_goes():

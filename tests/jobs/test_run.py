@@ -16,7 +16,7 @@ from headrace.core.result import PredictionResult
 from headrace.jobs.beam_pipeline import take_options
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
-from headrace.jobs.reading import peek
+from headrace.jobs.reading import infer_schema
 from headrace.jobs.rows import Examples
 from headrace.jobs.run import Run, describe
 from headrace.jobs.steps import CancelledError
@@ -73,7 +73,7 @@ def make(tmp_path):
             text = "".join(json.dumps({"n": number}) + "\n" if number is not None else "?\n" for number in numbers)
             (tmp_path / f"in{n}.jsonl").write_text(text)
         sources = match([str(tmp_path / "in*.jsonl")])
-        options.setdefault("examples", Examples(("n",), peek(sources).columns))
+        options.setdefault("examples", Examples(("n",), infer_schema(sources).columns))
         return Job(handler or Halve(), sources, str(tmp_path / output), **options)
 
     return job

@@ -99,7 +99,7 @@ class Pair:
         request = {"batching": BatchingConfig(min_batch_size=size, max_batch_size=size, **batching)}
         here = catching(prepare(copy.deepcopy(handler), InferenceRequest(**request, placement="process")), Exception)
         there = catching(prepare(handler, InferenceRequest(**request, **elsewhere)), Exception)
-        assert there.lives_elsewhere
+        assert there.is_hosted_or_shared
         self._given = []
         with ExitStack() as stack:
             self._workers = []

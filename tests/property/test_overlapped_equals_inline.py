@@ -25,13 +25,13 @@ class Sometimes:
     def __init__(self, beside):
         self._beside = cycle(beside)
 
-    def next_is_beside(self):
+    def next_in_background(self):
         return next(self._beside)
 
-    def was_here(self, size, call, whole):
+    def record_inline(self, size, call, whole):
         pass
 
-    def was_beside(self, size, seconds):
+    def record_background(self, size, seconds):
         pass
 
 

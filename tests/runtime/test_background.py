@@ -23,13 +23,13 @@ PLACE = contextvars.ContextVar("place", default="nowhere")
 
 
 class Always:
-    def next_is_beside(self):
+    def next_in_background(self):
         return True
 
-    def was_here(self, size, call, whole):
+    def record_inline(self, size, call, whole):
         raise AssertionError
 
-    def was_beside(self, size, seconds):
+    def record_background(self, size, seconds):
         pass
 
 
@@ -95,12 +95,12 @@ def test_the_bundle_goes_on_while_a_batch_runs_and_one_waits(worker, background,
     assert values(bundle.add(1, 1)) == []
     handler.begun.acquire()
     assert values(bundle.add(2, 2)) == []  # it waits, and nothing has come back
-    assert (background.on_their_way, handler.batches) == (2, [[1]])
+    assert (background.submitted, handler.batches) == (2, [[1]])
     threading.Timer(0.05, handler.allow, [1]).start()
     assert values(bundle.add(3, 3)) == [1]  # only when the first one has ended is there room
     handler.allow(2)
     assert values(bundle.finish()) == [2, 3]
-    assert background.on_their_way == 0
+    assert background.submitted == 0
 
 
 def test_one_thread_runs_all_batches_and_the_bundles_hears_of_them(worker, background, handler):

@@ -231,10 +231,10 @@ def test_of_columns():
 
 def test_on_the_second_thread():
     class Always:
-        def next_is_beside(self):
+        def next_in_background(self):
             return True
 
-        def was_beside(self, size, seconds):
+        def record_background(self, size, seconds):
             pass
 
     worker = worker_of(Counting(13), batching=BatchingConfig(8, 8, overlap=True))

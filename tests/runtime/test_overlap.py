@@ -13,11 +13,11 @@ def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):
     """Which of so many batches ran beside, where that saves so much of the shorter part of a batch's time."""
     policy, beside = AdaptiveOverlap(), []
     for n in range(batches):
-        beside.append(policy.next_is_beside())
+        beside.append(policy.next_in_background())
         if beside[-1]:
-            policy.was_beside(size(n), call + idle - gain * min(call, idle))
+            policy.record_background(size(n), call + idle - gain * min(call, idle))
         else:
-            policy.was_here(size(n), call, call + idle)
+            policy.record_inline(size(n), call, call + idle)
     return beside
 
 
@@ -45,11 +45,11 @@ def test_what_pays_later_is_found():
     policy, late = AdaptiveOverlap(), 0
     for n in range(8000):
         pays = n > 1000
-        if policy.next_is_beside():
-            policy.was_beside(32, 0.1 if pays else 0.2)
+        if policy.next_in_background():
+            policy.record_background(32, 0.1 if pays else 0.2)
             late += pays
         else:
-            policy.was_here(32, 0.1, 0.2)
+            policy.record_inline(32, 0.1, 0.2)
     assert late > 5000
 
 
@@ -62,10 +62,10 @@ def test_the_size_settles_first():
 def test_no_period_is_endless_whatever_the_times(batches):
     policy, in_a_row = AdaptiveOverlap(), 0
     for size, call, idle in batches * 3:
-        if policy.next_is_beside():
-            policy.was_beside(size, call)
+        if policy.next_in_background():
+            policy.record_background(size, call)
             in_a_row += 1
         else:
-            policy.was_here(size, call, call + idle)
+            policy.record_inline(size, call, call + idle)
             in_a_row = 0
         assert in_a_row <= 128

@@ -84,7 +84,7 @@ def test_the_process_is_where_models_live(placement):
 def test_what_is_shared(base, asks, placement, shared, copies, automatic):
     spec = prepare(base(**asks), InferenceRequest(placement=placement))
     assert (spec.shared, spec.copies, spec.automatic) == (frozenset([ONLY] if shared else []), copies, automatic)
-    assert spec.lives_elsewhere == shared
+    assert spec.is_hosted_or_shared == shared
 
 
 def test_what_is_shared_of_models_by_key():

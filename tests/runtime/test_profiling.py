@@ -22,7 +22,7 @@ from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.runtime import profiling
 from headrace.runtime.placement_choice import choose
-from headrace.runtime.profiling import Cost, ModelFindings, Profile, measure, profile_handler, subject
+from headrace.runtime.profiling import Cost, ModelFindings, Profile, measure, profile_handler, profiling_spec
 
 MB = 10**6
 
@@ -76,7 +76,7 @@ class Linear(headrace.ModelHandler):
 
 
 def look(handler, rows=None, **options):
-    return profile_handler(subject(handler), rows, **options)
+    return profile_handler(profiling_spec(handler), rows, **options)
 
 
 def test_a_linear_model(tmp_path):

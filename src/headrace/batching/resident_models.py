@@ -62,7 +62,7 @@ class QueueState(NamedTuple):
 
     nbytes: float
     elements: int
-    passed_over: int
+    times_skipped: int
     """How often models that were not in memory went first, since this queue's first element arrived."""
 
 
@@ -82,8 +82,8 @@ def queue_to_empty(queues: Mapping[Hashable, QueueState], resident: ResidentMode
         largest = max(seated, key=lambda name: queues[name].nbytes)
         if not standing or queues[largest].nbytes >= sum(queue.nbytes for queue in queues.values()) / 2:
             return largest
-    oldest = max(standing, key=lambda name: queues[name].passed_over)
-    if queues[oldest].passed_over >= _PATIENCE * len(queues):
+    oldest = max(standing, key=lambda name: queues[name].times_skipped)
+    if queues[oldest].times_skipped >= _PATIENCE * len(queues):
         return oldest
     return max(standing, key=lambda name: queues[name].nbytes)
 

@@ -10,7 +10,7 @@ from apache_beam.utils import windowed_value
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, WindowedValue
 
 from headrace.core.errors import as_type_name
-from headrace.core.transferable import shown
+from headrace.core.transferable import short_repr
 
 
 class Misfit(NamedTuple):
@@ -78,7 +78,7 @@ class ChunkCoder:
         return Chunk(
             elements=elements,
             types=list(map(as_type_name, types if len(set(types)) > 1 else types[:1])),
-            misfits={place: (shown(values[place]), _problem("encoded", error)) for place, error in errors.items()},
+            misfits={place: (short_repr(values[place]), _problem("encoded", error)) for place, error in errors.items()},
             micros=[one.timestamp_micros for one in arrived],
             sizes=sizes,
             panes=[_fields(pane) for pane in panes] if known else None,
@@ -132,6 +132,6 @@ def _each(
 
 def _problem(what: str, error: Exception) -> str:
     return (
-        f"cannot be {what}, as is needed while it waits for others ({shown(error)}); make its class one that pickles "
-        "and unpickles, register a coder for it, or turn it into plain values before RunInference."
+        f"cannot be {what}, as is needed while it waits for others ({short_repr(error)}); make its class one that "
+        "pickles and unpickles, register a coder for it, or turn it into plain values before RunInference."
     )

@@ -12,7 +12,7 @@ from typing import Any
 from apache_beam import coders
 
 from headrace.core.result import ErrorRecord
-from headrace.core.transferable import encodable_text, shown, transferable, with_parts
+from headrace.core.transferable import encodable_text, short_repr, transferable, with_parts
 
 _CODER = coders.FastPrimitivesCoder()
 """What Beam takes for elements of which it knows no type, as of dead letters."""
@@ -81,4 +81,4 @@ def _on_cpu(value: Any, depth: int = _DEEPEST) -> Any:
     except AttributeError:  # no tensor
         return value
     except Exception:  # the device is lost
-        return shown(value)
+        return short_repr(value)

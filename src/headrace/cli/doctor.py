@@ -104,9 +104,9 @@ def _examine(args: DoctorArgs, errors: Console, out: Console) -> int:
         handler = make_handler(args.handler or "", parse_arguments("--handler-arg", args.handler_args), args.model)
         handler, batching, rows = _over_rows(handler, args) if args.rows else (handler, _batching(handler, args), None)
         from headrace.cli.findings import examination_as_json, show_examination  # noqa: PLC0415 - as below
-        from headrace.runtime.profiling import profile_handler, subject  # noqa: PLC0415 - not every system has what it needs
+        from headrace.runtime.profiling import profile_handler, profiling_spec  # noqa: PLC0415 - not every system has what it needs
 
-        spec = subject(handler, inference_args, batching)
+        spec = profiling_spec(handler, inference_args, batching)
         try:
             found = profile_handler(spec, rows, args.processes)
         except Exception as error:
@@ -141,7 +141,7 @@ def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]
 
     assert args.rows is not None
     sources = files.match([args.rows], args.file_format, args.delimiter)
-    head = reading.peek(sources)
+    head = reading.infer_schema(sources)
     text = choose("--text-columns", args.text_columns, head.columns) or ()
     key = choose("--key", [args.key] if args.key else None, head.columns)
     examples = Examples(choose("--columns", args.columns, head.columns), head.columns, key[0] if key else None)

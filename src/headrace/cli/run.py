@@ -49,9 +49,9 @@ def execute(args: RunArgs) -> int:
 
 
 def _prepare(args: RunArgs) -> Any:
-    from headrace.jobs import files, reading, run  # noqa: PLC0415 - numpy and pyarrow take a while, which --help need not
+    from headrace.jobs import files, reading, run  # noqa: PLC0415 - importing numpy takes a while
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
-    from headrace.jobs.retry import match_letters, peek_letters  # noqa: PLC0415 - as above
+    from headrace.jobs.retry import dead_letter_columns, match_dead_letters  # noqa: PLC0415 - as above
     from headrace.jobs.rows import Examples  # noqa: PLC0415 - as above
 
     inputs = run.without_options(args.arguments)
@@ -60,11 +60,11 @@ def _prepare(args: RunArgs) -> Any:
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
     handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model)
     if args.retry:
-        sources = match_letters(inputs)
-        head = reading.Head(peek_letters(sources), {})
+        sources = match_dead_letters(inputs)
+        head = reading.InputSchema(dead_letter_columns(sources), {})
     else:
         sources = files.match(inputs, args.file_format, args.delimiter)
-        head = reading.peek(sources)
+        head = reading.infer_schema(sources)
     text = choose("--text-columns", args.text_columns, head.columns) or ()
     key = choose("--key", [args.key] if args.key else None, head.columns)
     keep = choose("--keep", args.keep, head.columns)
@@ -120,7 +120,7 @@ def _run(run: Any, args: RunArgs, errors: Console, out: Console, signals: Signal
     if isinstance(worker.error, ConfigurationError):
         raise worker.error
     if worker.error is not None:
-        code = FAILED if run.was_fed else REFUSED
+        code = FAILED if run.had_input else REFUSED
         return _fail(errors, code, _why(run, worker.error), worker.error, verbose=args.verbose)
     report = worker.report
     figures = totals if totals.batches else report.totals

@@ -41,7 +41,7 @@ class SomeSkipped(list[Any]):
     """Predictions of which at least one is ``SKIP``."""
 
 
-def with_skips_told(predictions: list[Any]) -> list[Any]:
+def mark_skips(predictions: list[Any]) -> list[Any]:
     """Wraps predictions as ``SomeSkipped`` if any is ``SKIP``, or a Headrace or Beam result whose inference is."""
     kinds: set[Any] = set(map(type, predictions))
     results = set(filter(_is_result, kinds))
@@ -76,32 +76,32 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
     if type(answer) not in _LISTS:
         for is_it, describe, cure in _NO_LISTS:
             if is_it(answer):
-                raise PredictionCountError(f"{_told(who, examples)} returned {describe(answer)}; {_RULE}{cure}.")
+                raise PredictionCountError(f"{_described(who, examples)} returned {describe(answer)}; {_RULE}{cure}.")
     return list(answer)
 
 
 def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:
     """The error for too few or too many predictions; ``who`` is a handler or text that names a function."""
-    return PredictionCountError(f"{_told(who, examples)} returned {_counted(found, 'prediction')}; {_RULE}.")
+    return PredictionCountError(f"{_described(who, examples)} returned {_counted(found, 'prediction')}; {_RULE}.")
 
 
 def no_columns(who: object, rows: int, answer: Any) -> PredictionCountError:
     """The error for an answer to columnar elements that has no rows, or columns of different lengths."""
     return PredictionCountError(
-        f"{_told(who, rows)} returned {answer!r:.200}; it must return an array, or a dict of arrays of one length, "
-        "with one prediction for each row."
+        f"{_described(who, rows)} returned {answer!r:.200}; it must return an array, or a dict of arrays of one "
+        "length, with one prediction for each row."
     )
 
 
 def no_skips(who: object) -> PredictionCountError:
     """The error for ``SKIP`` in an answer to columnar elements: the rows of a piece have one output together."""
     return PredictionCountError(
-        f"{_told(who, None)} returned headrace.SKIP for a row, and of columnar elements single rows cannot be skipped; "
-        "leave BatchingConfig(columnar=True) out, or skip whole elements in preprocessing."
+        f"{_described(who, None)} returned headrace.SKIP for a row, and of columnar elements single rows cannot be "
+        "skipped; leave BatchingConfig(columnar=True) out, or skip whole elements in preprocessing."
     )
 
 
-def _told(who: object, examples: int | None) -> str:
+def _described(who: object, examples: int | None) -> str:
     name = who if isinstance(who, str) else f"{type(who).__qualname__}.run_inference"
     return name if examples is None else f"{name} was given {_counted(examples, 'example')} and"
 

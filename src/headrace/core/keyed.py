@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from headrace.core.answer import SKIP, SomeSkipped, predictions_of, with_skips_told, wrong_count
+from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_of, wrong_count
 from headrace.core.config import OF_THE_TRANSFORM
 from headrace.core.errors import ConfigurationError, UnknownKeyError
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
@@ -43,18 +43,18 @@ def mappings_of(cohort_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> li
     return [KeyModelMapping(keys, handlers[cohort]) for cohort, keys in keys_of.items()]
 
 
-class _AroundOne(ModelHandler[Any, Any, Any]):
+class _DelegatingHandler(ModelHandler[Any, Any, Any]):
     """Delegates most methods to the handler that it wraps; without one, behaves like ``ModelHandler``."""
 
     unkeyed: ModelHandler[Any, Any, Any] | None = None
     """The wrapped handler, or None."""
 
 
-def _left_to_the_other(name: str) -> Any:
+def _delegated(name: str) -> Any:
     default = getattr(ModelHandler, name)
 
     @functools.wraps(default)
-    def answer(self: _AroundOne, *args: Any, **kwargs: Any) -> Any:
+    def answer(self: _DelegatingHandler, *args: Any, **kwargs: Any) -> Any:
         if self.unkeyed is None:
             return default(self, *args, **kwargs)
         return getattr(self.unkeyed, name)(*args, **kwargs)
@@ -76,10 +76,10 @@ for _name in (
     "should_garbage_collect_on_timeout",
     "should_skip_batching",
 ):
-    setattr(_AroundOne, _name, _left_to_the_other(_name))
+    setattr(_DelegatingHandler, _name, _delegated(_name))
 
 
-class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]):
+class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT, ModelT]):
     """Runs a handler for examples on (key, example) pairs; returns (key, prediction) pairs.
 
     With mappings, each model's batches follow its own handler's batching options, whose functions receive the example.
@@ -228,7 +228,7 @@ class KeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]
         self.cohorts[cohort] = handler
 
 
-class MaybeKeyedModelHandler(_AroundOne, Generic[KeyT, ExampleT, PredictionT, ModelT]):
+class MaybeKeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT, ModelT]):
     """Runs a handler on examples or on (key, example) pairs: every tuple must be a pair.
 
     Args:
@@ -288,7 +288,7 @@ def _pair(
     predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(keys))
     if len(predictions) != len(keys):
         raise wrong_count(handler, len(keys), len(predictions))
-    return with_keys(keys, with_skips_told(predictions))
+    return with_keys(keys, mark_skips(predictions))
 
 
 def with_keys(keys: Sequence[Any], predictions: list[Any]) -> list[Any]:

@@ -31,7 +31,7 @@ def transferable(value: Any, travels: Callable[[Any], bool], depth: int = _DEEPE
         made = with_parts(value, lambda part: transferable(part, travels, depth - 1))
         if made is not value and travels(made):
             return made
-    return shown(value)
+    return short_repr(value)
 
 
 def with_parts(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -53,7 +53,7 @@ def encodable_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A short text for a value: its repr, or its class name."""
     try:
         return encodable_text(f"{value!r:.{_LONGEST_TEXT}}")

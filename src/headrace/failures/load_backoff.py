@@ -33,7 +33,7 @@ class LoadBackoff:
         self._until_ns = 0
         self._pause_secs = 0.0
 
-    def standing_error(self) -> BaseException | None:
+    def current_error(self) -> BaseException | None:
         """The error with which batches should fail without a new load; None: load."""
         with self._lock:
             return self._error if self._error is not None and self._now_ns() < self._until_ns else None

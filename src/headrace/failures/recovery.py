@@ -142,9 +142,7 @@ def recover(
     Raises:
         BaseException: the error for which RAISE was chosen.
     """
-    calls = [0] * (size + 1)
-    """Calls per element, as differences: each entry is by how many it exceeds the element before it."""
-    before = 0
+    calls, before = [0] * (size + 1), 0  # calls per element, as differences to the element before it
     first: ResultT | Caught | None = failure
 
     def try_until_decided(start: int, stop: int) -> tuple[ResultT | Caught, Action]:

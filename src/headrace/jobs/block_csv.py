@@ -27,7 +27,7 @@ _TYPES = {int: pyarrow.int64(), float: pyarrow.float64()}
 _QUOTE, _NEWLINE = b'"\n'
 
 
-class Parsed(NamedTuple):
+class ColumnRows(NamedTuple):
     """Rows parsed into columns."""
 
     batch: Any
@@ -35,41 +35,43 @@ class Parsed(NamedTuple):
     """Whether columns that the model does not see must be finite, too: in CSV, such a field may have been text."""
 
 
-class Line(NamedTuple):
+class SingleRow(NamedTuple):
     """A single row, parsed by Python."""
 
     row: Row | BrokenLine
 
 
-def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[Parsed | Line]:
+def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[ColumnRows | SingleRow]:
     """Parses a CSV file; the rows equal those of ``read_rows``."""
     with open_text(source) as file:
         if ends_with_returns(file.beginning):
-            yield from map(Line, read_csv(source, numbers))
+            yield from map(SingleRow, read_csv(source, numbers))
             return
         text = _Text(file)
         header = CsvRecords(text.lines(), source.delimiter, source.path).header()
-        fast = _Fast(source.delimiter, header, numbers)
+        fast = _ArrowParser(source.delimiter, header, numbers)
         while piece := text.take():
             lines = piece.count(b"\n")
             batch = fast.read(piece)
             if batch is not None:
                 text.line += lines
                 if batch.num_rows:
-                    yield Parsed(batch, all_finite=True)
+                    yield ColumnRows(batch, all_finite=True)
             elif lines > _FEW_LINES:
                 text.give_back(*_halves(piece))
             else:
                 text.give_back(piece)
-                yield from _slowly(source, text, lines, header, numbers)
+                yield from _parse_rows(source, text, lines, header, numbers)
 
 
-def _slowly(source: Source, text: _Text, lines: int, header: list[str], numbers: Mapping[str, type]) -> Iterator[Line]:
+def _parse_rows(
+    source: Source, text: _Text, lines: int, header: list[str], numbers: Mapping[str, type]
+) -> Iterator[SingleRow]:
     """The rows that begin within the next ``lines`` lines; the last row may continue beyond them."""
     stop = text.line + lines
     rows = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, numbers)
     while text.line < stop and (row := next(rows, None)) is not None:
-        yield Line(row)
+        yield SingleRow(row)
 
 
 class _Text:
@@ -123,7 +125,7 @@ class _Text:
         return rest + b"\n" if rest else b""
 
 
-class _Fast:
+class _ArrowParser:
     """Parses text with Arrow.
 
     Args:
@@ -140,7 +142,7 @@ class _Fast:
 
     def read(self, text: bytes) -> Any:
         """A record batch of the text; None if Python might read it differently."""
-        if not self._header or _is_odd(text, self._delimiter):
+        if not self._header or _is_ambiguous(text, self._delimiter):
             return None
         try:
             # Arrow reads 0x10 as an integer, Python does not. Arrow's floats cannot be hexadecimal: parse once as
@@ -166,7 +168,7 @@ class _Fast:
         return batches[0] if batches else pyarrow.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def _is_odd(text: bytes, delimiter: str) -> bool:
+def _is_ambiguous(text: bytes, delimiter: str) -> bool:
     """Whether Arrow and Python might disagree: byte-order marks, "nan(", stray carriage returns, nulls, odd quotes."""
     if text.startswith(codecs.BOM_UTF8):  # Arrow drops it
         return True

@@ -17,10 +17,10 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from headrace.jobs.ahead import ahead
 from headrace.jobs.blocks import Block
 from headrace.jobs.json_lines import as_line
 from headrace.jobs.parquet import MIXED, NOTHING, ColumnTypes, Kind, Number, Scalar, as_array, kind_of, schema_of
+from headrace.jobs.prefetch import prefetch
 from headrace.jobs.rows import fields_of
 from headrace.jobs.values import as_values
 
@@ -63,7 +63,7 @@ def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Ca
             for table in tables()
         )
         size_of_group = max(1, min(_ROWS, _BYTES * rows // max(1, size)))
-        with closing(ahead(_regrouped(alike, size_of_group))) as groups:  # closing also ends its thread
+        with closing(prefetch(_regrouped(alike, size_of_group))) as groups:  # closing also ends its thread
             for group in groups:
                 check()
                 writer.write_table(group)
@@ -99,7 +99,7 @@ def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
         yield pyarrow.concat_tables(waiting).combine_chunks()
 
 
-def answered(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
+def output_batch(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
     """The output record batch of a block. A value common to all rows is dictionary-encoded."""
     columns = _kept(block, keep)
     if isinstance(predictions, list):

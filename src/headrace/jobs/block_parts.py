@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
-from headrace.jobs.block_output import answered
+from headrace.jobs.block_output import output_batch
 from headrace.jobs.blocks import Block
 from headrace.jobs.durable import DurableParts, DurableWriter, runs_of
 from headrace.jobs.parts import BLOCKS, OutputPart
@@ -66,7 +66,7 @@ class BlockPartWriter:
 
     def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
         """Adds a block with its predictions: an array, or a list of results."""
-        batch = answered(block, self._keep, predictions, model_id)
+        batch = output_batch(block, self._keep, predictions, model_id)
         if not self._stream.suits(batch):
             self._flush()
         self._count += batch.num_rows
@@ -103,7 +103,7 @@ class DurableBlockPartWriter(DurableWriter):
 
     def write(self, block: Block, predictions: Any, model_id: str | None) -> None:
         """Adds a block with its predictions: an array, or a list of results."""
-        batch = answered(block, self._keep, predictions, model_id)
+        batch = output_batch(block, self._keep, predictions, model_id)
         with self._taking():
             if not self._stream.suits(batch):
                 self._write()

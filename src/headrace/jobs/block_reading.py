@@ -11,7 +11,7 @@ import numpy
 import pyarrow
 
 from headrace.core.conversion import FLOAT32_MAX
-from headrace.jobs.block_csv import Line, Parsed, parse
+from headrace.jobs.block_csv import ColumnRows, SingleRow, parse
 from headrace.jobs.blocks import Block
 from headrace.jobs.files import Source, open_source
 from headrace.jobs.parquet_rows import parquet_file, rows_of, unreadable
@@ -54,7 +54,7 @@ def read_blocks(
         if isinstance(rows, int):
             first += rows
             continue
-        if isinstance(rows, Line):
+        if isinstance(rows, SingleRow):
             block, all_finite = Block(index, first, tuple(names), row=rows.row), True
         else:
             block, all_finite = Block(index, first, tuple(names), rows.batch), rows.all_finite
@@ -63,7 +63,7 @@ def read_blocks(
             yield from _cut(block[start - block.first : stop - block.first], source.path, all_finite)
 
 
-def paced(blocks: Iterable[Block], clock: Callable[[], float] = time.monotonic) -> Iterator[Block]:
+def cut_by_time(blocks: Iterable[Block], clock: Callable[[], float] = time.monotonic) -> Iterator[Block]:
     """Cuts blocks to what about a second processes, so that killing the run loses few rows of a slow model.
 
     The first part is one row; each later part is at most twice as long as the one before it.
@@ -95,7 +95,7 @@ def _is_number(kind: Any) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
 
 
-def _parquet(source: Source, index: int, done: RowRanges) -> Iterator[Parsed | int]:
+def _parquet(source: Source, index: int, done: RowRanges) -> Iterator[ColumnRows | int]:
     """Record batches; a number stands for that many rows of row groups that are already done."""
     with open_source(source) as file:
         parquet = parquet_file(file)
@@ -112,7 +112,7 @@ def _parquet(source: Source, index: int, done: RowRanges) -> Iterator[Parsed | i
                 yield sum(sizes[group] for group in groups)
                 continue
             for batch in parquet.iter_batches(size, row_groups=groups, use_threads=False):
-                yield Parsed(batch, all_finite=False)
+                yield ColumnRows(batch, all_finite=False)
 
 
 def _rows_at_once(metadata: Any) -> int:

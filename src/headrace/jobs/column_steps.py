@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from headrace.jobs.ahead import ahead
 from headrace.jobs.block_parts import BlockPartWriter, DurableBlockPartWriter
-from headrace.jobs.block_reading import has_blocks, paced, read_blocks
+from headrace.jobs.block_reading import cut_by_time, has_blocks, read_blocks
 from headrace.jobs.blocks import Block, batching_over_blocks, over_blocks
 from headrace.jobs.files import Source
 from headrace.jobs.job import Job
-from headrace.jobs.json_lines import NoJsonError
+from headrace.jobs.json_lines import JsonEncodeError
+from headrace.jobs.prefetch import prefetch
 from headrace.jobs.resume import load_done
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.rows import fields_of
@@ -50,8 +50,8 @@ class BlockReader(RowReader):
     def rows(self, index: int, source: Source) -> Iterator[Any]:
         """The blocks of a file."""
         done = load_done(self._folder) if self._resume else RowRanges()
-        with closing(ahead(read_blocks(source, index, self.numbers, self._names, done))) as blocks:
-            yield from paced(blocks) if self._resume else blocks
+        with closing(prefetch(read_blocks(source, index, self.numbers, self._names, done))) as blocks:
+            yield from cut_by_time(blocks) if self._resume else blocks
 
 
 class BlockWriter(WriterWithLetters):
@@ -69,7 +69,7 @@ class BlockWriter(WriterWithLetters):
         """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
         try:
             self._part.write(block, predictions, model_id)
-        except NoJsonError as error:
+        except JsonEncodeError as error:
             middle = len(block) // 2
             if middle:
                 self._write(block[:middle], predictions[:middle], model_id)

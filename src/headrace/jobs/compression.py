@@ -92,9 +92,9 @@ class _Decompressed:
         self._kind = kind
         self._stream = kind.make()
         self._rest = b""
-        self._is_within = kind.is_limited
+        self._in_stream = kind.is_limited
         """Whether the end of the file would now be an error."""
-        self._is_behind = False
+        self._after_stream = False
         """Whether the next data follows a complete stream."""
 
     def read(self, size: int) -> bytes:
@@ -107,16 +107,16 @@ class _Decompressed:
         while True:
             if self._stream.eof:
                 self._rest, self._stream = self._behind(self._stream.unused_data), self._kind.make()
-                self._is_within, self._is_behind = False, True
+                self._in_stream, self._after_stream = False, True
             chunk = b""
             if getattr(self._stream, "needs_input", True):
                 chunk, self._rest = self._rest or self._file.read(_CHUNK_BYTES), b""
-                if not chunk and self._is_within:
+                if not chunk and self._in_stream:
                     raise EOFError("the compressed file ends before its end marker; it is not complete")
                 if not chunk:
                     return b""
             text = self._decompress(chunk, size)
-            self._is_within, self._is_behind = True, False
+            self._in_stream, self._after_stream = True, False
             if text:
                 return bytes(text)
 
@@ -124,7 +124,7 @@ class _Decompressed:
         try:
             return self._stream.decompress(chunk, size) if self._kind.is_limited else self._stream.decompress(chunk)
         except Exception as error:
-            if not self._is_behind:
+            if not self._after_stream:
                 raise
             raise _something_else(error) from error
 

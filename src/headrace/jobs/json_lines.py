@@ -17,7 +17,7 @@ _FLAT = {str, int, float, bool, type(None)}
 _TEXT = {str}
 
 
-class NoJsonError(ValueError):
+class JsonEncodeError(ValueError):
     """A value cannot be written as JSON: it contains itself, or one of its own methods raises."""
 
 
@@ -36,12 +36,12 @@ def as_line(record: Any) -> bytes:
             _checked(record["prediction"] if type(record) is dict and "prediction" in record else record)
             text = _encode(record)
         except (ValueError, TypeError):
-            text = _encode(_plain(record))
+            text = _encode(_to_json_slow(record))
     except RecursionError:
         cause = ValueError(_ENDLESS)
-        raise NoJsonError(str(cause)) from cause
+        raise JsonEncodeError(str(cause)) from cause
     except Exception as error:
-        raise NoJsonError(str(error)) from error
+        raise JsonEncodeError(str(error)) from error
     # UTF-8 cannot hold a lone surrogate: write JSON's escape for it, \udXXX.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
@@ -69,7 +69,7 @@ def is_endless(value: Any) -> bool:
     return True
 
 
-def _known(value: Any) -> Any:
+def _to_json_type(value: Any) -> Any:
     """Converts a value that JSON does not know to one that it does."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode("ascii")
@@ -104,7 +104,7 @@ def _checked(value: Any) -> Any:
 
 
 def _known_and_checked(value: Any) -> Any:
-    known = _known(value)
+    known = _to_json_type(value)
     holds_objects = getattr(getattr(value, "dtype", None), "hasobject", True)  # arrays of numbers hold none
     return _checked(known) if holds_objects else known
 
@@ -116,17 +116,17 @@ def _text_of(key: Any) -> Any:
     return key if isinstance(key, str) else _encode(key)
 
 
-def _plain(value: Any) -> Any:
+def _to_json_slow(value: Any) -> Any:
     """The slow path, for values that JSONEncoder does not pass to ``default``."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return dict(zip(_names(value), map(_plain, value.values()), strict=True))
+        return dict(zip(_names(value), map(_to_json_slow, value.values()), strict=True))
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return _plain(_known(value))
+        return [_to_json_slow(item) for item in value]
+    return _to_json_slow(_to_json_type(value))
 
 
 def _names(keys: Collection[Any]) -> list[str]:

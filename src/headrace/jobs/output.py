@@ -16,7 +16,7 @@ from headrace.jobs import storage
 from headrace.jobs.compression import compression_of, create_compressed
 from headrace.jobs.files import absolute, dead_letters_path, failed_path, location, output_format
 from headrace.jobs.parts import BLOCKS, OutputPart, read_manifest
-from headrace.jobs.publishing import Move, PublishError, earlier_of, put_in_place
+from headrace.jobs.publishing import Move, PublishError, backup_path, put_in_place
 from headrace.jobs.text import lines
 
 _LOG = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class Output:
     def _clean_letters(self) -> None:
         if not self._letters_are_elsewhere:
             return
-        for path in (self._letters_scratch, earlier_of(self._letters_scratch)):
+        for path in (self._letters_scratch, backup_path(self._letters_scratch)):
             try:
                 if storage.exists(path):
                     storage.delete(path)

@@ -98,11 +98,11 @@ def parquet_file(file: BinaryIO) -> Any:
         parquet = pyarrow.parquet.ParquetFile(
             file, metadata=parquet.metadata, coerce_int96_timestamp_unit="us", **options
         )
-    _refuse_doubles(parquet.schema_arrow)
+    _refuse_duplicates(parquet.schema_arrow)
     return parquet
 
 
-def _refuse_doubles(fields: Iterable[Any], within: str = "") -> None:
+def _refuse_duplicates(fields: Iterable[Any], within: str = "") -> None:
     seen: set[str] = set()
     for field in fields:
         if field.name in seen:
@@ -113,4 +113,4 @@ def _refuse_doubles(fields: Iterable[Any], within: str = "") -> None:
             )
         seen.add(field.name)
         inner = field.type
-        _refuse_doubles([inner.field(n) for n in range(inner.num_fields)], f"{within}.{field.name}".lstrip("."))
+        _refuse_duplicates([inner.field(n) for n in range(inner.num_fields)], f"{within}.{field.name}".lstrip("."))

@@ -33,7 +33,7 @@ class Pipe:
         self._seen = io.BytesIO()
         self.is_taken = False
         """Whether the next reading is the final one."""
-        self.is_silent = False
+        self.is_empty = False
         """Whether the pipe ended without a single byte."""
         self._has_begun = False
 
@@ -52,18 +52,18 @@ class Pipe:
         except BlockingIOError:  # another process has made the pipe non-blocking
             select.select([self._descriptor], [], [])
             return self.read(size)
-        self._refuse_silence(self._descriptor, chunk)
+        self._refuse_empty(self._descriptor, chunk)
         if self.is_taken:
             self._seen = io.BytesIO()
         else:
             self._seen.write(chunk)
         return chunk
 
-    def _refuse_silence(self, descriptor: int, chunk: bytes) -> None:
+    def _refuse_empty(self, descriptor: int, chunk: bytes) -> None:
         """Raises if nothing came; an empty regular file, redirected by the shell, is accepted as it is by path."""
         self._has_begun = self._has_begun or bool(chunk)
-        self.is_silent = not self._has_begun and not stat.S_ISREG(os.fstat(descriptor).st_mode)
-        if self.is_silent:
+        self.is_empty = not self._has_begun and not stat.S_ISREG(os.fstat(descriptor).st_mode)
+        if self.is_empty:
             raise EmptyPipeError(
                 f"not a byte came through {as_name(self._path)}: the command that writes into it has most likely "
                 "failed; run it by itself to see why. If there are no rows on purpose, give an empty file."
@@ -81,7 +81,7 @@ class Pipe:
 
 _pipes: dict[str, Pipe] = {}
 """The pipes that this process was given, by path."""
-_silent: set[str] = set()
+_empty: set[str] = set()
 
 
 def as_path(name: str) -> str:
@@ -105,7 +105,7 @@ def expect(path: str) -> None:
     Raises:
         ConfigurationError: it is neither a file nor a pipe.
     """
-    _silent.discard(path)
+    _empty.discard(path)
     if is_pipe(path):
         _pipes[path] = Pipe(path)
     elif _is(path, stat.S_ISCHR, stat.S_ISBLK, stat.S_ISSOCK):
@@ -135,13 +135,13 @@ def opened(path: str) -> Iterator[Pipe]:
         if pipe.is_taken:
             _pipes.pop(path, None)
             pipe.close()
-            if pipe.is_silent:
-                _silent.add(path)
+            if pipe.is_empty:
+                _empty.add(path)
 
 
-def was_silent(path: str) -> bool:
+def was_empty(path: str) -> bool:
     """Whether the path is a pipe that was read and ended without a single byte."""
-    return path in _silent
+    return path in _empty
 
 
 def _is(path: str, *kinds: Callable[[int], bool]) -> bool:

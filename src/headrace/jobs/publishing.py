@@ -35,10 +35,10 @@ class Move(NamedTuple):
     @property
     def earlier(self) -> str:
         """Where a replaced file waits, beside the finished one, in case it has to be restored."""
-        return earlier_of(self.source)
+        return backup_path(self.source)
 
 
-def earlier_of(source: str) -> str:
+def backup_path(source: str) -> str:
     """The path at which ``put_in_place`` keeps the file that a finished file replaces."""
     return f"{source}.earlier"
 
@@ -54,7 +54,7 @@ def put_in_place(moves: Sequence[Move]) -> None:
     Raises:
         PublishError: not all files are in place. No file, new or earlier, is lost; the message says where each is.
     """
-    with _alone_at(moves[-1].destination):
+    with _destination_lock(moves[-1].destination):
         _put_in_place(moves)
 
 
@@ -74,7 +74,7 @@ def _put_in_place(moves: Sequence[Move]) -> None:
             _replace(move)
     except Exception as error:
         for move in reversed(begun):
-            _take_back(move, has_moved=move in moved)
+            _undo(move, has_moved=move in moved)
         raise PublishError(f"{_in_words(error)} {_how_to_finish(moves)}") from error
     try:
         for folder in dict.fromkeys(os.path.dirname(move.destination) for move in moves if not is_remote(move.source)):
@@ -85,7 +85,7 @@ def _put_in_place(moves: Sequence[Move]) -> None:
 
 
 @contextmanager
-def _alone_at(path: str) -> Iterator[None]:
+def _destination_lock(path: str) -> Iterator[None]:
     """Holds a lock for a local path, if its filesystem supports locks; the last holder removes the lock file."""
     folder, name = os.path.split(path)
     lock = os.path.join(folder, f".{name}.headrace-lock")
@@ -175,7 +175,7 @@ def _replace(move: Move) -> None:
             raise
 
 
-def _take_back(move: Move, *, has_moved: bool) -> None:
+def _undo(move: Move, *, has_moved: bool) -> None:
     """Undoes a move as far as possible: the finished file back in its folder, the earlier file back in place."""
     with suppress(Exception):
         if not storage.exists(move.source):

@@ -23,7 +23,7 @@ _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
 
 
-class Head(NamedTuple):
+class InputSchema(NamedTuple):
     """What the beginning of the input tells about all of it."""
 
     columns: tuple[str, ...]
@@ -32,7 +32,7 @@ class Head(NamedTuple):
     """The number columns of CSV files: int or float."""
 
 
-def peek(sources: Iterable[Source]) -> Head:
+def infer_schema(sources: Iterable[Source]) -> InputSchema:
     """Inspects the beginning of the input.
 
     Raises:
@@ -52,7 +52,7 @@ def peek(sources: Iterable[Source]) -> Head:
             raise
         except Exception as error:
             raise ConfigurationError(f"cannot read {pipes.as_name(source.path)} as {source.format}: {error}") from error
-    return Head(columns, numbers or {})
+    return InputSchema(columns, numbers or {})
 
 
 def _refuse_unfit(source: Source) -> None:
@@ -136,7 +136,7 @@ def _is_deep(row: Row) -> bool:
     return bool(level)
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object; raises for duplicate names, of which JSON's reader would silently drop the first."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
@@ -145,4 +145,4 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-_parsed = json.JSONDecoder(object_pairs_hook=_without_doubles).decode
+_parsed = json.JSONDecoder(object_pairs_hook=_unique_fields).decode

@@ -48,7 +48,7 @@ class ResumableOutput(Output):
                 )
         place = os.fsencode(location(absolute(path)))
         super().__init__(path, dead_letters, "resume-" + hashlib.sha256(place).hexdigest()[:8])
-        self._decisive = {"the version": _VERSION, **job}
+        self._fingerprint = {"the version": _VERSION, **job}
         self._lock: BinaryIO | None = None
         self._is_over = False
 
@@ -77,7 +77,7 @@ class ResumableOutput(Output):
     @property
     def _job(self) -> dict[str, str]:
         way = "in columns" if self.columnar else "row by row"
-        decisive = {**self._decisive, "how rows go through (in columns where pyarrow is installed)": way}
+        decisive = {**self._fingerprint, "how rows go through (in columns where pyarrow is installed)": way}
         return {name: _digest(value) for name, value in decisive.items()}
 
     @property
@@ -87,12 +87,12 @@ class ResumableOutput(Output):
     def _make_folder(self) -> None:
         self._lock = _locked(self.folder)
         try:
-            self._begin_or_go_on()
+            self._start_or_resume()
         except BaseException:
             self.clean()
             raise
 
-    def _begin_or_go_on(self) -> None:
+    def _start_or_resume(self) -> None:
         try:
             with open(self._job_path, encoding="utf-8") as file:
                 then = json.load(file)

@@ -14,7 +14,7 @@ from headrace.jobs.reading import SAMPLED_ROWS, read_rows
 from headrace.jobs.rows import BrokenLine, Row, TriedRow
 
 
-def match_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
+def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
     """The dead letter files that paths and globs name, without duplicates; the files of one glob are sorted.
 
     Raises:
@@ -29,7 +29,7 @@ def match_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
     return tuple(source._replace(letters=True) for source in sources)
 
 
-def peek_letters(sources: Iterable[Source]) -> tuple[str, ...]:
+def dead_letter_columns(sources: Iterable[Source]) -> tuple[str, ...]:
     """All columns of the first rows; several rows are read, since one may have failed for lack of a column.
 
     Raises:
@@ -49,7 +49,7 @@ def peek_letters(sources: Iterable[Source]) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def read_letters(source: Source) -> Iterator[Row | BrokenLine]:
+def read_dead_letters(source: Source) -> Iterator[Row | BrokenLine]:
     """The rows of dead letters, one by one, as they were first read.
 
     Lines that could not be read then remain broken.

@@ -128,7 +128,7 @@ def takes_columns(handler: Any) -> bool:
     if rows_are_needed or plan.batching.element_size_fn or plan.batching.length_fn:
         return False
     answers_alike = getattr(plan.handler, "columns_equal_rows", None)
-    return answers_alike is not None and _is_of_one_make(type(plan.handler)) and bool(answers_alike())
+    return answers_alike is not None and _columns_match_rows(type(plan.handler)) and bool(answers_alike())
 
 
 def fields_of(prediction: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _first(element: Any, is_it: Callable[[Any], bool]) -> Any:
     return element
 
 
-def _is_of_one_make(cls: type) -> bool:
+def _columns_match_rows(cls: type) -> bool:
     """Whether no subclass overrides how rows are predicted or made into examples without doing so for columns."""
     of_columns, *of_rows = (_depth(cls, method) for method in ("run_columns", "run_inference", "example_from_row"))
     return of_columns <= min(of_rows)

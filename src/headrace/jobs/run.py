@@ -14,7 +14,7 @@ from headrace.jobs.loop import Loop
 from headrace.jobs.messages import Messages
 from headrace.jobs.output import Output
 from headrace.jobs.parts import OutputPart
-from headrace.jobs.pipes import as_name, is_pipe, was_silent
+from headrace.jobs.pipes import as_name, is_pipe, was_empty
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.rows import batching_over_rows, over_rows, takes_columns
 from headrace.jobs.steps import (
@@ -109,9 +109,9 @@ class Run:
         return report._replace(refusal=too_many(report.failed, report.rows - report.skipped, self._threshold))
 
     @property
-    def was_fed(self) -> bool:
+    def had_input(self) -> bool:
         """Whether each pipe that was read delivered at least one byte."""
-        return not any(was_silent(source.path) for source in self._sources)
+        return not any(was_empty(source.path) for source in self._sources)
 
     def cancel(self) -> None:
         """Makes ``execute``, which runs in another thread, end soon."""

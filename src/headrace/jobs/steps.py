@@ -11,12 +11,12 @@ from headrace.core.result import Caught, DeadLetter
 from headrace.failures.device import device_loss
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
-from headrace.jobs.json_lines import NoJsonError
+from headrace.jobs.json_lines import JsonEncodeError
 from headrace.jobs.parts import OutputPart, PartWriter
 from headrace.jobs.pipes import as_name
 from headrace.jobs.reading import read_rows
 from headrace.jobs.resume import load_done
-from headrace.jobs.retry import read_letters
+from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.rows import BrokenLine, Placed, Row, fields_of, place_of, row_of
 
@@ -80,7 +80,7 @@ class RowReader:
 
     def rows(self, index: int, source: Source) -> Iterator[Any]:
         """The rows of the source with that index."""
-        rows = read_letters(source) if source.letters else read_rows(source, self.numbers)
+        rows = read_dead_letters(source) if source.letters else read_rows(source, self.numbers)
         return _placed(rows, index, load_done(self._folder)) if self._resume else rows
 
 
@@ -169,7 +169,7 @@ class DeadLetterWriter(_LineWriter):
         self._write(line, f"{line['stage']} {letter.error_type}", place)
 
 
-def unwritten(error: NoJsonError, model_id: str | None) -> DeadLetter:
+def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:
     """The dead letter of a prediction that cannot be written.
 
     Raises:
@@ -227,7 +227,7 @@ class PredictionWriter(WriterWithLetters, _LineWriter):
         fields, place = fields_of(prediction), self.place(element)
         try:
             self._write({**kept, **fields}, "predictions", place)
-        except NoJsonError as error:
+        except JsonEncodeError as error:
             self._letters.write_row(row, unwritten(error, fields.get("model_id")), place)
 
 

@@ -123,8 +123,8 @@ def _age(model: Held) -> tuple[float, str]:
 def _never(need: int, limit: int, margin: int) -> str:
     return (
         f"loading it takes at least {format_bytes(need)}, and the memory that this process may use is "
-        f"{format_bytes(limit)} in all, of which {format_bytes(margin)} stay free. Give the machine or the container more "
-        "memory, or use a smaller model."
+        f"{format_bytes(limit)} in all, of which {format_bytes(margin)} stay free. Give the machine or the container "
+        "more memory, or use a smaller model."
     )
 
 

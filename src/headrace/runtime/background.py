@@ -24,7 +24,7 @@ class _Log(list[Event | Predictions]):
     on_event = list.append
 
 
-class _Untimed:
+class _UntimedModels:
     """A worker's models, reporting NaN as call time: a call beside another thread must not steer the batch size."""
 
     def __init__(self, worker: ModelAccess) -> None:
@@ -77,12 +77,12 @@ class BackgroundExecutor:
     """How many batches may be in flight: one running, one waiting."""
 
     def __init__(self, worker: ModelAccess, policy: OverlapPolicy | None = None) -> None:
-        self._models = _Untimed(worker)
+        self._models = _UntimedModels(worker)
         self._executor: ThreadPoolExecutor | None = None
         self._process = 0
         """The process that started the thread."""
         self._recorders: EngineMetrics | None = None
-        self.on_their_way = 0
+        self.submitted = 0
         """How many submitted batches have not been collected."""
         self.policy: OverlapPolicy = policy or AdaptiveOverlap()
 
@@ -94,7 +94,7 @@ class BackgroundExecutor:
             self._recorders = EngineMetrics()
         log = _Log()
         future = self._executor.submit(contextvars.copy_context().run, self._run, name, batch, log)
-        self.on_their_way += 1
+        self.submitted += 1
         return BackgroundBatch(name, batch.total, log, future)
 
     def collect(self, task: BackgroundBatch, steps: Steps) -> list[Outcome]:
@@ -104,7 +104,7 @@ class BackgroundExecutor:
             Exception: whatever ``steps`` would have raised.
         """
         wait([task.future])
-        self.on_their_way -= 1
+        self.submitted -= 1
         processed: dict[int, list[Outcome]] = {}
         for one in task.log:
             if isinstance(one, Predictions):
@@ -115,14 +115,14 @@ class BackgroundExecutor:
 
     def clear(self) -> None:
         """Drops the batches of an abandoned bundle; waits for the one that is running."""
-        if self.on_their_way:
+        if self.submitted:
             self.close()
 
     def close(self) -> None:
         """Stops the thread; waits for the batch that is running."""
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
-        self._executor, self.on_their_way = None, 0
+        self._executor, self.submitted = None, 0
 
     def _run(self, name: Any, batch: AnyBatch, log: _Log) -> list[Outcome]:
         records: list[HandlerMetric] = []

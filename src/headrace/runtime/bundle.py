@@ -91,15 +91,15 @@ class Bundle:
     def _add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         element, outcome = self._steps.preprocess(element, tag)
         if outcome is not None:
-            return self._in_turn(outcome)
+            return self._emit_in_order(outcome)
         try:
             batches = self._queues.add(element, tag)
         except self._caught as error:
-            return self._in_turn(self._steps.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error)))
+            return self._emit_in_order(self._steps.fail(tag, Stage.INFERENCE, 0, element, Caught.of(error)))
         # Not a generator: a StopIteration raised by user code would end it silently, and elements would be lost.
         return [outcome for name, batch in batches for outcome in self._run(name, batch)] if batches else ()
 
-    def _in_turn(self, outcome: Failure | Skipped) -> list[Outcome]:
+    def _emit_in_order(self, outcome: Failure | Skipped) -> list[Outcome]:
         if not self._pending:
             return [outcome]
         self._pending.append(outcome)
@@ -108,7 +108,7 @@ class Bundle:
     def _run_overlapping(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch on the background thread if that is faster, and returns the outcomes that are ready."""
         assert self._background is not None
-        if not self._background.policy.next_is_beside():
+        if not self._background.policy.next_in_background():
             return [*self._collect(0), *self._run_here(name, batch, self._background)]
         outcomes = self._collect(BackgroundExecutor.in_flight - 1)
         self._pending.append(self._background.submit(name, batch))
@@ -117,20 +117,20 @@ class Bundle:
     def _run_here(self, name: Any, batch: AnyBatch, background: BackgroundExecutor) -> list[Outcome]:
         computed = self._worker.computed
         outcomes = self._steps.run(name, batch)
-        background.policy.was_here(batch.total, self._worker.computed - computed, self._seconds())
+        background.policy.record_inline(batch.total, self._worker.computed - computed, self._seconds())
         return outcomes
 
-    def _collect(self, on_their_way: int) -> list[Outcome]:
-        """Outcomes that are ready; waits until at most ``on_their_way`` batches are in flight."""
+    def _collect(self, submitted: int) -> list[Outcome]:
+        """Outcomes that are ready; waits until at most ``submitted`` batches are in flight."""
         outcomes: list[Outcome] = []
         while self._pending:
             first = self._pending[0]
             if isinstance(first, Failure | Skipped):
                 outcomes.append(first)
             # Stop at the first unfinished batch, so that outcomes keep their order.
-            elif self._background is not None and (first.is_done or self._background.on_their_way > on_their_way):
+            elif self._background is not None and (first.is_done or self._background.submitted > submitted):
                 outcomes += self._background.collect(first, self._steps)
-                self._background.policy.was_beside(first.size, self._seconds())
+                self._background.policy.record_background(first.size, self._seconds())
             else:
                 break
             self._pending.popleft()

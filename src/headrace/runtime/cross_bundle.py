@@ -143,7 +143,7 @@ class BundleSlot:
     """A bundle's place in a ``CrossBundleBatching``: methods are for its own thread, attributes need the lock."""
 
     def __init__(self, cross_bundle: CrossBundleBatching) -> None:
-        self._sharing = cross_bundle
+        self._cross_bundle = cross_bundle
         self.outstanding = 0
         """How many of its waiting elements have no outcome yet."""
         self.outcomes: list[Outcome] = []
@@ -158,7 +158,7 @@ class BundleSlot:
         Raises:
             Exception: ``run`` raised it for a batch of this bundle's elements alone.
         """
-        cross_bundle = self._sharing
+        cross_bundle = self._cross_bundle
         try:
             left = list(leftovers)
             if not cross_bundle.hand_in(self, left):
@@ -172,25 +172,25 @@ class BundleSlot:
 
     def leave(self) -> None:
         """Unregisters the bundle; also for a bundle that is abandoned."""
-        self._sharing.leave(self)
+        self._cross_bundle.leave(self)
 
     def _do(self, work: _Work, run: Run) -> None:
         if all(part.owner is self for part in work.parts):
             tags = [tag for part in work.parts for tag in part.batch.tags]
-            self._sharing.deliver(work, [(self, outcome) for outcome in run(work.name, _joined(work, tags))])
+            self._cross_bundle.deliver(work, [(self, outcome) for outcome in run(work.name, _joined(work, tags))])
             return
         tags = [(part.owner, tag) for part in work.parts for tag in part.batch.tags]
         try:
             outcomes = run(work.name, _joined(work, tags))
         except PredictionCountError as error:
-            self._sharing.refuse(work, error)
+            self._cross_bundle.refuse(work, error)
             raise
         except BaseException as error:
-            self._sharing.part(work)
+            self._cross_bundle.part(work)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._sharing.deliver(work, [one for outcome in outcomes for one in _apart(outcome)])
+            self._cross_bundle.deliver(work, [one for outcome in outcomes for one in _apart(outcome)])
 
 
 def _joined(work: _Work, tags: list[Any]) -> Batch:

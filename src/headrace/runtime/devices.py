@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.core.errors import DeviceLostError, HostDiedError
 from headrace.failures.device import device_loss, one_line
-from headrace.runtime.plan import ONLY, is_client
+from headrace.runtime.plan import ONLY, is_remote
 from headrace.runtime.spec import SessionSpec
 
 _lost: dict[str, str] = {}
@@ -34,7 +34,7 @@ def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
     """
     models = spec.plan.models
     about = [models[model]] if model in models else models.values()
-    is_of_endpoint = all(map(is_client, about))  # its device is not this process's
+    is_of_endpoint = all(map(is_remote, about))  # its device is not this process's
     culprit = device_loss(error) if isinstance(error, Exception) and not is_of_endpoint else None
     if culprit is not None and str(error) != _lost.get(spec.store):
         _lost[spec.store] = (

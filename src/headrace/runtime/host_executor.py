@@ -133,8 +133,8 @@ class HostExecutor:
         except Exception as error:
             return _raised(Caught.of(error), events, loading=True)
         observations: list[tuple[float, float | None]] = []
-        worker.session.sizes = dict.fromkeys(worker.plan.models, _Observations(observations))
-        steps = Steps(worker, events, _Watch(progress, head.injected_failures))
+        worker.session.sizes = dict.fromkeys(worker.plan.models, _RecordedSizes(observations))
+        steps = Steps(worker, events, _ProgressListener(progress, head.injected_failures))
         try:
             outcomes = _run(steps, head, rows)
         except DeviceLostError as error:
@@ -229,7 +229,7 @@ class _Events(list[Event]):
         self.append(event)
 
 
-class _Observations:
+class _RecordedSizes:
     """Stands in for a size controller: keeps the measurements for the client's controller."""
 
     def __init__(self, observations: list[tuple[float, float | None]]) -> None:
@@ -248,7 +248,7 @@ class _Observations:
         self._observations.append((size, seconds))
 
 
-class _Watch:
+class _ProgressListener:
     """Publishes the current operation on the progress page, and raises injected failures."""
 
     def __init__(self, progress: Progress, injected_failures: Mapping[int, InjectedFailure]) -> None:

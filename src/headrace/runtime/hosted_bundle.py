@@ -95,10 +95,12 @@ class HostedBundle:
         self._here = None if spec.isolated else Operations(spec, observer)
         there = bool(self._plan.preprocess) and self._here is None
         in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
-        self._together = there and not in_two_steps
+        self._preprocess_in_request = there and not in_two_steps
         config = self._plan.batching
         most = 1 if config.columnar else min(_PREPROCESSED_TOGETHER, config.max_batch_size)  # more would not pay
-        self._before = Batcher(lambda: most, most, max_bytes=config.lookahead_bytes) if in_two_steps else None
+        self._preprocess_batcher = (
+            Batcher(lambda: most, most, max_bytes=config.lookahead_bytes) if in_two_steps else None
+        )
         self._preprocessed: deque[tuple[Any, Any]] = deque()
         """Preprocessed elements with their tags, in order of arrival, that are not yet queued."""
         self._tasks: deque[_Task] = deque()
@@ -113,15 +115,15 @@ class HostedBundle:
             element, outcome = self._here.preprocess(element, tag)
             if outcome is not None:
                 return [outcome]
-        if self._before is None:
+        if self._preprocess_batcher is None:
             return self._queue(element, tag)
-        batch = self._before.add(element, tag)
+        batch = self._preprocess_batcher.add(element, tag)
         return list(self._preprocess(batch)) if batch else ()
 
     def finish(self) -> Iterator[Outcome]:
         """Sends everything that still waits and collects all responses; afterwards every element has its outcome."""
-        if self._before is not None and len(self._before):
-            yield from self._preprocess(self._before.flush())
+        if self._preprocess_batcher is not None and len(self._preprocess_batcher):
+            yield from self._preprocess(self._preprocess_batcher.flush())
         # A collected response may preprocess elements, queueing them may send batches: repeat until neither is left.
         while self._tasks or self._preprocessed:
             yield from self._collect_all()
@@ -155,13 +157,15 @@ class HostedBundle:
         return [outcome for name, batch in batches for outcome in self._infer(name, batch)] if batches else ()
 
     def _infer(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        outcomes = self._make_room()
-        for part in self._fitting(name, batch):
-            work = Work(name, preprocess=self._together, infer=True, weight=part.weight, useful=part.useful)
+        outcomes = self._await_slot()
+        for part in self._split_too_large(name, batch):
+            work = Work(
+                name, preprocess=self._preprocess_in_request, infer=True, weight=part.weight, useful=part.useful
+            )
             outcomes += self._send(work, part)
         return outcomes
 
-    def _fitting(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
+    def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
         """Cuts a batch that was formed before it was learnt that one of this size is too large."""
         size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
         count = min(batch.total, max(1, math.ceil(size / self._session.sizes[name].most())))
@@ -172,13 +176,13 @@ class HostedBundle:
         return [*self._infer(name, batch), *self._collect_all()]
 
     def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
-        outcomes = self._make_room()
+        outcomes = self._await_slot()
         self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
         while self._tasks and self._models.is_ready(self._tasks[0].call):
             outcomes += self._collect()
         return outcomes
 
-    def _make_room(self) -> list[Outcome]:
+    def _await_slot(self) -> list[Outcome]:
         """Collects responses until one more batch may be in flight."""
         outcomes: list[Outcome] = []
         while len(self._tasks) >= self._models.in_flight:
@@ -200,7 +204,7 @@ class HostedBundle:
         if isinstance(head, Done):
             yield from self._done(task, head, rows)
         elif isinstance(head, HostFailure):
-            yield from self._outlast(task, head)
+            yield from self._recover_lost(task, head)
         elif isinstance(head, Unreadable) and task.batch.total > 1:
             # Something in it cannot be pickled: halve it until the element that is at fault stands alone.
             middle = task.batch.total // 2
@@ -219,7 +223,7 @@ class HostedBundle:
             self._models.note_call(task.work.model, seconds)
         if rows or done.skipped:
             self._breaker(task.work).record(succeeded=True)
-        yield from (self._at_home(task, failure.tag, failure) for failure in done.failures)
+        yield from (self._as_own_failure(task, failure.tag, failure) for failure in done.failures)
         tags = [task.batch.tags[position] for position in done.tags]
         if self._here is not None:
             yield from self._here.postprocess(tags, rows, task.work.model)
@@ -227,7 +231,7 @@ class HostedBundle:
             yield Predictions(tags, rows)
         else:
             self._preprocessed.extend(zip(rows, tags, strict=True))
-        yield from (_skipped_at_home(task, skipped) for skipped in done.skipped)
+        yield from (_as_own_skips(task, skipped) for skipped in done.skipped)
 
     def _raised(self, task: _Task, raised: Raised) -> None:
         self._tell(raised.events)
@@ -235,7 +239,7 @@ class HostedBundle:
             self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, raised.caught.error))
             self._breaker(task.work).record(succeeded=False)
 
-    def _at_home(self, task: _Task, position: int, failure: Failure) -> Failure:
+    def _as_own_failure(self, task: _Task, position: int, failure: Failure) -> Failure:
         """The host's failure with the element's own tag and attempt count, and the element as sent if that failed."""
         first_stage = Stage.PREPROCESSING if task.work.preprocess else Stage.INFERENCE
         is_row = self._plan.batching.columnar and failure.stage is Stage.INFERENCE
@@ -256,7 +260,7 @@ class HostedBundle:
             source=task.batch.elements[position] if task.work.preprocess else None,
         )
 
-    def _outlast(self, task: _Task, host_failure: HostFailure) -> Iterator[Outcome]:
+    def _recover_lost(self, task: _Task, host_failure: HostFailure) -> Iterator[Outcome]:
         """Recovers a batch whose host was lost: good elements get predictions, bad ones fail.
 
         Positions are those of elements, or of rows if elements are columnar.
@@ -291,7 +295,7 @@ class HostedBundle:
             yield from self._give_up_lost(settled(everything), first)
             return
         succeeded = False
-        for positions, answer in self._tried(task, first, attempt):
+        for positions, answer in self._recovery_attempts(task, first, attempt):
             if isinstance(answer, LostBatch):
                 for _, alike in groupby(positions, losses.__getitem__):
                     yield from self._give_up_lost(settled(list(alike)), answer)
@@ -301,7 +305,7 @@ class HostedBundle:
         if not succeeded:
             breaker.record(succeeded=False)
 
-    def _tried(
+    def _recovery_attempts(
         self, task: _Task, first: LostBatch, attempt: Attempt[Answer]
     ) -> Iterator[tuple[Sequence[int], Answer | LostBatch]]:
         """Attempts of a batch whose host was lost: the search for the fatal elements."""
@@ -381,7 +385,7 @@ class HostedBundle:
             self._observer.on_event(event)
 
 
-def _skipped_at_home(task: _Task, skipped: Skipped) -> Skipped:
+def _as_own_skips(task: _Task, skipped: Skipped) -> Skipped:
     """The same skips with the elements' own tags, and with the elements themselves unless the host sent others."""
     tags, elements = ([given[place] for place in skipped.tags] for given in (task.batch.tags, task.batch.elements))
     return replace(skipped, tags=tags, elements=skipped.elements or elements)

@@ -63,7 +63,7 @@ class HostedModels:
 
     def submit(self, work: Work, rows: list[Any]) -> Call | Raised | Unreadable:
         """Sends a request; the response is known at once if rows cannot be pickled or the load has just failed."""
-        standing = self._record(work).standing_error()
+        standing = self._record(work).current_error()
         if standing is not None:
             return Raised(Caught(standing, []), [], loading=True)
         try:

@@ -13,7 +13,7 @@ def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyW
     Raises:
         Exception: the model cannot be loaded, or no host can be started.
     """
-    if not spec.lives_elsewhere:
+    if not spec.is_hosted_or_shared:
         return Worker(spec, metrics_namespace)
     # Imported late: not every system has what these modules need.
     from headrace.runtime.hosted_models import HostedModels  # noqa: PLC0415 - as above

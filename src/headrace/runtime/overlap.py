@@ -9,15 +9,15 @@ from typing import NamedTuple, Protocol
 class OverlapPolicy(Protocol):
     """Decides which batches run on the background thread."""
 
-    def next_is_beside(self) -> bool:
+    def next_in_background(self) -> bool:
         """Whether the next batch runs in the background; if not, the caller first collects those that do."""
         ...
 
-    def was_here(self, size: int, call: float, whole: float) -> None:
+    def record_inline(self, size: int, call: float, whole: float) -> None:
         """Records an inline batch: seconds in the model, and seconds since the previous batch ended."""
         ...
 
-    def was_beside(self, size: int, seconds: float) -> None:
+    def record_background(self, size: int, seconds: float) -> None:
         """Records a background batch that was collected ``seconds`` after the previous one."""
         ...
 
@@ -62,14 +62,14 @@ class AdaptiveOverlap:
         self._rest, _ = self._RESTS
         self._resting = 0
 
-    def next_is_beside(self) -> bool:
+    def next_in_background(self) -> bool:
         """Whether this period has batches left."""
         if not self._left:
             return False
         self._left -= 1
         return True
 
-    def was_here(self, size: int, call: float, whole: float) -> None:
+    def record_inline(self, size: int, call: float, whole: float) -> None:
         """Ends the period if one is running, and starts the next if it promises enough."""
         if self._size:
             self._policy()
@@ -83,7 +83,7 @@ class AdaptiveOverlap:
         if settled and not self._resting and self._is_worth_trying():
             self._left = self._period
 
-    def was_beside(self, size: int, seconds: float) -> None:
+    def record_background(self, size: int, seconds: float) -> None:
         """Adds the batch to this period's measurements."""
         self._size += size
         self._seconds += seconds

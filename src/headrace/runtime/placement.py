@@ -102,7 +102,7 @@ def _with_machine(spec: SessionSpec, tell: Tell, acquired: AcquiredModel) -> Hos
             else MappedModels(unshared, tell, acquired=acquired)
         )
     if acquired.file is None:
-        return in_machines_hosts(spec, tell, acquired)
+        return connect_shared_hosts(spec, tell, acquired)
     if spec.isolated:
         return _in_own_hosts(spec, tell, acquired)
     return MappedModels(spec, tell, acquired=acquired)
@@ -137,7 +137,7 @@ class MappedModels(ModelSource):
         if isinstance(acquired, HostFailure):
             raise load_error(self._spec, acquired)
         if acquired.file is None:
-            models = in_machines_hosts(self._spec, self._tell, acquired, name)
+            models = connect_shared_hosts(self._spec, self._tell, acquired, name)
             model = HostedModelProxy(name, models, self._tell, self._elsewhere)
             return Loaded(model, self._spec.transform, {})
         return self._attached(name, acquired)
@@ -193,7 +193,7 @@ def _in_own_hosts(
     return HostedModels(spec, ModelHosts(fork_server, spec.plan.name, spec.timeout_secs), tell, keeps)
 
 
-def in_machines_hosts(spec: SessionSpec, tell: Tell, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
+def connect_shared_hosts(spec: SessionSpec, tell: Tell, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
     """Connects to the hosts that all processes of the machine share; takes over the model's lease."""
     lease = acquired.lease
     if acquired.variant != _variant(spec):  # these hosts run another transform's handler

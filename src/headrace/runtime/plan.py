@@ -149,7 +149,7 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
         ConfigurationError: the handler's batching options are wrong.
     """
     prebatched = handler.should_skip_batching()
-    inner = _adopted(bare(handler))
+    inner = _converted(bare(handler))
     keyed = _is_plainly_keyed(inner) and not prebatched
     routed = keyed and inner.unkeyed is None
     models = inner.cohorts if routed else {ONLY: inner.unkeyed if keyed else inner}
@@ -161,7 +161,7 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
         keyed=keyed,
         routed=routed,
         prebatched=prebatched,
-        remote=frozenset(name for name, model in models.items() if is_client(model)),
+        remote=frozenset(name for name, model in models.items() if is_remote(model)),
         batching=batching or BatchingConfig.from_kwargs(handler.batch_elements_kwargs(), handler),
         model_limit=inner.max_models if routed else None,
         own_batching=_own_batching(handler, models) if routed and batching is None else {},
@@ -169,7 +169,7 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
 
 
 @dataclass(frozen=True)
-class _OfExample:
+class _ForPairs:
     """Applies a size function for examples to a (key, example) pair."""
 
     function: Callable[[Any], float]
@@ -178,7 +178,7 @@ class _OfExample:
         return self.function(pair[1])
 
 
-def is_client(handler: Handler) -> bool:
+def is_remote(handler: Handler) -> bool:
     """Whether the handler sends requests to an endpoint, as a RemoteModelHandler does."""
     return hasattr(handler, "create_client") and hasattr(handler, "request")
 
@@ -190,23 +190,23 @@ def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, 
         asked = model.batch_elements_kwargs()
         own = {option: value for option, value in asked.items() if option not in OF_THE_TRANSFORM}
         for option in own.keys() & {"element_size_fn", "length_fn"}:
-            own[option] = _OfExample(own[option])
+            own[option] = _ForPairs(own[option])
         if own:
             configs[name] = BatchingConfig.from_kwargs({**given, **own}, model)
     return configs
 
 
-def _adopted(handler: Handler) -> Handler:
+def _converted(handler: Handler) -> Handler:
     """Converts a foreign handler through the plug-in that is registered for the module of one of its base classes."""
     modules = {cls.__module__ for cls in type(handler).__mro__}
-    for plug_in in _adopters():
+    for plug_in in _converters():
         if plug_in.name in modules:
             handler = plug_in.load()(handler)
     return handler
 
 
 @cache
-def _adopters() -> tuple[importlib.metadata.EntryPoint, ...]:
+def _converters() -> tuple[importlib.metadata.EntryPoint, ...]:
     """The plug-ins, cached: finding them reads the metadata of every installed package."""
     return tuple(importlib.metadata.entry_points(group="headrace.adopters"))
 

@@ -19,7 +19,7 @@ from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
 from headrace.runtime.host_executor import Done, Work
-from headrace.runtime.placement import AcquiredModel, acquire, attached, in_machines_hosts, load_error
+from headrace.runtime.placement import AcquiredModel, acquire, attached, connect_shared_hosts, load_error
 from headrace.runtime.placement_choice import Choice, choose
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -128,7 +128,7 @@ class Profile:
         return model.nbytes * self.copies
 
 
-def subject(
+def profiling_spec(
     handler: Any, inference_args: dict[str, Any] | None = None, batching: BatchingConfig | None = None
 ) -> SessionSpec:
     """The spec to profile: the handler as a transform with ``placement="machine"`` would run it.
@@ -217,7 +217,7 @@ class _InProcess:
         self._name = name
         session = open_session(spec)
         try:
-            session.shared(lambda: _Given(loaded))
+            session.shared(lambda: _LoadedSource(loaded))
             self._worker = Worker(spec)
         finally:
             close_session(session)
@@ -232,7 +232,7 @@ class _InProcess:
         self._worker.close()
 
 
-class _Given(ModelSource):
+class _LoadedSource(ModelSource):
     """A source of one model that is already loaded."""
 
     def __init__(self, loaded: Loaded) -> None:
@@ -250,7 +250,7 @@ class _Hosted:
 
     def __init__(self, spec: SessionSpec, name: Any, acquired: AcquiredModel) -> None:
         self._name = name
-        self._models = in_machines_hosts(spec, lambda _: None, acquired)
+        self._models = connect_shared_hosts(spec, lambda _: None, acquired)
 
     def run(self, elements: list[Any]) -> None:
         """Sends one batch and waits for its response."""
@@ -271,7 +271,7 @@ class _Elements:
     def __init__(self, spec: SessionSpec, rows: Iterable[Any]) -> None:
         self._plan: Plan = spec.plan
         self._rows = iter(rows)
-        self._operations = Operations(catching(spec, Exception), _Nobody())
+        self._operations = Operations(catching(spec, Exception), _NullObserver())
         self._found: dict[Any, list[Any]] = defaultdict(list)
         self._read = 0
         self.trouble = ""
@@ -310,7 +310,7 @@ class _Elements:
         return False
 
 
-class _Nobody:
+class _NullObserver:
     """An observer that ignores all events."""
 
     def on_event(self, event: Event) -> None:

@@ -27,7 +27,7 @@ class _Queue(ABC):
     def __init__(self, config: BatchingConfig) -> None:
         self._size_fn = config.element_size_fn
         self._length_fn = config.length_fn
-        self.passed_over = 0
+        self.times_skipped = 0
         """How often other models' queues were emptied first, as in ``Waiting``."""
 
     @property
@@ -220,16 +220,16 @@ class Queues:
         if self._plan.routed or self._plan.batching.sorts:
             self._weigh(name, queue.bytes)
             if self._total_bytes >= self._most_bytes:
-                yield from self._relieve()
+                yield from self._empty_one()
 
-    def _relieve(self) -> Iterator[tuple[Any, AnyBatch]]:
+    def _empty_one(self) -> Iterator[tuple[Any, AnyBatch]]:
         """Empties one queue, since too many bytes wait."""
         queues = self._queues.items()
-        waiting = {name: QueueState(self._bytes[name], len(queue), queue.passed_over) for name, queue in queues}
+        waiting = {name: QueueState(self._bytes[name], len(queue), queue.times_skipped) for name, queue in queues}
         name = queue_to_empty(waiting, self._resident)
         if name not in self._resident:
             for _, queue in queues:
-                queue.passed_over += bool(len(queue))
+                queue.times_skipped += bool(len(queue))
             makes_room = self._resident.eviction_candidate(name)
             if makes_room in self._queues:  # still in memory: serve what waits for it first
                 yield from self._all_of(makes_room)
@@ -237,7 +237,7 @@ class Queues:
 
     def _all_of(self, name: Any) -> Iterator[tuple[Any, AnyBatch]]:
         queue = self._queues[name]
-        queue.passed_over = 0
+        queue.times_skipped = 0
         self._weigh(name, 0)
         for batch in queue.all():
             yield self._left(name, batch)

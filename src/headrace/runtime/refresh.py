@@ -24,7 +24,7 @@ _LONGEST_END_SECS = 30.0
 class VersionUser(Protocol):
     """A thread that runs one version of the models."""
 
-    def gives_up_older(self) -> bool:
+    def release_older(self) -> bool:
         """Releases an older version unless a bundle is using it; returns whether none is held any more."""
 
 
@@ -151,7 +151,7 @@ class VersionedModels:
         # From the newest to the handlers' own models; only the last one's failure ends the bundle.
         for version in dict.fromkeys((wanted, *others, self.policy.serving, own)):
             try:
-                preloader = self._open_keeper(version)
+                preloader = self._open_preloader(version)
             except Exception as error:
                 if version == own:
                     raise
@@ -166,7 +166,7 @@ class VersionedModels:
             for failed, reason in errors:
                 self._tell_failed(str(failed), reason)
 
-    def _open_keeper(self, version: Version) -> AnyWorker:
+    def _open_preloader(self, version: Version) -> AnyWorker:
         preloader = self.open(version)
         try:
             if version.models:
@@ -229,7 +229,7 @@ class VersionedModels:
                     return
             started = self._clock.time_ns()
             try:
-                preloader = self._open_keeper(version)
+                preloader = self._open_preloader(version)
             except BaseException as error:  # a handler may raise anything; nothing else would report it
                 with self._changed:
                     self.policy.failed(self._now(), (self._clock.time_ns() - started) / 1e9)
@@ -253,7 +253,7 @@ class VersionedModels:
     def _retire(self, preloader: AnyWorker | None) -> None:
         """Closes an older version's preloader once no thread uses that version; idle threads are made to release it."""
         with self._changed:
-            while not all(slot.gives_up_older() for slot in self._slots):
+            while not all(slot.release_older() for slot in self._slots):
                 self._changed.wait()
         if preloader is not None:
             preloader.close()

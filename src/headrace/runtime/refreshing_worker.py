@@ -63,10 +63,10 @@ class RefreshingWorker:
         """Marks the thread idle, after its bundle or when it ran out of elements."""
         with self._lock:
             self._is_busy = False
-        if self.gives_up_older():
+        if self.release_older():
             self.models.left()
 
-    def gives_up_older(self) -> bool:
+    def release_older(self) -> bool:
         """Releases an older version unless a bundle is using it; returns whether none is held. For other threads."""
         with self._lock:
             if not self.is_behind:

@@ -93,19 +93,19 @@ class ModelProxy(ABC):
         """Into how many parts to cut a batch of ``count`` elements that timed out."""
 
 
-class Sizes(dict[Any, SizeController]):
+class SizeControllers(dict[Any, SizeController]):
     """What this process has learnt about a transform's batch sizes, by model name."""
 
 
-_sizes: WeakValueDictionary[str, Sizes] = WeakValueDictionary()
+_sizes: WeakValueDictionary[str, SizeControllers] = WeakValueDictionary()
 """By transform."""
 _sizes_lock = threading.Lock()
 
 
-def sizes_of(spec: SessionSpec) -> Sizes:
+def sizes_of(spec: SessionSpec) -> SizeControllers:
     """The size controllers of the spec's transform; shared, and kept for as long as any caller keeps them."""
     with _sizes_lock:
-        sizes = _sizes.setdefault(spec.transform, Sizes())
+        sizes = _sizes.setdefault(spec.transform, SizeControllers())
         for name in spec.plan.models:
             if name not in sizes:
                 sizes[name] = size_controller(spec.plan.batching_of(name), spec.timeout_secs)
@@ -189,7 +189,7 @@ class InferenceSession:
     def _load(self, name: Any, handler: Any) -> Loaded:
         """Loads the model, unless a recent failure is to be raised again."""
         record, clock = self._loads[name], self.spec.clock
-        if (standing := record.standing_error()) is not None:
+        if (standing := record.current_error()) is not None:
             raise standing
         started = clock.time_ns()
         try:

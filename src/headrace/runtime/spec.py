@@ -70,7 +70,7 @@ class SessionSpec:
     """How to look for newer model files, if at all."""
 
     @property
-    def lives_elsewhere(self) -> bool:
+    def is_hosted_or_shared(self) -> bool:
         """Whether models are in hosts or in shared memory rather than loaded by this process."""
         return self.isolated or bool(self.shared)
 

@@ -12,10 +12,10 @@ from headrace.batching.columnar import concatenate, rows_in, split, without_view
 from headrace.batching.footprint import footprint
 from headrace.core.answer import (
     SomeSkipped,
+    mark_skips,
     no_columns,
     no_skips,
     predictions_of,
-    with_skips_told,
     wrong_count,
 )
 from headrace.core.events import BatchCompleted, Observer
@@ -186,7 +186,7 @@ class Worker(AnyWorker):
         learnt = learning_clock() - began if learning_clock else seconds
         if len(predictions) != len(elements) and not self.plan.prebatched:
             raise wrong_count(handler, len(elements), len(predictions))
-        predictions = with_skips_told(predictions)
+        predictions = mark_skips(predictions)
         if keys is not None:
             predictions = with_keys(keys, predictions)
         batch = elements[0] if self.plan.prebatched else elements
@@ -257,4 +257,4 @@ def _has_skips(predictions: Any) -> bool:
     if isinstance(predictions, Mapping):
         return any(map(_has_skips, predictions.values()))
     of_objects = isinstance(predictions, list) or getattr(getattr(predictions, "dtype", None), "hasobject", False)
-    return of_objects and isinstance(with_skips_told(list(predictions)), SomeSkipped)
+    return of_objects and isinstance(mark_skips(list(predictions)), SomeSkipped)

@@ -169,13 +169,13 @@ class Sometimes:
     def __init__(self, beside: list[bool]) -> None:
         self._beside = cycle(beside)
 
-    def next_is_beside(self) -> bool:
+    def next_in_background(self) -> bool:
         return next(self._beside)
 
-    def was_here(self, size: int, call: float, whole: float) -> None:
+    def record_inline(self, size: int, call: float, whole: float) -> None:
         pass
 
-    def was_beside(self, size: int, seconds: float) -> None:
+    def record_background(self, size: int, seconds: float) -> None:
         pass
 
 

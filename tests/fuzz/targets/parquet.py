@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from headrace.jobs.block_output import answered, lines_of, write_parquet
+from headrace.jobs.block_output import lines_of, output_batch, write_parquet
 from headrace.jobs.block_reading import read_blocks
 from headrace.jobs.files import Source
 from headrace.jobs.json_lines import as_line
@@ -61,7 +61,7 @@ def _read(random: Random, path: Path) -> None:
     assert broken == [place for place, is_readable in enumerate(readable) if not is_readable]
     blocks = [block for block in blocks if block.first not in broken]
     assert [as_line(row) for block in blocks for row in block.rows()] == lines
-    tables = [pyarrow.Table.from_batches([answered(block, None, [None] * len(block), None)]) for block in blocks]
+    tables = [pyarrow.Table.from_batches([output_batch(block, None, [None] * len(block), None)]) for block in blocks]
     tables = [table.drop_columns(["prediction"]) for table in tables]
     assert [json.loads(line) for chunk in lines_of(tables) for line in chunk.splitlines()] == expected
     in_columns = io.BytesIO()

@@ -16,7 +16,7 @@ from text_files import Made, Wrong, make
 from headrace.jobs import block_csv, text
 from headrace.jobs.block_reading import read_blocks
 from headrace.jobs.files import Source, match
-from headrace.jobs.reading import peek, read_rows
+from headrace.jobs.reading import infer_schema, read_rows
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.rows import BrokenLine
 
@@ -56,7 +56,7 @@ def check(folder: Path, made: Made, random: Random) -> None:
     path = folder / made.name
     path.write_bytes(made.content)
     (source,) = match([str(path)], delimiter=made.delimiter)
-    assert peek([source]).columns == made.columns
+    assert infer_schema([source]).columns == made.columns
     expect(made, read_rows(source, made.numbers), source)
     if source.format == "csv" and made.numbers:
         expect(made, rows_of_blocks(source, made.numbers), source)
@@ -71,7 +71,7 @@ def check_pipe(made: Made, file_format: str) -> None:
         with open(into, "wb", buffering=0) as end:
             end.write(made.content)
         (source,) = match([f"/dev/fd/{out}"], file_format, made.delimiter)
-        assert peek([source]).columns == made.columns
+        assert infer_schema([source]).columns == made.columns
         expect(made, read_rows(source, made.numbers), source)
     finally:
         os.close(out)

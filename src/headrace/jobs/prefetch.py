@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def ahead(items: Iterator[T]) -> Generator[T, None, None]:
+def prefetch(items: Iterator[T]) -> Generator[T, None, None]:
     """Yields the same items; a thread computes the next one meanwhile. Closing the generator ends the thread.
 
     Raises:

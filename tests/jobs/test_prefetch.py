@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from headrace.jobs.ahead import ahead
+from headrace.jobs.prefetch import prefetch
 
 
 def threads():
@@ -20,7 +20,7 @@ def test_the_next_item_is_made_meanwhile():
         made.set()
         yield 2
 
-    with closing(ahead(items())) as coming:
+    with closing(prefetch(items())) as coming:
         assert next(coming) == 1
         assert made.wait(60)
         assert list(coming) == [2]
@@ -32,7 +32,7 @@ def test_an_error_comes_behind_the_items_before_it():
         yield 1
         raise OSError("torn")
 
-    with closing(ahead(items())) as coming:
+    with closing(prefetch(items())) as coming:
         assert next(coming) == 1
         with pytest.raises(OSError, match="torn"):
             next(coming)
@@ -40,10 +40,10 @@ def test_an_error_comes_behind_the_items_before_it():
 
 
 def test_no_items_are_none():
-    assert list(ahead(iter(()))) == []
+    assert list(prefetch(iter(()))) == []
 
 
 def test_who_leaves_early_leaves_no_thread():
-    with closing(ahead(iter(range(10)))) as coming:
+    with closing(prefetch(iter(range(10)))) as coming:
         assert next(coming) == 0
     assert threads() == []
