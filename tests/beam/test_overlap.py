@@ -47,7 +47,7 @@ def in_place(value, windowed=beam.DoFn.WindowParam, timestamp=beam.DoFn.Timestam
 
 
 def test_metrics_timestamps_and_windows(monkeypatch):
-    monkeypatch.setattr(background, "Overlap", Always)
+    monkeypatch.setattr(background, "AdaptiveOverlap", Always)
     pipeline = beam.Pipeline(FnApiRunner())
     rows = pipeline | beam.Create([TimestampedValue(n, n) for n in range(20)]) | beam.WindowInto(SlidingWindows(10, 5))
     handler = Counting().with_postprocess_fn(lambda value: value + 1)
@@ -69,7 +69,7 @@ def test_metrics_timestamps_and_windows(monkeypatch):
 
 @pytest.mark.parametrize("caught", [True, False])
 def test_threads_end_with_the_pipeline(monkeypatch, caught):
-    monkeypatch.setattr(background, "Overlap", Always)
+    monkeypatch.setattr(background, "AdaptiveOverlap", Always)
     transform = RunInference(Counting(), batching=BatchingConfig(4, 4))
     pipeline = beam.Pipeline(FnApiRunner())
     _ = pipeline | beam.Create(range(20)) | (transform.with_exception_handling() if caught else transform)
