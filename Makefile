@@ -47,8 +47,8 @@ test: $(VENV)/.dev ## the whole test suite, but for what needs an engine
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
 
 test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version of Beam that is supported
-	$(OLDEST)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/beam tests/architecture/test_same_as_beam.py \
-	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_recorders.py \
+	$(OLDEST)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/beam tests/jobs tests/architecture/test_same_as_beam.py \
+	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_engine_metrics.py \
 	    tests/handlers/test_sklearn_inference.py tests/cli/test_run_mistakes.py
 
 test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism (Java, Maven, Go and Linux; root, for two machines)

@@ -85,7 +85,7 @@ def test_as_often_as_a_crash(place):
     assert sum(isinstance(one, Failure) for one in outcomes) == 1
     lost = [event for event in events if isinstance(event, HostLost)]
     assert len(lost) == 2 + 4 + 1
-    assert {(event.timed_out, event.exit_text) for event in lost} == {(False, f"lost its device ({SAID})")}
+    assert {(event.timed_out, event.ending) for event in lost} == {(False, f"lost its device ({SAID})")}
 
 
 @pytest.mark.parametrize("stage", [Stage.PREPROCESSING, Stage.POSTPROCESSING])

@@ -163,13 +163,13 @@ print([one.inference for one in run])
 """
 
 
-def end(exit_text):
-    script = SCRIPT.format(exit_text=exit_text)
+def end(ending):
+    script = SCRIPT.format(ending=ending)
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
 
 
 @pytest.mark.parametrize(
-    ("exit_text", "code"),
+    ("ending", "code"),
     {
         "": 0,
         "sys.exit(3)": 3,
@@ -181,8 +181,8 @@ def end(exit_text):
         "sys.run = run": 0,
     }.items(),
 )
-def test_the_ends_of_a_process(census, wait_until, exit_text, code):
-    done = end(exit_text)
+def test_the_ends_of_a_process(census, wait_until, ending, code):
+    done = end(ending)
     assert (done.returncode, done.stdout) == (code, "0\n"), done.stderr
     assert done.stderr == "" or code in (1, -signal.SIGABRT)
     assert wait_until(lambda: not census.processes()), census.processes()
