@@ -63,7 +63,6 @@ NESTED = [
     (pyarrow.list_(MOMENTS), [[1, None, 1000], None, [], [1]], [[CUT, None, WHOLE], None, [], [CUT]]),
     (pyarrow.large_list(MOMENTS), [[1], None], [[CUT], None]),
     (pyarrow.list_(MOMENTS, 2), [None, [1, 1000]], [None, [CUT, WHOLE]]),
-    (pyarrow.list_view(MOMENTS), [None, [1, 1000]], [None, [CUT, WHOLE]]),
     (
         pyarrow.struct([("x", MOMENTS), ("y", pyarrow.string())]),
         [{"x": 1, "y": "a"}, None, {"x": None}, {"x": 1000, "y": "b"}],
@@ -83,6 +82,11 @@ NESTED = [
 ]
 
 
+@pytest.mark.since_beam("2.77", reason="the pyarrow of older versions cannot read lists of this type from Parquet")
+def test_in_views_of_lists():
+    assert as_values(pyarrow.array([None, [1, 1000]], pyarrow.list_view(MOMENTS))) == [None, [CUT, WHOLE]]
+
+
 @pytest.mark.parametrize(("kind", "made", "values"), NESTED, ids=[str(kind) for kind, _, _ in NESTED])
 def test_in_other_types_too(kind, made, values):
     column = pyarrow.array(made, kind)
@@ -92,6 +96,7 @@ def test_in_other_types_too(kind, made, values):
     assert as_rows(pyarrow.RecordBatch.from_arrays([column], ["a"])) == [{"a": value} for value in values]
 
 
+@pytest.mark.since_beam("2.77", reason="the pyarrow of older versions has no such type")
 def test_in_types_of_others():
     column = pyarrow.ExtensionArray.from_storage(pyarrow.opaque(MOMENTS, "a", "b"), array([1, 1000], MOMENTS))
     assert as_values(column) == [CUT, WHOLE]
