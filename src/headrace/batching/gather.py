@@ -32,7 +32,7 @@ class Gathered(NamedTuple):
         return Gathered(target, due, earliest, elements + 1, total + size, size if size > largest else largest)
 
     def plus_many(self, count: int, timestamp: int) -> Gathered:
-        """The summary with ``count`` more elements of size 1, of which ``timestamp`` is the earliest timestamp."""
+        """The summary with ``count`` more elements of size 1; ``timestamp`` is their earliest."""
         target, due, earliest, elements, total, largest = self
         return Gathered(target, due, min(earliest, timestamp), elements + count, total + count, max(1, largest))
 

@@ -208,7 +208,7 @@ class MemoryLimitedSize:
     After a batch that ran out of memory, or was killed at the time limit, no batch is larger than half of it, or than
     the largest that succeeded if that is more. After some batches of about that size a larger one is tried; if it
     fails, twice as many precede the next attempt. If a size fails that used to succeed, learning starts again. No size
-    is tried of which twice as much would exceed the time limit, as estimated from other batches.
+    is tried if twice that size would exceed the time limit, as estimated from other batches.
 
     Args:
         wanted: determines the size without these limits.
@@ -290,7 +290,7 @@ class MemoryLimitedSize:
         self._ceiling = max(self._ceiling, math.floor(min(larger, self._in_time())))
 
     def _in_time(self) -> float:
-        """The size of which twice as much would, by the fitted line, just meet the time limit; infinite: unknown."""
+        """Half the size that, by the fitted line, would just meet the time limit; infinite: unknown."""
         fixed, each = fit_line(list(self._times.ranked(1 / 2).values()) or [(1.0, 0.0)])
         return (self._timeout_secs - fixed) / 2 / each if each else math.inf
 

@@ -38,7 +38,7 @@ _inference = attrgetter("inference")
 
 
 class SomeSkipped(list[Any]):
-    """Predictions of which at least one is ``SKIP``."""
+    """Predictions that contain at least one ``SKIP``."""
 
 
 def mark_skips(predictions: list[Any]) -> list[Any]:

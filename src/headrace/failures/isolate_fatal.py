@@ -100,7 +100,7 @@ def isolate_fatal(
     other groups of its size are then cut into parts of the size that succeeded.
 
     Fatal elements are tried once more with their failure injected, so that the host makes the failure record from the
-    right value. An element that is lost even so is given up, after a death only the second time. ``TIMEOUTS_BORNE``
+    right value. An element that is lost even so is given up, after a death only the second time. ``MAX_TIMEOUTS``
     ends the search early, and so does ``LETHAL_IN_A_ROW``, unless one of ``LETHAL_PROBES`` elements, spread over the
     rest and tried alone, survives.
 

@@ -42,7 +42,7 @@ def is_overrun(error: BaseException) -> bool:
 class OverrunSearch(Generic[ResultT]):
     """Searches one batch: bisects elements that raise, and hands those that overrun together to ``isolate_fatal``.
 
-    Once more than ``TIMEOUTS_BORNE`` elements have overrun alone, everything unanswered fails with the last one's
+    Once more than ``MAX_TIMEOUTS`` elements have overrun alone, everything unanswered fails with the last one's
     error.
 
     Args:
@@ -58,7 +58,7 @@ class OverrunSearch(Generic[ResultT]):
         overruns: Overruns,
     ) -> None:
         self._attempt = attempt
-        self._is_of_all = is_collective
+        self._is_collective = is_collective
         self._overruns = overruns
         self._alone: list[Caught] = []
         """The exceptions of elements that overran alone."""
@@ -109,7 +109,7 @@ class OverrunSearch(Generic[ResultT]):
         return answer
 
     def _ends_halving(self, error: BaseException) -> bool:
-        return is_overrun(error) or self._is_of_all(error)
+        return is_overrun(error) or self._is_collective(error)
 
 
 def _lost(caught: Caught) -> LostBatch:

@@ -10,7 +10,7 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |    predict  rows.py wraps the handler: row -> example -> (row, prediction)
   |    write    json_lines.py -> parts.py, or durable.py with --resume
   |- or in columns (column_steps.py), if the handler predicts the same from columns
-  |    read     block_reading.py (block_csv.py), one batch ahead (ahead.py);  predict  blocks.py;
+  |    read     block_reading.py (block_csv.py), one batch ahead (prefetch.py);  predict  blocks.py;
   |    write    block_output.py -> block_parts.py
   '- output.py joins the parts (parquet.py: types of columns); publishing.py moves the files into place
      resume.py keeps the parts of a killed run for the next one (row_ranges.py: which rows are done)

@@ -29,7 +29,8 @@ from headrace.jobs.parts import write_manifest
 from headrace.jobs.steps import RowReader, RunSteps, Writer, refuse_if_cancelled
 from headrace.metrics.totals import Totals
 
-EMBEDDED_RUNNER = "FnApiRunner"
+_EMBEDDED = (None, "FnApiRunner")
+"""The runners in this process."""
 
 
 class BeamPipeline:
@@ -47,10 +48,9 @@ class BeamPipeline:
     """
 
     def __init__(self, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
-        name = job.runner or EMBEDDED_RUNNER
-        self._pipeline = beam.Pipeline(FnApiRunner() if name == EMBEDDED_RUNNER else name, _options_of(job))
-        spread = name != EMBEDDED_RUNNER or _options_of(job).view_as(DirectOptions).direct_num_workers != 1
-        _build(self._pipeline, job, steps, folder, manifest, spread=spread)
+        runner = FnApiRunner() if job.runner in _EMBEDDED else job.runner
+        self._pipeline = beam.Pipeline(runner, _options_of(job))
+        _build(self._pipeline, job, steps, folder, manifest)
         self._result: Any = None
 
     def execute(self) -> Totals:
@@ -107,10 +107,11 @@ class _Write(beam.DoFn):  # type: ignore[misc]
 
 def runs_elsewhere(job: Job) -> bool:
     """Whether processes other than this one, or several threads, read the sources."""
-    direct = _options_of(job).view_as(DirectOptions)
-    if job.runner not in (None, EMBEDDED_RUNNER):
-        return True
-    return bool(direct.direct_num_workers != 1 or direct.direct_running_mode == "multi_processing")
+    return _has_many_workers(job) or _options_of(job).view_as(DirectOptions).direct_running_mode == "multi_processing"
+
+
+def _has_many_workers(job: Job) -> bool:
+    return job.runner not in _EMBEDDED or _options_of(job).view_as(DirectOptions).direct_num_workers != 1
 
 
 def _options_of(job: Job) -> PipelineOptions:
@@ -144,8 +145,9 @@ def _refuse_failed(state: Any) -> None:
         raise RuntimeError(f"the runner ended the pipeline as {state}")
 
 
-def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, manifest: str, *, spread: bool) -> None:
-    """Builds the pipeline; without ``spread``, a single worker reads the files in order."""
+def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
+    """Builds the pipeline; a single worker reads the files in order."""
+    spread = _has_many_workers(job)
     sources = [(index, *source) for index, source in enumerate(job.sources)]
     elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(_Read(steps.reader))
     predictions, letters, skipped = (

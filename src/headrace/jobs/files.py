@@ -65,12 +65,12 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
 def absolute(path: str) -> str:
     """A local path made absolute, since workers may run in other folders; a URI unchanged."""
     path = path.removeprefix("file://")
-    return path if "://" in path else os.path.abspath(path)
+    return path if storage.is_remote(path) else os.path.abspath(path)
 
 
 def location(path: str) -> str:
     """A canonical path: resolves links in the folder, but not the file itself."""
-    if "://" in path:
+    if storage.is_remote(path):
         return path
     folder, name = os.path.split(path)
     return os.path.join(os.path.realpath(folder), name)
@@ -135,7 +135,7 @@ def _matching(pattern: str) -> list[str]:
 
 def _expected(paths: list[str]) -> list[str]:
     for path in paths:
-        if "://" not in path:
+        if not storage.is_remote(path):
             pipes.expect(path)
     return paths
 

@@ -29,7 +29,7 @@ def as_line(record: Any) -> bytes:
     always have string keys.)
 
     Raises:
-        NoJsonError: it cannot be written; the cause says why.
+        JsonEncodeError: it cannot be written; the cause says why.
     """
     try:
         try:

@@ -165,7 +165,7 @@ class Output:
         """Makes sure, before the run, that the dead letters can be written to their folder."""
         folder = storage.split(self.dead_letters)[0]
         try:
-            if "://" not in folder:
+            if not storage.is_remote(folder):
                 os.makedirs(folder, exist_ok=True)
             storage.create(self._letters_scratch).close()
         except OSError as error:

@@ -14,6 +14,7 @@ from headrace.jobs.csv_rows import CsvRecords, csv_lines, number, read_csv
 from headrace.jobs.files import Source, open_source
 from headrace.jobs.parquet_rows import parquet_file, read_parquet
 from headrace.jobs.rows import BrokenLine, Row
+from headrace.jobs.storage import is_remote
 from headrace.jobs.text import lines, not_utf8, open_text
 
 SAMPLED_ROWS = 1000
@@ -46,7 +47,7 @@ def infer_schema(sources: Iterable[Source]) -> InputSchema:
             columns = columns or _columns_of(source)
             if source.format == "csv" and numbers is None:
                 numbers = _number_columns(source)
-            if "://" not in source.path and not pipes.is_pipe(source.path):
+            if not is_remote(source.path) and not pipes.is_pipe(source.path):
                 _refuse_unfit(source)
         except pipes.EmptyPipeError:
             raise
@@ -137,7 +138,7 @@ def _is_deep(row: Row) -> bool:
 
 
 def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises for duplicate names, of which JSON's reader would silently drop the first."""
+    """A JSON object; raises for duplicate names: JSON's reader would silently drop the first value."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]

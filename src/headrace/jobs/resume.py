@@ -19,6 +19,7 @@ from headrace.jobs.output import Output
 from headrace.jobs.parts import KINDS, OutputPart
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.storage import is_remote
 
 _VERSION = 1
 _LOCK = "lock"
@@ -41,7 +42,7 @@ class ResumableOutput(Output):
 
     def __init__(self, path: str, dead_letters: str | None, job: Mapping[str, Any]) -> None:
         for where, option in ((path, "--output"), (dead_letters or "", "--dead-letters")):
-            if "://" in absolute(where):
+            if is_remote(absolute(where)):
                 raise ConfigurationError(
                     f"--resume keeps parts in local folders only, and {option} is {where}; leave --resume out, or "
                     "write a local file and copy it."

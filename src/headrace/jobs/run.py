@@ -26,6 +26,7 @@ from headrace.jobs.steps import (
     cancelled,
     refuse_if_cancelled,
 )
+from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
 
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
@@ -164,7 +165,7 @@ def _refuse_no_share(threshold: float | None) -> None:
 
 def _refuse_overwriting(output: Output, sources: Sequence[Source]) -> None:
     paths = [source.path for source in sources]
-    inputs = {*map(location, paths), *(os.path.realpath(path) for path in paths if "://" not in path)}
+    inputs = {*map(location, paths), *(os.path.realpath(path) for path in paths if not is_remote(path))}
     letters = "--output or --dead-letters"
     for path, option in ((output.path, "--output"), (output.dead_letters, letters), (output.failed_letters, letters)):
         if location(path) in inputs:

@@ -153,7 +153,7 @@ def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, proces
     """Loads the models one after the other, times them, and releases each.
 
     Args:
-        spec: from ``subject``.
+        spec: from ``profiling_spec``.
         rows: elements; read only as far as needed, and repeated if there are few. None: no batches are measured.
         processes: the number of processes to report memory for; one per core by default.
 

@@ -150,7 +150,7 @@ class Queues:
     """Accepts preprocessed elements and returns batches with the names of their models; used by one thread.
 
     Waiting bytes are limited to about ``lookahead_bytes``. A single queue then gives a batch that has reached its
-    minimum size; of several queues that are too large together, ``next_to_leave`` selects one to empty. If not all
+    minimum size; of several queues that are too large together, ``queue_to_empty`` selects one to empty. If not all
     models fit into memory, the elements of an absent model wait until then, so that its load serves many.
 
     Args:
