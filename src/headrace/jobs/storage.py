@@ -185,7 +185,7 @@ def _part_as_regex(part: str) -> str:
     if part in _WILDCARDS:
         return _WILDCARDS[part]
     if part.startswith("[") and part.endswith("]") and len(part) > 2:
-        inner = part[1:-1].replace("\\", "\\\\")
+        inner = part[1:-1].replace("\\", "\\\\").replace("[", "\\[")
         return f"[^{inner[1:]}]" if inner[0] == "!" else f"[{inner}]" if inner[0] != "^" else f"[\\{inner}]"
     return re.escape(part)
 
