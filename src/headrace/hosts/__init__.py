@@ -6,7 +6,7 @@ client.ModelHosts
   connection.HostConnection <------------ requests, responses, progress page --> host.serve
       |                                                                             |
   provider.HostProvider, one of:                                                 host.RequestHandler:
-    machine/lease, for shared hosts                                              runtime/host_executor
+    machine/lease, for shared hosts                                              runtime/request_handler
     fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
       starter, which runs __main__            preloads, forks, reaps
 output.OutputReader <---------------------- redirect <-------------------------- prints and log records

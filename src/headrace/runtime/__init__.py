@@ -8,7 +8,7 @@ adapters (beam/, local/, jobs/)
         |      bundle.py  ->  queues.py  ->  steps.py  ->  handler   (background.py, overlap.py: on a second thread)
         |
         '- hosted_worker.py  HostedWorker: the model is in a host process
-               hosted_bundle.py  ->  queues.py  ->  hosted_models.py  ====>  host_executor.py (in the host):
+               hosted_bundle.py  ->  queues.py  ->  hosted_models.py  ====>  request_handler.py (in the host):
                                                                              Worker and steps.py, one batch each
     refreshing_worker.py, refresh.py, refresh_policy.py, versions.py   replace the model while the transform runs
 Shared by the threads of a process:

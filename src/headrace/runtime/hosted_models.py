@@ -18,7 +18,7 @@ from headrace.hosts.client import ModelHosts
 from headrace.hosts.connection import Call, HostFailure
 from headrace.ipc.progress import Activity
 from headrace.runtime.devices import DeviceLostInHostError
-from headrace.runtime.host_executor import DeviceLost, Done, Raised, Unreadable, Work
+from headrace.runtime.request_handler import DeviceLost, Done, Raised, Unreadable, Work
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from headrace.failures.retry import is_retryable
 from headrace.hosts.connection import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.devices import check_device
-from headrace.runtime.host_executor import Done, Work
 from headrace.runtime.hosted_bundle import HostedBundle
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.placement import load_error, place_models
 from headrace.runtime.plan import ONLY
+from headrace.runtime.request_handler import Done, Work
 from headrace.runtime.worker import AnyWorker
 
 

@@ -12,8 +12,8 @@ from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, E
 from headrace.failures.overruns import overrun
 from headrace.hosts.connection import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
-from headrace.runtime.host_executor import Done, Elsewhere, Work
 from headrace.runtime.hosted_models import Answer, HostedModels
+from headrace.runtime.request_handler import Done, Elsewhere, Work
 from headrace.runtime.session import ModelProxy
 
 _COUNTED_HERE = (BatchCompleted, BatchFailed, ElementsSkipped)

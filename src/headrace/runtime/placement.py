@@ -27,12 +27,12 @@ from headrace.ipc.weights_file import WeightsLayout, attach
 from headrace.machine.lease import Lease, LoadRequest
 from headrace.models.memory import memory_of
 from headrace.runtime.devices import DeviceLostInHostError
-from headrace.runtime.host_executor import DeviceLost, Done, Elsewhere, HostExecutor, Source, Work
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_proxy import HostedModelProxy
 from headrace.runtime.placement_choice import choose
 from headrace.runtime.plan import ONLY
+from headrace.runtime.request_handler import BatchRequestHandler, DeviceLost, Done, Elsewhere, Source, Work
 from headrace.runtime.session import Loaded, ModelSource
 from headrace.runtime.spec import SessionSpec
 
@@ -188,7 +188,7 @@ def _in_own_hosts(
     if acquired is not None and spec.shared:
         preload = Preload(_work(ONLY), acquired.file, acquired.layout, page=acquired.page)
     fork_server = ForkServerClient(
-        pickle_or_explain(HostExecutor(spec, source), spec.plan.name), spec.plan.name, preload=preload
+        pickle_or_explain(BatchRequestHandler(spec, source), spec.plan.name), spec.plan.name, preload=preload
     )
     return HostedModels(spec, ModelHosts(fork_server, spec.plan.name, spec.timeout_secs), tell, keeps)
 
@@ -297,7 +297,7 @@ def _load_request(spec: SessionSpec, name: Any, identifier: str) -> LoadRequest:
         key=f"{spec.pipeline}\0{identifier}\0{spec.plan.stored(name)!r}",  # a label would not distinguish 1 from "1"
         variant=_variant(spec),
         name=f"{spec.plan.name} {label}".strip(),
-        request_handler=pickle_or_explain(HostExecutor(there), spec.plan.name),
+        request_handler=pickle_or_explain(BatchRequestHandler(there), spec.plan.name),
         work=_work(name),
         environment=ProcessEnvironment.here(),
         copies=spec.copies_of(name),

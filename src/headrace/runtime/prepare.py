@@ -130,9 +130,9 @@ def _names_to_share(plan: Plan, scope: Scope | None) -> Iterator[Any]:
 
 def _check_that_it_pickles(spec: SessionSpec) -> None:
     from headrace.ipc.unpicklable import pickle_or_explain  # noqa: PLC0415 - only now is it certain that the system has
-    from headrace.runtime.host_executor import HostExecutor  # noqa: PLC0415 - these modules need
+    from headrace.runtime.request_handler import BatchRequestHandler  # noqa: PLC0415 - these modules need
 
-    pickle_or_explain(HostExecutor(spec), spec.plan.name, spec.plan.handler)
+    pickle_or_explain(BatchRequestHandler(spec), spec.plan.name, spec.plan.handler)
 
 
 def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[BaseException], ...]) -> SessionSpec:

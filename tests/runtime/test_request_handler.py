@@ -17,9 +17,9 @@ from headrace.failures.isolate_fatal import InjectedFailure
 from headrace.ipc.codec import decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.unpicklable import pickle_or_explain
-from headrace.runtime.host_executor import HostExecutor, Raised, Unreadable, Work
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.runtime.request_handler import BatchRequestHandler, Raised, Unreadable, Work
 from headrace.testing import BrokenLoadHandler, DoublingHandler, FakeClock, PoisonHandler, SlowHandler
 
 MEMORY = memoryview(bytearray(Progress.SIZE))
@@ -106,7 +106,7 @@ class Asked:
 
     def __init__(self, handler, exceptions=(), **request):
         spec = catching(prepare(handler, InferenceRequest(isolate=True, **request)), exceptions)
-        self.request_handler = pickle.loads(pickle_or_explain(HostExecutor(spec), "servant"))
+        self.request_handler = pickle.loads(pickle_or_explain(BatchRequestHandler(spec), "servant"))
         self.progress = Progress(MEMORY)
 
     def __call__(self, work, rows=()):

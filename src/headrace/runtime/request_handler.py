@@ -93,7 +93,7 @@ class Unreadable(NamedTuple):
     caught: Caught
 
 
-class HostExecutor:
+class BatchRequestHandler:
     """Holds the models and runs batches; pickled to the host.
 
     Args:
