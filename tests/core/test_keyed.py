@@ -148,7 +148,7 @@ def test_models_called_by_hand_load_once_for_all_threads_and_keep_the_limit():
     limited = KeyedModelHandler(mappings, max_models_per_worker_hint=2).load_model()
     for n in (0, 1, 2):
         assert limited[n] == n
-        assert len(limited._loaded) <= 2
+        assert len(limited._cache) <= 2
 
 
 def test_mappings_must_be_some():

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.core.errors import ModelMemoryError
-from headrace.models.cache import ModelCache
-from headrace.models.memory_budget import Admit, Evict, MemoryBudget, Refuse, Wait
+from headrace.core.model_cache import ModelCache
+from headrace.models.admission import Admit, Evict, Refuse, Wait
+from headrace.models.memory_budget import MemoryBudget
 
 MB = 10**6
 KB = 10**3
@@ -87,7 +88,7 @@ def test_a_model_that_was_measured_is_refused_when_memory_has_become_short():
 def test_a_guess_is_no_reason_to_refuse():
     room = MemoryBudget(lambda: 500 * MB, lambda: 1000 * MB, iter([0, 900 * MB]).__next__)
     room.begins([])
-    room.ended("large")
+    room.loaded("large")
     assert room.taken("large") == 900 * MB
     assert room.verdict("small", None, {"large": 0}, []) == Evict(("large",))
     assert room.verdict("small", None, {"large": 1}, []) == Admit()
@@ -99,12 +100,12 @@ def test_the_first_is_loaded_alone_and_what_is_loaded_beside_others_is_not_measu
     assert room.verdict("a", None, {}, []) == Admit()
     assert room.verdict("b", None, {}, ["a"]) == Wait()
     room.begins([])
-    room.ended("a")
+    room.loaded("a")
     assert room.verdict("b", None, {}, ["a"]) == Admit()
     assert room.verdict("b", 880 * MB, {}, ["a"]) == Wait()
     assert room.verdict("a", None, {}, ["b"]) == Admit()
     room.begins(["b"])
-    room.ended("a")
+    room.loaded("a")
     assert room.taken("a") == 10 * MB
 
 

@@ -13,7 +13,7 @@ from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_of, 
 from headrace.core.config import OF_THE_TRANSFORM
 from headrace.core.errors import ConfigurationError, UnknownKeyError
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
-from headrace.core.on_demand import ModelsOnDemand
+from headrace.core.model_cache import ModelsOnDemand
 
 _LOGGER = logging.getLogger(__name__)
 

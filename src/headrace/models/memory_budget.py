@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from headrace.core.errors import ModelMemoryError
 from headrace.models.admission import Admit, Evict, Held, Refuse, Verdict, Wait, admit
-from headrace.models.memory import memory_available, memory_limit, resident_bytes
+from headrace.models.memory import memory_available, memory_limit, resident_bytes, trim_memory
+
+_LARGE = 1 << 24
+"""Bytes. Dropping this much is worth a garbage collection."""
 
 
 class MemoryBudget:
-    """Measures loads and admits further ones. Not thread-safe.
+    """A model cache's ``Room``: measures loads and admits further ones. Not thread-safe.
 
     The size of a model that has not been loaded here is unknown, except for that of its files. The first model is
     loaded alone, which measures it. Others are assumed to be as large as the largest so far, but an assumption never
@@ -38,6 +42,22 @@ class MemoryBudget:
     def taken(self, name: Any) -> int:
         """The most bytes that loading this model has taken; 0: not measured yet."""
         return self._taken.get(name, 0)
+
+    def make(
+        self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]
+    ) -> Sequence[Any] | None:
+        """The idle models to evict before a load; none: it may begin, and is measured. None: wait.
+
+        Raises:
+            ModelMemoryError: there is no room, although no other model is in use.
+        """
+        verdict = self.verdict(name, at_least, held, loading)
+        if isinstance(verdict, Admit):
+            self.begins(loading)
+            return ()
+        if isinstance(verdict, Refuse) and not any(held.values()):
+            raise ModelMemoryError(f"the model of {name!r}", verdict.reason)
+        return verdict.keys if isinstance(verdict, Evict) else None
 
     def verdict(self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]) -> Verdict:
         """Decides whether a model may be loaded.
@@ -69,10 +89,12 @@ class MemoryBudget:
         self._alone = not loading
         self._before = self._resident()
 
-    def ended(self, name: Any) -> None:
+    def loaded(self, name: Any) -> None:
         """Notes that a load has ended; what it took is known only if it ran alone."""
         if self._alone:
             self._taken[name] = max(self.taken(name), self._resident() - self._before)
 
-
-__all__ = ["Admit", "Evict", "MemoryBudget", "Refuse", "Wait"]
+    def dropped(self, names: Sequence[Any]) -> None:
+        """Returns the memory of large models to the system, once they have been dropped."""
+        if sum(map(self.taken, names)) >= _LARGE:
+            trim_memory()

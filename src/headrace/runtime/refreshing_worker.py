@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.core.events import Observer
+from headrace.core.registry import Registry
 from headrace.core.result import Outcome
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.refresh import VersionedModels
@@ -131,9 +132,8 @@ class RefreshedBundle:
         self._worker.rest()
 
 
-_lock = threading.Lock()
-_open: dict[str, tuple[VersionedModels, int]] = {}
-"""The process's ``VersionedModels`` by transform, each with its number of users."""
+_open: Registry[str, VersionedModels] = Registry()
+"""The process's ``VersionedModels``, by transform."""
 _remembered: dict[str, RefreshPolicy] = {}
 """The state of the transform closed last: some engines close and reopen workers between bundles."""
 
@@ -149,11 +149,7 @@ def open_refreshing_worker(
     if waits:
         return RefreshingWorker(VersionedModels(fresh, namespace, waits=True))
     identity = fresh().identity
-    with _lock:
-        models, users = _open.get(identity, (None, 0))
-        if models is None:
-            models = VersionedModels(fresh, namespace, policy=_remembered.pop(identity, None))
-        _open[identity] = (models, users + 1)
+    models = _open.open(identity, lambda: VersionedModels(fresh, namespace, policy=_remembered.pop(identity, None)))
     return RefreshingWorker(models)
 
 
@@ -162,13 +158,10 @@ def _close_models(models: VersionedModels, *, linger: bool) -> None:
         models.close(linger=linger)
         return
     identity = models.spec.identity
-    with _lock:
-        _, users = _open.pop(identity)
-        if users > 1:
-            _open[identity] = (models, users - 1)
-            return
+    if _open.close(identity) is None:
+        return
     models.close(linger=linger)
-    with _lock:
+    with _open.lock:
         _remembered.clear()
         if identity not in _open:
             _remembered[identity] = models.handed_on()

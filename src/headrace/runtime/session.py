@@ -17,12 +17,13 @@ from headrace.batching.size import FixedSize, SizeController, size_controller
 from headrace.core.clock import sleep_of
 from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded
+from headrace.core.model_cache import ModelCache
+from headrace.core.registry import Registry
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.device import device_loss
 from headrace.failures.load_backoff import LoadBackoff
 from headrace.failures.retry import RetryBudget
-from headrace.models.cache import ModelCache, close_cache, open_cache
-from headrace.models.memory import resident_bytes
+from headrace.models.memory import resident_bytes, trim_memory
 from headrace.models.memory_budget import MemoryBudget
 from headrace.runtime.cross_bundle import CrossBundleBatching
 from headrace.runtime.model_files import bytes_of_model_files
@@ -97,6 +98,8 @@ class SizeControllers(dict[Any, SizeController]):
     """What this process has learnt about a transform's batch sizes, by model name."""
 
 
+_CACHES: Registry[str, ModelCache] = Registry()
+"""The process's model caches, by identifier."""
 _sizes: WeakValueDictionary[str, SizeControllers] = WeakValueDictionary()
 """By transform."""
 _sizes_lock = threading.Lock()
@@ -139,7 +142,9 @@ class InferenceSession:
         self._loads = {name: LoadBackoff(spec.clock.time_ns) for name in plan.models}
         room = MemoryBudget() if plan.routed and not spec.shared else None  # the manager admits shared models
         self._names = [plan.stored(name) for name in plan.models]
-        self._store: ModelCache = open_cache(spec.store, plan.model_limit, self._names, room)
+        with _CACHES.lock:
+            self._store = _CACHES.open(spec.store, lambda: ModelCache(plan.model_limit, room))
+            self._store.claim(self._names)
         self._news: deque[Event] = deque()
         self._lock = threading.Lock()
         self._shared: Any = None
@@ -181,7 +186,9 @@ class InferenceSession:
 
     def close(self) -> None:
         """Releases the models."""
-        close_cache(self.spec.store, self._names)
+        with _CACHES.lock:
+            _CACHES.close(self.spec.store)
+            self._store.disclaim(self._names)
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
@@ -208,6 +215,7 @@ class InferenceSession:
             except ModelMemoryError:
                 if not self._store.drop_idle():
                     raise
+                trim_memory()  # a model in a reference cycle is freed only by the garbage collector
         return None
 
     def _load_here(self, name: Any, handler: Any) -> Loaded:
@@ -264,23 +272,17 @@ class _Sessions:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: dict[str, tuple[InferenceSession, int]] = {}
+        self._open: Registry[str, InferenceSession] = Registry()
         self._lingering: InferenceSession | None = None
 
     def open(self, spec: SessionSpec) -> InferenceSession:
-        with self._lock:
-            found = self._open.get(spec.identity)
-            session, users = found or (self._resume(spec) or InferenceSession(spec), 0)
-            self._open[spec.identity] = (session, users + 1)
-            return session
+        return self._open.open(spec.identity, lambda: self._resume(spec) or InferenceSession(spec))
 
     def close(self, session: InferenceSession, *, linger: bool) -> None:
-        with self._lock:
-            _, users = self._open.pop(session.spec.identity)
-            if users > 1:
-                self._open[session.spec.identity] = (session, users - 1)
-            elif linger:
+        with self._open.lock:
+            if self._open.close(session.spec.identity) is None:
+                return
+            if linger:
                 self._end_lingering()
                 self._lingering = session
             else:

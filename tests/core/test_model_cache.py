@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.models.cache import ModelCache, close_cache, open_cache
+from headrace.core.handler import ModelHandler
+from headrace.core.model_cache import ModelCache, ModelsOnDemand
+from headrace.models.memory import trim_memory
 
 
 def test_one_load_for_many_threads():
@@ -134,6 +136,7 @@ def test_the_memory_of_a_model_that_has_been_dropped_is_free_at_once():
         assert not store.drop_idle()
     del model
     assert store.drop_idle()
+    trim_memory()
     assert seen() is None
 
 
@@ -157,12 +160,62 @@ def test_whoever_waits_for_room_gets_a_model_that_another_thread_loads_meanwhile
     assert len(got) == 66
 
 
-def test_one_store_for_an_identifier_while_anybody_has_it_open():
-    first = open_cache("one")
-    assert open_cache("one") is first
-    close_cache("one")
-    assert open_cache("one") is first
-    close_cache("one")
-    close_cache("one")
-    assert open_cache("one") is not first
-    close_cache("one")
+class Census:
+    """Counts what is alive."""
+
+    lock, alive, most, loads = threading.Lock(), 0, 0, 0
+
+    def __init__(self):
+        with Census.lock:
+            Census.alive += 1
+            Census.loads += 1
+            Census.most = max(Census.most, Census.alive)
+
+    def __del__(self):
+        with Census.lock:
+            Census.alive -= 1
+
+
+class Loads(ModelHandler):
+    def load_model(self):
+        return Census()
+
+
+def used(models, cohort):
+    with models.use(cohort):
+        pass
+
+
+def test_on_demand_many_threads_never_exceed_the_limit():
+    models = ModelsOnDemand({number: Loads() for number in range(7)}, limit=3)
+    Census.most = Census.alive = 0
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: used(models, number % 7), range(500)))
+    assert 1 <= Census.most <= 3
+    assert list(models) == list(range(7))
+
+
+def test_on_demand_the_one_idle_longest_goes():
+    loads = []
+
+    class Noting(ModelHandler):
+        def __init__(self, name):
+            super().__init__()
+            self.name = name
+
+        def load_model(self):
+            loads.append(self.name)
+            return 0  # which is a model, too
+
+    models = ModelsOnDemand({name: Noting(name) for name in "abc"}, limit=2)
+    for name in "aabacaab":
+        assert models[name] == 0
+    assert loads == ["a", "b", "c", "b"]
+
+
+def test_on_demand_without_a_limit_all_stay():
+    models = ModelsOnDemand({name: Loads() for name in "abc"})
+    before = Census.loads
+    for name in "abcabc":
+        used(models, name)
+    assert Census.loads == before + 3

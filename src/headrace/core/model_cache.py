@@ -1,21 +1,49 @@
-"""The model cache of a process: each model is loaded once and shared by all threads, within a limit."""
+"""A cache of models: each is loaded once and shared by all threads, within a limit."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
-from headrace.core.errors import ModelMemoryError
-from headrace.models.memory import trim_memory
-from headrace.models.memory_budget import Admit, Evict, MemoryBudget, Refuse
+from headrace.core.handler import ModelHandler
 
 _MAX_OVERTAKES = 64
 """How many uses of loaded models may overtake a thread that waits for room to load one."""
-_LARGE = 1 << 24
-"""Bytes. Dropping this much is worth a garbage collection."""
+
+
+class Room(Protocol):
+    """Decides whether memory has room for one more model; the cache calls it under its lock."""
+
+    def make(
+        self, name: Any, at_least: int | None, held: Mapping[Any, int], loading: Sequence[Any]
+    ) -> Sequence[Any] | None:
+        """Prepares the load of a model.
+
+        Args:
+            name: the model's name.
+            at_least: a lower bound for its size, in bytes; None: unknown.
+            held: the number of users of each loaded model by name, least recently used first.
+            loading: the names of the models being loaded.
+
+        Returns:
+            The idle models to evict before the cache asks again; empty: the load may begin; None: something has to
+            change first.
+
+        Raises:
+            ModelMemoryError: there is no room, although no other model is in use.
+        """
+        ...
+
+    def loaded(self, name: Any) -> None:
+        """Notes that a load has ended."""
+        ...
+
+    def dropped(self, names: Sequence[Any]) -> None:
+        """Notes that these models are no longer in memory."""
+        ...
 
 
 class _Slot:
@@ -28,7 +56,7 @@ class _Slot:
 
 
 class ModelCache:
-    """This process's models under one identifier. Thread-safe.
+    """Models by name. Thread-safe.
 
     Args:
         limit: how many models may be in memory at a time; None: no limit. At the limit, the model that has been idle
@@ -36,7 +64,7 @@ class ModelCache:
         room: decides whether memory has room for one more model; None: memory is not checked.
     """
 
-    def __init__(self, limit: int | None = None, room: MemoryBudget | None = None) -> None:
+    def __init__(self, limit: int | None = None, room: Room | None = None) -> None:
         self._limit = limit
         self._room = room
         self._waiting = 0
@@ -74,12 +102,10 @@ class ModelCache:
             self._changed.notify_all()
 
     def drop_idle(self) -> bool:
-        """Drops the model that has been idle longest and frees its memory; returns whether there was one."""
+        """Drops the model that has been idle longest; returns whether there was one."""
         with self._changed:
             idle = self._idle()
             self._drop(idle[:1])
-        if idle:
-            trim_memory()  # a model in a reference cycle is freed only by the garbage collector
         return bool(idle)
 
     @contextmanager
@@ -122,7 +148,7 @@ class ModelCache:
             raise
         with self._changed:
             if self._room is not None:
-                self._room.ended(name)
+                self._room.loaded(name)
             slot.ready = True
             self._changed.notify_all()
         return slot
@@ -167,63 +193,52 @@ class ModelCache:
             if not idle:
                 return False
             self._drop(idle[:1])
-        return self._room is None or self._memory_has_room(self._room, name, at_least)
-
-    def _memory_has_room(self, room: MemoryBudget, name: Any, at_least: Callable[[], int | None]) -> bool:
-        while True:
+        while self._room is not None:
             loading = [one for one, slot in self._slots.items() if not slot.ready]
             held = {one: slot.users for one, slot in self._slots.items() if slot.ready}
-            verdict = room.verdict(name, at_least(), held, loading)
-            if isinstance(verdict, Admit):
-                room.begins(loading)
-                return True
+            evicted = self._room.make(name, at_least(), held, loading)
+            if evicted is not None and not evicted:
+                break
             self.is_short = self.is_short or not loading
-            if isinstance(verdict, Evict):
-                self._drop(verdict.keys)
-                continue
-            if isinstance(verdict, Refuse) and not any(held.values()):
-                raise ModelMemoryError(f"the model of {name!r}", verdict.reason)
-            return False
+            if evicted is None:
+                return False
+            self._drop(evicted)
+        return True
 
     def _idle(self) -> list[Any]:
         return [name for name, slot in self._slots.items() if slot.users == 0]
 
-    def _drop(self, names: Iterable[Any]) -> None:
-        nbytes = 0
+    def _drop(self, names: Sequence[Any]) -> None:
         for name in names:
             self._slots.pop(name).model = None  # its last user may hold the slot a moment longer
-            nbytes += self._room.taken(name) if self._room is not None else 0
-        if nbytes >= _LARGE:
-            trim_memory()
+        if names and self._room is not None:
+            self._room.dropped(names)
 
 
-_lock = threading.Lock()
-_open: dict[str, tuple[ModelCache, int]] = {}
-"""The process's caches by identifier, each with how often it is open."""
-
-
-def open_cache(
-    identifier: str, limit: int | None = None, names: Iterable[Hashable] = (None,), room: MemoryBudget | None = None
-) -> ModelCache:
-    """Opens the process's cache with that identifier; call ``close_cache`` once for each call.
+class ModelsOnDemand(Mapping[Any, Any]):
+    """The models of a keyed handler that is called directly, by a user or a subclass: each loads on first use.
 
     Args:
-        identifier: the cache's identifier.
-        limit: for a new cache: how many models may be in memory at a time; None: no limit.
-        names: the models that the caller may ask for.
-        room: for a new cache: decides whether memory has room for one more model; None: memory is not checked.
+        handlers: load the models, by cohort.
+        limit: how many models to hold at a time; None: all. If all of them are in use, a caller that needs another
+            waits.
     """
-    with _lock:
-        store, users = _open.get(identifier) or (ModelCache(limit, room), 0)
-        _open[identifier] = (store, users + 1)
-        store.claim(names)
-        return store
 
+    def __init__(self, handlers: Mapping[Any, ModelHandler[Any, Any, Any]], limit: int | None = None) -> None:
+        self._handlers = handlers
+        self._cache = ModelCache(limit)
 
-def close_cache(identifier: str, names: Iterable[Hashable] = (None,)) -> None:
-    """Undoes one ``open_cache``; drops models that no other caller has named."""
-    with _lock:
-        store, users = _open.pop(identifier)
-        if users > 1:
-            _open[identifier] = (store, users - 1)
-        store.disclaim(names)
+    def use(self, cohort: Any) -> AbstractContextManager[Any]:
+        """A context in which the model is kept."""
+        return self._cache.use(cohort, self._handlers[cohort].load_model)
+
+    def __getitem__(self, cohort: Any) -> Any:
+        """The model; it may be evicted afterwards."""
+        with self.use(cohort) as model:
+            return model
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
