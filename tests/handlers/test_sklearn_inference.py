@@ -25,6 +25,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 from headrace import ConfigurationError, Failure, predict
 from headrace.beam import RunInference
+from headrace.handlers import sklearn_inference
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.testing import HandlerContract, nearly_equal
 
@@ -360,11 +361,21 @@ def test_a_row_becomes_a_frame(table_uri, table_model):
     assert numpy.allclose(prediction.inference, table_model.predict(expected[["height", "colour"]]))
 
 
-@pytest.mark.parametrize(
-    ("package", "name"),
-    [("joblib", "joblib"), ("numpy", "numpy"), ("pandas", "pandas"), ("sklearn", "scikit-learn")],
-)
+MISSING = "MissingExtraError: {} is not installed; install it with: pip install 'headrace[sklearn]'"
+
+
+@pytest.mark.parametrize(("package", "name"), [("joblib", "joblib"), ("numpy", "numpy"), ("sklearn", "scikit-learn")])
 def test_what_is_missing_is_named_with_its_cure(said_without, package, name):
-    assert said_without("headrace.handlers.sklearn_inference", package) == (
-        f"MissingExtraError: {name} is not installed; install it with: pip install 'headrace[sklearn]'"
-    )
+    assert said_without("headrace.handlers.sklearn_inference", package) == MISSING.format(name)
+
+
+def test_arrays_need_no_pandas(said_without):
+    assert said_without("headrace.handlers.sklearn_inference", "pandas") == ""
+    assert said_without("headrace.handlers.sklearn_pandas", "pandas") == MISSING.format("pandas")
+
+
+def test_the_pandas_handler_of_an_older_pickle_is_found_where_it_was():
+    older = b"cheadrace.handlers.sklearn_inference\nSklearnModelHandlerPandas\n."
+    assert pickle.loads(older) is SklearnModelHandlerPandas is pickle.loads(pickle.dumps(SklearnModelHandlerPandas))
+    with pytest.raises(AttributeError, match="has no attribute 'SklearnModelHandlerPolars'"):
+        sklearn_inference.SklearnModelHandlerPolars
