@@ -56,7 +56,7 @@ _DOCTOR = "\n\n".join(
 _HANDLERS = "\n\n".join(
     (
         "List the handlers that --handler knows by name: Headrace's, and those of other installed packages.",
-        "What it takes to install one is said where something is missing. No framework is imported for it.",
+        "Where something is missing, it says what to install. No framework is imported for Headrace's own.",
     )
 )
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, in_groups, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 from headrace.handlers.huggingface_classes import as_class, no_tensorflow
 from headrace.handlers.huggingface_tasks import PipelineTask
 from headrace.handlers.torch_tensors import (
@@ -50,7 +50,6 @@ __all__ = [
     "default_tensor_inference_fn",
 ]
 
-_WEIGHTS = "mapped on the CPU; on a GPU, or several, in one host"
 
 TensorT = TypeVar("TensorT")
 
@@ -185,13 +184,7 @@ class HuggingFaceModelHandlerKeyedTensor(_HuggingFaceModelHandler[dict[str, torc
             RuntimeError too) there is no model or no class.
     """
 
-    card = HandlerCard(
-        "a dict of tensors, named as the model's arguments",
-        "a dict of its rows of the model's outputs, on the CPU",
-        _WEIGHTS,
-        "safe",
-        "huggingface",
-    )
+    card = CARDS["huggingface_inference.HuggingFaceModelHandlerKeyedTensor"]
 
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)
 
@@ -246,13 +239,7 @@ class HuggingFaceModelHandlerTensor(_HuggingFaceModelHandler[torch.Tensor]):
     ``dtypes``, and the default ``inference_fn`` is ``default_tensor_inference_fn``.
     """
 
-    card = HandlerCard(
-        "a tensor: the model's first argument",
-        "a dict of its rows of the model's outputs, on the CPU",
-        _WEIGHTS,
-        "safe",
-        "huggingface",
-    )
+    card = CARDS["huggingface_inference.HuggingFaceModelHandlerTensor"]
 
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
@@ -321,13 +308,7 @@ class HuggingFacePipelineModelHandler(ModelHandler[Any, PredictionResult, Any]):
             neither a task nor a model.
     """
 
-    card = HandlerCard(
-        "what the task takes: a text, an image, a dict ...",
-        "what the task makes of it",
-        _WEIGHTS,
-        "safe",
-        "huggingface",
-    )
+    card = CARDS["huggingface_inference.HuggingFacePipelineModelHandler"]
 
     def __init__(
         self,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 
 try:
     import numpy
@@ -85,7 +85,7 @@ class OnnxModelHandlerNumpy(ModelHandler["numpy.ndarray[Any, Any]", PredictionRe
         ConfigurationError: ``providers`` is a string: ONNX Runtime takes it apart, finds nothing and uses the CPU.
     """
 
-    card = HandlerCard("a numpy array", "its row of the model's first output", "in one host", "safe", "onnx")
+    card = CARDS["onnx_inference.OnnxModelHandlerNumpy"]
 
     def __init__(
         self,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, in_groups, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 from headrace.handlers.torch_tensors import (
     answer_to,
     call_model,
@@ -45,8 +45,6 @@ __all__ = [
     "make_tensor_model_fn",
 ]
 
-_WEIGHTS = "mapped on the CPU; on a GPU, and of TorchScript, in one host"
-_THREADS = "safe"
 
 TensorT = TypeVar("TensorT")
 
@@ -208,7 +206,7 @@ class PytorchModelHandlerTensor(_PytorchModelHandler[torch.Tensor]):
             half of one, or two.
     """
 
-    card = HandlerCard("a tensor", "its row of the model's answer, on the CPU", _WEIGHTS, _THREADS, "pytorch")
+    card = CARDS["pytorch_inference.PytorchModelHandlerTensor"]
 
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
@@ -256,13 +254,7 @@ class PytorchModelHandlerKeyedTensor(_PytorchModelHandler[dict[str, torch.Tensor
     neither 32-bit floats nor named as token ids and masks are, such as ``{"words": "int64"}``.
     """
 
-    card = HandlerCard(
-        "a dict of tensors, named as the model's arguments",
-        "its row of the model's answer, on the CPU",
-        _WEIGHTS,
-        _THREADS,
-        "pytorch",
-    )
+    card = CARDS["pytorch_inference.PytorchModelHandlerKeyedTensor"]
 
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 from headrace.handlers.torch_tensors import DEVICES, cuda_is_usable, device_named, load_onto, owned
 
 try:
@@ -57,13 +57,7 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         OSError: the file of the ranges cannot be opened.
     """
 
-    card = HandlerCard(
-        "a text",
-        "its embedding, a numpy array",
-        "mapped on the CPU; on a GPU, in one host",
-        "safe",
-        "sentence-transformers",
-    )
+    card = CARDS["sentence_transformer_inference.SentenceTransformerModelHandler"]
 
     def __init__(
         self,

@@ -9,10 +9,10 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import single_output, to_matrix, to_numbers, to_results
 from headrace.core.errors import MissingExtraError
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 
 try:
     import numpy
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelFileType", "SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"]
 
-_WEIGHTS = "mapped; trees and forests copy their nodes in each process"
-_THREADS = "safe"
 
 NumpyInferenceFn = Callable[[BaseEstimator, Sequence["numpy.ndarray[Any, Any]"], "dict[str, Any] | None"], Any]
 
@@ -58,7 +56,7 @@ class SklearnModelHandlerNumpy(SklearnModelHandler["numpy.ndarray[Any, Any]"]):
         ConfigurationError: ``model_file_type`` is no ModelFileType.
     """
 
-    card = HandlerCard("a numpy array", "what `model.predict` says of it", _WEIGHTS, _THREADS, "sklearn")
+    card = CARDS["sklearn_inference.SklearnModelHandlerNumpy"]
 
     _default_inference_fn = staticmethod(_predict_arrays)
 

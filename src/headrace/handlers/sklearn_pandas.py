@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import in_groups, parsed, single_output, to_results
 from headrace.core.errors import MissingExtraError
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 
 try:
     import numpy
@@ -23,7 +23,6 @@ from headrace.handlers.sklearn_models import BaseEstimator, SklearnModelHandler
 
 __all__ = ["SklearnModelHandlerPandas"]
 
-_WEIGHTS = "mapped; trees and forests copy their nodes in each process"
 
 PandasInferenceFn = Callable[
     [BaseEstimator, Sequence[pandas.DataFrame], "dict[str, Any] | None"], "tuple[Any, Iterable[pandas.DataFrame]]"
@@ -56,7 +55,7 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
         ConfigurationError: ``model_file_type`` is no ModelFileType.
     """
 
-    card = HandlerCard("a DataFrame with one row", "what `model.predict` says of it", _WEIGHTS, "safe", "sklearn")
+    card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]
 
     _default_inference_fn = staticmethod(_predict_frames)
 

@@ -9,7 +9,6 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, TypeVar
 
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import (
     FLOAT32_MAX,
     answer_with_rows,
@@ -22,6 +21,7 @@ from headrace.core.conversion import (
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 from headrace.handlers.tensorflow_files import hub_path, local, without_scheme
 
 try:
@@ -47,9 +47,6 @@ __all__ = [
     "default_tensor_inference_fn",
 ]
 
-_WEIGHTS = "in one host"
-_THREADS = "safe"
-_PREDICTION = "its row of the model's answer, a tensor on the CPU"
 
 _FILE = re.compile(r"\.(keras|h5|hdf5)$")
 _HUB = re.compile(r"^https?://")
@@ -215,7 +212,7 @@ class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):
         ConfigurationError: ``model_type`` is no ModelType, or the other arguments do not go with it.
     """
 
-    card = HandlerCard("a numpy array", _PREDICTION, _WEIGHTS, _THREADS, "tensorflow")
+    card = CARDS["tensorflow_inference.TFModelHandlerNumpy"]
 
     _default_inference_fn = staticmethod(default_numpy_inference_fn)
 
@@ -245,7 +242,7 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
     Args and errors are those of ``TFModelHandlerNumpy``.
     """
 
-    card = HandlerCard("a tensor", _PREDICTION, _WEIGHTS, _THREADS, "tensorflow")
+    card = CARDS["tensorflow_inference.TFModelHandlerTensor"]
 
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 

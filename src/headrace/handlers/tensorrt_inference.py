@@ -14,12 +14,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import FLOAT32_MAX, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 
 try:
     import numpy
@@ -249,9 +249,7 @@ class TensorRTEngineHandlerNumPy(ModelHandler["numpy.ndarray[Any, Any]", Predict
         ConfigurationError: there is no path, or there are two.
     """
 
-    card = HandlerCard(
-        "a numpy array", "a list with its row of each output", "in one host", "one at a time", "tensorrt"
-    )
+    card = CARDS["tensorrt_inference.TensorRTEngineHandlerNumPy"]
 
     model_parameter: ClassVar[str] = "engine_path"
     """What the command line's ``--model`` stands for."""

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.core.card import HandlerCard
 from headrace.core.errors import ConfigurationError, MissingExtraError, UnsupportedError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 from headrace.handlers.vllm_server import Launch, Server, ServerProcess, VLLMServerError, server_arguments
 
 try:
@@ -29,8 +29,6 @@ __all__ = ["OpenAIChatMessage", "VLLMChatModelHandler", "VLLMCompletionsModelHan
 _IN_FLIGHT = 1_000
 """Requests of one batch that are sent at a time: what waits here cannot run into a time limit there."""
 _START_SECS = 1800.0
-_WEIGHTS = "in one host, which runs the server: they are the server's"
-_THREADS = "safe"
 _PASSING = (openai.APIConnectionError, openai.InternalServerError, openai.RateLimitError)
 _ROLES = ("system", "user", "assistant", "developer", "tool")
 
@@ -165,7 +163,7 @@ class VLLMCompletionsModelHandler(_VLLMModelHandler[str]):
         ConfigurationError: an option of the server's that is not the user's to choose.
     """
 
-    card = HandlerCard("a prompt", "OpenAI's `Completion`", _WEIGHTS, _THREADS, "vllm")
+    card = CARDS["vllm_inference.VLLMCompletionsModelHandler"]
 
     def __init__(
         self,
@@ -199,7 +197,7 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         ConfigurationError: an option of the server's that is not the user's to choose.
     """
 
-    card = HandlerCard("a list of `OpenAIChatMessage`", "OpenAI's `ChatCompletion`", _WEIGHTS, _THREADS, "vllm")
+    card = CARDS["vllm_inference.VLLMChatModelHandler"]
 
     def __init__(
         self,

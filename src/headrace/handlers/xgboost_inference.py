@@ -10,12 +10,12 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of
-from headrace.core.card import HandlerCard
 from headrace.core.conversion import column_numbers, in_groups, to_matrix
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from headrace.core.files import open_uri
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.cards import CARDS
 
 try:
     import numpy
@@ -46,10 +46,6 @@ __all__ = [
     "default_xgboost_inference_fn",
 ]
 
-_WEIGHTS = "in one host"
-_THREADS = "safe"
-_ROWS = "an array with what `model.predict` says of each row"
-_ROW_OR_ROWS = f"{_ROWS}; of a single row, that alone"
 
 ExampleT = TypeVar("ExampleT")
 
@@ -158,9 +154,7 @@ class XGBoostModelHandlerNumpy(XGBoostModelHandler["numpy.ndarray[Any, Any]"]):
     Args and errors are those of ``XGBoostModelHandler``.
     """
 
-    card = HandlerCard(
-        "a numpy array: a matrix of rows of features, or one row", _ROW_OR_ROWS, _WEIGHTS, _THREADS, "xgboost"
-    )
+    card = CARDS["xgboost_inference.XGBoostModelHandlerNumpy"]
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
         """Predicts for all rows of a matrix, or of columns that make one of 32-bit floats, which XGBoost computes with.
@@ -188,7 +182,7 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
     Args and errors are those of ``XGBoostModelHandler``.
     """
 
-    card = HandlerCard("a DataFrame, or a Series for one row", _ROW_OR_ROWS, _WEIGHTS, _THREADS, "xgboost")
+    card = CARDS["xgboost_inference.XGBoostModelHandlerPandas"]
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
         """Predicts for all rows of a data frame, or of columns that make one, which is the batch's only example."""
@@ -214,7 +208,7 @@ class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
     Args and errors are those of ``XGBoostModelHandler``.
     """
 
-    card = HandlerCard("a sparse matrix", _ROWS, _WEIGHTS, _THREADS, "xgboost")
+    card = CARDS["xgboost_inference.XGBoostModelHandlerSciPy"]
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the elements that are stored, and of their places."""
@@ -232,7 +226,7 @@ class XGBoostModelHandlerDatatable(XGBoostModelHandler["datatable.Frame"]):
         ConfigurationError: as ``XGBoostModelHandler``.
     """
 
-    card = HandlerCard("a datatable Frame", _ROWS, _WEIGHTS, _THREADS, "datatable")
+    card = CARDS["xgboost_inference.XGBoostModelHandlerDatatable"]
 
     def __init__(
         self,

@@ -1,0 +1,74 @@
+"""The handlers' rows in the table of handlers, readable without importing a framework."""
+
+from __future__ import annotations
+
+from headrace.core.card import HandlerCard
+
+__all__ = ["CARDS"]
+
+_ARRAY, _TENSOR = "a numpy array", "a tensor"
+_KEYED = "a dict of tensors, named as the model's arguments"
+_ROW, _TF_ROW = "its row of the model's answer, on the CPU", "its row of the model's answer, a tensor on the CPU"
+_OUTPUTS = "a dict of its rows of the model's outputs, on the CPU"
+_SAID = "what `model.predict` says of it"
+_SAID_OF_ROWS = "an array with what `model.predict` says of each row"
+_SAID_OF_ROW = f"{_SAID_OF_ROWS}; of a single row, that alone"
+
+_ONE_HOST = "in one host"
+_SERVER = "in one host, which runs the server: they are the server's"
+_SKLEARN = "mapped; trees and forests copy their nodes in each process"
+_TORCH = "mapped on the CPU; on a GPU, and of TorchScript, in one host"
+_TRANSFORMERS = "mapped on the CPU; on a GPU, or several, in one host"
+_EMBEDDER = "mapped on the CPU; on a GPU, in one host"
+
+CARDS = {
+    "huggingface_inference.HuggingFaceModelHandlerKeyedTensor": HandlerCard(
+        _KEYED, _OUTPUTS, _TRANSFORMERS, "safe", "huggingface"
+    ),
+    "huggingface_inference.HuggingFacePipelineModelHandler": HandlerCard(
+        "what the task takes: a text, an image, a dict ...",
+        "what the task makes of it",
+        _TRANSFORMERS,
+        "safe",
+        "huggingface",
+    ),
+    "huggingface_inference.HuggingFaceModelHandlerTensor": HandlerCard(
+        "a tensor: the model's first argument", _OUTPUTS, _TRANSFORMERS, "safe", "huggingface"
+    ),
+    "onnx_inference.OnnxModelHandlerNumpy": HandlerCard(
+        _ARRAY, "its row of the model's first output", _ONE_HOST, "safe", "onnx"
+    ),
+    "pytorch_inference.PytorchModelHandlerKeyedTensor": HandlerCard(_KEYED, _ROW, _TORCH, "safe", "pytorch"),
+    "pytorch_inference.PytorchModelHandlerTensor": HandlerCard(_TENSOR, _ROW, _TORCH, "safe", "pytorch"),
+    "sentence_transformer_inference.SentenceTransformerModelHandler": HandlerCard(
+        "a text", "its embedding, a numpy array", _EMBEDDER, "safe", "sentence-transformers"
+    ),
+    "sklearn_inference.SklearnModelHandlerNumpy": HandlerCard(_ARRAY, _SAID, _SKLEARN, "safe", "sklearn"),
+    "sklearn_inference.SklearnModelHandlerPandas": HandlerCard(
+        "a DataFrame with one row", _SAID, _SKLEARN, "safe", "sklearn"
+    ),
+    "tensorflow_inference.TFModelHandlerNumpy": HandlerCard(_ARRAY, _TF_ROW, _ONE_HOST, "safe", "tensorflow"),
+    "tensorflow_inference.TFModelHandlerTensor": HandlerCard(_TENSOR, _TF_ROW, _ONE_HOST, "safe", "tensorflow"),
+    "tensorrt_inference.TensorRTEngineHandlerNumPy": HandlerCard(
+        _ARRAY, "a list with its row of each output", _ONE_HOST, "one at a time", "tensorrt"
+    ),
+    "vllm_inference.VLLMChatModelHandler": HandlerCard(
+        "a list of `OpenAIChatMessage`", "OpenAI's `ChatCompletion`", _SERVER, "safe", "vllm"
+    ),
+    "vllm_inference.VLLMCompletionsModelHandler": HandlerCard(
+        "a prompt", "OpenAI's `Completion`", _SERVER, "safe", "vllm"
+    ),
+    "xgboost_inference.XGBoostModelHandlerNumpy": HandlerCard(
+        "a numpy array: a matrix of rows of features, or one row", _SAID_OF_ROW, _ONE_HOST, "safe", "xgboost"
+    ),
+    "xgboost_inference.XGBoostModelHandlerPandas": HandlerCard(
+        "a DataFrame, or a Series for one row", _SAID_OF_ROW, _ONE_HOST, "safe", "xgboost"
+    ),
+    "xgboost_inference.XGBoostModelHandlerSciPy": HandlerCard(
+        "a sparse matrix", _SAID_OF_ROWS, _ONE_HOST, "safe", "xgboost"
+    ),
+    "xgboost_inference.XGBoostModelHandlerDatatable": HandlerCard(
+        "a datatable Frame", _SAID_OF_ROWS, _ONE_HOST, "safe", "datatable"
+    ),
+}
+"""By module and class, as the documentation names a handler."""
