@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from headrace import SKIP, BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, Stage
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped
 from headrace.core.result import Skipped
-from headrace.runtime.background import BackgroundExecutor
-from headrace.runtime.bundle import Bundle
+from headrace.runtime.background import BackgroundThread
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 
@@ -75,19 +74,17 @@ def run(handler, elements, batching, caught, beside, bundles=2):
     """Outcomes in order, what was raised, and events: those before batching, and the others in order."""
     spec = prepare(handler, InferenceRequest(batching=batching))
     worker = Worker(catching(spec, caught) if caught else spec)
-    lane = BackgroundExecutor(worker, Sometimes(beside)) if beside else None
+    worker._background = BackgroundThread(worker, Sometimes(beside or [False]))
     outcomes, seen, raised = [], Seen(), None
     try:
         for _ in range(bundles):
-            bundle = Bundle(worker, seen, None, lane)
+            bundle = worker.bundle(seen)
             for place, element in enumerate(elements):
                 outcomes += map(described, bundle.add(element, place))
             outcomes += map(described, bundle.finish())
     except Exception as error:
         raised = type(error), str(error)
     finally:
-        if lane is not None:
-            lane.close()
         worker.close()
     return outcomes, raised, Counter(seen.before), seen.later
 

@@ -13,8 +13,7 @@ import pytest
 
 from headrace import BatchingConfig, ModelHandler
 from headrace.core.events import BatchCompleted, ElementFailed
-from headrace.runtime.background import BackgroundExecutor
-from headrace.runtime.bundle import Bundle
+from headrace.runtime.background import BackgroundThread
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
@@ -30,6 +29,14 @@ class Always:
         raise AssertionError
 
     def record_background(self, size, seconds):
+        pass
+
+
+class Never(Always):
+    def next_in_background(self):
+        return False
+
+    def record_inline(self, size, call, whole):
         pass
 
 
@@ -80,10 +87,9 @@ def worker(handler):
 
 @pytest.fixture
 def background(worker, handler):
-    background = BackgroundExecutor(worker, Always())
-    yield background
+    worker._background = BackgroundThread(worker, Always())
+    yield worker._background
     handler.allow(100)
-    background.close()
 
 
 def values(outcomes):
@@ -91,7 +97,7 @@ def values(outcomes):
 
 
 def test_the_bundle_goes_on_while_a_batch_runs_and_one_waits(worker, background, handler):
-    bundle = Bundle(worker, Told(), None, background)
+    bundle = worker.bundle(Told())
     assert values(bundle.add(1, 1)) == []
     handler.begun.acquire()
     assert values(bundle.add(2, 2)) == []  # it waits, and nothing has come back
@@ -108,7 +114,7 @@ def test_one_thread_runs_all_batches_and_the_bundles_hears_of_them(worker, backg
     told = Told()
     PLACE.set("here")
     for _ in range(3):
-        bundle = Bundle(worker, told, None, background)
+        bundle = worker.bundle(told)
         for n in (1, -1, 2, 3):
             bundle.add(n, n)
         list(bundle.finish())
@@ -191,8 +197,9 @@ def test_times_taken_beside_are_not_learnt_from(worker, background, handler):
 
     worker.session.sizes = dict.fromkeys(worker.session.sizes, Noting())
     handler.allow(100)
-    for one in (None, background):
-        bundle = Bundle(worker, Told(), None, one)
+    for policy in (Never(), Always()):
+        background.policy = policy
+        bundle = worker.bundle(Told())
         bundle.add(1, 1)
         list(bundle.finish())
     assert seen == [True, False]
@@ -200,7 +207,7 @@ def test_times_taken_beside_are_not_learnt_from(worker, background, handler):
 
 def test_a_fork_has_a_thread_of_its_own(worker, handler, background):
     handler.allow(1)
-    bundle = Bundle(worker, Told(), background=background)
+    bundle = worker.bundle(Told())
     assert [outcome.values for outcome in [*bundle.add(1, None), *bundle.finish()]] == [[1]]
     reader, writer = os.pipe()
     with warnings.catch_warnings():
@@ -208,7 +215,7 @@ def test_a_fork_has_a_thread_of_its_own(worker, handler, background):
         child = os.fork()
     if child == 0:
         handler.allow(1)
-        bundle = Bundle(worker, Told(), background=background)
+        bundle = worker.bundle(Told())
         [outcome] = [*bundle.add(2, None), *bundle.finish()]
         os.write(writer, bytes(outcome.values))
         os._exit(0)

@@ -19,7 +19,6 @@ from headrace import (
 )
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ModelLoaded
 from headrace.failures.breaker import CircuitBreaker
-from headrace.runtime.bundle import Bundle
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 
@@ -57,7 +56,7 @@ def run(handler, elements, *, caught=(), batching=None, seen=None, bundles=1, br
     good, bad = [], []
     try:
         for number in range(bundles):
-            bundle = Bundle(worker, Seen() if seen is None else seen)
+            bundle = worker.bundle(Seen() if seen is None else seen)
             outcomes = [o for n, element in enumerate(elements) for o in bundle.add(element, (number, n))]
             for outcome in [*outcomes, *bundle.finish()]:
                 if isinstance(outcome, Failure):
@@ -215,9 +214,9 @@ def test_a_size_function_that_raises_is_its_elements_failure():
 def test_what_a_failed_bundle_left_is_not_in_the_next_one():
     handler = Poisoned()
     worker = Worker(prepare(handler, InferenceRequest(batching=fixed(3))))
-    abandoned = Bundle(worker, Seen())
+    abandoned = worker.bundle(Seen())
     abandoned.add(1, "old")
-    fresh = Bundle(worker, Seen())
+    fresh = worker.bundle(Seen())
     fresh.add(2, "new")
     assert [list(outcome.tags) for outcome in fresh.finish()] == [["new"]]
     worker.close()

@@ -25,7 +25,6 @@ from headrace import (
 )
 from headrace.core.errors import HostDiedError
 from headrace.metrics.totals import Totals
-from headrace.runtime.bundle import Bundle
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import hang
@@ -154,7 +153,7 @@ def test_batches_are_of_rows_and_pieces_keep_their_elements_tags():
     spec = catching(prepare(Doubling(), InferenceRequest(batching=fixed(4))), Exception)
     worker, totals = Worker(spec), Totals()
     try:
-        bundle = Bundle(worker, totals)
+        bundle = worker.bundle(totals)
         outcomes = [*bundle.add(numpy.arange(3), "a"), *bundle.add(numpy.arange(3, 10), "b"), *bundle.finish()]
     finally:
         worker.close()

@@ -15,7 +15,7 @@ from headrace import (
     RetryConfig,
     predict,
 )
-from headrace.runtime.background import BackgroundExecutor
+from headrace.runtime.background import BackgroundThread
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -239,7 +239,7 @@ def test_on_the_second_thread():
 
     worker = worker_of(Counting(13), batching=BatchingConfig(8, 8, overlap=True))
     try:
-        worker._background = BackgroundExecutor(worker, Always())
+        worker._background = BackgroundThread(worker, Always())
         bundle = worker.bundle(FanOut())
         with pytest.raises(DeviceLostError, match=CURE):
             [bundle.add(n, n) for n in range(64)] and list(bundle.finish())

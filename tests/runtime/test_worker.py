@@ -20,7 +20,6 @@ from headrace import (
     PredictionCountError,
 )
 from headrace.core.events import ModelLoaded
-from headrace.runtime.bundle import Bundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
@@ -337,7 +336,7 @@ def test_a_limit_on_models_is_one_on_memory(threads):
     workers = [Worker(spec) for _ in range(threads)]
 
     def work(worker):
-        bundle = Bundle(worker, FanOut())
+        bundle = worker.bundle(FanOut())
         for n in range(30):
             bundle.add((n % 6, n), n)
         list(bundle.finish())

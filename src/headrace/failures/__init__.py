@@ -4,7 +4,7 @@ Pure: calls, clocks and sleeping are passed in. All of it runs in the worker pro
 
 ::
 
-    runtime/steps  (the call raised)             runtime/hosted_bundle  (the host was lost)
+    runtime/steps  (the call raised)             runtime/host_executor  (the host was lost)
        |                                            |              |
        v                                            |              v
     recovery   chooses and carries out an Action    |           breaker   as on the left

@@ -5,10 +5,12 @@ adapters (beam/, local/, jobs/)
     open_worker.py   SessionSpec -> the worker of one thread
         |
         |- worker.py         Worker: the model is in this process
-        |      bundle.py  ->  queues.py  ->  steps.py  ->  handler   (background.py, overlap.py: on a second thread)
-        |
         '- hosted_worker.py  HostedWorker: the model is in a host process
-               hosted_bundle.py  ->  queues.py  ->  hosted_models.py  ====>  request_handler.py (in the host):
+        |
+    bundle.py  ->  queues.py  ->  executor, one of
+        InlineExecutor     (bundle.py)          ->  steps.py  ->  handler
+        BackgroundExecutor (background.py, overlap.py: the same on a second thread)
+        HostExecutor       (host_executor.py)   ->  hosted_models.py  ====>  request_handler.py (in the host):
                                                                              Worker and steps.py, one batch each
     refreshing_worker.py, refresh.py, refresh_policy.py, versions.py   replace the model while the transform runs
 Shared by the threads of a process:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextvars
 import math
 import os
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from headrace.core.events import BatchCompleted, Event, HandlerMetric
+from headrace.core.events import BatchCompleted, Event, HandlerMetric, Observer
 from headrace.core.result import Outcome, Predictions
 from headrace.runtime.engine_metrics import EngineMetrics
 from headrace.runtime.overlap import AdaptiveOverlap, OverlapPolicy
@@ -22,6 +23,13 @@ class _Log(list[Event | Predictions]):
     """Events of the background thread, in order. Predictions mark where the bundle's thread has to postprocess."""
 
     on_event = list.append
+
+
+class TimedModels(ModelAccess, Protocol):
+    """What the executor needs from a worker."""
+
+    computed: float
+    """Seconds spent in models so far."""
 
 
 class _UntimedModels:
@@ -45,7 +53,7 @@ class _BackgroundSteps(Steps):
         self._log = log
 
     def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
-        """Records the predictions; ``BackgroundExecutor.collect`` postprocesses them."""
+        """Records the predictions; ``BackgroundThread.collect`` postprocesses them."""
         predictions = Predictions(tags, values)
         self._log.append(predictions)
         return [predictions]
@@ -65,16 +73,13 @@ class BackgroundBatch(NamedTuple):
         return self.future.done()
 
 
-class BackgroundExecutor:
+class BackgroundThread:
     """Runs batches one at a time on a thread that the first batch starts. Only the worker's thread may call it.
 
     Args:
         worker: provides the models.
         policy: decides which batches run here.
     """
-
-    in_flight = 2
-    """How many batches may be in flight: one running, one waiting."""
 
     def __init__(self, worker: ModelAccess, policy: OverlapPolicy | None = None) -> None:
         self._models = _UntimedModels(worker)
@@ -132,3 +137,60 @@ class BackgroundExecutor:
                 return _BackgroundSteps(self._models, log).run(name, batch)
         finally:
             log.extend(records)
+
+
+class BackgroundExecutor:
+    """An executor that runs batches on a second thread while the bundle's collects elements, where that is faster.
+
+    Outcomes are in the order in which batches formed, whichever thread ran them.
+
+    Args:
+        worker: provides the models.
+        thread: the worker's second thread.
+        observer: receives the events.
+    """
+
+    preprocess_here = True
+    _IN_FLIGHT = 2
+    """How many batches may be in flight: one running, one waiting."""
+
+    def __init__(self, worker: TimedModels, thread: BackgroundThread, observer: Observer) -> None:
+        self._worker = worker
+        self._thread = thread
+        self._steps = Steps(worker, observer)
+        self._clock = worker.spec.clock
+        self._tasks: deque[BackgroundBatch] = deque()
+        self._last_end = self._clock.time_ns()
+        """When the last batch ended, or else when the bundle began."""
+
+    def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        """Runs a batch on the second thread if that is faster, and returns the outcomes that are ready."""
+        if not self._thread.policy.next_in_background():
+            return [*self.collect(), *self._run_here(name, batch)]
+        outcomes = self._collect(self._IN_FLIGHT - 1)
+        self._tasks.append(self._thread.submit(name, batch))
+        return outcomes + self._collect(self._IN_FLIGHT)
+
+    def collect(self) -> list[Outcome]:
+        """Waits for the batches in flight; returns their outcomes."""
+        return self._collect(0)
+
+    def _run_here(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        computed = self._worker.computed
+        outcomes = self._steps.run(name, batch)
+        self._thread.policy.record_inline(batch.total, self._worker.computed - computed, self._seconds())
+        return outcomes
+
+    def _collect(self, most: int) -> list[Outcome]:
+        """Outcomes that are ready; waits until at most ``most`` batches are in flight."""
+        outcomes: list[Outcome] = []
+        while self._tasks and (len(self._tasks) > most or self._tasks[0].is_done):
+            task = self._tasks.popleft()
+            outcomes += self._thread.collect(task, self._steps)
+            self._thread.policy.record_background(task.size, self._seconds())
+        return outcomes
+
+    def _seconds(self) -> float:
+        """Seconds since the previous call."""
+        before, self._last_end = self._last_end, self._clock.time_ns()
+        return (self._last_end - before) / 1e9

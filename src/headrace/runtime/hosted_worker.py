@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
 from headrace.failures.retry import is_retryable
 from headrace.hosts.connection import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
+from headrace.runtime.bundle import AnyBundle, Bundle, PreprocessFirst
 from headrace.runtime.devices import check_device
-from headrace.runtime.hosted_bundle import HostedBundle
+from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.placement import load_error, place_models
 from headrace.runtime.plan import ONLY
 from headrace.runtime.request_handler import Done, Work
 from headrace.runtime.worker import AnyWorker
 
+_PREPROCESSED_TOGETHER = 256
+"""At most how many elements one request preprocesses when preprocessing comes before batching."""
+
 
 class HostedWorker(AnyWorker):
     """One thread's access to models in hosts. Opening it loads the model if there is only one."""
 
-    def bundle(self, observer: Observer) -> HostedBundle:
+    def bundle(self, observer: Observer) -> AnyBundle:
         """A new bundle, whose batches run in the hosts; ``observer`` receives their events."""
         check_device(self.spec)  # pre- and postprocessing may use it in this process
-        return HostedBundle(self.spec, self.session, self._models, observer, self._join())
+        executor = partial(HostExecutor, self.spec, self.session, self._models, observer)
+        bundle = Bundle(self.spec, self.session, executor(), observer, self._join())
+        if not preprocesses_first(self.spec):
+            return bundle
+        config = self.plan.batching
+        most = 1 if config.columnar else min(_PREPROCESSED_TOGETHER, config.max_batch_size)  # more would not pay
+        batcher = Batcher(lambda: most, most, max_bytes=config.lookahead_bytes)
+        return PreprocessFirst(executor(infers=False), batcher, bundle)
 
     def _begin(self) -> None:
         """Loads the only model.

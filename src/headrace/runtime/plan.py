@@ -70,6 +70,12 @@ class Plan:
         return classes.pop() if len(classes) == 1 else type(self.handler).__qualname__
 
     @property
+    def looks_at_elements(self) -> bool:
+        """Whether the batch that an element joins depends on the element, as preprocessing leaves it."""
+        config = self.batching
+        return self.routed or config.sorts or config.sizes_are_weights or config.columnar
+
+    @property
     def has_rows_in_elements(self) -> bool:
         """Whether an element holds many rows."""
         return self.prebatched or self.batching.columnar

@@ -169,8 +169,7 @@ class Queues:
         self._total_bytes = 0.0
         self._most_bytes = config.lookahead_bytes
         self._rows = self._row_batcher() if config.columnar else None
-        needs_a_look = plan.routed or plan.prebatched or config.sorts or config.sizes_are_weights or config.columnar
-        self.direct: Batcher | None = None if needs_a_look else self._direct()
+        self.direct: Batcher | None = None if plan.looks_at_elements or plan.prebatched else self._direct()
         """The only queue, if elements need no inspection: callers may use its ``add`` in place of this class's."""
 
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:

@@ -22,8 +22,8 @@ from headrace.core.events import BatchCompleted, Observer
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.result import PredictionResult
 from headrace.failures.retry import is_retryable
-from headrace.runtime.background import BackgroundExecutor
-from headrace.runtime.bundle import AnyBundle, Bundle
+from headrace.runtime.background import BackgroundExecutor, BackgroundThread
+from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
 from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.devices import check_device, on_device
 from headrace.runtime.plan import ONLY, Plan
@@ -37,6 +37,7 @@ from headrace.runtime.session import (
     open_session,
 )
 from headrace.runtime.spec import SessionSpec
+from headrace.runtime.steps import Steps
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -114,7 +115,11 @@ class Worker(AnyWorker):
         """A new bundle that runs in this process; ``observer`` receives its events."""
         check_device(self.spec)
         self._background.clear()
-        return Bundle(self, observer, self._join(), self._background if self.plan.batching.overlap else None)
+        overlaps = self.plan.batching.overlap
+        executor: Executor = (
+            BackgroundExecutor(self, self._background, observer) if overlaps else InlineExecutor(Steps(self, observer))
+        )
+        return Bundle(self.spec, self.session, executor, observer, self._join())
 
     def load(self, name: Any) -> None:
         """Loads the named model if it is not in memory."""
@@ -133,7 +138,7 @@ class Worker(AnyWorker):
     def _begin(self) -> None:
         self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._bytes_are_counted = True
-        self._background = BackgroundExecutor(self)
+        self._background = BackgroundThread(self)
         self.computed = 0.0
         """Seconds spent in models so far."""
         if self.plan.routed:

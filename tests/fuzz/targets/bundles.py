@@ -23,7 +23,6 @@ from headrace import (
 )
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Skipped
-from headrace.runtime.background import BackgroundExecutor
 from headrace.runtime.bundle import Bundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -254,10 +253,9 @@ def run_thread(spec: Any, case: Case, which: int, outcomes: list[Any], errors: l
 
 def bundle_of(worker: Worker, case: Case) -> Bundle:
     """A bundle; where the case says so, with some of its batches on the second thread."""
-    bundle = worker.bundle(FanOut())
-    if case.beside and isinstance(bundle._background, BackgroundExecutor):
-        bundle._background.policy = Sometimes(case.beside)
-    return bundle
+    if case.beside:
+        worker._background.policy = Sometimes(case.beside)
+    return worker.bundle(FanOut())
 
 
 def assert_exact(case: Case, rows: list[Row], outcomes: list[Any]) -> None:

@@ -60,7 +60,7 @@ def test_elements_are_taken_while_batches_run_elsewhere(tmp_path, isolate):
         for element in range(20):
             go(element)  # as whatever comes before in the pipeline does
             outcomes += bundle.add(element, element)
-            assert len(bundle._tasks) <= most
+            assert len(bundle._executor._tasks) <= most
             assert outcomes == [] or element >= most
         outcomes += bundle.finish()
         assert [value for outcome in outcomes for value in outcome.values] == list(range(20))

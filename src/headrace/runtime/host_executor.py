@@ -1,4 +1,4 @@
-"""One bundle whose models are in hosts: sends batches and returns outcomes, also when hosts die or hang."""
+"""Runs batches in hosts, and recovers those whose host dies or hangs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
-from headrace.batching.batcher import Batcher
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
@@ -20,20 +19,16 @@ from headrace.failures.isolate_fatal import Attempt, InjectedFailure, LostBatch,
 from headrace.hosts.connection import Call, HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
-from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.devices import catches
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.plan import ONLY
-from headrace.runtime.queues import AnyBatch, Queues
+from headrace.runtime.queues import AnyBatch
 from headrace.runtime.request_handler import Done, Raised, Unreadable, Work
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations
 
 _LOGGER = logging.getLogger(__name__)
-_PREPROCESSED_TOGETHER = 256
-"""At most how many elements one request preprocesses when preprocessing comes before batching."""
-
 _STAGES = {Activity.PREPROCESSING: Stage.PREPROCESSING, Activity.POSTPROCESSING: Stage.POSTPROCESSING}
 _WORDS = {
     Activity.DECODING: "reading",
@@ -60,8 +55,8 @@ class _Task(NamedTuple):
         return self._replace(batch=batch), firsts
 
 
-class HostedBundle:
-    """Accepts a bundle's elements one by one and returns outcomes as they become ready; used by one thread.
+class HostExecutor:
+    """An executor whose batches run in hosts; recovers those whose host dies or hangs. Used by one thread.
 
     An isolated model's preprocessing runs in the host, in the same request as inference, unless elements must be
     preprocessed before it is known which batch they belong to. With shared hosts, preprocessing and postprocessing run
@@ -72,7 +67,7 @@ class HostedBundle:
         session: keeps what was learnt about the models.
         models: runs the batches.
         observer: receives the events.
-        slot: batches what is left at the end together with other bundles.
+        infers: False: batches are only preprocessed; their predictions are the preprocessed elements.
     """
 
     def __init__(
@@ -81,7 +76,8 @@ class HostedBundle:
         session: InferenceSession,
         models: HostedModels,
         observer: Observer,
-        slot: BundleSlot | None = None,
+        *,
+        infers: bool = True,
     ) -> None:
         self._spec = spec
         self._plan = spec.plan
@@ -90,80 +86,27 @@ class HostedBundle:
         self._session = session
         self._models = models
         self._observer = observer
-        self._slot = slot
-        self._queues = Queues(self._plan, session.queue_sizes, session.resident)
+        self._infers = infers
+        self.preprocess_here = not spec.isolated
+        self._in_one_request = bool(self._plan.preprocess) and spec.isolated and not preprocesses_first(spec)
         self._here = None if spec.isolated else Operations(spec, observer)
-        there = bool(self._plan.preprocess) and self._here is None
-        in_two_steps = there and self._queues.direct is None and not self._plan.prebatched
-        self._preprocess_in_request = there and not in_two_steps
-        config = self._plan.batching
-        most = 1 if config.columnar else min(_PREPROCESSED_TOGETHER, config.max_batch_size)  # more would not pay
-        self._preprocess_batcher = (
-            Batcher(lambda: most, most, max_bytes=config.lookahead_bytes) if in_two_steps else None
-        )
-        self._preprocessed: deque[tuple[Any, Any]] = deque()
-        """Preprocessed elements with their tags, in order of arrival, that are not yet queued."""
         self._tasks: deque[_Task] = deque()
 
-    def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome.
-
-        Raises:
-            Exception: an operation failed with an exception that the session does not catch.
-        """
-        if self._here is not None:
-            element, outcome = self._here.preprocess(element, tag)
-            if outcome is not None:
-                return [outcome]
-        if self._preprocess_batcher is None:
-            return self._queue(element, tag)
-        batch = self._preprocess_batcher.add(element, tag)
-        return list(self._preprocess(batch)) if batch else ()
-
-    def finish(self) -> Iterator[Outcome]:
-        """Sends everything that still waits and collects all responses; afterwards every element has its outcome."""
-        if self._preprocess_batcher is not None and len(self._preprocess_batcher):
-            yield from self._preprocess(self._preprocess_batcher.flush())
-        # A collected response may preprocess elements, queueing them may send batches: repeat until neither is left.
-        while self._tasks or self._preprocessed:
-            yield from self._collect_all()
-            yield from self._queue_preprocessed()
-        if self._slot is not None:
-            yield from self._slot.finish(self._queues.flush(), self._infer_now)
-        for name, batch in self._queues.flush():
-            yield from self._infer(name, batch)
-        yield from self._collect_all()
-        self._tell(self._session.news())
-
-    @property
-    def _first_model(self) -> Any:
-        """Names a model for a request that only preprocesses and needs none."""
-        return next(iter(self._plan.models))
-
-    def _preprocess(self, batch: AnyBatch) -> Iterator[Outcome]:
-        yield from self._send(Work(self._first_model, preprocess=True), batch)
-        yield from self._queue_preprocessed()
-
-    def _queue_preprocessed(self) -> Iterator[Outcome]:
-        """Queues preprocessed elements; responses collected meanwhile may append more."""
-        while self._preprocessed:
-            yield from self._queue(*self._preprocessed.popleft())
-
-    def _queue(self, element: Any, tag: Any) -> Sequence[Outcome]:
-        try:
-            batches = self._queues.add(element, tag)
-        except self._caught as error:
-            return [self._fail(tag, Stage.INFERENCE, 0, element, Caught.of(error))]
-        return [outcome for name, batch in batches for outcome in self._infer(name, batch)] if batches else ()
-
-    def _infer(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+    def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        """Sends a batch; returns the outcomes that are ready."""
+        if not self._infers:
+            any_model = next(iter(self._plan.models))  # the request names one and needs none
+            return self._send(Work(any_model, preprocess=True), batch)
         outcomes = self._await_slot()
         for part in self._split_too_large(name, batch):
-            work = Work(
-                name, preprocess=self._preprocess_in_request, infer=True, weight=part.weight, useful=part.useful
-            )
+            work = Work(name, preprocess=self._in_one_request, infer=True, weight=part.weight, useful=part.useful)
             outcomes += self._send(work, part)
         return outcomes
+
+    def collect(self) -> Iterator[Outcome]:
+        """Waits for the batches in flight; returns their outcomes."""
+        while self._tasks:
+            yield from self._collect()
 
     def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
         """Cuts a batch that was formed before it was learnt that one of this size is too large."""
@@ -171,9 +114,6 @@ class HostedBundle:
         count = min(batch.total, max(1, math.ceil(size / self._session.sizes[name].most())))
         bounds = [batch.total * n // count for n in range(count + 1)]
         return (batch.part(*bound) for bound in pairwise(bounds))
-
-    def _infer_now(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        return [*self._infer(name, batch), *self._collect_all()]
 
     def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
         outcomes = self._await_slot()
@@ -188,10 +128,6 @@ class HostedBundle:
         while len(self._tasks) >= self._models.in_flight:
             outcomes += self._collect()
         return outcomes
-
-    def _collect_all(self) -> Iterator[Outcome]:
-        while self._tasks:
-            yield from self._collect()
 
     def _collect(self) -> list[Outcome]:
         task = self._tasks.popleft()
@@ -227,10 +163,8 @@ class HostedBundle:
         tags = [task.batch.tags[position] for position in done.tags]
         if self._here is not None:
             yield from self._here.postprocess(tags, rows, task.work.model)
-        elif task.work.infer:
-            yield Predictions(tags, rows)
         else:
-            self._preprocessed.extend(zip(rows, tags, strict=True))
+            yield Predictions(tags, rows)
         yield from (_as_own_skips(task, skipped) for skipped in done.skipped)
 
     def _raised(self, task: _Task, raised: Raised) -> None:
@@ -383,6 +317,12 @@ class HostedBundle:
     def _tell(self, events: Iterable[Event]) -> None:
         for event in events:
             self._observer.on_event(event)
+
+
+def preprocesses_first(spec: SessionSpec) -> bool:
+    """Whether elements go to the host twice: preprocessed they decide which batch they belong to."""
+    plan = spec.plan
+    return bool(plan.preprocess) and spec.isolated and plan.looks_at_elements and not plan.prebatched
 
 
 def _as_own_skips(task: _Task, skipped: Skipped) -> Skipped:
