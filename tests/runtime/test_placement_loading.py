@@ -9,7 +9,7 @@ import pytest
 
 from headrace import Failure, KeyedModelHandler, KeyModelMapping
 from headrace.core.events import HostLost, ModelLoaded
-from headrace.failures import load_backoff
+from headrace.failures import load_policy
 
 HERE = os.getpid()
 
@@ -98,7 +98,7 @@ def test_one_by_key_that_raises_is_tried_once_for_all(home, monkeypatch):
     def refused(folder):
         raise ValueError("no model today")
 
-    monkeypatch.setattr(load_backoff, "_SHORTEST_SECS", 60.0)
+    monkeypatch.setattr(load_policy, "_SHORTEST_SECS", 60.0)
     handler = home.handler(refused, large_model=True)
     spec = home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)]), Exception)
     outcomes, _ = home.run(spec, [("a", 1), ("a", 2)])

@@ -16,6 +16,6 @@ Pure: calls, clocks and sleeping are passed in. All of it runs in the worker pro
        |--> bisect    halves until bad elements stand alone
        '--> probe     tries a few elements first
 
-    load_backoff   when to try again to load a model     (runtime/session, runtime/hosted_models)
+    load_policy    what follows a load that fails        (whoever loads: sessions, fork servers, the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)
 """

@@ -45,6 +45,11 @@ class HostFailure(NamedTuple):
     """Whether it exited by itself because its device failed for good."""
 
 
+def died(result: object) -> bool:
+    """Whether the result of an attempt is that its host died: then something outside may have killed it."""
+    return isinstance(result, HostFailure) and not result.timed_out
+
+
 class _Reply:
     """A response in the host's memory, which the host may reuse once this object is garbage-collected.
 

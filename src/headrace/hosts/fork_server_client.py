@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 from headrace.core.errors import HostStartError
+from headrace.failures.load_policy import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server import (
     Failed,
@@ -299,25 +300,16 @@ class ForkServerClient:
             return f"did not answer for {_LONGEST_ANSWER_SECS} s"
         return fork_server.close()
 
-    def _new_fork_server(self, *, may_retry: bool = True) -> ForkServerProcess:
+    def _new_fork_server(self) -> ForkServerProcess:
         """Starts a fork server and waits until it can fork.
 
-        If it dies while importing, which an outsider may have caused, another is started (``again``). If importing
-        starts threads, another is started that leaves the imports to each host.
+        If importing starts threads, another is started that leaves the imports to each host.
         """
-        try:
-            environment = self._environment or ProcessEnvironment.here()
-            self._starting = fork_server = ForkServerProcess(
-                self._request_handler, self._output(), environment, imports=self._imports
-            )
-        except EOFError as error:
-            raise HostStartError(self._name, f"it {error} as it started.") from None
-        except (OSError, RuntimeError) as error:  # a limit on files, processes or threads is reached
-            raise HostStartError(self._name, f"{error}.") from error
-        try:
-            answer = self._await_imports(fork_server, may_retry=may_retry)
-        finally:
-            self._starting = None
+        fork_server, answer = survive_one_death(
+            self._start, lambda started: isinstance(started[1], str) and not self._is_closed
+        )
+        if isinstance(answer, str):
+            raise self._failed_start(answer)
         if isinstance(answer, Ready):
             try:
                 if self._preload_config is not None:
@@ -326,8 +318,6 @@ class ForkServerClient:
                 fork_server.close(0)
                 raise
             return fork_server
-        if answer is None:
-            return self._new_fork_server(may_retry=False)
         fork_server.close(_EXIT_GRACE_SECS)
         if isinstance(answer, Failed):
             raise HostStartError(self._name, "the handler cannot be unpickled there.", answer.lines)
@@ -339,25 +329,36 @@ class ForkServerClient:
         self._imports = False
         return self._new_fork_server()
 
-    def _await_imports(self, fork_server: ForkServerProcess, *, may_retry: bool) -> Ready | HasThreads | Failed | None:
-        """Its answer after its imports; None: it has died, and ``may_retry`` allows another try."""
+    def _start(self) -> tuple[ForkServerProcess, Ready | HasThreads | Failed | str]:
+        """Starts a fork server; returns its answer after its imports, or a text that says how it ended before."""
+        try:
+            environment = self._environment or ProcessEnvironment.here()
+            self._starting = fork_server = ForkServerProcess(
+                self._request_handler, self._output(), environment, imports=self._imports
+            )
+        except EOFError as error:
+            raise HostStartError(self._name, f"it {error} as it started.") from None
+        except (OSError, RuntimeError) as error:  # a limit on files, processes or threads is reached
+            raise HostStartError(self._name, f"{error}.") from error
         try:
             if self._is_closed:
                 raise EOFError
-            return fork_server.ready()
+            return fork_server, fork_server.ready()
         except TimeoutError:
             fork_server.close(0)
-            reason = f"its imports took {_LONGEST_IMPORT_SECS} s"
+            raise self._failed_start(f"its imports took {_LONGEST_IMPORT_SECS} s") from None
         except (EOFError, OSError):
-            reason = f"it {fork_server.close(0 if self._is_closed else None)}"
-            if may_retry and not self._is_closed:
-                return None
+            return fork_server, f"it {fork_server.close(0 if self._is_closed else None)}"
         except BaseException:
             fork_server.close(0)
             raise
+        finally:
+            self._starting = None
+
+    def _failed_start(self, reason: str) -> HostStartError:
         if self._is_closed:
-            raise HostStartError(self._name, "its owner no longer wants one.")
-        raise HostStartError(self._name, f"{reason} while it imported the handler's modules.")
+            return HostStartError(self._name, "its owner no longer wants one.")
+        return HostStartError(self._name, f"{reason} while it imported the handler's modules.")
 
 
 def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> None:

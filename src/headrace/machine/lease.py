@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from headrace.core.errors import HeadraceError, HostStartError
-from headrace.hosts.connection import HostFailure
+from headrace.failures.load_policy import survive_one_death
+from headrace.hosts.connection import HostFailure, died
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.orphans import MANAGER, MARK
 from headrace.hosts.output import OutputReader
@@ -233,9 +234,7 @@ class Lease:
 
     def _reload(self) -> None:
         """After the manager died: has its successor load the model again."""
-        taken = self._take()
-        if isinstance(taken, HostFailure) and not taken.timed_out:
-            taken = self._take()  # something outside may have killed the loader: try once more
+        taken = survive_one_death(self._take, died)
         if isinstance(taken, HostFailure):
             raise HostStartError(self._load_request.name, f"it {taken.exit_text} while it was loading the model.")
         grant, files = taken

@@ -6,19 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.core.errors import DeviceLostError, HostDiedError
+from headrace.core.errors import DeviceLostError
 from headrace.failures.device import device_loss, one_line
 from headrace.runtime.plan import ONLY, is_remote
 from headrace.runtime.spec import SessionSpec
 
 _lost: dict[str, str] = {}
 """The error message for each model store of this process whose device is lost."""
-
-
-class DeviceLostInHostError(HostDiedError, DeviceLostError):
-    """A model cannot be loaded, since its host lost the device during the load. This process still has its own."""
-
-    retryable = False
 
 
 def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, TypeAlias
 
-from headrace.core.errors import HostDiedError, HostError
+from headrace.core.errors import HostError
 from headrace.core.events import Event, HostLost
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.isolate_fatal import parts_after_timeout
-from headrace.failures.load_backoff import LoadBackoff
+from headrace.failures.load_policy import LoadPolicy, load_error
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.connection import Call, HostFailure
 from headrace.ipc.progress import Activity
-from headrace.runtime.devices import DeviceLostInHostError
 from headrace.runtime.request_handler import DeviceLost, Done, Raised, Unreadable, Work
 from headrace.runtime.spec import SessionSpec
 
@@ -52,8 +51,8 @@ class HostedModels:
         self._keeps = keeps or ExitStack()
         self.in_flight = 2 * hosts.copies
         """How many batches of a bundle may be in flight: for each host, one computing and one waiting."""
-        self._loads = {name: LoadBackoff(spec.clock.time_ns) for name in spec.plan.models}
-        self._opening = LoadBackoff(spec.clock.time_ns)
+        self._loads = {name: LoadPolicy(spec.clock.time_ns) for name in spec.plan.models}
+        self._opening = LoadPolicy(spec.clock.time_ns)
         self.asked_for: set[Any] = set()
         """The names of models that have been loaded."""
         self._quickest_call_secs: dict[Any, float] = {}
@@ -88,9 +87,7 @@ class HostedModels:
             except Exception as problem:  # the answer cannot be unpickled
                 return Unreadable(Caught.of(problem)), []
             if not isinstance(result, HostFailure) and isinstance(result.head, DeviceLost):
-                result = HostFailure(
-                    result.head.snapshot, timed_out=False, exit_text=result.head.exit_text, device_lost=True
-                )
+                result = result.head.failure
             # A host lost while loading says nothing about the rows: the load policy decides whether to send them again.
             # Any other lost host is the caller's to recover from.
             if isinstance(result, HostFailure) and result.snapshot.activity is Activity.LOADING:
@@ -125,14 +122,11 @@ class HostedModels:
         with self._keeps:
             self._hosts.close()
 
-    def _record(self, work: Work) -> LoadBackoff:
+    def _record(self, work: Work) -> LoadPolicy:
         """The load record of the requested model; preprocessing whose key is not known yet has its own."""
         return self._loads[work.model] if work.infer or not self._plan.routed else self._opening
 
     def _load_error(self, work: Work, host_failure: HostFailure) -> Exception:
         self._tell([HostLost(self._plan.label(work.model), host_failure.timed_out, host_failure.exit_text)])
         _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, host_failure.exit_text)
-        if host_failure.timed_out:
-            return TimeoutError(f"loading the model of {self._name} took longer than {self._timeout_secs:g} s.")
-        died = DeviceLostInHostError if host_failure.device_lost else HostDiedError
-        return died(f"the host {host_failure.exit_text} while it was loading the model of {self._name}.")
+        return load_error(host_failure, self._name, self._timeout_secs)

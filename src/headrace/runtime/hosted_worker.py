@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
+from headrace.failures.load_policy import load_error
 from headrace.failures.retry import is_retryable
 from headrace.hosts.connection import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
@@ -14,7 +15,7 @@ from headrace.runtime.bundle import AnyBundle, Bundle, PreprocessFirst
 from headrace.runtime.devices import check_device
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_models import HostedModels
-from headrace.runtime.placement import load_error, place_models
+from headrace.runtime.placement import place_models
 from headrace.runtime.plan import ONLY
 from headrace.runtime.request_handler import Done, Work
 from headrace.runtime.worker import AnyWorker
@@ -58,7 +59,7 @@ class HostedWorker(AnyWorker):
         """Loads the named model; raises if its host was lost."""
         host_failure = self._load(name)
         if host_failure is not None:
-            raise load_error(self.spec, host_failure)
+            raise load_error(host_failure, self.plan.name, self.spec.timeout_secs)
 
     def names_in_use(self) -> set[Any]:
         """The names of the models that have been loaded."""

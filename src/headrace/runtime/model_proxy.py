@@ -9,8 +9,9 @@ from typing import Any
 from headrace.core.answer import SKIP
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
+from headrace.failures.load_policy import survive_one_death
 from headrace.failures.overruns import overrun
-from headrace.hosts.connection import HostFailure
+from headrace.hosts.connection import HostFailure, died
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.request_handler import Done, Elsewhere, Work
@@ -45,9 +46,7 @@ class HostedModelProxy(ModelProxy):
         """Runs a batch; one whose host dies is sent once more, since something external may have killed the host."""
         work, rows = Work(self._name, infer=True), [(self._name, example) for example in examples]
         with self._elsewhere():
-            answer, predictions = self._models.ask(work, rows)
-            if isinstance(answer, HostFailure):
-                answer, predictions = self._lost(answer, work, rows)
+            answer, predictions = survive_one_death(lambda: self._ask(work, rows), _died_of_anything)
         if isinstance(answer, HostFailure):
             raise self._error(answer, len(rows))
         if not isinstance(answer, Done):
@@ -64,10 +63,7 @@ class HostedModelProxy(ModelProxy):
         """Into how many parts to cut a batch of ``count`` elements that timed out."""
         return self._models.parts_after_timeout(self._name, count)
 
-    def _lost(self, host_failure: HostFailure, work: Work, rows: list[Any]) -> Answer:
-        self._tell([HostLost(str(self._name), host_failure.timed_out, host_failure.exit_text)])
-        if host_failure.timed_out or host_failure.out_of_memory:
-            return host_failure, []
+    def _ask(self, work: Work, rows: list[Any]) -> Answer:
         answer, predictions = self._models.ask(work, rows)
         if isinstance(answer, HostFailure):
             self._tell([HostLost(str(self._name), answer.timed_out, answer.exit_text)])
@@ -84,3 +80,8 @@ class HostedModelProxy(ModelProxy):
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the interpreter may be ending
             self._models.close()
+
+
+def _died_of_anything(answer: Answer) -> bool:
+    """Whether the host died, but not for lack of memory: the same batch would only do that again."""
+    return died(answer[0]) and not getattr(answer[0], "out_of_memory", False)

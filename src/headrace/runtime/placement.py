@@ -11,10 +11,10 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
-from headrace.core.errors import HostDiedError
 from headrace.core.events import Event, HostLost
+from headrace.failures.load_policy import load_error, survive_one_death
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.connection import HostFailure
+from headrace.hosts.connection import HostFailure, died
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_client import ForkServerClient, Preload
 from headrace.hosts.orphans import new_mark
@@ -24,9 +24,8 @@ from headrace.ipc.codec import decode
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.unpicklable import PROTOCOL, pickle_or_explain
 from headrace.ipc.weights_file import WeightsLayout, attach
-from headrace.machine.lease import Lease, LoadRequest
+from headrace.machine.lease import Lease, LoadRequest, ModelGrant
 from headrace.models.memory import memory_of
-from headrace.runtime.devices import DeviceLostInHostError
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_proxy import HostedModelProxy
@@ -89,7 +88,7 @@ def place_models(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
     if isinstance(acquired, HostFailure):
         if spec.isolated:  # its own host will report this failure for each batch
             return _in_own_hosts(spec, tell)
-        raise load_error(spec, acquired)
+        raise load_error(acquired, spec.plan.name, spec.timeout_secs)
     return _with_machine(spec, tell, acquired)
 
 
@@ -135,7 +134,7 @@ class MappedModels(ModelSource):
             return None
         acquired = self._acquired.pop(name, None) or self._take(name, fresh_secs)
         if isinstance(acquired, HostFailure):
-            raise load_error(self._spec, acquired)
+            raise load_error(acquired, self._spec.plan.name, self._spec.timeout_secs)
         if acquired.file is None:
             models = connect_shared_hosts(self._spec, self._tell, acquired, name)
             model = HostedModelProxy(name, models, self._tell, self._elsewhere)
@@ -224,16 +223,18 @@ def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None
         Exception: the model cannot be loaded.
     """
     lease = given or Lease(_load_request(spec, name, spec.model_identifier))
-    for again in (True, False):
-        acquired = lease.take()
-        if not isinstance(acquired, HostFailure):
-            break
-        tell([HostLost(spec.plan.label(name), acquired.timed_out, acquired.exit_text)])
-        _LOGGER.warning("%s: the host %s while it was loading the model.", spec.plan.name, acquired.exit_text)
-        if acquired.timed_out or not again:
-            lease.close()
-            return acquired
-    assert not isinstance(acquired, HostFailure)
+
+    def take() -> tuple[ModelGrant, list[int]] | HostFailure:
+        taken = lease.take()
+        if isinstance(taken, HostFailure):
+            tell([HostLost(spec.plan.label(name), taken.timed_out, taken.exit_text)])
+            _LOGGER.warning("%s: the host %s while it was loading the model.", spec.plan.name, taken.exit_text)
+        return taken
+
+    acquired = survive_one_death(take, died)
+    if isinstance(acquired, HostFailure):
+        lease.close()
+        return acquired
     grant, files = acquired
     file, page = files or (None, None)
     answer = decode(memoryview(grant.load_response), own=True).head
@@ -241,8 +242,7 @@ def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None
         if given is None:
             lease.close()
         if isinstance(answer, DeviceLost):
-            host_failure = HostFailure(answer.snapshot, timed_out=False, exit_text=answer.exit_text, device_lost=True)
-            raise load_error(spec, host_failure)
+            raise load_error(answer.failure, spec.plan.name, spec.timeout_secs)
         raise with_traceback_of(*answer.caught)
     if grant.is_first:
         tell(answer.events)
@@ -316,11 +316,3 @@ def _variant(spec: SessionSpec) -> str:
 
 def _work(name: Any) -> bytes:
     return pickle.dumps(Work(name), PROTOCOL)
-
-
-def load_error(spec: SessionSpec, host_failure: HostFailure) -> Exception:
-    """The exception for a load whose process was lost."""
-    if host_failure.timed_out:
-        return TimeoutError(f"loading the model of {spec.plan.name} took longer than {spec.timeout_secs:g} s.")
-    died = DeviceLostInHostError if host_failure.device_lost else HostDiedError
-    return died(f"the host {host_failure.exit_text} while it was loading the model of {spec.plan.name}.")

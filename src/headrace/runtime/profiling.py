@@ -14,11 +14,12 @@ from headrace.core.config import BatchingConfig, PlacementConfig
 from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
 from headrace.core.events import Event, ModelLoaded
 from headrace.core.result import Skipped
+from headrace.failures.load_policy import load_error
 from headrace.hosts.connection import HostFailure
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
-from headrace.runtime.placement import AcquiredModel, acquire, attached, connect_shared_hosts, load_error
+from headrace.runtime.placement import AcquiredModel, acquire, attached, connect_shared_hosts
 from headrace.runtime.placement_choice import Choice, choose
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -187,7 +188,7 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> Model
     acquired = acquire(spec, name, events.extend)
     ready_seconds = time.perf_counter() - started
     if isinstance(acquired, HostFailure):
-        raise load_error(spec, acquired)
+        raise load_error(acquired, spec.plan.name, spec.timeout_secs)
     load_seconds = next((event.seconds for event in events if isinstance(event, ModelLoaded)), None)
     findings = ModelFindings(
         spec.plan.label(name), load_seconds, ready_seconds, acquired.peak, acquired.nbytes, acquired.reason

@@ -17,6 +17,7 @@ from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped,
 from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
 from headrace.failures.isolate_fatal import InjectedFailure
+from headrace.hosts.connection import HostFailure
 from headrace.hosts.host import Response
 from headrace.hosts.thread_budget import inherited_budget
 from headrace.ipc.codec import encode
@@ -85,6 +86,11 @@ class DeviceLost(NamedTuple):
     """Words to follow "the host"."""
     snapshot: ActivitySnapshot
     """The activity during which it was lost."""
+
+    @property
+    def failure(self) -> HostFailure:
+        """The same in the client's terms."""
+        return HostFailure(self.snapshot, timed_out=False, exit_text=self.exit_text, device_lost=True)
 
 
 class Unreadable(NamedTuple):

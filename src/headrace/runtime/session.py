@@ -21,7 +21,7 @@ from headrace.core.model_cache import ModelCache
 from headrace.core.registry import Registry
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.device import device_loss
-from headrace.failures.load_backoff import LoadBackoff
+from headrace.failures.load_policy import LoadPolicy
 from headrace.failures.retry import RetryBudget
 from headrace.models.memory import resident_bytes, trim_memory
 from headrace.models.memory_budget import MemoryBudget
@@ -139,7 +139,7 @@ class InferenceSession:
         )
         """Batching across concurrent bundles; None if bundles do not wait for each other."""
         self.breakers = {name: CircuitBreaker() for name in plan.models}
-        self._loads = {name: LoadBackoff(spec.clock.time_ns) for name in plan.models}
+        self._loads = {name: LoadPolicy(spec.clock.time_ns) for name in plan.models}
         room = MemoryBudget() if plan.routed and not spec.shared else None  # the manager admits shared models
         self._names = [plan.stored(name) for name in plan.models]
         with _CACHES.lock:

@@ -1,9 +1,14 @@
-"""Keeps batches from loading a model again and again that cannot be loaded."""
+"""What follows a load that fails: a death is repeated once, after other failures batches fail at once for a while."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from headrace.core.errors import DeviceLostError, HostDiedError
+
+T = TypeVar("T")
 
 _PAUSE_FACTOR = 10
 """The pause is at least this many times the last attempt, so that failing loads take at most a tenth of the time."""
@@ -13,7 +18,49 @@ _LONGEST_SECS = 300.0
 """Where doubling ends; the pause is longer only if loading itself takes long."""
 
 
-class LoadBackoff:
+class Loss(Protocol):
+    """How the process that was to load a model was lost."""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it was killed because it exceeded its time limit; else it died."""
+
+    @property
+    def device_lost(self) -> bool:
+        """Whether it ended itself because its device failed for good."""
+
+    @property
+    def exit_text(self) -> str:
+        """How it ended, in words that follow "the host"."""
+
+
+class DeviceLostInHostError(HostDiedError, DeviceLostError):
+    """A model cannot be loaded, since its host lost the device during the load. This process still has its own."""
+
+    retryable = False
+
+
+def load_error(loss: Loss, name: str, timeout_secs: float | None) -> Exception:
+    """The exception for a load whose process was lost.
+
+    Args:
+        loss: how.
+        name: the model's name.
+        timeout_secs: the time limit, in seconds.
+    """
+    if loss.timed_out:
+        return TimeoutError(f"loading the model of {name} took longer than {timeout_secs:g} s.")
+    died = DeviceLostInHostError if loss.device_lost else HostDiedError
+    return died(f"the host {loss.exit_text} while it was loading the model of {name}.")
+
+
+def survive_one_death(attempt: Callable[[], T], is_death: Callable[[T], bool]) -> T:
+    """Repeats an attempt once if its process died: something outside may have killed it."""
+    result = attempt()
+    return attempt() if is_death(result) else result
+
+
+class LoadPolicy:
     """The history of loading one model. Thread-safe.
 
     A load whose host dies is repeated once, since the death may have an outside cause; one that overruns is not.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.failures.load_backoff import LoadBackoff
+from headrace.failures.load_policy import LoadPolicy
 from headrace.testing import FakeClock
 
 ERROR, ANOTHER = RuntimeError("one"), RuntimeError("another")
@@ -17,7 +17,7 @@ def clock():
 
 @pytest.fixture
 def record(clock):
-    return LoadBackoff(clock.time_ns)
+    return LoadPolicy(clock.time_ns)
 
 
 def test_nothing_stands_against_the_first_try(record):
