@@ -200,7 +200,7 @@ def test_a_batch_that_fails(headrace, handlers, folder):
         (["--rows", "rows.csv"], "--rows is about a handler; name one: headrace doctor HANDLER."),
         (["--handler-arg", "a=1"], "--handler-arg is about a handler"),
         (["sklearn-numpy", "--clean"], "--clean is about the machine; leave HANDLER out."),
-        (["sklearn-numpy", "--processes", "0"], "--processes must be at least 1, not 0."),
+        (["sklearn-numpy", "--processes", "0"], "Invalid value for '--processes'"),
         (["sklearn-numpy", "--columns", "a"], "--columns is about rows; name a file of them with --rows."),
         (["sklearn"], "there is no handler 'sklearn'; there are "),
         (["sklearn-numpy", "--model", "none.pkl"], "there is no file 'none.pkl', which --model names."),

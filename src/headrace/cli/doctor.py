@@ -5,39 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
 
 from headrace.cli.errors import console_logging, report_error
+from headrace.cli.options import DoctorArgs
 from headrace.cli.signals import Signals
 from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
 
 HEALTHY, FAILED, MISUSED = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class DoctorArgs:
-    """The command line, as it was typed."""
-
-    handler: str | None
-    model: str | None = None
-    handler_args: Sequence[str] = ()
-    inference_args: Sequence[str] = ()
-    key: str | None = None
-    max_batch_size: int | None = None
-    rows: str | None = None
-    columns: Sequence[str] | None = None
-    text_columns: Sequence[str] | None = None
-    file_format: str | None = None
-    delimiter: str | None = None
-    processes: int | None = None
-    clean: bool = False
-    as_json: bool = False
-    verbose: bool = False
 
 
 def run_doctor(args: DoctorArgs) -> int:
@@ -56,15 +36,13 @@ def run_doctor(args: DoctorArgs) -> int:
 
 def _refuse_stray_words(args: DoctorArgs) -> None:
     if args.handler is None:
-        needless = DoctorArgs(None, clean=args.clean, as_json=args.as_json, verbose=args.verbose)
-        stray = [name for name, value in asdict(args).items() if (value or None) != (getattr(needless, name) or None)]
+        alone = ("clean", "as_json", "verbose")
+        stray = [name for name, value in asdict(args).items() if value and name not in alone]
         if stray:
             raise ConfigurationError(f"{_option(stray[0])} is about a handler; name one: headrace doctor HANDLER.")
         return
     if args.clean:
         raise ConfigurationError("--clean is about the machine; leave HANDLER out.")
-    if args.processes is not None and args.processes < 1:
-        raise ConfigurationError(f"--processes must be at least 1, not {args.processes}.")
     for name in ("columns", "text_columns", "file_format", "delimiter", "key"):
         if getattr(args, name) and not args.rows:
             raise ConfigurationError(f"{_option(name)} is about rows; name a file of them with --rows.")
@@ -140,7 +118,7 @@ def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]
     from headrace.jobs.rows import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above
 
     assert args.rows is not None
-    sources = files.match([args.rows], args.file_format, args.delimiter)
+    sources = files.match([args.rows], args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
     text = choose("--text-columns", args.text_columns, head.columns) or ()
     key = choose("--key", [args.key] if args.key else None, head.columns)

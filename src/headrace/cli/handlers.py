@@ -43,14 +43,14 @@ def make_handler(name: str, arguments: dict[str, Any], model: str | None = None)
         raise ConfigurationError(f"{name} cannot be made: {as_type_name(error)}: {error}") from error
 
 
-def parse_arguments(option: str, pairs: Iterable[str]) -> dict[str, Any]:
+def parse_arguments(option: str, pairs: Iterable[str] | None) -> dict[str, Any]:
     """``key=value`` pairs; a value is JSON if it parses as such, else text.
 
     Raises:
         ConfigurationError: one has no ``=``, or a key stands twice.
     """
     arguments: dict[str, Any] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         key, equals, value = pair.partition("=")
         if not (key and equals):
             raise ConfigurationError(f"{option} takes key=value, not {pair!r}.")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from headrace import __version__
-from headrace.cli import options
-from headrace.cli.doctor import DoctorArgs, run_doctor
+from headrace.cli.doctor import run_doctor
 from headrace.cli.errors import report_error
+from headrace.cli.options import DoctorArgs, HandlersArgs, RetryArgs, RunArgs
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
-from headrace.cli.run_args import RunArgs
 
 _EXIT_CODES = (
     "Exit codes: 0 every row is out, 1 the run failed, 2 a wrong argument or input, 3 too many rows failed or a "
@@ -81,169 +80,37 @@ def headrace(
         typer.echo(context.get_help())
 
 
-@app.command(help=_RUN, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def run(  # noqa: PLR0917 - typer passes them by name
-    inputs: options.Inputs,
-    handler: options.Handler,
-    output: options.Output,
-    dead_letters: options.DeadLetters = None,
-    model: options.Model = None,
-    handler_arg: options.HandlerArg = None,
-    inference_arg: options.InferenceArg = None,
-    columns: options.Columns = None,
-    keep: options.Keep = None,
-    key: options.Key = None,
-    text_columns: options.TextColumns = None,
-    file_format: options.Format = None,
-    delimiter: options.Delimiter = None,
-    min_batch_size: options.MinBatchSize = None,
-    max_batch_size: options.MaxBatchSize = None,
-    placement: options.Placement = None,
-    isolate: options.Isolate = False,
-    timeout: options.Timeout = None,
-    threshold: options.Threshold = None,
-    resume: options.Resume = False,
-    runner: options.Runner = None,
-    no_progress: options.NoProgress = False,
-    verbose: options.Verbose = False,
-) -> int:
-    """Predicts for every row of some files."""
-    return execute(
-        RunArgs(
-            arguments=inputs,
-            handler=handler,
-            output=output,
-            dead_letters=dead_letters,
-            model=model,
-            handler_args=handler_arg or (),
-            inference_args=inference_arg or (),
-            columns=columns,
-            keep=keep,
-            key=key,
-            text_columns=text_columns,
-            file_format=file_format.value if file_format else None,
-            delimiter=delimiter,
-            min_batch_size=min_batch_size,
-            max_batch_size=max_batch_size,
-            placement=placement.value if placement else None,
-            isolate=isolate,
-            timeout=timeout,
-            threshold=threshold,
-            resume=resume,
-            runner=runner,
-            progress=not no_progress,
-            verbose=verbose,
-        )
-    )
-
-
-@app.command(help=_RETRY, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def retry(  # noqa: PLR0917 - typer passes them by name
-    letters: options.Letters,
-    handler: options.Handler,
-    output: options.Output,
-    dead_letters: options.DeadLetters = None,
-    model: options.Model = None,
-    handler_arg: options.HandlerArg = None,
-    inference_arg: options.InferenceArg = None,
-    columns: options.Columns = None,
-    keep: options.Keep = None,
-    key: options.Key = None,
-    min_batch_size: options.MinBatchSize = None,
-    max_batch_size: options.MaxBatchSize = None,
-    placement: options.Placement = None,
-    isolate: options.Isolate = False,
-    timeout: options.Timeout = None,
-    threshold: options.Threshold = None,
-    resume: options.Resume = False,
-    runner: options.Runner = None,
-    no_progress: options.NoProgress = False,
-    verbose: options.Verbose = False,
-) -> int:
-    """Predicts for every row of some dead letters."""
-    return execute(
-        RunArgs(
-            arguments=letters,
-            retry=True,
-            handler=handler,
-            output=output,
-            dead_letters=dead_letters,
-            model=model,
-            handler_args=handler_arg or (),
-            inference_args=inference_arg or (),
-            columns=columns,
-            keep=keep,
-            key=key,
-            min_batch_size=min_batch_size,
-            max_batch_size=max_batch_size,
-            placement=placement.value if placement else None,
-            isolate=isolate,
-            timeout=timeout,
-            threshold=threshold,
-            resume=resume,
-            runner=runner,
-            progress=not no_progress,
-            verbose=verbose,
-        )
-    )
-
-
-@app.command(help=_DOCTOR)
-def doctor(  # noqa: PLR0917 - typer passes them by name
-    handler: options.Subject = None,
-    model: options.Model = None,
-    handler_arg: options.HandlerArg = None,
-    inference_arg: options.InferenceArg = None,
-    key: options.Key = None,
-    max_batch_size: options.MaxBatchSize = None,
-    rows: options.Rows = None,
-    columns: options.Columns = None,
-    text_columns: options.TextColumns = None,
-    file_format: options.Format = None,
-    delimiter: options.Delimiter = None,
-    processes: options.Processes = None,
-    clean: options.Clean = False,
-    as_json: options.Json = False,
-    verbose: options.DoctorVerbose = False,
-) -> int:
-    """Says what there is on this machine, or what a handler needs on it."""
-    return run_doctor(
-        DoctorArgs(
-            handler=handler,
-            model=model,
-            handler_args=handler_arg or (),
-            inference_args=inference_arg or (),
-            key=key,
-            max_batch_size=max_batch_size,
-            rows=rows,
-            columns=columns,
-            text_columns=text_columns,
-            file_format=file_format.value if file_format else None,
-            delimiter=delimiter,
-            processes=processes,
-            clean=clean,
-            as_json=as_json,
-            verbose=verbose,
-        )
-    )
-
-
-@app.command(help=_HANDLERS)
-def handlers(markdown: options.Markdown = False) -> int:
-    """Lists the handlers that there are."""
+def list_handlers(args: HandlersArgs) -> int:
+    """Lists the handlers that there are; returns the exit code."""
     from headrace.cli.catalogue import as_markdown, listed_handlers, show_handlers  # noqa: PLC0415 - only for this
 
-    if markdown:
+    if args.markdown:
         typer.echo(as_markdown(listed_handlers()))
     else:
         show_handlers(Console(), listed_handlers())
     return 0
 
 
+_COMMANDS: dict[Any, Callable[[Any], int]] = {
+    RunArgs: execute,
+    RetryArgs: execute,
+    DoctorArgs: run_doctor,
+    HandlersArgs: list_handlers,
+}
+"""What runs each command. To typer a command is the dataclass of its options."""
+
+_WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command("run", help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(RunArgs)
+app.command("retry", help=_RETRY, context_settings=_WITH_OPTIONS_OF_BEAM)(RetryArgs)
+app.command("doctor", help=_DOCTOR)(DoctorArgs)
+app.command("handlers", help=_HANDLERS)(HandlersArgs)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line (by default the process's own) and returns the exit code."""
     try:
-        code = app(None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False)
+        args = app(None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False)
+        return _COMMANDS[type(args)](args) if type(args) in _COMMANDS else 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:
@@ -252,4 +119,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         report_error(Console(stderr=True), error.format_message())
         return MISUSED
-    return code if isinstance(code, int) else 0

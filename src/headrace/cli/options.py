@@ -1,14 +1,19 @@
-"""The options of ``headrace run``, ``retry`` and ``doctor``, in the groups in which its help shows them."""
+"""The options of each command, as one dataclass; its fields are what typer reads and what the command gets."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import typer
 
 _INPUT, _MODEL, _OUTPUT, _RUN = "Input", "Model", "Output", "Running"
 _DOCTOR = "Examination"
+
+_HANDLER_HELP = (
+    "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
+)
 
 
 class FileFormat(str, Enum):
@@ -27,218 +32,195 @@ class PlacementName(str, Enum):
     auto = "auto"
 
 
-Inputs = Annotated[
-    list[str],
-    typer.Argument(metavar="INPUT", help="Files or globs ('data/*.jsonl'): local, or of any filesystem of Beam."),
-]
-Letters = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DEAD_LETTERS", help="Files or globs of dead letters (.jsonl or .parquet), of headrace run or retry."
-    ),
-]
-Handler = Annotated[
-    str,
-    typer.Option(
-        "--handler",
-        metavar="NAME",
-        rich_help_panel=_MODEL,
-        help="An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable.",
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="URI",
-        rich_help_panel=_MODEL,
-        help="Where the model is: a path, a URI, or an id on a hub, as the handler takes it.",
-    ),
-]
-HandlerArg = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--handler-arg",
-        metavar="KEY=VALUE",
-        rich_help_panel=_MODEL,
-        help="A parameter of the handler, as JSON or text. Repeatable.",
-    ),
-]
-InferenceArg = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--inference-arg",
-        metavar="KEY=VALUE",
-        rich_help_panel=_MODEL,
-        help="An argument of the model's call, as JSON or text. Repeatable.",
-    ),
-]
-Key = Annotated[
-    str | None,
-    typer.Option(
-        "--key",
-        metavar="COLUMN",
-        rich_help_panel=_MODEL,
-        help="The column of the key, for a handler of keyed examples.",
-    ),
-]
-MinBatchSize = Annotated[
-    int | None,
-    typer.Option("--min-batch-size", rich_help_panel=_MODEL, help="Rows a batch at least, but for the last one."),
-]
-MaxBatchSize = Annotated[
-    int | None, typer.Option("--max-batch-size", rich_help_panel=_MODEL, help="Rows a batch at most.")
-]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--columns",
-        metavar="A,B,'C*'",
-        rich_help_panel=_INPUT,
-        help="The columns that the model sees: names or globs. All by default.",
-    ),
-]
-Format = Annotated[
-    FileFormat | None,
-    typer.Option("--format", rich_help_panel=_INPUT, help="Of the inputs; their extensions tell by default."),
-]
-Delimiter = Annotated[
-    str | None,
-    typer.Option(
-        "--delimiter",
-        metavar="CHARACTER",
-        rich_help_panel=_INPUT,
-        help="Of CSV files; a comma by default, a tab for .tsv.",
-    ),
-]
-TextColumns = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--text-columns",
-        metavar="A,B,'C*'",
-        rich_help_panel=_INPUT,
-        help="Columns of CSV files that stay text though they look like numbers.",
-    ),
-]
-Output = Annotated[
-    str,
-    typer.Option(
-        "--output",
-        metavar="OUT",
-        rich_help_panel=_OUTPUT,
-        help="The file for the predictions: .jsonl, .jsonl.gz or .parquet.",
-    ),
-]
-DeadLetters = Annotated[
-    str | None,
-    typer.Option(
-        "--dead-letters",
-        metavar="FILE",
-        rich_help_panel=_OUTPUT,
-        help="The file for the dead letters: .jsonl, .jsonl.gz or .parquet. By default beside OUT, as JSONL.",
-    ),
-]
-Keep = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep",
-        metavar="A,B,'C*'",
-        rich_help_panel=_OUTPUT,
-        help="The columns that stand beside the prediction: names or globs. All by default; '' for none.",
-    ),
-]
-Threshold = Annotated[
-    float | None,
-    typer.Option(
-        "--threshold",
-        metavar="SHARE",
-        rich_help_panel=_RUN,
-        help="The share of rows, 0 to 1, that may fail. If more do, or by default all, OUT is not written.",
-    ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        rich_help_panel=_RUN,
-        help="Keep what is done if the run fails, is interrupted or killed; the same command then goes on from there.",
-    ),
-]
-Runner = Annotated[
-    str | None,
-    typer.Option(
-        "--runner",
-        metavar="NAME",
-        rich_help_panel=_RUN,
-        help="Beam's runner. By default none: this process runs the rows, without Beam.",
-    ),
-]
-Placement = Annotated[
-    PlacementName | None,
-    typer.Option(
-        "--placement",
-        rich_help_panel=_RUN,
-        help="A model for each worker process, or one for the machine; auto: one if memory is short. By default as "
-        "the handler says.",
-    ),
-]
-Isolate = Annotated[
-    bool,
-    typer.Option(
-        "--isolate",
-        rich_help_panel=_RUN,
-        help="Run the model in a process of its own: a row that crashes it costs that row only.",
-    ),
-]
-Timeout = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout",
-        metavar="SECONDS",
-        rich_help_panel=_RUN,
-        help="The longest that a batch, or loading the model, may take; rows that hang go to the dead letters.",
-    ),
-]
-NoProgress = Annotated[bool, typer.Option("--no-progress", rich_help_panel=_RUN, help="Show only the summary.")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", rich_help_panel=_RUN, help="Show Beam's log, and the traceback of a failure.")
-]
+def _option(name: str, panel: str, text: str, metavar: str | None = None, **limits: Any) -> Any:
+    return typer.Option(name, help=text, metavar=metavar, rich_help_panel=panel, **limits)
 
-Subject = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="HANDLER",
-        help="An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable.",
-    ),
-]
-Rows = Annotated[
-    str | None,
-    typer.Option(
-        "--rows", metavar="FILE", rich_help_panel=_INPUT, help="A file of rows, with which batches are measured."
-    ),
-]
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        "--processes",
-        metavar="COUNT",
-        rich_help_panel=_DOCTOR,
-        help="How many worker processes to reckon with. By default one for each core.",
-    ),
-]
-Clean = Annotated[
-    bool,
-    typer.Option(
-        "--clean", rich_help_panel=_DOCTOR, help="Remove files of managers, and end hosts, whose owner is gone."
-    ),
-]
-Json = Annotated[
-    bool, typer.Option("--json", rich_help_panel=_DOCTOR, help="Print JSON: plain values, in bytes and seconds.")
-]
-DoctorVerbose = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", rich_help_panel=_DOCTOR, help="Show what is logged meanwhile, and the traceback of a failure."
-    ),
-]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print the whole table as Markdown.")]
+
+_MaxBatchSize = Annotated[int | None, _option("--max-batch-size", _MODEL, "Rows a batch at most.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelArgs:
+    """What every command that runs a model asks for."""
+
+    handler: Annotated[Any, _option("--handler", _MODEL, _HANDLER_HELP, "NAME")]
+    model: Annotated[
+        str | None,
+        _option(
+            "--model", _MODEL, "Where the model is: a path, a URI, or an id on a hub, as the handler takes it.", "URI"
+        ),
+    ] = None
+    handler_args: Annotated[
+        list[str] | None,
+        _option("--handler-arg", _MODEL, "A parameter of the handler, as JSON or text. Repeatable.", "KEY=VALUE"),
+    ] = None
+    inference_args: Annotated[
+        list[str] | None,
+        _option(
+            "--inference-arg", _MODEL, "An argument of the model's call, as JSON or text. Repeatable.", "KEY=VALUE"
+        ),
+    ] = None
+    key: Annotated[
+        str | None, _option("--key", _MODEL, "The column of the key, for a handler of keyed examples.", "COLUMN")
+    ] = None
+    columns: Annotated[
+        list[str] | None,
+        _option("--columns", _INPUT, "The columns that the model sees: names or globs. All by default.", "A,B,'C*'"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileArgs:
+    """What there is to say about files of rows."""
+
+    text_columns: Annotated[
+        list[str] | None,
+        _option(
+            "--text-columns", _INPUT, "Columns of CSV files that stay text though they look like numbers.", "A,B,'C*'"
+        ),
+    ] = None
+    file_format: Annotated[
+        FileFormat | None, _option("--format", _INPUT, "Of the inputs; their extensions tell by default.")
+    ] = None
+    delimiter: Annotated[
+        str | None, _option("--delimiter", _INPUT, "Of CSV files; a comma by default, a tab for .tsv.", "CHARACTER")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobArgs(ModelArgs):
+    """What ``headrace run`` and ``headrace retry`` both ask for."""
+
+    handler: Annotated[str, _option("--handler", _MODEL, _HANDLER_HELP, "NAME")]
+    output: Annotated[
+        str, _option("--output", _OUTPUT, "The file for the predictions: .jsonl, .jsonl.gz or .parquet.", "OUT")
+    ]
+    dead_letters: Annotated[
+        str | None,
+        _option(
+            "--dead-letters",
+            _OUTPUT,
+            "The file for the dead letters: .jsonl, .jsonl.gz or .parquet. By default beside OUT, as JSONL.",
+            "FILE",
+        ),
+    ] = None
+    keep: Annotated[
+        list[str] | None,
+        _option(
+            "--keep",
+            _OUTPUT,
+            "The columns that stand beside the prediction: names or globs. All by default; '' for none.",
+            "A,B,'C*'",
+        ),
+    ] = None
+    min_batch_size: Annotated[
+        int | None, _option("--min-batch-size", _MODEL, "Rows a batch at least, but for the last one.")
+    ] = None
+    max_batch_size: _MaxBatchSize = None
+    placement: Annotated[
+        PlacementName | None,
+        _option(
+            "--placement",
+            _RUN,
+            "A model for each worker process, or one for the machine; auto: one if memory is short. By default as the "
+            "handler says.",
+        ),
+    ] = None
+    isolate: Annotated[
+        bool,
+        _option("--isolate", _RUN, "Run the model in a process of its own: a row that crashes it costs that row only."),
+    ] = False
+    timeout: Annotated[
+        float | None,
+        _option(
+            "--timeout",
+            _RUN,
+            "The longest that a batch, or loading the model, may take; rows that hang go to the dead letters.",
+            "SECONDS",
+        ),
+    ] = None
+    threshold: Annotated[
+        float | None,
+        _option(
+            "--threshold",
+            _RUN,
+            "The share of rows, 0 to 1, that may fail. If more do, or by default all, OUT is not written.",
+            "SHARE",
+        ),
+    ] = None
+    resume: Annotated[
+        bool,
+        _option(
+            "--resume",
+            _RUN,
+            "Keep what is done if the run fails, is interrupted or killed; the same command then goes on from there.",
+        ),
+    ] = False
+    runner: Annotated[
+        str | None,
+        _option("--runner", _RUN, "Beam's runner. By default none: this process runs the rows, without Beam.", "NAME"),
+    ] = None
+    no_progress: Annotated[bool, _option("--no-progress", _RUN, "Show only the summary.")] = False
+    verbose: Annotated[bool, _option("--verbose", _RUN, "Show Beam's log, and the traceback of a failure.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunArgs(FileArgs, JobArgs):
+    """``headrace run``, as it was typed."""
+
+    command: ClassVar[str] = "run"
+    arguments: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT", help="Files or globs ('data/*.jsonl'): local, or of any filesystem of Beam."),
+    ]
+    """Inputs, mixed with options that are not ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryArgs(JobArgs):
+    """``headrace retry``, as it was typed; the inputs are dead letters of an earlier run."""
+
+    command: ClassVar[str] = "retry"
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DEAD_LETTERS",
+            help="Files or globs of dead letters (.jsonl or .parquet), of headrace run or retry.",
+        ),
+    ]
+    """Inputs, mixed with options that are not ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorArgs(FileArgs, ModelArgs):
+    """``headrace doctor``, as it was typed."""
+
+    handler: Annotated[str | None, typer.Argument(metavar="HANDLER", help=_HANDLER_HELP)] = None
+    max_batch_size: _MaxBatchSize = None
+    rows: Annotated[
+        str | None, _option("--rows", _INPUT, "A file of rows, with which batches are measured.", "FILE")
+    ] = None
+    processes: Annotated[
+        int | None,
+        _option(
+            "--processes",
+            _DOCTOR,
+            "How many worker processes to reckon with. By default one for each core.",
+            "COUNT",
+            min=1,
+        ),
+    ] = None
+    clean: Annotated[
+        bool, _option("--clean", _DOCTOR, "Remove files of managers, and end hosts, whose owner is gone.")
+    ] = False
+    as_json: Annotated[bool, _option("--json", _DOCTOR, "Print JSON: plain values, in bytes and seconds.")] = False
+    verbose: Annotated[
+        bool, _option("--verbose", _DOCTOR, "Show what is logged meanwhile, and the traceback of a failure.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandlersArgs:
+    """``headrace handlers``, as it was typed."""
+
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole table as Markdown.")] = False

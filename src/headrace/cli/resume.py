@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.handlers import parse_arguments
 
 if TYPE_CHECKING:
-    from headrace.cli.run_args import RunArgs
+    from headrace.cli.options import RetryArgs, RunArgs
     from headrace.jobs.files import Source
 
 
 def decisive(
-    args: RunArgs,
+    args: RunArgs | RetryArgs,
     sources: Sequence[Source],
     *,
     columns: Sequence[str] | None,
@@ -34,7 +34,7 @@ def decisive(
     for option, pairs in (("--handler-arg", args.handler_args), ("--inference-arg", args.inference_args)):
         arguments |= {f"{option} {name}": value for name, value in parse_arguments(option, pairs).items()}
     return {
-        "command": "retry" if args.retry else "run",
+        "command": args.command,
         "the files": [source.path for source in sources],
         **{f"the file {source.path}": [*source[1:], _stamp(source.path)] for source in sources},
         "--handler": args.handler,

@@ -16,9 +16,9 @@ from rich.console import Console
 from headrace.cli.columns import choose
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
+from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.progress import wait
 from headrace.cli.resume import decisive
-from headrace.cli.run_args import RunArgs
 from headrace.cli.signals import Signals
 from headrace.cli.summary import show, summary
 from headrace.core.errors import ConfigurationError, as_type_name
@@ -30,11 +30,11 @@ FAILED, MISUSED, REFUSED, INTERRUPTED = 1, 2, 3, 130
 _GRACE_SECONDS = 1.5
 
 
-def execute(args: RunArgs) -> int:
+def execute(args: RunArgs | RetryArgs) -> int:
     """Runs; returns the exit code."""
     errors, out = Console(stderr=True), Console()
     with console_logging(errors, verbose=args.verbose), Signals() as signals:
-        busy = errors.status("starting") if args.progress and errors.is_terminal else nullcontext()
+        busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
         try:
             with busy:
                 run = _prepare(args)
@@ -48,7 +48,7 @@ def execute(args: RunArgs) -> int:
         return _interrupted(errors, signals)
 
 
-def _prepare(args: RunArgs) -> Any:
+def _prepare(args: RunArgs | RetryArgs) -> Any:
     from headrace.jobs import files, reading, run  # noqa: PLC0415 - importing numpy takes a while
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
     from headrace.jobs.retry import dead_letter_columns, match_dead_letters  # noqa: PLC0415 - as above
@@ -56,16 +56,17 @@ def _prepare(args: RunArgs) -> Any:
 
     inputs = run.without_options(args.arguments)
     if not inputs:
-        name = "DEAD_LETTERS" if args.retry else "INPUT"
+        name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
     handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model)
-    if args.retry:
+    if isinstance(args, RetryArgs):
         sources = match_dead_letters(inputs)
         head = reading.InputSchema(dead_letter_columns(sources), {})
+        text: tuple[str, ...] = ()
     else:
-        sources = files.match(inputs, args.file_format, args.delimiter)
+        sources = files.match(inputs, args.file_format and args.file_format.value, args.delimiter)
         head = reading.infer_schema(sources)
-    text = choose("--text-columns", args.text_columns, head.columns) or ()
+        text = choose("--text-columns", args.text_columns, head.columns) or ()
     key = choose("--key", [args.key] if args.key else None, head.columns)
     keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
@@ -85,7 +86,7 @@ def _prepare(args: RunArgs) -> Any:
             keep=keep,
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
             batch_sizes={name: size for name, size in sizes.items() if size is not None},
-            placement=args.placement,
+            placement=args.placement.value if args.placement else None,
             isolate=args.isolate,
             timeout=args.timeout,
             threshold=args.threshold,
@@ -106,13 +107,13 @@ def _refuse_reserved(columns: Sequence[str]) -> None:
             )
 
 
-def _run(run: Any, args: RunArgs, errors: Console, out: Console, signals: Signals) -> int:
+def _run(run: Any, args: RunArgs | RetryArgs, errors: Console, out: Console, signals: Signals) -> int:
     totals, worker = Totals(), _Worker(run)
     started = time.monotonic()
     try:
         with subscribed(totals):
             worker.start()
-            wait(worker.done, totals, errors, show=args.progress)
+            wait(worker.done, totals, errors, show=not args.no_progress)
     except KeyboardInterrupt:
         signals.heeded = False
         _stop(run, worker)
