@@ -15,8 +15,7 @@ from apache_beam.transforms import window
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInference
-from headrace.beam.arguments import ArgumentsDoFn
-from headrace.beam.dofn import InferenceDoFn
+from headrace.beam.dofn import Changes, InferenceDoFn
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
 
@@ -155,12 +154,15 @@ def test_elements_that_wait_for_others(run, tmp_path, windows, lateness):
 
 def test_arguments_that_cannot_be_compared(tmp_path):
     """Arrays, and another copy of them in each bundle."""
-    dofn = ArgumentsDoFn(prepare(Scaling(tmp_path, max_batch_size=4), InferenceRequest()), InferenceDoFn)
+    dofn = InferenceDoFn(
+        prepare(Scaling(tmp_path, max_batch_size=4), InferenceRequest()), changes=Changes(arguments=True)
+    )
     outputs = []
+    dofn.setup()
     for by in (2.0, 2.0, 3.0):
         dofn.start_bundle()
         windowed = WindowedValue(1, 0, (window.GlobalWindow(),))
-        outputs += [*dofn.process(1, {"by": numpy.array([by, by])}, windowed), *dofn.finish_bundle()]
+        outputs += [*dofn.process(1, windowed, {"by": numpy.array([by, by])}), *dofn.finish_bundle()]
     dofn.teardown()
     assert [output.value.inference.tolist() for output in outputs] == [[2, 2], [2, 2], [3, 3]]
     assert len(os.listdir(tmp_path)) == 1

@@ -28,7 +28,8 @@ from headrace.beam import (
     RunInference,
     WatchFilePattern,
 )
-from headrace.beam.refresh import AsModelUpdates, RefreshingInferenceDoFn
+from headrace.beam.dofn import Changes, InferenceDoFn
+from headrace.beam.refresh import AsModelUpdates
 from headrace.core.errors import ConfigurationError
 from headrace.runtime.prepare import InferenceRequest, prepare
 
@@ -253,11 +254,11 @@ def test_a_worker_that_keeps_its_side_input_learns_what_it_says_later(wait_until
     told = AsModelUpdates._from_runtime_iterable(
         pairs, {}
     )  # once, as Beam's workers do where it is in the global window
-    dofn = RefreshingInferenceDoFn(prepare(Versioned("v0"), InferenceRequest()))
+    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), changes=Changes())
 
     def ask():
         dofn.start_bundle()
-        outputs = [*dofn.process(1, GlobalWindows.windowed_value(1), told), *dofn.finish_bundle()]
+        outputs = [*dofn.process(1, GlobalWindows.windowed_value(1), None, told), *dofn.finish_bundle()]
         return [output.value.model_id for output in outputs]
 
     dofn.setup()
@@ -308,13 +309,13 @@ def test_a_side_input_is_read_once_for_each_window_and_bundle():
             return iter([(1, metadata("v1"))])
 
     first, second = (AsModelUpdates._from_runtime_iterable(Pairs(), {}) for _ in range(2))
-    dofn = RefreshingInferenceDoFn(prepare(Versioned("v0"), InferenceRequest()))
+    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), changes=Changes())
     dofn.setup()
     try:
         for _ in range(2):
             dofn.start_bundle()
             for number in range(4):
-                list(dofn.process(number, GlobalWindows.windowed_value(number), (first, second)[number % 2]))
+                list(dofn.process(number, GlobalWindows.windowed_value(number), None, (first, second)[number % 2]))
             list(dofn.finish_bundle())
     finally:
         dofn.teardown()

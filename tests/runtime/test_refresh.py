@@ -25,8 +25,8 @@ from headrace import (
 from headrace.core.events import BatchCompleted, ModelRefreshed, RefreshFailed
 from headrace.core.result import PredictionResult
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.runtime.refreshing_worker import open_refreshing_worker
 from headrace.runtime.spec import ModelUpdate, SessionSpec
+from headrace.runtime.switching_worker import SwitchingWorker
 from headrace.testing import FakeDevice
 
 PLACES = {
@@ -99,7 +99,7 @@ class Thread:
         self.worker = None
 
     def open(self, first=ModelUpdate(0, None), waits=False):
-        self.worker = open_refreshing_worker(self.fresh, waits=waits)
+        self.worker = SwitchingWorker(self.fresh, waits=waits)
         self.begin(first)
 
     def close(self):
@@ -114,12 +114,12 @@ class Thread:
     def begin(self, first=ModelUpdate(0, None)):
         self.bundle = self.worker.bundle(lambda _: self.events)
         self.outcomes = []
-        self.bundle.see(first)
+        self.bundle.follow(first)
 
     def told(self, *value):
         self.moment += 1
         update = ModelUpdate(self.moment, value[0] if isinstance(value[0], list) else ModelMetadata(value[0], value[0]))
-        self.bundle.see(update)
+        self.bundle.follow(update)
         return update
 
     def add(self, *elements):
@@ -313,9 +313,9 @@ def test_where_no_model_can_be_loaded_the_bundle_fails(thread, tmp_path):
 def test_news_that_do_not_fit_the_handler_are_said_once_and_change_nothing(thread, tmp_path):
     one = thread(Versioned(tmp_path))
     mappings = [KeyModelPathMapping(["a"], "v1")]
-    one.bundle.see(ModelUpdate(1, mappings))
-    one.bundle.see(ModelUpdate(1, mappings))
-    one.bundle.see(ModelUpdate(2, "v1"))
+    one.bundle.follow(ModelUpdate(1, mappings))
+    one.bundle.follow(ModelUpdate(1, mappings))
+    one.bundle.follow(ModelUpdate(2, "v1"))
     assert ids(one.ask(1)) == ["v0"]
     messages = [str(event.error) for event in one.events if isinstance(event, RefreshFailed)]
     assert len(messages) == 2

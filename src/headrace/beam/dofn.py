@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import apache_beam as beam
+from apache_beam.internal import pickler
 from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.encodable import encodable, encodable_element
 from headrace.beam.metrics import BeamSink, MetricReplay
+from headrace.beam.refresh import NO_UPDATE, ModelUpdates
 from headrace.beam.runner import lingers
 from headrace.core.result import Outcome, Predictions, Skipped, Stage
 from headrace.metrics.inference import InferenceMetrics
@@ -22,7 +24,8 @@ from headrace.runtime.heap import hold_heap, release_heap
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import ONLY
-from headrace.runtime.spec import SessionSpec
+from headrace.runtime.spec import ModelUpdate, SessionSpec
+from headrace.runtime.switching_worker import AS_IN_SPEC, SwitchingWorker
 from headrace.runtime.worker import AnyWorker
 
 _BEAMS = beam.DoFn.WindowedValueParam
@@ -34,13 +37,26 @@ class _QuickParam(type(_BEAMS)):  # type: ignore[misc]
     An empty DoFn with this parameter takes 1.0 microseconds for an element, with Beam's own 1.4.
     """
 
-    __eq__ = staticmethod(functools.partial(operator.is_, _BEAMS))
+    __eq__ = staticmethod(partial(operator.is_, _BEAMS))
     __hash__ = type(_BEAMS).__hash__
 
 
 WINDOWED = _QuickParam(_BEAMS.param_id)
 
 Output: TypeAlias = WindowedValue | beam.pvalue.TaggedOutput
+
+
+_NOTHING: Any = object()
+"""No side input."""
+
+
+class Changes(NamedTuple):
+    """What changes while a transform runs."""
+
+    arguments: bool = False
+    """The model's arguments, a side input."""
+    waits: bool = False
+    """Whether elements wait for newer models."""
 
 
 class InferenceDoFn(beam.DoFn):
@@ -51,30 +67,46 @@ class InferenceDoFn(beam.DoFn):
 
     An element in several windows (sliding ones) is inferred once and comes out in all of them: ``WindowedValueParam``,
     unlike ``WindowParam``, does not make Beam call ``process`` once for each window.
+
+    Args:
+        spec: of the session.
+        namespace: of the metrics; None: the handler's own.
+        changes: None: one model, with the arguments of the spec, from beginning to end.
     """
 
-    def __init__(self, spec: SessionSpec, namespace: str | None = None) -> None:
+    def __init__(self, spec: SessionSpec, namespace: str | None = None, changes: Changes | None = None) -> None:
         self._spec = spec
         self._namespace = namespace
-        self._worker: AnyWorker | None = None
+        self._changes = changes
+        self._worker: AnyWorker | SwitchingWorker | None = None
 
     def setup(self) -> None:
-        """Loads the model, or joins the threads of this process that already have it."""
+        """Loads the model, or joins the threads of this process that already have it.
+
+        Where the model or its arguments change, the first element does.
+        """
         hold_heap()
         try:
-            self._worker = open_worker(self._spec, self._namespace)
+            self._worker = self._opened()
         except BaseException:
             release_heap()
             raise
-        self._observer = observer_of(self._worker)
 
     def start_bundle(self) -> None:
         """Begins anew; what a failed bundle left is forgotten, since the runner repeats it."""
         self._bundle: Any = self._new_bundle()
         self._micros = None
+        self._current: tuple[Any, Any] = (_NOTHING, None)
+        """The side inputs of the last element."""
+        self._read: dict[Any, ModelUpdate] = {}
+        """The latest update of each side input: reading it may be a call of the runner, and windows may alternate."""
 
-    def process(self, element: Any, windowed: Any = WINDOWED) -> Iterable[Output]:
-        """Takes one element; emits what it completes."""
+    def process(
+        self, element: Any, windowed: Any = WINDOWED, arguments: Any = None, updates: ModelUpdates | None = None
+    ) -> Iterable[Output]:
+        """Takes one element, with its arguments and newer models if these are side inputs; emits what is ready."""
+        if self._changes is not None and (arguments is not self._current[0] or updates is not self._current[1]):
+            self._follow(self._changes, arguments, updates)
         if (
             windowed.timestamp_micros != self._micros
             or (windowed.windows is not self._windows and windowed.windows != self._windows)
@@ -101,9 +133,21 @@ class InferenceDoFn(beam.DoFn):
             self._worker = None
             release_heap()
 
-    def _new_bundle(self) -> AnyBundle:
-        assert self._worker is not None
-        return self._worker.bundle(self._observer)
+    def _opened(self) -> AnyWorker | SwitchingWorker:
+        if self._changes is None:
+            worker = open_worker(self._spec, self._namespace)
+            self._new_bundle: Callable[[], AnyBundle] = partial(worker.bundle, observer_of(worker))
+            return worker
+        fresh = partial(pickler.loads, pickler.dumps(self._spec))
+        switching = SwitchingWorker(fresh, self._namespace, waits=self._changes.waits)
+        self._new_bundle = partial(switching.bundle, observer_of)
+        return switching
+
+    def _follow(self, changes: Changes, arguments: Any, updates: ModelUpdates | None) -> None:
+        if updates not in self._read:
+            self._read[updates] = NO_UPDATE if updates is None else updates.latest()
+        self._bundle.follow(self._read[updates], arguments if changes.arguments else AS_IN_SPEC)
+        self._current = arguments, updates
 
     def _move_to(self, windowed: WindowedValue) -> None:
         self._place = windowed.with_value(None)

@@ -9,7 +9,6 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -23,11 +22,10 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.batcher import Batcher
-from headrace.beam.arguments import ArgumentsDoFn
 from headrace.beam.buffer import BufferDoFn, Key
 from headrace.beam.chunks import Chunk, ChunkCoder, Misfit, Part
-from headrace.beam.dofn import WINDOWED, InferenceDoFn, Output, UnmultipliedWindows, as_outputs
-from headrace.beam.refresh import AsModelUpdates, RefreshingDoFn, RefreshingInferenceDoFn
+from headrace.beam.dofn import WINDOWED, Changes, InferenceDoFn, Output, UnmultipliedWindows, as_outputs
+from headrace.beam.refresh import AsModelUpdates, ModelUpdates
 from headrace.core.result import Caught, Stage
 from headrace.runtime.devices import catches
 from headrace.runtime.observers import FanOut
@@ -80,10 +78,10 @@ class ParDoInto(beam.ParDo):
     Args:
         dofn: emits ``WindowedValue``.
         windowing: of these.
-        side: side inputs.
+        side: side inputs; None where there is none.
     """
 
-    def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsSideInput) -> None:
+    def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsSideInput | None) -> None:
         super().__init__(dofn, *side)
         self._windowing = windowing
 
@@ -189,10 +187,13 @@ class GatheredInferenceDoFn(InferenceDoFn):
         spec: of the session.
         coder: how the elements are kept.
         namespace: of the metrics.
+        changes: as in ``InferenceDoFn``.
     """
 
-    def __init__(self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None) -> None:
-        super().__init__(spec, namespace)
+    def __init__(
+        self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None, changes: Changes | None = None
+    ) -> None:
+        super().__init__(spec, namespace, changes)
         self._coder = coder
 
     def start_bundle(self) -> None:
@@ -200,7 +201,9 @@ class GatheredInferenceDoFn(InferenceDoFn):
         super().start_bundle()
         self._last: tuple[Any, Any, list[WindowedValue]] = (None, None, [])
 
-    def process(self, gathered: list[Part], windowed: Any = WINDOWED) -> Iterable[Output]:
+    def process(
+        self, gathered: list[Part], windowed: Any = WINDOWED, arguments: Any = None, updates: ModelUpdates | None = None
+    ) -> Iterable[Output]:
         """Takes the elements of one list; emits what becomes of them."""
         window = windowed.windows[0]
         for fields, start, stop in gathered:
@@ -208,7 +211,7 @@ class GatheredInferenceDoFn(InferenceDoFn):
                 if type(one.value) is Misfit:
                     yield from self._refused(one.value, one)
                 else:
-                    yield from super().process(one.value, one)
+                    yield from super().process(one.value, one, arguments, updates)
         yield from super().finish_bundle()
 
     def finish_bundle(self) -> Iterable[Output]:
@@ -234,13 +237,6 @@ class GatheredInferenceDoFn(InferenceDoFn):
         return self._last[2]
 
 
-class RefreshingGatheredInferenceDoFn(RefreshingDoFn, GatheredInferenceDoFn):
-    """The same with models that are refreshed."""
-
-    def __init__(self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None) -> None:
-        GatheredInferenceDoFn.__init__(self, spec, coder, namespace)
-
-
 def build_inference_step(
     pcoll: beam.PCollection,
     spec: SessionSpec,
@@ -257,31 +253,23 @@ def build_inference_step(
         refresh: tells of newer models; None: there will be none.
         arguments: for the model's call, in place of those of ``spec``.
     """
-    side: list[AsSideInput] = [one for one in (arguments, refresh) if one is not None]
+    given: list[AsSideInput] = [one for one in (arguments, refresh) if one is not None]
+    side = (arguments, refresh) if given else ()
     merging = pcoll.windowing.windowfn.is_merging()
-    by_window = not all(_is_global(one.pvalue.windowing) for one in side)  # each element sees those of its own window
-    refreshes = refresh is not None or spec.watch is not None
-    make: Callable[[SessionSpec], InferenceDoFn]
+    by_window = not all(_is_global(one.pvalue.windowing) for one in given)  # each element sees those of its own window
+    waits = pcoll.is_bounded and refresh is not None
+    changes = Changes(arguments is not None, waits) if given or spec.watch is not None else None
     if pcoll.is_bounded or not spec.plan.may_wait or (merging and by_window):
-        make = partial(InferenceDoFn, namespace=namespace)
-        if refreshes:
-            waits = pcoll.is_bounded and refresh is not None
-            make = partial(RefreshingInferenceDoFn, namespace=namespace, waits=waits)
-        return pcoll, beam.ParDo(_dofn(make, spec, arguments), *side)
+        return pcoll, beam.ParDo(InferenceDoFn(spec, namespace, changes), *side)
     spec = replace(spec, gathered=True)
     windowing = pcoll.windowing
     window_coder = None if _is_global(windowing) else windowing.windowfn.get_window_coder()
     mixed = merging or (bool(windowing.allowed_lateness.micros) and not by_window)  # late ones find company, too
     coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder if mixed else None)
     gather = Gather(spec, coder, None if mixed else window_coder)
-    kind = RefreshingGatheredInferenceDoFn if refreshes else GatheredInferenceDoFn
-    dofn = _dofn(partial(kind, coder=coder, namespace=namespace), spec, arguments)
+    dofn = GatheredInferenceDoFn(spec, coder, namespace, changes)
     return pcoll | "Gather" >> gather, ParDoInto(dofn, windowing, *side)
 
 
 def _is_global(windowing: Windowing) -> bool:
     return isinstance(windowing.windowfn, GlobalWindows)
-
-
-def _dofn(make: Callable[[SessionSpec], InferenceDoFn], spec: SessionSpec, arguments: AsSideInput | None) -> beam.DoFn:
-    return make(spec) if arguments is None else ArgumentsDoFn(spec, make)

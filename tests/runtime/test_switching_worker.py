@@ -13,8 +13,8 @@ import pytest
 from headrace import ModelHandler, ModelMetadata, PredictionResult
 from headrace.core.events import ModelRefreshed, RefreshFailed
 from headrace.runtime.prepare import InferenceRequest, prepare
-from headrace.runtime.refreshing_worker import open_refreshing_worker
 from headrace.runtime.spec import FileWatch, ModelUpdate
+from headrace.runtime.switching_worker import SwitchingWorker
 from headrace.testing import FakeClock
 
 INTERVAL = 10
@@ -83,7 +83,7 @@ def open_worker(files):
         return replace(spec, transform=transform, watch=FileWatch("*.bin", files.look, INTERVAL))
 
     def make(until=stack):
-        return until.enter_context(closing(open_refreshing_worker(fresh)))
+        return until.enter_context(closing(SwitchingWorker(fresh)))
 
     with stack:
         yield make
@@ -93,7 +93,7 @@ def open_worker(files):
 def ask(worker, events=None):
     """What a bundle of one element is told by whichever model serves."""
     bundle = worker.bundle(lambda _: Events() if events is None else events)
-    bundle.see(ModelUpdate(0, None))
+    bundle.follow(ModelUpdate(0, None))
     outcomes = [*bundle.add(1, None), *bundle.finish()]
     return next(value.inference for outcome in outcomes for value in outcome.values)
 
