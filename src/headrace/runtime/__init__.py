@@ -12,7 +12,7 @@ adapters (beam/, local/, jobs/)
         BackgroundExecutor (background.py, overlap.py: the same on a second thread)
         HostExecutor       (host_executor.py)   ->  hosted_models.py  ====>  request_handler.py (in the host):
                                                                              Worker and steps.py, one batch each
-    switching_worker.py   other models or arguments while the transform runs (refresh.py, refresh_policy.py, versions.py)
+    switching_worker.py, refresh.py, refresh_policy.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles
     placement.py      where the model lives: own process, mapped weights, or a host (placement_choice.py: "auto";
