@@ -73,7 +73,7 @@ def too_early(held):
 
 
 def ring():
-    """The first attribute leads back to the handler; the second is to blame."""
+    """The first attribute leads back to the handler."""
 
     class Back(abc.ABC):
         def lead(self):
@@ -103,24 +103,30 @@ CULPRITS = {
     "of an attribute": (Handler(client=Client()), "Handler.client._lock, of type _thread.lock,"),
     "in containers": (Handler(a=[1, {"k": (3, LOCK)}]), "Handler.a[1]['k'][1],"),
     "among many": (Handler(a=[*range(10_000), LOCK]), "Handler.a[10000],"),
-    "key": (Handler(a={LOCK: 1}), "a key of Handler.a,"),
-    "set": (Handler(a={LOCK}), "Handler.a[0],"),
-    "deque": (Handler(a=collections.deque([1, LOCK])), "Handler.a[1],"),
+    "key": (Handler(a={LOCK: 1}), "Handler.a, of type dict,"),
+    "set": (Handler(a={LOCK}), "Handler.a, of type set,"),
+    "deque": (Handler(a=collections.deque([1, LOCK])), "Handler.a, of type collections.deque,"),
     "slot": (Handler(a=Slotted()), "Handler.a.rows, of type generator,"),
     "state": (Handler(a=Careful(Client())), "Handler.a.client._lock,"),
     "state refused": (Handler(a=Refusing()), "does not pickle (LookupError: not now)"),
     "module": (Handler(a=NET), "Handler.a._modules['0'].hook,"),
     "partial": (Handler(a=functools.partial(print, end=Client())), "Handler.a.keywords['end']._lock,"),
-    "method": (Handler(a=Client().__init__), "Handler.a.__self__._lock,"),
-    "default": (Handler(a=eval("lambda x=LOCK: x")), "Handler.a.__defaults__[0],"),
+    "method": (Handler(a=Client().__init__), "Handler.a, of type method,"),
+    "default": (Handler(a=eval("lambda x=LOCK: x")), "Handler.a, of type function,"),
     "variable": (Handler(a=holding(LOCK)), "variable `held` of the function holding.<locals>.<lambda> (Handler.a),"),
-    "of a variable": (Handler(a=holding(Client())), "the variable `held._lock` of the function holding."),
-    "no value yet": (too_early(LOCK), "the variable `held` of the function too_early."),
-    "global": (eval("lambda: lambda: LOCK", {"LOCK": LOCK}), "the variable `LOCK` of the function <lambda> (Handler),"),
+    "of a variable": (
+        Handler(a=holding(Client())),
+        "the function holding.<locals>.<lambda> (Handler.a)._lock,",
+    ),
+    "no value yet": (too_early(LOCK), "Handler, of type function,"),
+    "global": (eval("lambda: LOCK", {"LOCK": LOCK}), "the variable `LOCK` of the function <lambda> (Handler),"),
     "preprocessing": (Handler().with_preprocess_fn(holding(LOCK)), "(Handler.get_preprocess_fns.args[0][0]),"),
-    "class": (type("Local", (Handler,), {"__module__": "__main__", "shared": LOCK})(), "Local.shared,"),
-    "method's variable": (local_handler(LOCK), "variable `lock` of the function local_handler.<locals>.Local.run_inf"),
-    "ring": (ring(), "Handler.lock,"),
+    "class": (
+        type("Local", (Handler,), {"__module__": "__main__", "shared": LOCK})(),
+        "Handler, of type __main__.",
+    ),
+    "method's variable": (local_handler(LOCK), "Handler, of type "),
+    "ring": (ring(), "Handler.back,"),
     "too deep": (Handler(a=functools.reduce(lambda links, _: [links], range(100_000), [])), "Handler.a[0][0][0]"),
     "unforeseen": (Unforeseen(a=LOCK), "Handler, of type "),
 }
