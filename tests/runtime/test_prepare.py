@@ -160,9 +160,9 @@ def test_a_timeout_must_be_a_positive_number(timeout):
 class Holding(Handler):
     """Holds something that does not pickle."""
 
-    def __init__(self, **held):
+    def __init__(self, **loaded_model):
         super().__init__()
-        self.connections = held
+        self.connections = loaded_model
 
 
 def test_what_cannot_go_to_a_host_is_named():

@@ -368,6 +368,8 @@ def test_what_loads_when_the_transform_ends_is_let_go_of(tmp_path, thread, wait_
     gc.collect()
     one = thread(Versioned(tmp_path))
     one.told("v1")
+    models_of_thread = one.models
+    assert wait_until(lambda: models_of_thread.policy._loading is not None)
     threading.Timer(0.05, (tmp_path / "v1").touch).start()
     one.bundle = None
     one.close()

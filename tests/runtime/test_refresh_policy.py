@@ -21,7 +21,7 @@ def to(path, *keys):
 def wanting(*paths, policy=None):
     policy = policy or RefreshPolicy()
     for moment, path in enumerate(paths):
-        policy.want(ModelUpdate(moment, path), to(path))
+        policy.request(ModelUpdate(moment, path), to(path))
     return policy
 
 
@@ -36,8 +36,8 @@ def load_all(policy, broken=(), now=NOW):
 
 def test_nothing_is_loaded_that_nobody_wants():
     policy = RefreshPolicy()
-    policy.want(ModelUpdate(0, None), {})
-    policy.want(ModelUpdate(0, "same"), {})
+    policy.request(ModelUpdate(0, None), {})
+    policy.request(ModelUpdate(0, "same"), {})
     assert not policy.is_due(LATER)
     assert policy.next(LATER) is None
 
@@ -56,17 +56,17 @@ def test_what_is_wanted_while_another_loads_comes_next_and_only_the_latest_of_it
 def test_news_are_in_the_order_of_their_moments_unless_each_thread_gets_what_it_is_told():
     for waits, expected in ((False, "new"), (True, "old")):
         policy = RefreshPolicy(waits=waits)
-        policy.want(ModelUpdate(5, "new"), to("new"))
-        policy.want(ModelUpdate(3, "old"), to("old"))
+        policy.request(ModelUpdate(5, "new"), to("new"))
+        policy.request(ModelUpdate(3, "old"), to("old"))
         assert load_all(policy) == expected
 
 
 def test_going_back_is_news():
     policy = wanting("a")
     load_all(policy)
-    policy.want(ModelUpdate(7, "b"), to("b"))
+    policy.request(ModelUpdate(7, "b"), to("b"))
     load_all(policy)
-    policy.want(ModelUpdate(8, "a"), to("a"))
+    policy.request(ModelUpdate(8, "a"), to("a"))
     assert load_all(policy) == "a"
 
 
@@ -90,16 +90,16 @@ def test_what_failed_is_tried_again_ever_more_rarely():
 def test_what_failed_is_forgotten_for_something_newer():
     policy = wanting("broken")
     load_all(policy, {"broken"})
-    policy.want(ModelUpdate(9, "good"), to("good"))
+    policy.request(ModelUpdate(9, "good"), to("good"))
     assert load_all(policy, {"broken"}) == "good"
     assert not policy.is_due(LATER)
 
 
 def test_changes_of_other_keys_are_not_lost():
     policy = RefreshPolicy()
-    policy.want(ModelUpdate(1, 1), to("one", "k1"))
-    policy.want(ModelUpdate(2, 2), to("two", "k2"))
-    policy.want(ModelUpdate(3, 3), to("three", "k2"))
+    policy.request(ModelUpdate(1, 1), to("one", "k1"))
+    policy.request(ModelUpdate(2, 2), to("two", "k2"))
+    policy.request(ModelUpdate(3, 3), to("three", "k2"))
     load_all(policy)
     assert policy.serving == Version().after(to("one", "k1")).after(to("three", "k2"))
 
@@ -107,11 +107,11 @@ def test_changes_of_other_keys_are_not_lost():
 def test_a_beginning_that_failed_is_tried_again_later():
     policy = RefreshPolicy()
     update, change = ModelUpdate(1, "broken"), to("broken")
-    assert str(policy.first(change)) == "broken"
+    assert str(policy.initial(change)) == "broken"
     policy.started(Version(), update, change, NOW)
-    policy.want(update, change)
+    policy.request(update, change)
     assert not policy.is_due(NOW)
-    assert policy.first(change) == Version()
+    assert policy.initial(change) == Version()
     assert str(policy.next(LATER)) == "broken"
 
 
@@ -127,9 +127,9 @@ def test_what_is_being_loaded_is_still_wanted_where_it_is_handed_on():
     policy = wanting("a")
     load_all(policy)
     wanting("b", "c", policy=policy)
-    policy.want(ModelUpdate(9, "b"), to("b"))
+    policy.request(ModelUpdate(9, "b"), to("b"))
     assert str(policy.next(NOW)) == "b"
-    successor = policy.handed_on()
+    successor = policy.successor()
     policy.loaded()
     assert str(successor.serving) == "a"
     assert load_all(successor) == "b"
@@ -148,7 +148,7 @@ def test_the_last_good_one_wins(steps, broken):
     for step in steps:
         if isinstance(step, int):
             said.append(step)
-            policy.want(ModelUpdate(len(said), step), to(str(step)))
+            policy.request(ModelUpdate(len(said), step), to(str(step)))
         elif step == "begin" and loading is None:
             loading = policy.next(NOW)
         elif step == "end" and loading is not None:

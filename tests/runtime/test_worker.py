@@ -67,8 +67,8 @@ def test_nothing_loads_before_a_session_opens():
 @pytest.mark.parametrize("model", [(1, 2), {"a": 1}, [1, 2], None, "text", 0])
 def test_any_object_is_a_model(model):
     worker = opened(Counting([], model))
-    with worker.model(ONLY) as held:
-        assert held == model
+    with worker.model(ONLY) as loaded_model:
+        assert loaded_model == model
     worker.close()
 
 
@@ -142,13 +142,13 @@ def test_environment_is_set_before_the_load(monkeypatch):
 def test_loads_and_batches_are_measured_with_the_given_clock():
     clock = FakeClock()
     worker = opened(Counting([], clock=clock), clock=clock)
-    (loaded,) = worker.session.news()
+    (loaded,) = worker.session.queued_events()
     assert isinstance(loaded, ModelLoaded)
     assert (loaded.model, loaded.seconds) == ("", 1.5)
     with worker.model(ONLY) as model:
         _, batch, _ = worker.run(ONLY, model, [1, 2])
     assert (batch.examples, batch.bytes, batch.seconds) == (2, 14, 0.25)
-    assert list(worker.session.news()) == []
+    assert list(worker.session.queued_events()) == []
     worker.close()
 
 
@@ -158,7 +158,7 @@ def test_the_size_of_a_model_is_what_the_process_grew_by():
             return bytearray(b"x") * (48 << 20)
 
     worker = opened(Large([]))
-    (loaded,) = worker.session.news()
+    (loaded,) = worker.session.queued_events()
     assert loaded.bytes == pytest.approx(48 << 20, rel=0.25)
     worker.close()
 
@@ -213,7 +213,7 @@ def test_models_by_key_load_when_needed_and_never_more_than_the_limit():
     assert not any(loads.values())
     for key in "abacab":
         with worker.model(key):
-            assert len(worker.session._store) <= 2
+            assert len(worker.session._cache) <= 2
     assert {key: len(times) for key, times in loads.items()} == {"a": 1, "b": 2, "c": 1}
     worker.close()
 

@@ -115,7 +115,7 @@ class BackgroundThread:
             if isinstance(one, Predictions):
                 processed[id(one)] = steps.postprocess(one.tags, one.values, task.name)
             else:
-                steps.tell(one)
+                steps.report(one)
         return [part for outcome in task.future.result() for part in processed.get(id(outcome), [outcome])]
 
     def clear(self) -> None:

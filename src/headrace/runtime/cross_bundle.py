@@ -21,7 +21,7 @@ Wait = Callable[[threading.Condition, float | None], Any]
 """Waits on a condition, for at most the given number of seconds."""
 
 
-class _Work(NamedTuple):
+class _SharedBatch(NamedTuple):
     name: Any
     parts: list[Leftover]
 
@@ -50,7 +50,7 @@ class CrossBundleBatching:
         wait: Wait = threading.Condition.wait,
         own: Mapping[Any, BatchingConfig] | None = None,
     ) -> None:
-        self._patience_ns = int((config.max_batch_duration_secs or 0) * 1e9)
+        self._max_wait_ns = int((config.max_batch_duration_secs or 0) * 1e9)
         self._clock = clock
         self._wait = wait
         own = own or {}
@@ -80,13 +80,13 @@ class CrossBundleBatching:
             self._end(slot)
             if not self._open and all(pool.due is None for pool in self._pools.values()):
                 return False
-            due = self._clock.time_ns() + self._patience_ns
+            due = self._clock.time_ns() + self._max_wait_ns
             for name, batch in leftovers:
                 self._pools[name].add(Leftover(slot, batch, due))
                 slot.outstanding += len(batch.elements)
             return True
 
-    def next(self, slot: BundleSlot) -> _Work | None:
+    def next(self, slot: BundleSlot) -> _SharedBatch | None:
         """Blocks until this bundle's thread has a batch to run; None: all of the bundle's outcomes are there.
 
         Raises:
@@ -106,11 +106,11 @@ class CrossBundleBatching:
                 now = self._clock.time_ns()
                 for name, pool in self._pools.items():
                     if pool.is_due(now, others_may_come=bool(self._open)):
-                        return _Work(name, pool.take())
+                        return _SharedBatch(name, pool.take())
                 dues = [pool.due for pool in self._pools.values() if pool.due is not None]
                 self._wait(self._changed, (min(dues) - now) / 1e9 if dues else None)
 
-    def deliver(self, work: _Work, outcomes: Iterable[tuple[BundleSlot, Outcome]]) -> None:
+    def deliver(self, work: _SharedBatch, outcomes: Iterable[tuple[BundleSlot, Outcome]]) -> None:
         """Hands each bundle its outcomes."""
         with self._changed:
             for owner, outcome in outcomes:
@@ -119,14 +119,14 @@ class CrossBundleBatching:
                 part.owner.outstanding -= len(part.batch.elements)
             self._changed.notify_all()
 
-    def part(self, work: _Work) -> None:
+    def part(self, work: _SharedBatch) -> None:
         """Makes each bundle run its part of a failed shared batch: no element may fail for another bundle's."""
         with self._changed:
             for part in work.parts:
-                part.owner.alone.append(_Work(work.name, [part]))
+                part.owner.alone.append(_SharedBatch(work.name, [part]))
             self._changed.notify_all()
 
-    def refuse(self, work: _Work, error: PredictionCountError) -> None:
+    def fail(self, work: _SharedBatch, error: PredictionCountError) -> None:
         """Fails all bundles of a batch with a wrong prediction count: alone, a part might pass by accident."""
         with self._changed:
             for part in work.parts:
@@ -147,7 +147,7 @@ class BundleSlot:
         self.outstanding = 0
         """How many of its waiting elements have no outcome yet."""
         self.outcomes: list[Outcome] = []
-        self.alone: list[_Work] = []
+        self.alone: list[_SharedBatch] = []
         """Parts of failed shared batches, which the bundle's own thread has to run."""
         self.error: PredictionCountError | None = None
         """What the bundle's own thread has to raise."""
@@ -174,32 +174,32 @@ class BundleSlot:
         """Unregisters the bundle; also for a bundle that is abandoned."""
         self._cross_bundle.leave(self)
 
-    def _do(self, work: _Work, run: Run) -> None:
+    def _do(self, work: _SharedBatch, run: Run) -> None:
         if all(part.owner is self for part in work.parts):
             tags = [tag for part in work.parts for tag in part.batch.tags]
-            self._cross_bundle.deliver(work, [(self, outcome) for outcome in run(work.name, _joined(work, tags))])
+            self._cross_bundle.deliver(work, [(self, outcome) for outcome in run(work.name, _merged(work, tags))])
             return
         tags = [(part.owner, tag) for part in work.parts for tag in part.batch.tags]
         try:
-            outcomes = run(work.name, _joined(work, tags))
+            outcomes = run(work.name, _merged(work, tags))
         except PredictionCountError as error:
-            self._cross_bundle.refuse(work, error)
+            self._cross_bundle.fail(work, error)
             raise
         except BaseException as error:
             self._cross_bundle.part(work)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._cross_bundle.deliver(work, [one for outcome in outcomes for one in _apart(outcome)])
+            self._cross_bundle.deliver(work, [one for outcome in outcomes for one in _split_by_bundle(outcome)])
 
 
-def _joined(work: _Work, tags: list[Any]) -> Batch:
+def _merged(work: _SharedBatch, tags: list[Any]) -> Batch:
     elements = [element for part in work.parts for element in part.batch.elements]
     weight, useful = (sum(getattr(part.batch, what) for part in work.parts) for what in ("weight", "useful"))
     return Batch(elements, tags, weight, useful)
 
 
-def _apart(outcome: Outcome) -> Iterable[tuple[BundleSlot, Outcome]]:
+def _split_by_bundle(outcome: Outcome) -> Iterable[tuple[BundleSlot, Outcome]]:
     """Splits an outcome by bundle; tags lose the bundle that they were paired with."""
     if isinstance(outcome, Failure):
         owner, tag = outcome.tag

@@ -12,7 +12,7 @@ from headrace.runtime.plan import ONLY, is_remote
 from headrace.runtime.spec import SessionSpec
 
 _lost: dict[str, str] = {}
-"""The error message for each model store of this process whose device is lost."""
+"""The error message for each model cache of this process whose device is lost."""
 
 
 def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
@@ -30,13 +30,13 @@ def catches(spec: SessionSpec, error: BaseException, model: Any = ONLY) -> bool:
     about = [models[model]] if model in models else models.values()
     is_of_endpoint = all(map(is_remote, about))  # its device is not this process's
     culprit = device_loss(error) if isinstance(error, Exception) and not is_of_endpoint else None
-    if culprit is not None and str(error) != _lost.get(spec.store):
-        _lost[spec.store] = (
+    if culprit is not None and str(error) != _lost.get(spec.cache_name):
+        _lost[spec.cache_name] = (
             f"{spec.plan.name} is of no use in this process any more, which has lost its device "
             f"({one_line(culprit)}). Only a new process can go on. With isolate=True (headrace run: --isolate) the "
             "model has a process of its own, which is replaced, and only the element that caused the loss fails."
         )
-        raise DeviceLostError(_lost[spec.store]) from error
+        raise DeviceLostError(_lost[spec.cache_name]) from error
     return isinstance(error, spec.caught) and not isinstance(error, DeviceLostError)
 
 
@@ -46,8 +46,8 @@ def check_device(spec: SessionSpec) -> None:
     Raises:
         DeviceLostError: this process has lost the device of these models.
     """
-    if _lost and spec.store in _lost:
-        raise DeviceLostError(_lost[spec.store])
+    if _lost and spec.cache_name in _lost:
+        raise DeviceLostError(_lost[spec.cache_name])
 
 
 @contextmanager

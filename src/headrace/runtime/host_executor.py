@@ -153,7 +153,7 @@ class HostExecutor:
             yield from self._give_up(task, Stage.INFERENCE, head.caught)
 
     def _done(self, task: _Task, done: Done, rows: list[Any]) -> Iterator[Outcome]:
-        self._tell(done.events)
+        self._report(done.events)
         for size, seconds in done.observations:
             self._session.sizes[task.work.model].observe(size, seconds)
             self._models.note_call(task.work.model, seconds)
@@ -168,7 +168,7 @@ class HostExecutor:
         yield from (_as_own_skips(task, skipped) for skipped in done.skipped)
 
     def _raised(self, task: _Task, raised: Raised) -> None:
-        self._tell(raised.events)
+        self._report(raised.events)
         if raised.loading:
             self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, raised.caught.error))
             self._breaker(task.work).record(succeeded=False)
@@ -314,7 +314,7 @@ class HostExecutor:
         self._observer.on_event(ElementFailed(stage, caught.error))
         return self._plan.failure(tag, stage, index, element, caught)
 
-    def _tell(self, events: Iterable[Event]) -> None:
+    def _report(self, events: Iterable[Event]) -> None:
         for event in events:
             self._observer.on_event(event)
 

@@ -32,7 +32,7 @@ class HostedModels:
     Args:
         spec: of the session.
         hosts: run the models.
-        tell: receives events of hosts that were lost while loading a model.
+        report: receives events of hosts that were lost while loading a model.
         keeps: resources to close last.
     """
 
@@ -40,11 +40,11 @@ class HostedModels:
         self,
         spec: SessionSpec,
         hosts: ModelHosts,
-        tell: Callable[[Iterable[Event]], None],
+        report: Callable[[Iterable[Event]], None],
         keeps: ExitStack | None = None,
     ) -> None:
         self._plan = spec.plan
-        self._tell = tell
+        self._report = report
         self._name = spec.plan.name
         self._timeout_secs = spec.timeout_secs
         self._hosts = hosts
@@ -127,6 +127,6 @@ class HostedModels:
         return self._loads[work.model] if work.infer or not self._plan.routed else self._opening
 
     def _load_error(self, work: Work, host_failure: HostFailure) -> Exception:
-        self._tell([HostLost(self._plan.label(work.model), host_failure.timed_out, host_failure.exit_text)])
+        self._report([HostLost(self._plan.label(work.model), host_failure.timed_out, host_failure.exit_text)])
         _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, host_failure.exit_text)
         return load_error(host_failure, self._name, self._timeout_secs)

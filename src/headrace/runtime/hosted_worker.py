@@ -39,7 +39,7 @@ class HostedWorker(AnyWorker):
         batcher = Batcher(lambda: most, most, max_bytes=config.lookahead_bytes)
         return PreprocessFirst(executor(infers=False), batcher, bundle)
 
-    def _begin(self) -> None:
+    def _load_first(self) -> None:
         """Loads the only model.
 
         Raises:
@@ -47,7 +47,7 @@ class HostedWorker(AnyWorker):
             Exception: the model cannot be loaded. If loading hangs, kills its host, or fails with a transient error,
                 and the session catches that, it fails batches instead.
         """
-        self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session.tell))
+        self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session.queue_events))
         if not self.plan.routed:
             try:
                 self._load(ONLY)
@@ -72,5 +72,5 @@ class HostedWorker(AnyWorker):
             return answer
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
-        self.session.tell(answer.events)
+        self.session.queue_events(answer.events)
         return None

@@ -14,7 +14,7 @@ from headrace.failures.overruns import overrun
 from headrace.hosts.connection import HostFailure, died
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.hosted_models import Answer, HostedModels
-from headrace.runtime.request_handler import Done, Elsewhere, Work
+from headrace.runtime.request_handler import Done, WaitContext, Work
 from headrace.runtime.session import ModelProxy
 
 _COUNTED_HERE = (BatchCompleted, BatchFailed, ElementsSkipped)
@@ -30,16 +30,16 @@ class HostedModelProxy(ModelProxy):
     Args:
         name: of the model.
         models: its hosts.
-        tell: receives the hosts' events, except those that this process counts itself.
+        report: receives the hosts' events, except those that this process counts itself.
         elsewhere: a context for waiting on the hosts.
     """
 
     def __init__(
-        self, name: Any, models: HostedModels, tell: Callable[[Iterable[Event]], None], elsewhere: Elsewhere
+        self, name: Any, models: HostedModels, report: Callable[[Iterable[Event]], None], elsewhere: WaitContext
     ) -> None:
         self._name = name
         self._models = models
-        self._tell = tell
+        self._report = report
         self._elsewhere = elsewhere
 
     def run(self, examples: Sequence[Any]) -> list[Any]:
@@ -53,7 +53,7 @@ class HostedModelProxy(ModelProxy):
             raise with_traceback_of(*answer.caught)
         for _, seconds in answer.observations:
             self._models.note_call(self._name, seconds)
-        self._tell(event for event in answer.events if not isinstance(event, _COUNTED_HERE))
+        self._report(event for event in answer.events if not isinstance(event, _COUNTED_HERE))
         answers: list[Any] = [SKIP] * len(rows)
         for place, (_, prediction) in zip(answer.tags, predictions, strict=True):
             answers[place] = prediction
@@ -66,7 +66,7 @@ class HostedModelProxy(ModelProxy):
     def _ask(self, work: Work, rows: list[Any]) -> Answer:
         answer, predictions = self._models.ask(work, rows)
         if isinstance(answer, HostFailure):
-            self._tell([HostLost(str(self._name), answer.timed_out, answer.exit_text)])
+            self._report([HostLost(str(self._name), answer.timed_out, answer.exit_text)])
         return answer, predictions
 
     @staticmethod

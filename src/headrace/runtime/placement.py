@@ -31,13 +31,13 @@ from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_proxy import HostedModelProxy
 from headrace.runtime.placement_choice import choose
 from headrace.runtime.plan import ONLY
-from headrace.runtime.request_handler import BatchRequestHandler, DeviceLost, Done, Elsewhere, Source, Work
+from headrace.runtime.request_handler import BatchRequestHandler, DeviceLost, Done, Source, WaitContext, Work
 from headrace.runtime.session import Loaded, ModelSource
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
 
-Tell: TypeAlias = Callable[[Iterable[Event]], None]
+Report: TypeAlias = Callable[[Iterable[Event]], None]
 
 
 class AcquiredModel(NamedTuple):
@@ -71,7 +71,7 @@ class AcquiredModel(NamedTuple):
                 os.close(file)
 
 
-def place_models(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
+def place_models(spec: SessionSpec, report: Report) -> HostedModels | ModelSource:
     """Places a session's models outside this process, or maps them into it.
 
     Raises:
@@ -79,32 +79,32 @@ def place_models(spec: SessionSpec, tell: Tell) -> HostedModels | ModelSource:
         Exception: the model cannot be loaded.
     """
     if not spec.shared:
-        return _in_own_hosts(spec, tell)
+        return _in_own_hosts(spec, report)
     if spec.plan.routed and spec.isolated:
-        return _in_own_hosts(spec, tell, source=MappedModels)  # the host asks for each model when its key first comes
+        return _in_own_hosts(spec, report, source=MappedModels)  # the host asks for each model when its key first comes
     if spec.plan.routed:
-        return MappedModels(spec, tell)
-    acquired = acquire(spec, ONLY, tell)
+        return MappedModels(spec, report)
+    acquired = acquire(spec, ONLY, report)
     if isinstance(acquired, HostFailure):
         if spec.isolated:  # its own host will report this failure for each batch
-            return _in_own_hosts(spec, tell)
+            return _in_own_hosts(spec, report)
         raise load_error(acquired, spec.plan.name, spec.timeout_secs)
-    return _with_machine(spec, tell, acquired)
+    return _with_machine(spec, report, acquired)
 
 
-def _with_machine(spec: SessionSpec, tell: Tell, acquired: AcquiredModel) -> HostedModels | ModelSource:
+def _with_machine(spec: SessionSpec, report: Report, acquired: AcquiredModel) -> HostedModels | ModelSource:
     if spec.automatic and not _needs_sharing(spec, acquired):  # keep the lease: others must choose alike
         unshared = replace(spec, shared=frozenset())
         return (
-            _in_own_hosts(unshared, tell, acquired)
+            _in_own_hosts(unshared, report, acquired)
             if spec.isolated
-            else MappedModels(unshared, tell, acquired=acquired)
+            else MappedModels(unshared, report, acquired=acquired)
         )
     if acquired.file is None:
-        return connect_shared_hosts(spec, tell, acquired)
+        return connect_shared_hosts(spec, report, acquired)
     if spec.isolated:
-        return _in_own_hosts(spec, tell, acquired)
-    return MappedModels(spec, tell, acquired=acquired)
+        return _in_own_hosts(spec, report, acquired)
+    return MappedModels(spec, report, acquired=acquired)
 
 
 class MappedModels(ModelSource):
@@ -112,16 +112,20 @@ class MappedModels(ModelSource):
 
     Args:
         spec: of the session.
-        tell: receives the events of loading.
+        report: receives the events of loading.
         elsewhere: a context for waiting on other processes.
         acquired: the lease on the only model, if there is only one.
     """
 
     def __init__(
-        self, spec: SessionSpec, tell: Tell, elsewhere: Elsewhere = nullcontext, acquired: AcquiredModel | None = None
+        self,
+        spec: SessionSpec,
+        report: Report,
+        elsewhere: WaitContext = nullcontext,
+        acquired: AcquiredModel | None = None,
     ) -> None:
         self._spec = spec
-        self._tell = tell
+        self._report = report
         self._elsewhere = elsewhere
         self._acquired = {ONLY: acquired} if acquired else {}
         """Leases for models that have not been asked for yet."""
@@ -136,8 +140,8 @@ class MappedModels(ModelSource):
         if isinstance(acquired, HostFailure):
             raise load_error(acquired, self._spec.plan.name, self._spec.timeout_secs)
         if acquired.file is None:
-            models = connect_shared_hosts(self._spec, self._tell, acquired, name)
-            model = HostedModelProxy(name, models, self._tell, self._elsewhere)
+            models = connect_shared_hosts(self._spec, self._report, acquired, name)
+            model = HostedModelProxy(name, models, self._report, self._elsewhere)
             return Loaded(model, self._spec.transform, {})
         return self._attached(name, acquired)
 
@@ -152,7 +156,7 @@ class MappedModels(ModelSource):
         lease = Lease(_load_request(self._spec, name, self._spec.model_identifier)._replace(fresh_secs=fresh_secs))
         try:
             with self._elsewhere():
-                return acquire(self._spec, name, self._tell, lease)
+                return acquire(self._spec, name, self._report, lease)
         except BaseException:
             self._keep_failed(lease)
             raise
@@ -177,7 +181,7 @@ class MappedModels(ModelSource):
 
 
 def _in_own_hosts(
-    spec: SessionSpec, tell: Tell, acquired: AcquiredModel | None = None, source: Source | None = None
+    spec: SessionSpec, report: Report, acquired: AcquiredModel | None = None, source: Source | None = None
 ) -> HostedModels:
     """Starts a host for this process alone; it maps the machine's weights if that is possible."""
     keeps = ExitStack()
@@ -189,10 +193,10 @@ def _in_own_hosts(
     fork_server = ForkServerClient(
         pickle_or_explain(BatchRequestHandler(spec, source), spec.plan.name), spec.plan.name, preload=preload
     )
-    return HostedModels(spec, ModelHosts(fork_server, spec.plan.name, spec.timeout_secs), tell, keeps)
+    return HostedModels(spec, ModelHosts(fork_server, spec.plan.name, spec.timeout_secs), report, keeps)
 
 
-def connect_shared_hosts(spec: SessionSpec, tell: Tell, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
+def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
     """Connects to the hosts that all processes of the machine share; takes over the model's lease."""
     lease = acquired.lease
     if acquired.variant != _variant(spec):  # these hosts run another transform's handler
@@ -202,10 +206,10 @@ def connect_shared_hosts(spec: SessionSpec, tell: Tell, acquired: AcquiredModel,
     why = f"since {acquired.reason}" if acquired.reason else f"in {copies} copies that map the same weights"
     label = spec.plan.label(name) or spec.plan.name
     _LOGGER.info("%s: the model lives in the machine's hosts, %s.", label, why)
-    return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), tell)
+    return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), report)
 
 
-def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None) -> AcquiredModel | HostFailure:
+def acquire(spec: SessionSpec, name: Any, report: Report, given: Lease | None = None) -> AcquiredModel | HostFailure:
     """Takes a lease on a model; a load whose process dies is repeated once.
 
     Something external may have killed the process.
@@ -213,7 +217,7 @@ def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None
     Args:
         spec: of the session.
         name: of the model.
-        tell: receives the events of loading.
+        report: receives the events of loading.
         given: the lease to use; stays the caller's to close if the model cannot be loaded.
 
     Returns:
@@ -227,7 +231,7 @@ def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None
     def take() -> tuple[ModelGrant, list[int]] | HostFailure:
         taken = lease.take()
         if isinstance(taken, HostFailure):
-            tell([HostLost(spec.plan.label(name), taken.timed_out, taken.exit_text)])
+            report([HostLost(spec.plan.label(name), taken.timed_out, taken.exit_text)])
             _LOGGER.warning("%s: the host %s while it was loading the model.", spec.plan.name, taken.exit_text)
         return taken
 
@@ -245,7 +249,7 @@ def acquire(spec: SessionSpec, name: Any, tell: Tell, given: Lease | None = None
             raise load_error(answer.failure, spec.plan.name, spec.timeout_secs)
         raise with_traceback_of(*answer.caught)
     if grant.is_first:
-        tell(answer.events)
+        report(answer.events)
     return AcquiredModel(
         lease, grant.layout, file, page, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak
     )
@@ -294,7 +298,7 @@ def _load_request(spec: SessionSpec, name: Any, identifier: str) -> LoadRequest:
         there = replace(there, caught=(), plan=replace(there.plan, remote=frozenset(there.plan.models)))
     label = spec.plan.label(name)
     return LoadRequest(
-        key=f"{spec.pipeline}\0{identifier}\0{spec.plan.stored(name)!r}",  # a label would not distinguish 1 from "1"
+        key=f"{spec.pipeline}\0{identifier}\0{spec.plan.cache_key(name)!r}",  # a label would not distinguish 1 from "1"
         variant=_variant(spec),
         name=f"{spec.plan.name} {label}".strip(),
         request_handler=pickle_or_explain(BatchRequestHandler(there), spec.plan.name),

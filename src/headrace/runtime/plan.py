@@ -91,7 +91,7 @@ class Plan:
             return ""
         return f"{model}-{self.refreshed[model].name}" if model in self.refreshed else str(model)
 
-    def stored(self, model: Any) -> Any:
+    def cache_key(self, model: Any) -> Any:
         """The key of a model in the model cache, where an old and a new version may be at the same time."""
         return (model, self.refreshed[model].path) if model in self.refreshed else model
 

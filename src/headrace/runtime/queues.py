@@ -97,18 +97,18 @@ class _InOrder(_Queue):
     def add(self, element: Any, tag: Any) -> Iterable[Batch]:
         if self._held:
             self.hold(element, tag)
-            return self._held_ones()
+            return self._release_held()
         if self._size_fn:
             return self.batcher.add_weighed(element, tag, self._size(element))
         batch = self.batcher.add(element, tag)
         return [batch] if batch else ()
 
     def all(self) -> Iterator[Batch]:
-        yield from self._held_ones()
+        yield from self._release_held()
         if len(self.batcher):
             yield self.batcher.flush()
 
-    def _held_ones(self) -> Iterator[Batch]:
+    def _release_held(self) -> Iterator[Batch]:
         """The batches that held elements complete; lazy, so that each size follows from the last batch's timing."""
         held, self._held, self._elements = self._held, [], []
         self._waiting.clear()
@@ -200,7 +200,7 @@ class Queues:
         """Empties all queues; lazy, so each is emptied only when the batches before it have run."""
         lengths = {name: len(queue) for name, queue in self._queues.items()}
         for name in flush_order(lengths, self._resident) if self._resident.is_limited else lengths:
-            yield from self._all_of(name)
+            yield from self._flush_queue(name)
         if self._rows:
             yield ONLY, self._rows.flush()
 
@@ -215,9 +215,9 @@ class Queues:
 
     def _leaving(self, name: Any, queue: _Queue, full: Iterable[Batch]) -> Iterator[tuple[Any, AnyBatch]]:
         for batch in full:
-            yield self._left(name, batch)
+            yield self._leave(name, batch)
         if self._plan.routed or self._plan.batching.sorts:
-            self._weigh(name, queue.bytes)
+            self._set_bytes(name, queue.bytes)
             if self._total_bytes >= self._most_bytes:
                 yield from self._empty_one()
 
@@ -231,21 +231,21 @@ class Queues:
                 queue.times_skipped += bool(len(queue))
             makes_room = self._resident.eviction_candidate(name)
             if makes_room in self._queues:  # still in memory: serve what waits for it first
-                yield from self._all_of(makes_room)
-        yield from self._all_of(name)
+                yield from self._flush_queue(makes_room)
+        yield from self._flush_queue(name)
 
-    def _all_of(self, name: Any) -> Iterator[tuple[Any, AnyBatch]]:
+    def _flush_queue(self, name: Any) -> Iterator[tuple[Any, AnyBatch]]:
         queue = self._queues[name]
         queue.times_skipped = 0
-        self._weigh(name, 0)
+        self._set_bytes(name, 0)
         for batch in queue.all():
-            yield self._left(name, batch)
+            yield self._leave(name, batch)
 
-    def _left(self, name: Any, batch: Batch) -> tuple[Any, AnyBatch]:
+    def _leave(self, name: Any, batch: Batch) -> tuple[Any, AnyBatch]:
         self._resident.take(name)
         return name, batch
 
-    def _weigh(self, name: Any, nbytes: float) -> None:
+    def _set_bytes(self, name: Any, nbytes: float) -> None:
         self._total_bytes += nbytes - self._bytes[name]
         self._bytes[name] = nbytes
 

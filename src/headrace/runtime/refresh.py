@@ -62,12 +62,12 @@ class VersionedModels:
         self._preloader: AnyWorker | None = None
         self._changed = threading.Condition()
         self._starting = threading.Lock()
-        self._slots: list[VersionUser] = []
+        self._users: list[VersionUser] = []
         self._threads: list[threading.Thread] = []
-        self._untold: list[Event] = []
-        self._is_loading = self._is_looking = self._is_closed = False
+        self._early_events: list[Event] = []
+        self._is_loading = self._is_scanning = self._is_closed = False
 
-    def see(self, update: ModelUpdate) -> None:
+    def handle(self, update: ModelUpdate) -> None:
         """Handles an update that a thread received: starts to load a newer model if it names one.
 
         Raises:
@@ -79,14 +79,14 @@ class VersionedModels:
                     try:
                         self._start(update)
                     except BaseException:
-                        self.policy.look_due = None  # the next bundle looks again
+                        self.policy.scan_due = None  # the next bundle looks again
                         raise
         change = self._change(update)
         with self._changed:
             if change is not None:
-                self.policy.want(update, change)
+                self.policy.request(update, change)
             self._begin_loading()
-            self._begin_looking()
+            self._begin_scanning()
             while self.waits and self._is_loading:
                 self._changed.wait()
 
@@ -97,15 +97,15 @@ class VersionedModels:
     def join(self, slot: VersionUser) -> None:
         """Registers a thread."""
         with self._changed:
-            self._slots.append(slot)
+            self._users.append(slot)
 
     def leave(self, slot: VersionUser) -> None:
         """Unregisters a thread."""
         with self._changed:
-            self._slots.remove(slot)
+            self._users.remove(slot)
             self._changed.notify_all()
 
-    def left(self) -> None:
+    def released(self) -> None:
         """Called when a thread has released an older version: wakes the thread that waits to retire it."""
         with self._changed:
             self._changed.notify_all()
@@ -121,32 +121,32 @@ class VersionedModels:
         for thread in threads:
             thread.join(_LONGEST_END_SECS)
 
-    def handed_on(self) -> RefreshPolicy:
+    def successor(self) -> RefreshPolicy:
         """The policy's state for the next ``VersionedModels`` of this transform."""
         with self._changed:
-            return self.policy.handed_on()
+            return self.policy.successor()
 
     def _change(self, update: ModelUpdate) -> Change | None:
         """The change that an update asks for. None: nothing new, or an invalid update, which is reported once."""
         with self._changed:
-            if not self.policy.is_news(update):
+            if not self.policy.is_newer(update):
                 return None
         try:
             return change_in(update.value, self.plan)
         except Exception as error:
             with self._changed:
                 if self.policy.refuse(update):
-                    self._tell_failed(str(update.value), error)
+                    self._report_failure(str(update.value), error)
             return None
 
     def _start(self, update: ModelUpdate) -> None:
         """Loads the initial model, for which all threads wait; if the newest cannot be loaded, an older one."""
         older: Sequence[ModelUpdate] = ()
-        if self._watch is not None and self.policy.look_due is None:
-            update, *older = self._look(self._watch) or [update]
+        if self._watch is not None and self.policy.scan_due is None:
+            update, *older = self._scan(self._watch) or [update]
         change = self._change(update)
         own = Version()
-        wanted, *others = (self.policy.first(one or {}) for one in (change, *map(self._change, older)))
+        wanted, *others = (self.policy.initial(one or {}) for one in (change, *map(self._change, older)))
         errors: list[tuple[Version, Exception]] = []
         # From the newest to the handlers' own models; only the last one's failure ends the bundle.
         for version in dict.fromkeys((wanted, *others, self.policy.serving, own)):
@@ -161,10 +161,10 @@ class VersionedModels:
         with self._changed:
             self.policy.started(version, update, change, self._now())
             self._preloader, self.serving = preloader, version
-            preloader.session.tell(self._untold)
-            self._untold = []
+            preloader.session.queue_events(self._early_events)
+            self._early_events = []
             for failed, reason in errors:
-                self._tell_failed(str(failed), reason)
+                self._report_failure(str(failed), reason)
 
     def _open_preloader(self, version: Version) -> AnyWorker:
         preloader = self.open(version)
@@ -183,35 +183,35 @@ class VersionedModels:
         """Starts the loading thread if a version is due. The caller holds the lock."""
         if not self._is_loading and not self._is_closed and self.policy.is_due(self._now()):
             self._is_loading = True
-            self._begin(self._load_all)
+            self._start_thread(self._load_all)
 
-    def _begin_looking(self) -> None:
+    def _begin_scanning(self) -> None:
         """Starts a look for newer files if one is due. The caller holds the lock."""
-        watch, due = self._watch, self.policy.look_due
-        if watch is None or due is None or self._now() < due or self._is_looking or self._is_closed:
+        watch, due = self._watch, self.policy.scan_due
+        if watch is None or due is None or self._now() < due or self._is_scanning or self._is_closed:
             return
-        self._is_looking = True
-        self._begin(lambda: self._look_again(watch))
+        self._is_scanning = True
+        self._start_thread(lambda: self._scan_again(watch))
 
-    def _look_again(self, watch: FileWatch) -> None:
+    def _scan_again(self, watch: FileWatch) -> None:
         try:
-            for newest in self._look(watch)[:1]:
-                self.see(newest)
+            for newest in self._scan(watch)[:1]:
+                self.handle(newest)
         except BaseException as error:  # a file system may raise anything; nothing else would report it
             with self._changed:
-                self._tell_failed(f"what matches {watch.pattern}", error)
+                self._report_failure(f"what matches {watch.pattern}", error)
         finally:
             with self._changed:
-                self._is_looking = False
+                self._is_scanning = False
 
-    def _look(self, watch: FileWatch) -> Sequence[ModelUpdate]:
+    def _scan(self, watch: FileWatch) -> Sequence[ModelUpdate]:
         try:
-            return watch.look()
+            return watch.scan()
         finally:
             with self._changed:
-                self.policy.look_due = self._now() + watch.interval_secs
+                self.policy.scan_due = self._now() + watch.interval_secs
 
-    def _begin(self, task: Callable[[], None]) -> None:
+    def _start_thread(self, task: Callable[[], None]) -> None:
         thread = threading.Thread(target=task, name="headrace-refresh", daemon=True)
         self._threads = [one for one in self._threads if one.is_alive()]
         self._threads.append(thread)
@@ -233,7 +233,7 @@ class VersionedModels:
             except BaseException as error:  # a handler may raise anything; nothing else would report it
                 with self._changed:
                     self.policy.failed(self._now(), (self._clock.time_ns() - started) / 1e9)
-                    self._tell_failed(str(version), error)
+                    self._report_failure(str(version), error)
             else:
                 self._swap(version, preloader, (self._clock.time_ns() - started) / 1e9)
 
@@ -243,8 +243,8 @@ class VersionedModels:
             if not self._is_closed:
                 before, self._preloader, self.serving = self._preloader, preloader, version
                 _LOGGER.info("%s: refreshed to %s in %.1f s.", self.plan.name, version, seconds)
-                preloader.session.tell([ModelRefreshed(str(version), seconds)])
-                self._begin(lambda: self._retire(before))
+                preloader.session.queue_events([ModelRefreshed(str(version), seconds)])
+                self._start_thread(lambda: self._retire(before))
                 # From here new batches go to the new version. Threads move over as their next element arrives; the old
                 # preloader closes once none of them holds the old version.
                 return
@@ -253,20 +253,20 @@ class VersionedModels:
     def _retire(self, preloader: AnyWorker | None) -> None:
         """Closes an older version's preloader once no thread uses that version; idle threads are made to release it."""
         with self._changed:
-            while not all(slot.release_older() for slot in self._slots):
+            while not all(slot.release_older() for slot in self._users):
                 self._changed.wait()
         if preloader is not None:
             preloader.close()
             del preloader
         trim_memory()  # models are often cyclic garbage, and the collector counts objects, not bytes
 
-    def _tell_failed(self, what: str, error: BaseException) -> None:
+    def _report_failure(self, what: str, error: BaseException) -> None:
         """Reports a failed refresh. The caller holds the lock."""
         event = RefreshFailed(what, Caught.of(error).error)
         if self._preloader is None:
-            self._untold.append(event)
+            self._early_events.append(event)
         else:
-            self._preloader.session.tell([event])
+            self._preloader.session.queue_events([event])
         goes_on = "" if self.serving is None else f"; {self.serving} goes on"
         _LOGGER.warning("%s: the refresh to %s failed%s: %r", self.plan.name, what, goes_on, error)
 

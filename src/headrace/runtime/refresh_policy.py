@@ -26,7 +26,7 @@ class RefreshPolicy:
 
     def __init__(self, *, waits: bool = False) -> None:
         self.serving = Version()
-        self.look_due: float | None = None
+        self.scan_due: float | None = None
         """When to look for files next, in seconds; None: not looked yet."""
         self._waits = waits
         self._latest: ModelUpdate | None = None
@@ -36,14 +36,14 @@ class RefreshPolicy:
         self._failures = 0
         self._due = 0.0
 
-    def is_news(self, update: ModelUpdate) -> bool:
+    def is_newer(self, update: ModelUpdate) -> bool:
         """Whether an update has a value that differs from the latest one, and is no older."""
         if update.value is None:
             return False
         latest = self._latest
         return latest is None or (update.value != latest.value and (self._waits or update.moment >= latest.moment))
 
-    def want(self, update: ModelUpdate, change: Change) -> None:
+    def request(self, update: ModelUpdate, change: Change) -> None:
         """Queues the change of an update, if it is news."""
         if not self._note(update) or not change:
             return
@@ -55,7 +55,7 @@ class RefreshPolicy:
         """Records an invalid update; returns whether it is news, and so to be reported."""
         return self._note(update)
 
-    def first(self, change: Change) -> Version:
+    def initial(self, change: Change) -> Version:
         """The version to begin with; the serving one if the change has just failed."""
         return self.serving if change == self._failed else self.serving.after(change)
 
@@ -102,7 +102,7 @@ class RefreshPolicy:
         self._failed, self._failures = change, self._failures + 1
         self._due = now + max(pause, seconds * _RARITY)
 
-    def handed_on(self) -> RefreshPolicy:
+    def successor(self) -> RefreshPolicy:
         """A copy for the next process or session; what is loading here counts as wanted there."""
         policy = copy(self)
         policy._wanted, policy._loading = list(self._wanted), None
@@ -111,7 +111,7 @@ class RefreshPolicy:
         return policy
 
     def _note(self, update: ModelUpdate) -> bool:
-        is_news = self.is_news(update)
-        if is_news:
+        is_newer = self.is_newer(update)
+        if is_newer:
             self._latest = update
-        return is_news
+        return is_newer

@@ -38,9 +38,9 @@ _DOING = {
 }
 
 
-Elsewhere: TypeAlias = Callable[[], AbstractContextManager[None]]
+WaitContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context for waiting on another process that has its own time limit."""
-Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None], Elsewhere], ModelSource]
+Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None], WaitContext], ModelSource]
 
 
 class Work(NamedTuple):
@@ -109,7 +109,7 @@ class BatchRequestHandler:
     """
 
     def __init__(self, spec: SessionSpec, source: Source | None = None) -> None:
-        self._spec = replace(spec.within(), shared=spec.shared if source else frozenset())
+        self._spec = replace(spec.for_host(), shared=spec.shared if source else frozenset())
         self._source = source
         self._worker: Worker | None = None
         self._inherited: dict[Any, Loaded] = {}
@@ -148,7 +148,7 @@ class BatchRequestHandler:
         except Exception as error:
             return _raised(Caught.of(error), events)
         finally:
-            steps.tell_news()
+            steps.report_queued()
         answer = _done(_without_traceback(outcomes, head.injected_failures), events, observations)
         return answer._replace(echoes=not head.preprocess)  # preprocessing may have modified the elements in place
 
@@ -167,7 +167,7 @@ class BatchRequestHandler:
         rows: list[Any] = []
         tags: list[int] = []
         for tag, row in zip(answer.head.tags, answer.rows, strict=True):
-            problem = _problem(row)
+            problem = _why_unsendable(row)
             if problem is None:
                 rows.append(row)
                 tags.append(tag)
@@ -183,7 +183,7 @@ class BatchRequestHandler:
 
     def exports(self, work: Work) -> Loaded | None:
         """The model that this work loaded, for ``attach`` in other hosts; None if loading failed."""
-        return None if self._worker is None else self._worker.session.held(work.model)
+        return None if self._worker is None else self._worker.session.loaded_model(work.model)
 
     def attach(self, work: Work, value: Loaded) -> None:
         """Takes a model that another process exported, in place of loading it."""
@@ -196,7 +196,7 @@ class BatchRequestHandler:
             self._worker = None
             gc.collect()
 
-    def _elsewhere(self) -> AbstractContextManager[None]:
+    def _while_waiting(self) -> AbstractContextManager[None]:
         return nullcontext() if self._progress is None else self._progress.elsewhere()
 
     def _opened(self) -> Worker:
@@ -205,7 +205,7 @@ class BatchRequestHandler:
             try:
                 source = self._source
                 if source is not None:
-                    session.shared(lambda: source(self._spec, session.tell, self._elsewhere))
+                    session.shared(lambda: source(self._spec, session.queue_events, self._while_waiting))
                 elif self._inherited:
                     session.shared(lambda: _Preloaded(self._inherited))
                 self._worker = Worker(self._spec)
@@ -345,10 +345,10 @@ def _sendable(failure: Failure) -> Failure:
 
 
 def _as_sent(value: Any) -> Any:
-    return transferable(value, lambda part: _problem(part) is None)
+    return transferable(value, lambda part: _why_unsendable(part) is None)
 
 
-def _problem(value: Any) -> Caught | None:
+def _why_unsendable(value: Any) -> Caught | None:
     """Why a prediction or preprocessed element cannot be sent to the client; None if it can."""
     try:
         encode(None, [value])

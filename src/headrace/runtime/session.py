@@ -141,18 +141,18 @@ class InferenceSession:
         self.breakers = {name: CircuitBreaker() for name in plan.models}
         self._loads = {name: LoadPolicy(spec.clock.time_ns) for name in plan.models}
         room = MemoryBudget() if plan.routed and not spec.shared else None  # the manager admits shared models
-        self._names = [plan.stored(name) for name in plan.models]
+        self._names = [plan.cache_key(name) for name in plan.models]
         with _CACHES.lock:
-            self._store = _CACHES.open(spec.store, lambda: ModelCache(plan.model_limit, room))
-            self._store.claim(self._names)
-        self._news: deque[Event] = deque()
+            self._cache = _CACHES.open(spec.cache_name, lambda: ModelCache(plan.model_limit, room))
+            self._cache.claim(self._names)
+        self._queued_events: deque[Event] = deque()
         self._lock = threading.Lock()
         self._shared: Any = None
 
     def model(self, name: Any, handler: Any) -> AbstractContextManager[Loaded]:
         """A context that keeps the named model in memory; ``handler`` loads it if needed."""
-        stored = self.spec.plan.stored(name)
-        return self._store.use(stored, lambda: self._load(name, handler), lambda: bytes_of_model_files(handler))
+        cache_key = self.spec.plan.cache_key(name)
+        return self._cache.use(cache_key, lambda: self._load(name, handler), lambda: bytes_of_model_files(handler))
 
     def keep_thread_budget(self) -> None:
         """Call this before a thread computes: limits the process's threads to their share of the cores."""
@@ -160,9 +160,9 @@ class InferenceSession:
         if budget is not None:
             budget.keep()
 
-    def held(self, name: Any) -> Loaded | None:
+    def loaded_model(self, name: Any) -> Loaded | None:
         """The named model if it is in memory."""
-        loaded: Loaded | None = self._store.get(self.spec.plan.stored(name))
+        loaded: Loaded | None = self._cache.get(self.spec.plan.cache_key(name))
         return loaded
 
     def shared(self, make: Callable[[], Any]) -> Any:
@@ -172,23 +172,23 @@ class InferenceSession:
                 self._shared = make()
             return self._shared
 
-    def tell(self, events: Iterable[Event]) -> None:
-        """Queues events that happened outside a bundle, for the next caller of ``news``."""
-        self._news.extend(events)
+    def queue_events(self, events: Iterable[Event]) -> None:
+        """Queues events that happened outside a bundle, for the next caller of ``queued_events``."""
+        self._queued_events.extend(events)
 
-    def news(self) -> Iterator[Event]:
+    def queued_events(self) -> Iterator[Event]:
         """Events that happened outside a bundle or in another thread, each once."""
-        while self._news:
+        while self._queued_events:
             try:
-                yield self._news.popleft()
+                yield self._queued_events.popleft()
             except IndexError:  # another thread was faster
                 return
 
     def close(self) -> None:
         """Releases the models."""
         with _CACHES.lock:
-            _CACHES.close(self.spec.store)
-            self._store.disclaim(self._names)
+            _CACHES.close(self.spec.cache_name)
+            self._cache.disclaim(self._names)
         shared, self._shared = self._shared, None
         if shared is not None:
             shared.close()
@@ -213,20 +213,20 @@ class InferenceSession:
             try:
                 return self._shared.load(name, fresh_secs)
             except ModelMemoryError:
-                if not self._store.drop_idle():
+                if not self._cache.drop_idle():
                     raise
                 trim_memory()  # a model in a reference cycle is freed only by the garbage collector
         return None
 
     def _load_here(self, name: Any, handler: Any) -> Loaded:
         attributes = {path: dict(vars(one)) for path, one in handlers_within(handler)}
-        if self._store.is_short:
-            self.resident.limit_to(len(self._store))
+        if self._cache.is_short:
+            self.resident.limit_to(len(self._cache))
         before, started = resident_bytes(), self.spec.clock.time_ns()
         model = self._loaded(handler)
         seconds = (self.spec.clock.time_ns() - started) / 1e9
         growth = max(0, resident_bytes() - before)
-        self._news.append(ModelLoaded(self.spec.plan.label(name), seconds, growth))
+        self._queued_events.append(ModelLoaded(self.spec.plan.label(name), seconds, growth))
         changes = {path: _set_since(attributes.get(path, {}), vars(one)) for path, one in handlers_within(handler)}
         return Loaded(model, self.spec.transform, changes)
 

@@ -25,7 +25,7 @@ class FileWatch(NamedTuple):
 
     pattern: str
     """The files' pattern."""
-    look: Callable[[], Sequence[ModelUpdate]]
+    scan: Callable[[], Sequence[ModelUpdate]]
     """Returns updates for files newer than the transform, newest first; raises if no file matches at all."""
     interval_secs: float
     """Seconds between two looks. A bundle starts each look; the first bundle waits for it."""
@@ -85,10 +85,10 @@ class SessionSpec:
         return "\0".join([self.transform, self.branch, *([repr(refreshed)] if refreshed else [])])
 
     @property
-    def store(self) -> str:
+    def cache_name(self) -> str:
         """Identifies this process's model cache."""
         return f"{self.pipeline}\0{self.model_identifier}"
 
-    def within(self) -> SessionSpec:
+    def for_host(self) -> SessionSpec:
         """The spec for use inside a host."""
         return replace(self, isolated=False, shared=frozenset(), automatic=False, watch=None)

@@ -195,23 +195,23 @@ class Steps(Operations):
                 if not catches(self._spec, error, name):
                     raise
                 caught = Caught.of(error)
-                self._tell_failed(name, batch.total, error)
+                self._report_failed_batch(name, batch.total, error)
                 self._session.breakers[name].record(succeeded=False)
                 return self._settle(name, batch, caught, 1)
             finally:
-                self.tell_news()
+                self.report_queued()
             try:
                 return self._infer(name, batch, model)
             finally:
                 del model  # before the cache may evict it: limiting models means limiting memory
 
-    def tell(self, event: Event) -> None:
+    def report(self, event: Event) -> None:
         """Reports an event to the observer."""
         self._observer.on_event(event)
 
-    def tell_news(self) -> None:
+    def report_queued(self) -> None:
         """Reports events that happened outside a bundle or in another thread."""
-        for event in self._session.news():
+        for event in self._session.queued_events():
             self._observer.on_event(event)
 
     def _infer(self, name: Any, batch: AnyBatch, model: Any) -> list[Outcome]:
@@ -241,7 +241,7 @@ class Steps(Operations):
                 self._observer.on_event(BatchRetried(self._plan.label(name), stop - start, Caught.of(error).error))
             # The parts of a search are attempts to find the bad elements, not failed batches of their own.
             elif action is Action.RAISE or not is_part_of_search:
-                self._tell_failed(name, stop - start, error)
+                self._report_failed_batch(name, stop - start, error)
             if action is Action.IN_PARTS and not is_part_of_search:
                 self._observe(name, batch.part(start, stop), None)
             searched = max(searched, stop) if action in (Action.SEARCH, Action.PROBE) else searched
@@ -306,5 +306,5 @@ class Steps(Operations):
         skipped = self.skip(Skipped(Stage.INFERENCE, 0, list(compress(tags, left)), elements), name)
         return [*self.postprocess(list(compress(tags, kept)), list(compress(predictions, kept)), name), skipped]
 
-    def _tell_failed(self, name: Any, size: int, error: BaseException) -> None:
+    def _report_failed_batch(self, name: Any, size: int, error: BaseException) -> None:
         self._observer.on_event(BatchFailed(self._plan.label(name), size, error))

@@ -85,18 +85,18 @@ class SwitchingWorker:
         if arguments is not AS_IN_SPEC:
             self._spec.plan.handler.validate_inference_args(arguments)
         if self._spec.isolated:  # one host at a time; elsewhere the next session takes the model over
-            self._leave()
+            self._detach()
         models = self._open_models(partial(_with_arguments, self._fresh, arguments, branch))
         try:
-            models.see(update)
+            models.handle(update)
         except BaseException:
             _close_models(models)
             raise
-        self._leave()
+        self._detach()
         self._models, self._branch = models, branch
         models.join(self)
 
-    def move(self) -> AnyWorker:
+    def current(self) -> AnyWorker:
         """A worker for the serving version; releases the worker of the previous one."""
         with self._lock:
             self._is_busy = True
@@ -104,17 +104,17 @@ class SwitchingWorker:
         assert version is not None
         if self._worker is None or self.version is not version:
             worker = self.models.open(version)
-            self._drop()
+            self._close_worker()
             self._worker, self.version = worker, version
-            self.models.left()
+            self.models.released()
         return self._worker
 
-    def rest(self) -> None:
+    def idle(self) -> None:
         """Marks the thread idle, after its bundle or when it ran out of elements."""
         with self._lock:
             self._is_busy = False
         if self._models is not None and self.release_older():
-            self._models.left()
+            self._models.released()
 
     def release_older(self) -> bool:
         """Releases an older version unless a bundle is using it; returns whether none is held. For other threads."""
@@ -123,23 +123,23 @@ class SwitchingWorker:
                 return True
             if self._is_busy:  # the thread may be about to open the older version
                 return False
-            self._drop()
+            self._close_worker()
             return True
 
     def close(self, *, linger: bool = False) -> None:
         """Releases the worker and unregisters the thread."""
-        self._leave(linger=linger)
+        self._detach(linger=linger)
 
-    def _leave(self, *, linger: bool = False) -> None:
+    def _detach(self, *, linger: bool = False) -> None:
         if self._models is None:
             return
         with self._lock:
-            self._drop(linger=linger and self.is_current)
+            self._close_worker(linger=linger and self.is_current)
         models, self._models, self._branch = self._models, None, None
         models.leave(self)
         _close_models(models, linger=linger)
 
-    def _drop(self, *, linger: bool = False) -> None:
+    def _close_worker(self, *, linger: bool = False) -> None:
         worker, self._worker, self.version = self._worker, None, None
         if worker is not None:
             worker.close(linger=linger)
@@ -171,7 +171,7 @@ class SwitchingBundle:
         """
         branch = self._worker.branch_of(arguments)
         if branch is None:
-            self._worker.models.see(update)
+            self._worker.models.handle(update)
         else:
             self._end()
             self._worker.use(arguments, branch, update)
@@ -181,7 +181,7 @@ class SwitchingBundle:
         if self._bundle is not None and self._worker.is_current:
             return self._bundle.add(element, tag)
         self._end()
-        worker = self._worker.move()
+        worker = self._worker.current()
         self._bundle = worker.bundle(self._observe(worker))
         outcomes, self._finished = self._finished, []
         return [*outcomes, *self._bundle.add(element, tag)]
@@ -193,7 +193,7 @@ class SwitchingBundle:
         bundle, self._bundle = self._bundle, None
         if bundle is not None:
             yield from bundle.finish()
-        self._worker.rest()
+        self._worker.idle()
 
     def _end(self) -> None:
         bundle, self._bundle = self._bundle, None
@@ -234,4 +234,4 @@ def _close_models(models: VersionedModels, *, linger: bool = False) -> None:
     with _OPEN.lock:
         _remembered.clear()
         if identity not in _OPEN:
-            _remembered[identity] = models.handed_on()
+            _remembered[identity] = models.successor()

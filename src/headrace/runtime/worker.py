@@ -59,7 +59,7 @@ class AnyWorker(ABC):
         self.session: InferenceSession = open_session(spec)
         self._slot: BundleSlot | None = None
         try:
-            self._begin()
+            self._load_first()
         except BaseException:
             self.close()
             raise
@@ -100,7 +100,7 @@ class AnyWorker(ABC):
             self._slot.leave()
 
     @abstractmethod
-    def _begin(self) -> None:
+    def _load_first(self) -> None:
         """Prepares the models."""
 
 
@@ -128,15 +128,15 @@ class Worker(AnyWorker):
 
     def names_in_use(self) -> set[Any]:
         """The names of the models in memory."""
-        return {name for name in self.plan.models if self.session.held(name) is not None}
+        return {name for name in self.plan.models if self.session.loaded_model(name) is not None}
 
     def close(self, *, linger: bool = False) -> None:
         """Stops the background thread and releases the models."""
         self._background.close()
         super().close(linger=linger)
 
-    def _begin(self) -> None:
-        self._adapted: dict[Any, dict[Path, dict[str, Any]]] = {}
+    def _load_first(self) -> None:
+        self._copied: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._bytes_are_counted = True
         self._background = BackgroundThread(self)
         self.computed = 0.0
@@ -154,14 +154,14 @@ class Worker(AnyWorker):
         """A context that keeps the named model in memory."""
         handler = self.plan.models[name]
         with self.session.model(name, handler) as loaded:
-            if self._adapted.get(name) is not loaded.changes:
-                self._adapt(handler, loaded)
-                self._adapted[name] = loaded.changes
+            if self._copied.get(name) is not loaded.changes:
+                self._copy_attributes(handler, loaded)
+                self._copied[name] = loaded.changes
             holder = [loaded.model]
             del loaded  # after an eviction, only the caller may still hold the model
             yield holder.pop()
 
-    def _adapt(self, handler: Any, loaded: Loaded) -> None:
+    def _copy_attributes(self, handler: Any, loaded: Loaded) -> None:
         """Copies to this thread's handler the attributes that loading set on the loading thread's."""
         if loaded.transform == self.spec.transform:
             for path, one in handlers_within(handler):
@@ -181,7 +181,7 @@ class Worker(AnyWorker):
         """
         self.session.keep_thread_budget()
         handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
-        keys, examples = self._taken_apart(elements)
+        keys, examples = self._split_keys(elements)
         began = learning_clock() if learning_clock else 0.0
         started = clock.time_ns()
         answer = self._call(handler, model, examples)
@@ -204,10 +204,10 @@ class Worker(AnyWorker):
         if isinstance(model, ModelProxy):
             return model.run(examples)
         if self.plan.batching.columnar:
-            return _columns_answered(handler, model, examples, self.spec.inference_args)
+            return _run_columns(handler, model, examples, self.spec.inference_args)
         return handler.run_inference(examples, model, self.spec.inference_args)
 
-    def _taken_apart(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
+    def _split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
         """The keys, if any, and a new list of examples, which the handler may modify."""
         if self.plan.prebatched:
             return None, elements[0]
@@ -235,7 +235,7 @@ class Worker(AnyWorker):
             return 0
 
 
-def _columns_answered(
+def _run_columns(
     handler: Any, model: Any, pieces: Sequence[Any], inference_args: dict[str, Any] | None
 ) -> list[PredictionResult]:
     """One prediction for each columnar piece, from one call of the model with all rows."""
