@@ -275,13 +275,6 @@ def test_of_a_flood_a_thousand_lines_a_second_are_passed_on(reader, clock, log, 
     assert "m: b" not in log.messages
 
 
-def test_slow_logging_loses_lines_rather_than_hold_up_the_host(reader, clock, log):
-    log.before = lambda record: clock.advance(0.4)
-    os.write(reader.printed, b"a\n" * 100)
-    reader.close(LONG)
-    assert [message.partition(";")[0] for message in log.messages] == ["m: a"] * 3 + ["m: 97 more lines were dropped"]
-
-
 def run_flood(reader, line):
     """A host prints 200 MB; how many seconds and how much memory that took here."""
     tracemalloc.start()
@@ -308,20 +301,6 @@ def test_a_line_that_never_ends_takes_no_memory(reader, log):
     assert sum(len(kept) + int(cut.replace(",", "")) for kept, cut in parts) == 200_000_000
     assert max(len(kept) for kept, _ in parts) == 65_536
     assert peak < 8_000_000
-
-
-def test_hosts_cannot_make_the_owner_remember_any_number_of_loggers(reader, clock, log):
-    for first in (0, 800):
-        for number in range(first, first + 800):
-            os.write(reader.logged, b'[20, "made%d", "%d"]\n' % (number, number))
-        log.wait(f"m: {first + 799}")
-        clock.advance(1.0)
-    os.write(reader.logged, b'[20, "root", "at the root"]\n[20, "made3", "known"]\n')
-    log.wait("m: known")
-    known = logging.root.manager.loggerDict
-    assert len([known.pop(name) for name in list(known) if name.startswith("made")]) == 1_000
-    assert log.triples[-3][0] == "headrace.host"
-    assert [name for name, _, _ in log.triples[-2:]] == ["root", "made3"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import functools
 import json
 import logging
 import os
@@ -14,7 +13,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from headrace.core.clock import Clock, SystemClock
 
@@ -30,78 +28,50 @@ _PIPE_BYTES = 256 * 1024
 _READS = 16
 """How often one pipe is read before the other's turn; at close, enough to drain a pipe."""
 _LAST_SECS = 0.5
-_MOST_NEW_LOGGERS = 1_000
-"""Limit of loggers that hosts may create in the owner: Python never frees a logger."""
 _NAME_CHARS = 256
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
-class _Budget:
-    """Limits the lines passed on from one pipe: 1,000 per second, and at most half of the reader's time.
+class _OutputStream:
+    """Splits the bytes of one pipe into lines, in bounded memory; passes on 1,000 a second, and counts the rest.
 
-    If the owner's logging is slow, the other half of the time drains the pipe, so that hosts do not block on it.
+    Args:
+        pass_on: called with each line (without the newline), and how many of its bytes were cut off.
+        tell: called with the number of lines dropped.
+        clock: measures seconds, and how long an unfinished line waits.
+        longest: the length, in bytes, at which a line is cut.
+        patience: how long an unfinished line waits for its newline, in nanoseconds.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(
+        self,
+        pass_on: Callable[[bytes, int], None],
+        tell: Callable[[int], None],
+        clock: Clock,
+        longest: int,
+        patience: int,
+    ) -> None:
+        self._pass_on = pass_on
+        self._tell = tell
         self._clock = clock
-        self._begin()
-
-    def _begin(self) -> None:
-        self._began = self._clock.time_ns()
-        self._passed = self._spent = self.dropped = 0
-
-    @property
-    def ends(self) -> int:
-        """When the next budget begins, in the clock's nanoseconds."""
-        return self._began + max(_SECOND, 2 * self._spent)
-
-    @property
-    def has_room(self) -> bool:
-        return self._passed < _LINES_A_SECOND and self._spent < _SECOND
-
-    def renew(self, *, at_once: bool = False) -> int:
-        """Begins the next budget if the current one has ended; returns how many lines were dropped under it."""
-        if not at_once and self._clock.time_ns() < self.ends:
-            return 0
-        dropped = self.dropped
-        self._begin()
-        return dropped
-
-    def spend(self, nanoseconds: int) -> None:
-        self._spent += nanoseconds
-        self._passed += 1
-
-
-@dataclass
-class _OutputStream:
-    """Splits the bytes of one pipe into lines, in bounded memory."""
-
-    pass_on: Callable[[bytes, int], None]
-    """Called with each line (without the newline), and how many of its bytes were cut off."""
-    tell: Callable[[int], None]
-    """Called with the number of lines dropped."""
-    clock: Clock
-    longest: int
-    """The length, in bytes, at which a line is cut."""
-    patience: int
-    """How long an unfinished line waits for its newline, in nanoseconds."""
-
-    def __post_init__(self) -> None:
-        self._budget = _Budget(self.clock)
+        self._longest = longest
+        self._patience = patience
         self._pending = bytearray()
-        self._cut = 0
-        self._since = 0
+        """The beginning of a line, since ``_since``; ``_cut`` more bytes of it are too many."""
+        self._cut = self._since = 0
+        self._passed = self._dropped = 0
+        """Lines of the second that began at ``_second``."""
+        self._second = clock.time_ns()
 
     def feed(self, data: bytes) -> None:
         """Takes the next bytes; passes on the lines that they complete."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
-            self._renew()
-            if self._budget.has_room:
+            if self._has_room():
                 self._keep(data[start:end])
                 self._finish()
-            else:  # over budget: count the remaining lines without splitting them
-                self._budget.dropped += data.count(b"\n", start)
+            else:  # count the remaining lines without splitting them
+                self._dropped += data.count(b"\n", start)
                 self._pending, self._cut = bytearray(), 0
                 end = data.rfind(b"\n")
             start = end + 1
@@ -110,42 +80,46 @@ class _OutputStream:
 
     def tick(self) -> None:
         """Does what is due: passes on a line that has waited long enough, reports dropped lines."""
-        self._renew()
-        if self._pending and self.clock.time_ns() >= self._since + self.patience:
-            self._finish()
+        has_room = self._has_room()
+        if self._pending and self._clock.time_ns() >= self._since + self._patience:
+            self._dropped += not has_room
+            self._finish() if has_room else self._pending.clear()
 
     def due(self) -> int | None:
         """When to call ``tick`` next, in the clock's nanoseconds; None: no need."""
-        moments = [self._since + self.patience] if self._pending else []
-        moments += [self._budget.ends] if self._budget.dropped else []
+        moments = [self._since + self._patience] if self._pending else []
+        moments += [self._second + _SECOND] if self._dropped else []
         return min(moments, default=None)
 
     def end(self) -> None:
         """Passes on what is left, at the end of the stream."""
         if self._pending:
             self._finish()
-        self._renew(at_once=True)
+        self._begin_second()
 
-    def _renew(self, *, at_once: bool = False) -> None:
-        if dropped := self._budget.renew(at_once=at_once):
-            self.tell(dropped)
+    def _has_room(self) -> bool:
+        """Whether one more line may be passed on in this second."""
+        if self._clock.time_ns() >= self._second + _SECOND:
+            self._begin_second()
+        return self._passed < _LINES_A_SECOND
+
+    def _begin_second(self) -> None:
+        dropped, self._dropped, self._passed, self._second = self._dropped, 0, 0, self._clock.time_ns()
+        if dropped:
+            self._tell(dropped)
 
     def _keep(self, piece: bytes) -> None:
         if not self._pending:
-            self._since = self.clock.time_ns()
-        taken = piece[: self.longest - len(self._pending)]
+            self._since = self._clock.time_ns()
+        taken = piece[: self._longest - len(self._pending)]
         self._pending += taken
         self._cut += len(piece) - len(taken)
 
     def _finish(self) -> None:
         line, cut = bytes(self._pending), self._cut
         self._pending, self._cut = bytearray(), 0
-        if not self._budget.has_room:
-            self._budget.dropped += 1
-            return
-        started = self.clock.time_ns()
-        self.pass_on(line, cut)
-        self._budget.spend(self.clock.time_ns() - started)
+        self._passed += 1
+        self._pass_on(line, cut)
 
 
 class OutputReader:
@@ -173,7 +147,6 @@ class OutputReader:
         self._process = os.getpid()
         self._open: set[int] = set()
         """Open descriptors. Remove one before closing it, so that no thread closes a reused number."""
-        self._new_loggers = 0
         self._failed = False
         self._thread = threading.Thread(target=self._run, name=f"headrace output of {name}", daemon=True)
         try:
@@ -240,10 +213,10 @@ class OutputReader:
             self._close(self._printed_read, self._logged_read, self._wake_read)
 
     def _pump(self, selector: selectors.BaseSelector) -> None:
-        new = functools.partial(_OutputStream, tell=self._tell_dropped, clock=self._clock)
+        tell, clock = self._tell_dropped, self._clock
         streams = {
-            self._printed_read: new(self._pass_on_print, longest=_LINE_BYTES, patience=_SECOND // 2),
-            self._logged_read: new(self._pass_on_record, longest=_RECORD_BYTES, patience=5 * _SECOND),
+            self._printed_read: _OutputStream(self._pass_on_print, tell, clock, _LINE_BYTES, _SECOND // 2),
+            self._logged_read: _OutputStream(self._pass_on_record, tell, clock, _RECORD_BYTES, 5 * _SECOND),
         }
         for descriptor in (*streams, self._wake_read):
             selector.register(descriptor, selectors.EVENT_READ)
@@ -291,15 +264,8 @@ class OutputReader:
         text = f"{lines:,} more lines were dropped; at most {_LINES_A_SECOND:,} a second are passed on."
         self._log(_PRINTS.name, logging.WARNING, text)
 
-    def _logger(self, name: str) -> logging.Logger:
-        if name not in ("", logging.root.name) and name not in logging.root.manager.loggerDict:
-            if self._new_loggers == _MOST_NEW_LOGGERS:
-                return _PRINTS
-            self._new_loggers += 1
-        return logging.getLogger(name)
-
     def _log_to_logger(self, logger: str, level: int, text: str) -> None:
-        self._logger(logger).log(level, "%s: %s", self._name, text)
+        logging.getLogger(logger).log(level, "%s: %s", self._name, text)
 
     def _log(self, logger: str, level: int, text: str) -> None:
         try:
