@@ -14,8 +14,8 @@ import numpy
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosts.connection import HostFailure
 from headrace.hosts.host import Response
+from headrace.hosts.provider import HostFailure
 
 LONG = 60
 MEGABYTE = 1 << 20

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosts.connection import HostFailure
+from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Activity
 from headrace.models.procfs import fields_of
 
@@ -319,9 +319,9 @@ def test_a_zygote_that_is_stopped_disturbs_nobody_until_it_is_needed(new_host, m
     process, fork_server = both(host)
     os.kill(fork_server, signal.SIGSTOP)
     assert both(host) == (process, fork_server)
-    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", 0.3)
+    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", 0.3)
     assert isinstance(host.ask(die), HostFailure)
-    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", LONG)
+    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", LONG)
     assert both(host)[1] != fork_server
     assert has_ended(fork_server)
 
@@ -330,10 +330,10 @@ def test_a_host_that_hangs_is_killed_even_if_its_zygote_is_stopped(new_host, mon
     host = new_host(timeout_secs=2)
     process, fork_server = both(host)
     os.kill(fork_server, signal.SIGSTOP)
-    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", 0.3)
+    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", 0.3)
     assert host.ask(hang).timed_out
     assert wait_until(lambda: has_ended(process))
-    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", LONG)
+    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", LONG)
     assert host.ask(doubled, 1).rows == [2]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.hosts.connection import HostConnection
-from headrace.hosts.fork_server_client import ForkServerProcess
+from headrace.hosts.fork_server_process import ForkServerProcess
 
 
 def hang(rows, toy):

@@ -12,8 +12,7 @@ from concurrent.futures import Future
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosts import fork_server_client as module
-from headrace.hosts import starter
+from headrace.hosts import fork_server_process as module
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.provider import ExitCause, describe_exit
 from headrace.ipc.channel import Channel
@@ -223,7 +222,7 @@ def test_too_many_threads_are_an_error(client, monkeypatch, name, descriptors):
         started(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(module, "STARTER", starter.ForkServerStarter())
+    monkeypatch.setattr(module, "STARTER", module.ForkServerStarter())
     before = descriptors()
     with files() as pair, pytest.raises(HostStartError, match="can't start new thread"):
         client.fork(*pair)
@@ -314,7 +313,7 @@ def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, popen, wait_un
 
 def test_what_owners_have_left_behind_is_looked_for_once(client, monkeypatch):
     looked = []
-    monkeypatch.setattr(starter, "end_orphans", lambda: looked.append(threading.current_thread().name))
+    monkeypatch.setattr(module, "end_orphans", lambda: looked.append(threading.current_thread().name))
     monkeypatch.setattr(module.STARTER, "_has_looked_for_orphans", False)
     for _ in range(2):
         with files() as pair:

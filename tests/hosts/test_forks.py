@@ -87,8 +87,8 @@ def test_a_fork_of_the_owner_that_lives_on_delays_nobody(run_owner):
 child = os.fork()
 if not child:
     signal.pause()
-import headrace.hosts.fork_server_client
-headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS = 10_000
+import headrace.hosts.fork_server_process
+headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS = 10_000
 host.close()
 print("closed")
 os.kill(child, signal.SIGKILL)

@@ -15,7 +15,7 @@ import tempfile
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch, running_managers, stale_endpoints
+from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch, is_free, manager_names
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
@@ -44,6 +44,21 @@ pytestmark = pytest.mark.usefixtures("census")
 
 
 @pytest.fixture
+def answers(directory, name):
+    connection = find(directory, name)
+    if connection is not None:
+        connection.close()
+    return connection is not None
+
+
+def running_managers(directory):
+    return [name for name in manager_names(directory) if answers(directory, name)]
+
+
+def stale_endpoints(directory):
+    return [name for name in manager_names(directory) if not answers(directory, name) and is_free(directory, name)]
+
+
 def directory():
     """A short path, for which sockets have room, in which others may come as far as the directory itself."""
     base = tempfile.mkdtemp(prefix="headrace-test-")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import HostStartError, ModelMemoryError
-from headrace.hosts.connection import HostFailure
+from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
 from headrace.ipc.codec import decode
 from headrace.ipc.weights_file import attach

@@ -9,8 +9,8 @@ import tempfile
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.machine import discovery
-from headrace.machine.discovery import find_or_launch, runtime_directory
+from headrace.machine.discovery import find_or_launch
+from headrace.machine.runtime_directory import _LONGEST_ADDRESS, DIRECTORY_VARIABLE, LONGEST_NAME, runtime_directory
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
@@ -20,13 +20,13 @@ IS_ROOT = os.geteuid() == 0
 def wanted(monkeypatch):
     """The runtime directory as the environment names it: a short path, for which sockets have room."""
     directory = tempfile.mkdtemp(prefix="headrace-test-")
-    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, directory)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, directory)
     yield directory
     shutil.rmtree(directory)
 
 
 def test_the_directory_and_its_parents_are_made_private(wanted, monkeypatch):
-    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, wanted + "/a/b/")
+    monkeypatch.setenv(DIRECTORY_VARIABLE, wanted + "/a/b/")
     assert runtime_directory(make=False) == wanted + "/a/b"
     assert os.listdir(wanted) == []
     assert runtime_directory() == runtime_directory() == runtime_directory(make=False) == wanted + "/a/b"
@@ -49,7 +49,7 @@ def test_a_manager_that_ends_may_remove_it_again_as_it_is_made(wanted, monkeypat
 
 def test_the_session_s_directory_if_it_is_this_user_s(wanted, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", wanted)
-    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, "")
+    monkeypatch.setenv(DIRECTORY_VARIABLE, "")
     temporary = os.path.join(wanted, f"headrace-{os.geteuid()}")
     for session in ("", str(tmp_path / "missing"), somebody_else_s(tmp_path)):
         monkeypatch.setenv("XDG_RUNTIME_DIR", session)
@@ -96,7 +96,7 @@ def as_long_path(directory):
 @pytest.mark.parametrize("spoil", [as_public, as_link, as_file, in_file, as_long_path])
 def test_what_is_wrong_with_a_directory_is_said_with_the_cure(wanted, monkeypatch, spoil):
     path, reason = spoil(wanted)
-    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, path)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, path)
     with pytest.raises(ConfigurationError, match=f"through the runtime directory {path}: {reason}"):
         runtime_directory()
 
@@ -109,18 +109,18 @@ def test_a_directory_that_others_may_use_meanwhile_is_not_used(wanted):
 
 
 def test_a_directory_of_another_user(wanted, monkeypatch):
-    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, somebody_else_s(wanted))
+    monkeypatch.setenv(DIRECTORY_VARIABLE, somebody_else_s(wanted))
     reason = f"it belongs to user {NOBODY if IS_ROOT else 0}, and this process to user {os.geteuid()}; set HEADRACE"
     with pytest.raises(ConfigurationError, match=reason):
         runtime_directory()
 
 
 def test_the_longest_path_has_room_for_a_seat(wanted, monkeypatch):
-    longest = discovery._LONGEST_ADDRESS - len("/" + "n" * discovery.LONGEST_NAME + ".sock")
+    longest = _LONGEST_ADDRESS - len("/" + "n" * LONGEST_NAME + ".sock")
     path = os.path.join(wanted, "x" * (longest - len(wanted) - 1))
-    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, path)
+    monkeypatch.setenv(DIRECTORY_VARIABLE, path)
     assert len(runtime_directory()) == longest
-    find_or_launch(path, "n" * discovery.LONGEST_NAME, lambda lock, listening: None).close()
-    monkeypatch.setenv(discovery.DIRECTORY_VARIABLE, path + "x")
+    find_or_launch(path, "n" * LONGEST_NAME, lambda lock, listening: None).close()
+    monkeypatch.setenv(DIRECTORY_VARIABLE, path + "x")
     with pytest.raises(ConfigurationError, match="too long"):
         runtime_directory()

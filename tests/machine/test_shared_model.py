@@ -11,8 +11,7 @@ import cloudpickle
 import pytest
 
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.connection import HostFailure
-from headrace.hosts.provider import ExitCause
+from headrace.hosts.provider import ExitCause, HostFailure
 from headrace.hosts.system import allowed_cores
 
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

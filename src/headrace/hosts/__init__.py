@@ -8,11 +8,10 @@ client.ModelHosts
   provider.HostProvider, one of:                                                 host.RequestHandler:
     machine/lease, for shared hosts                                              runtime/request_handler
     fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
-      starter, which runs __main__            preloads, forks, reaps
+      fork_server_process, with __main__      preloads, forks, reaps
 output.OutputReader <---------------------- redirect <-------------------------- prints and log records
 
-environment.py     what the fork server takes over from its owner: search path, directory, variables
-gpus.py            which GPU each copy sees
+environment.py     what the fork server takes over from its owner: search path, directory, variables; each copy's GPU
 orphans.py         kills what killed owners left behind, before a process starts its first fork server
 system.py          system calls: parent-death signals, subreaper, pidfd, out-of-memory score
 thread_budget.py   divides the cores among all processes that compute with the manager's models

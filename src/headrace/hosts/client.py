@@ -10,8 +10,8 @@ from typing import Any
 from weakref import WeakSet
 
 from headrace.core.errors import HostStartError
-from headrace.hosts.connection import Call, HostConnection, HostFailure
-from headrace.hosts.provider import HostProvider
+from headrace.hosts.connection import Call, HostConnection
+from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.ipc.codec import Decoded, encode
 
 _MOST_FAILED_STARTS = 5

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from headrace.hosts.host import ClientChannel, HostReply, HostRequest
-from headrace.hosts.provider import ExitCause, HostProvider, describe_exit
+from headrace.hosts.provider import ExitCause, HostFailure, HostProvider, describe_exit
 from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
 from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
@@ -28,26 +28,6 @@ _MARKS_AT_START = 1
 """Marks on the progress page of a host that has begun no request."""
 _LONGEST_POLL_SECS = 86_400
 """Keeps the milliseconds within a C int, as poll() requires."""
-
-
-class HostFailure(NamedTuple):
-    """The result of a request during which its host died, or was killed because it exceeded its time limit."""
-
-    snapshot: ActivitySnapshot
-    """What the host was doing."""
-    timed_out: bool
-    """Whether it was killed because it exceeded its time limit; else it died."""
-    exit_text: str
-    """How it exited, in words that follow "the host"."""
-    out_of_memory: bool = False
-    """Whether it was certainly the kernel's out-of-memory killer."""
-    device_lost: bool = False
-    """Whether it exited by itself because its device failed for good."""
-
-
-def died(result: object) -> bool:
-    """Whether the result of an attempt is that its host died: then something outside may have killed it."""
-    return isinstance(result, HostFailure) and not result.timed_out
 
 
 class _Reply:

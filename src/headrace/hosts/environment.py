@@ -1,4 +1,4 @@
-"""What a child process takes over from its owner: module search path, working directory, environment variables."""
+"""What a child process takes over from its owner: module search path, directory, variables; and its GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+_GPUS = "CUDA_VISIBLE_DEVICES"
+_DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 @dataclass(frozen=True)
@@ -63,3 +68,20 @@ def _directory() -> str:
         return os.getcwd()
     except OSError:  # it has been removed
         return os.sep
+
+
+def gpu_of(number: int, copies: int, environment: Mapping[str, str], driver: Path = _DRIVER) -> dict[str, str]:
+    """The environment variable that gives copy ``number`` its GPU, round robin; empty with a single copy or GPU."""
+    gpus = visible_gpus(environment, driver)
+    return {_GPUS: gpus[number % len(gpus)]} if copies > 1 and len(gpus) > 1 else {}
+
+
+def visible_gpus(environment: Mapping[str, str], driver: Path = _DRIVER) -> list[str]:
+    """The ids in ``CUDA_VISIBLE_DEVICES`` if it is set, else the numbers of all NVIDIA GPUs."""
+    named = environment.get(_GPUS)
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    try:
+        return [str(number) for number in range(len(os.listdir(driver)))]
+    except OSError:
+        return []

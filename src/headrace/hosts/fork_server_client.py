@@ -1,9 +1,8 @@
-"""The owner's side of a fork server: starts it, has it fork and reap hosts, replaces it when it has died."""
+"""A provider of hosts that has a fork server fork and reap them, and replaces it when it has died."""
 
 from __future__ import annotations
 
 import logging
-import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
@@ -11,20 +10,10 @@ from typing import NamedTuple, TypeVar
 from headrace.core.errors import HostStartError
 from headrace.failures.load_policy import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.fork_server import (
-    Failed,
-    Fork,
-    ForkServerConfig,
-    HasThreads,
-    Preloaded,
-    PreloadRequest,
-    Ready,
-    Reap,
-)
-from headrace.hosts.orphans import end_marked, new_mark
+from headrace.hosts.fork_server import Failed, Fork, HasThreads, PreloadRequest, Ready, Reap
+from headrace.hosts.fork_server_process import ForkServerProcess
 from headrace.hosts.output import OutputReader
-from headrace.hosts.provider import HostExit, HostHandle, describe_exit
-from headrace.hosts.starter import STARTER, start_fork_server
+from headrace.hosts.provider import HostExit, HostHandle
 from headrace.hosts.system import watch
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
@@ -32,103 +21,11 @@ from headrace.ipc.segment import Segment
 from headrace.ipc.weights_file import WeightsLayout
 
 _LOGGER = logging.getLogger(__name__)
-_LONGEST_IMPORT_SECS = 600
-_LONGEST_ANSWER_SECS = 60
-"""Far more than a fork server needs: reaping a host takes 20 ms per GB of its memory."""
 _EXIT_GRACE_SECS = 1
 """How long a fork server that cannot fork hosts may take to exit."""
 _TRIES = 3
 
 T = TypeVar("T")
-
-
-class ForkServerProcess:
-    """One fork server process.
-
-    Args:
-        request_handler: the pickled request handler.
-        output: reads what it and its hosts print and log.
-        environment: the environment it runs in.
-        imports: whether it imports the request handler's modules before it forks; else each host does.
-
-    Raises:
-        EOFError: it exited at once.
-        OSError: it cannot be started.
-        RuntimeError: no thread can be started: there are too many, or the interpreter is shutting down.
-    """
-
-    def __init__(
-        self, request_handler: bytes, output: OutputReader, environment: ProcessEnvironment, *, imports: bool
-    ) -> None:
-        self._mark = new_mark()
-        self._output = output
-        try:
-            self._process, self._channel = _spawned(environment, self._mark)
-        except BaseException:
-            self._output.close(0)
-            raise
-        try:
-            config = ForkServerConfig(request_handler, environment, imports)
-            self._channel.send(config, [self._output.printed, self._output.logged])
-            self._output.release()
-        except BrokenPipeError:
-            raise EOFError(self.close()) from None
-        except BaseException:
-            self.close(0)
-            raise
-
-    def ready(self) -> Ready | HasThreads | Failed:
-        """Waits for its answer to the configuration, after it has imported everything.
-
-        Raises:
-            EOFError: it has died.
-            TimeoutError: it takes longer than 600 s.
-        """
-        answer: Ready | HasThreads | Failed = self._channel.receive(_LONGEST_IMPORT_SECS)[0]
-        return answer
-
-    def ask(self, request: Fork | Reap | PreloadRequest, *files: int) -> int | HostExit | Preloaded | Failed | None:
-        """Returns the answer to a request; for ``Reap``, None if the host still runs or is not this fork server's.
-
-        Raises:
-            EOFError: the fork server has died.
-            OSError: it cannot be reached, or does not answer within 60 s.
-        """
-        self._channel.send(request, files)
-        answer: int | HostExit | Preloaded | Failed | None = self._channel.receive(_LONGEST_ANSWER_SECS)[0]
-        return answer
-
-    @property
-    def process(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def kill(self) -> None:
-        """Kills it, so that every wait for its answer ends; ``close`` is still necessary."""
-        self._process.kill()
-
-    def after_fork(self) -> None:
-        """In a forked child of the owner: closes the parent's channel without ending the fork server."""
-        self._channel.close()
-        self._process.poll()  # notes that it is no child of this process, which silences Popen's ResourceWarning
-
-    def close(self, patience_secs: float | None = None) -> str:
-        """Ends it, its hosts and every process that they started; returns how it exited, in words that follow "it".
-
-        Args:
-            patience_secs: how long to wait before it is killed; None: 60 s.
-        """
-        self._channel.shut_down()
-        self._channel.close()
-        try:
-            self._process.wait(_LONGEST_ANSWER_SECS if patience_secs is None else patience_secs)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.returncode:
-            end_marked(self._mark)
-        self._output.close()
-        return describe_exit(self._process.returncode)
 
 
 class Preload(NamedTuple):
@@ -297,7 +194,7 @@ class ForkServerClient:
             return ""
         if isinstance(error, TimeoutError):
             fork_server.close(0)
-            return f"did not answer for {_LONGEST_ANSWER_SECS} s"
+            return str(error)
         return fork_server.close()
 
     def _new_fork_server(self) -> ForkServerProcess:
@@ -344,9 +241,9 @@ class ForkServerClient:
             if self._is_closed:
                 raise EOFError
             return fork_server, fork_server.ready()
-        except TimeoutError:
+        except TimeoutError as error:
             fork_server.close(0)
-            raise self._failed_start(f"its imports took {_LONGEST_IMPORT_SECS} s") from None
+            raise self._failed_start(str(error)) from None
         except (EOFError, OSError):
             return fork_server, f"it {fork_server.close(0 if self._is_closed else None)}"
         except BaseException:
@@ -373,15 +270,3 @@ def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> Non
     answer = fork_server.ask(PreloadRequest(layout, work, tuple(copies), has_page=page is not None), *files)
     if isinstance(answer, Failed):
         raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)
-
-
-def _spawned(environment: ProcessEnvironment, mark: str) -> tuple[subprocess.Popen[bytes], Channel]:
-    """Starts a fork server; returns its process and the channel to it."""
-    mine, theirs = Channel.pair()
-    try:
-        return STARTER.run(lambda: start_fork_server(theirs, environment, mark)), mine
-    except BaseException:
-        mine.close()
-        raise
-    finally:
-        theirs.close()

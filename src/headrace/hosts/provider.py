@@ -1,4 +1,4 @@
-"""What connects a client to a host: the provider's interface, the handle it returns, and how a host exits."""
+"""What connects a client to a host: the provider's interface, the handle it returns, and how a host is lost."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headrace.ipc.channel import Channel
+from headrace.ipc.progress import ActivitySnapshot
 from headrace.ipc.segment import Segment
 
 
@@ -38,6 +39,26 @@ class HostExit(NamedTuple):
     code: int | None
     """As in ``subprocess``: a negative number is the signal that killed it; None: unknown."""
     cause: ExitCause = ExitCause.OTHER
+
+
+class HostFailure(NamedTuple):
+    """The result of a request during which its host died, or was killed because it exceeded its time limit."""
+
+    snapshot: ActivitySnapshot
+    """What the host was doing."""
+    timed_out: bool
+    """Whether it was killed because it exceeded its time limit; else it died."""
+    exit_text: str
+    """How it exited, in words that follow "the host"."""
+    out_of_memory: bool = False
+    """Whether it was certainly the kernel's out-of-memory killer."""
+    device_lost: bool = False
+    """Whether it exited by itself because its device failed for good."""
+
+
+def died(result: object) -> bool:
+    """Whether the result of an attempt is that its host died: then something outside may have killed it."""
+    return isinstance(result, HostFailure) and not result.timed_out
 
 
 class HostProvider(Protocol):

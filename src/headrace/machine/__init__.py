@@ -10,8 +10,9 @@
        lease <----------- Unix socket ---------> shared_model   one model: its weights file, its hosts
          |                                         |
          v                                         v
-    discovery    finds the manager's endpoint;  hosts/         fork server and hosts: children of the manager,
-                 elects who launches it                        with a channel to each client that joins them
+    discovery    finds the manager's endpoint   hosts/         fork server and hosts: children of the manager,
+                 in runtime_directory, elects                  with a channel to each client that joins them
+                 who launches it
 
     status       in any process: reads managers, hosts and leftovers for ``headrace doctor``, and cleans up
 

@@ -7,26 +7,18 @@ listens. A process that finds no manager and gets the lock launches one; the man
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
 import socket
-import stat
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 
-from headrace.core.errors import ConfigurationError
+from headrace.machine.runtime_directory import DIRECTORY_VARIABLE, SOCKET, address, secure_directory, unusable
 
-DIRECTORY_VARIABLE = "HEADRACE_RUNTIME_DIR"
-LONGEST_NAME = 32
-"""Longest name of an endpoint, in characters; a runtime directory's path must leave room for it in socket addresses."""
-_LONGEST_ADDRESS = 107 if sys.platform == "linux" else 103
-"""Longest path of a Unix socket, in bytes, without the final zero."""
-_SOCKET, _LOCK = ".sock", ".lock"
+_LOCK = ".lock"
 _WAITING_CLIENTS = 128
 _POLL_SECS = 0.005
 if sys.platform == "linux":
@@ -38,24 +30,6 @@ _IDS = struct.Struct("II")
 """The first two fields of both structures: process id (Linux) or structure version (BSD), then user id."""
 
 _LOGGER = logging.getLogger(__name__)
-
-
-def runtime_directory(make: bool = True) -> str:
-    """The directory that holds the endpoints of this user's managers on this machine.
-
-    HEADRACE_RUNTIME_DIR if set; else ``headrace`` in XDG_RUNTIME_DIR, if this user owns that; else
-    ``headrace-<user id>`` in the directory for temporary files. A missing directory is created with mode 700, parents
-    included, unless ``make`` is False.
-
-    Raises:
-        ConfigurationError: it cannot be created, other users own it or can access it, or its path is too long.
-    """
-    directory = _configured_directory()
-    if len(os.fsencode(_address(directory, "n" * LONGEST_NAME))) > _LONGEST_ADDRESS:
-        raise _unusable(directory, "its path is too long to hold the address of a socket", "a shorter path")
-    if make or os.path.lexists(directory):
-        _secure(directory)
-    return directory
 
 
 class ManagerEndpoint:
@@ -103,7 +77,7 @@ class ManagerEndpoint:
                 _LOGGER.warning(
                     "Turned a process of %s away from %s, which serves user %d only.",
                     "an unknown user" if user is None else f"user {user}",
-                    _address(self._directory, self._name),
+                    address(self._directory, self._name),
                     os.geteuid(),
                 )
 
@@ -116,7 +90,7 @@ class ManagerEndpoint:
             return
         self._is_removed = True
         if _is_at(self._lock, _lock_path(self._directory, self._name)):  # else both files are another manager's by now
-            _remove(_address(self._directory, self._name), _lock_path(self._directory, self._name))
+            _remove(address(self._directory, self._name), _lock_path(self._directory, self._name))
         self._disconnect_backlog()
         self.leave()
         with contextlib.suppress(OSError):
@@ -145,23 +119,23 @@ def find(directory: str, name: str, timeout_secs: float = 30.0) -> socket.socket
         ConfigurationError: a process of another user listens there.
         TimeoutError: the backlog stayed full for ``timeout_secs`` seconds.
     """
-    address = _address(directory, name)
+    place = address(directory, name)
     deadline = time.monotonic() + timeout_secs
     with contextlib.ExitStack() as undo:
         undo.enter_context(contextlib.suppress(ConnectionError, FileNotFoundError))
         connection = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            while not _connect(connection, address):
-                _pause(deadline, f"The manager at {address} has let nobody in for {timeout_secs:g} s.")
+            while not _connect(connection, place):
+                _pause(deadline, f"The manager at {place} has let nobody in for {timeout_secs:g} s.")
         except PermissionError as error:
-            raise _unusable(directory, f"this user may not connect to {address}", "a directory of your own") from error
+            raise unusable(directory, f"this user may not connect to {place}", "a directory of your own") from error
         user = _user_of(connection)
         if user == os.geteuid():
             undo.pop_all()
             connection.settimeout(None)
             return connection
         if user is not None:
-            raise _unusable(directory, f"user {user} listens at {address}", "a directory of your own")
+            raise unusable(directory, f"user {user} listens at {place}", "a directory of your own")
     return None
 
 
@@ -186,7 +160,7 @@ def find_or_launch(
     # Leader election: the holder of the lock launches the manager, which inherits the lock and keeps it until it exits.
     # A process that can neither connect nor get the lock meets a launch or a shutdown in progress, and polls.
     while True:
-        _secure(directory)  # the last manager may have removed it
+        secure_directory(directory)  # the last manager may have removed it
         connection = find(directory, name, max(0.0, deadline - time.monotonic())) or _launch(directory, name, launch)
         if connection is not None:
             return connection
@@ -199,16 +173,6 @@ def find_or_launch(
         )
 
 
-def running_managers(directory: str) -> list[str]:
-    """Sorted names of the endpoints whose managers accept connections."""
-    return [name for name in manager_names(directory) if _answers(directory, name)]
-
-
-def stale_endpoints(directory: str) -> list[str]:
-    """Sorted names of the endpoints that are only leftover files: no manager, and no process launching one."""
-    return [name for name in manager_names(directory) if not _answers(directory, name) and is_free(directory, name)]
-
-
 def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> socket.socket | None:
     """Launches a manager and connects to it; returns None if another process holds the lock."""
     lock = _locked(_lock_path(directory, name))
@@ -219,7 +183,7 @@ def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> so
         connection = find(directory, name)  # a manager whose lock file was deleted, as old temporary files are
         if connection is not None:
             return connection
-        listening = _listen(_address(directory, name))
+        listening = _listen(address(directory, name))
     finally:
         if listening is None:
             _remove(_lock_path(directory, name))
@@ -250,25 +214,25 @@ def _locked(path: str) -> int | None:
     return None
 
 
-def _listen(address: str) -> socket.socket:
-    _remove(address)  # left by a manager that was killed
+def _listen(place: str) -> socket.socket:
+    _remove(place)  # left by a manager that was killed
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listening.bind(address)
-        os.chmod(address, 0o600)
+        listening.bind(place)
+        os.chmod(place, 0o600)
         listening.listen(_WAITING_CLIENTS)
     except BaseException:
         listening.close()
-        _remove(address)
+        _remove(place)
         raise
     return listening
 
 
-def _connect(connection: socket.socket, address: str) -> bool:
+def _connect(connection: socket.socket, place: str) -> bool:
     """Connects; returns False if the backlog is full."""
     connection.setblocking(False)
     try:
-        connection.connect(address)
+        connection.connect(place)
     except BlockingIOError:
         return False
     return True
@@ -287,64 +251,6 @@ def _pause(deadline: float, message: str) -> None:
     if time.monotonic() >= deadline:
         raise TimeoutError(message)
     time.sleep(_POLL_SECS)
-
-
-def _configured_directory() -> str:
-    if named := os.environ.get(DIRECTORY_VARIABLE):
-        return os.path.abspath(named)
-    session = os.environ.get("XDG_RUNTIME_DIR")
-    if session and os.path.isdir(session) and os.stat(session).st_uid == os.geteuid():
-        return os.path.join(os.path.abspath(session), "headrace")
-    return os.path.join(os.path.abspath(tempfile.gettempdir()), f"headrace-{os.geteuid()}")
-
-
-def _secure(directory: str) -> None:
-    """Creates the directory if it is missing.
-
-    Raises:
-        ConfigurationError: it cannot be created, is no directory, or other users own it or can access it.
-    """
-    try:
-        found = _made(directory)
-    except OSError as error:
-        raise _unusable(directory, f"it cannot be made: {error.strerror}", "one that can") from error
-    if not stat.S_ISDIR(found.st_mode):
-        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
-        raise _unusable(directory, f"it is {what}", "a real directory")
-    if found.st_uid != os.geteuid():
-        reason = f"it belongs to user {found.st_uid}, and this process to user {os.geteuid()}"
-        raise _unusable(directory, reason, "a directory of your own")
-    if mode := stat.S_IMODE(found.st_mode) & 0o077:
-        reason = f"other users have access to it (mode {mode | 0o700:o})"
-        raise _unusable(directory, reason, "another directory", f"run: chmod 700 {directory}; or ")
-
-
-def _made(directory: str) -> os.stat_result:
-    """Creates the directory and returns its status, even if managers that end keep removing it."""
-    for _ in range(100):
-        _make(directory)
-        with contextlib.suppress(FileNotFoundError):
-            return os.lstat(directory)
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
-
-
-def _make(directory: str) -> None:
-    """Creates the directory; its parents become private too, unlike with ``os.makedirs``."""
-    if not os.path.lexists(directory):
-        _make(os.path.dirname(directory))
-        with contextlib.suppress(FileExistsError):  # another process was faster
-            os.mkdir(directory, 0o700)
-
-
-def _unusable(directory: str, reason: str, instead: str, cure: str = "") -> ConfigurationError:
-    return ConfigurationError(
-        f"Models cannot be shared through the runtime directory {directory}: {reason}; {cure}set "
-        f"{DIRECTORY_VARIABLE} to {instead}."
-    )
-
-
-def _address(directory: str, name: str) -> str:
-    return os.path.join(directory, name + _SOCKET)
 
 
 def _lock_path(directory: str, name: str) -> str:
@@ -371,14 +277,7 @@ def manager_names(directory: str) -> list[str]:
         files = [os.path.splitext(file) for file in os.listdir(directory)]
     except FileNotFoundError:
         return []
-    return sorted({name for name, kind in files if kind in (_SOCKET, _LOCK)})
-
-
-def _answers(directory: str, name: str) -> bool:
-    connection = find(directory, name)
-    if connection is not None:
-        connection.close()
-    return connection is not None
+    return sorted({name for name, kind in files if kind in (SOCKET, _LOCK)})
 
 
 def is_free(directory: str, name: str) -> bool:

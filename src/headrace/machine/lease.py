@@ -16,16 +16,16 @@ from weakref import WeakSet
 
 from headrace.core.errors import HeadraceError, HostStartError
 from headrace.failures.load_policy import survive_one_death
-from headrace.hosts.connection import HostFailure, died
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.orphans import MANAGER, MARK
 from headrace.hosts.output import OutputReader
-from headrace.hosts.provider import HostExit, HostHandle
+from headrace.hosts.provider import HostExit, HostFailure, HostHandle, died
 from headrace.hosts.system import oom_score_raise
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
 from headrace.ipc.weights_file import WeightsLayout
-from headrace.machine.discovery import find_or_launch, runtime_directory
+from headrace.machine.discovery import find_or_launch
+from headrace.machine.runtime_directory import runtime_directory
 
 _TRIES = 5
 """How many managers in a row may die during one request."""

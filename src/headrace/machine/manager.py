@@ -20,8 +20,8 @@ from typing import Any
 
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
-from headrace.hosts.connection import HostFailure
 from headrace.hosts.orphans import namespace
+from headrace.hosts.provider import HostFailure
 from headrace.hosts.system import lower_oom_score
 from headrace.hosts.thread_budget import ComputingPage
 from headrace.ipc.channel import Channel

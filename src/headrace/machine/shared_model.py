@@ -8,12 +8,11 @@ from collections.abc import Callable
 
 from headrace.core.errors import HostStartError, ModelMemoryError
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.connection import HostFailure
+from headrace.hosts.environment import gpu_of
 from headrace.hosts.fork_server_client import ForkServerClient, Preload
-from headrace.hosts.gpus import gpu_of
 from headrace.hosts.host import Export, Exported
 from headrace.hosts.output import OutputReader, record_line
-from headrace.hosts.provider import ExitCause, HostExit
+from headrace.hosts.provider import ExitCause, HostExit, HostFailure
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.channel import Channel
 from headrace.ipc.weights_file import WeightsLayout

@@ -13,8 +13,9 @@ from typing import Any
 from headrace.core.errors import ConfigurationError
 from headrace.hosts.orphans import end_orphans, marked, namespace
 from headrace.ipc.channel import Channel
-from headrace.machine.discovery import find, find_or_launch, is_free, manager_names, runtime_directory
+from headrace.machine.discovery import find, find_or_launch, is_free, manager_names
 from headrace.machine.lease import StatusRequest
+from headrace.machine.runtime_directory import runtime_directory
 from headrace.models.memory import memory_of
 
 _TIMEOUT_SECS = 2.0

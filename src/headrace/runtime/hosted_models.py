@@ -15,7 +15,8 @@ from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.isolate_fatal import parts_after_timeout
 from headrace.failures.load_policy import LoadPolicy, load_error
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.connection import Call, HostFailure
+from headrace.hosts.connection import Call
+from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Activity
 from headrace.runtime.request_handler import DeviceLost, Done, Raised, Unreadable, Work
 from headrace.runtime.spec import SessionSpec

@@ -9,7 +9,7 @@ from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
 from headrace.failures.load_policy import load_error
 from headrace.failures.retry import is_retryable
-from headrace.hosts.connection import HostFailure
+from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.bundle import AnyBundle, Bundle, PreprocessFirst
 from headrace.runtime.devices import check_device

@@ -11,7 +11,7 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementsSkipped, Event, HostLost
 from headrace.failures.load_policy import survive_one_death
 from headrace.failures.overruns import overrun
-from headrace.hosts.connection import HostFailure, died
+from headrace.hosts.provider import HostFailure, died
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.request_handler import Done, WaitContext, Work

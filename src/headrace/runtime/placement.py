@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 from headrace.core.events import Event, HostLost
 from headrace.failures.load_policy import load_error, survive_one_death
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.connection import HostFailure, died
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_client import ForkServerClient, Preload
 from headrace.hosts.orphans import new_mark
+from headrace.hosts.provider import HostFailure, died
 from headrace.hosts.system import allowed_cores
 from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
 from headrace.ipc.codec import decode

@@ -17,8 +17,8 @@ from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped,
 from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
 from headrace.failures.isolate_fatal import InjectedFailure
-from headrace.hosts.connection import HostFailure
 from headrace.hosts.host import Response
+from headrace.hosts.provider import HostFailure
 from headrace.hosts.thread_budget import inherited_budget
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins

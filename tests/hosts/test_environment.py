@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.hosts.gpus import gpu_of, visible_gpus
+from headrace.hosts.environment import gpu_of, visible_gpus
 
 
 @pytest.fixture
