@@ -43,7 +43,6 @@ def say(*words):
 pytestmark = pytest.mark.usefixtures("census")
 
 
-@pytest.fixture
 def answers(directory, name):
     connection = find(directory, name)
     if connection is not None:
@@ -59,6 +58,7 @@ def stale_endpoints(directory):
     return [name for name in manager_names(directory) if not answers(directory, name) and is_free(directory, name)]
 
 
+@pytest.fixture
 def directory():
     """A short path, for which sockets have room, in which others may come as far as the directory itself."""
     base = tempfile.mkdtemp(prefix="headrace-test-")

@@ -9,10 +9,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from headrace.hosts.host import ClientChannel, HostReply, HostRequest
+from headrace.hosts.in_flight import PendingRequest, Reply
 from headrace.hosts.provider import ExitCause, HostFailure, HostProvider, describe_exit
 from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
@@ -30,36 +30,6 @@ _LONGEST_POLL_SECS = 86_400
 """Keeps the milliseconds within a C int, as poll() requires."""
 
 
-class _Reply:
-    """A response in the host's memory, which the host may reuse once this object is garbage-collected.
-
-    Args:
-        segment: the host's memory.
-        size: size of the response, in bytes.
-        call: the call's number.
-        free: gets the number on garbage collection; the next request tells the host.
-    """
-
-    def __init__(self, segment: Segment, size: int, call: int, free: deque[int]) -> None:
-        self.memory = segment.memory[:size]
-        self._segment = segment
-        self._call = call
-        self._free = free
-
-    def __del__(self) -> None:
-        self._free.append(self._call)  # without a lock: a garbage collection may run this in any thread at any time
-
-
-class _PendingRequest(NamedTuple):
-    """A request without a response, and the memory that holds it."""
-
-    segment: Segment
-    size: int
-    """Size of the request, in bytes."""
-    sent: float
-    """When it was sent, in seconds of the monotonic clock."""
-
-
 class Call:
     """A request and, later, its response. Dropping the last reference discards the response."""
 
@@ -67,7 +37,7 @@ class Call:
         self.number = number
         self.message = message
         self.connection: HostConnection | None = None
-        self.reply: _Reply | None = None
+        self.reply: Reply | None = None
         self.files: list[int] = []
         """Descriptors that came with the response; the caller must close them."""
 
@@ -89,7 +59,7 @@ class HostConnection:
         self._is_out_of_memory = False
         self._requests = SegmentPool()
         self._answers = PeerSegments()
-        self._pending: dict[int, _PendingRequest] = {}
+        self._pending: dict[int, PendingRequest] = {}
         """The memory of requests without a response, by call number, in sending order."""
         self._last_answered = 0
         """The number of the last call with a response: the progress page may still show it for a moment."""
@@ -213,7 +183,7 @@ class HostConnection:
             return False
         call.connection = self
         self._calls[call.number] = call
-        self._pending[call.number] = _PendingRequest(segment, size, time.monotonic())
+        self._pending[call.number] = PendingRequest(segment, size, time.monotonic())
         files = self._requests.introduce(segment)
         free = [self._free.popleft() for _ in range(len(self._free))]
         dropped, self._requests.dropped = self._requests.dropped, []
@@ -292,7 +262,7 @@ class HostConnection:
                     os.close(file)
             else:
                 call.files = files
-                call.reply = _Reply(answer, reply.size, reply.call, self._free)
+                call.reply = Reply(answer, reply.size, reply.call, self._free)
 
     def _handle_exit(self) -> None:
         """Reaps a host that has exited or closed its connection, and finds out why."""

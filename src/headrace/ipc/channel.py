@@ -101,6 +101,12 @@ class Channel:
                 raise EOFError from error
             raise
 
+    def has_hung_up(self) -> bool:
+        """Whether the other end is closed, on systems that can tell without reading (Linux)."""
+        poll = select.poll()
+        poll.register(self.fileno(), getattr(select, "POLLRDHUP", 0))
+        return bool(poll.poll(0))
+
     def shut_down(self) -> None:
         """Ends the connection for every process and thread that uses either end."""
         with contextlib.suppress(OSError):

@@ -10,12 +10,12 @@ import contextlib
 import os
 import pickle
 import resource
-import select
 import signal
 import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.clock import Clock, SystemClock
@@ -39,14 +39,13 @@ _POLL_SECS = 0.1
 """How often a wait checks what no condition variable signals, such as a client that hung up."""
 
 
-class _Entry:
-    """A model and how it is used."""
+@dataclass
+class _Client:
+    """What one connection uses."""
 
-    def __init__(self, model: SharedModel) -> None:
-        self.model = model
-        self.leases = 0
-        self.linger_secs = 0.0
-        self.last_used_ns = 0
+    model: SharedModel | None = None
+    process: str = ""
+    """The client's process, once it has requested a model."""
 
 
 class Manager:
@@ -61,18 +60,16 @@ class Manager:
         self._endpoint = endpoint
         self._clock: Clock = clock or SystemClock()
         self._changed = threading.Condition()
-        self._entries: dict[str, _Entry] = {}
-        self._clients: dict[Channel, _Entry | None] = {}
-        self._processes: dict[Channel, str] = {}
-        """The client process of each connection that has requested a model."""
-        self._loading: dict[_Entry, int | None] = {}
+        self._models: dict[str, SharedModel] = {}
+        self._clients: dict[Channel, _Client] = {}
+        self._loading: dict[SharedModel, int | None] = {}
         """Expected bytes of each load in progress; None: unknown."""
         self._peaks: dict[str, int] = {}
         """Peak bytes of earlier loads, by model key."""
         self._failures: dict[str, tuple[int, ModelGrant]] = {}
         """When loading each model last raised, and the grant with its error."""
-        self._dropping: dict[int, int] = {}
-        """Bytes of each model that is being dropped, by the entry's id."""
+        self._dropping: dict[SharedModel, int] = {}
+        """Bytes of each model that is being dropped."""
         self._started_ns = self._clock.time_ns()
         self._had_clients = False
         self._page = ComputingPage()
@@ -90,8 +87,8 @@ class Manager:
                     break
                 if not dropped:
                     self._changed.wait(self._next_expiry_secs())
-            for entry in dropped:
-                self._drop(entry)
+            for model in dropped:
+                self._drop(model)
         self._endpoint.remove()
 
     # clients
@@ -104,7 +101,7 @@ class Manager:
                 time.sleep(_POLL_SECS)
                 continue
             with self._changed:
-                self._clients[channel] = None
+                self._clients[channel] = _Client()
                 self._had_clients = True
             threading.Thread(target=self._serve, args=[channel], name="serves a client", daemon=True).start()
 
@@ -118,11 +115,10 @@ class Manager:
             pass
         finally:
             with self._changed:
-                entry = self._clients.pop(channel)
-                self._processes.pop(channel, None)
-                if entry is not None:
-                    entry.model.remove_sink(channel)
-                abandoned = self._release(entry)
+                model = self._clients.pop(channel).model
+                if model is not None:
+                    model.remove_sink(channel)
+                abandoned = self._release(model)
                 self._count_computing()
                 self._changed.notify_all()
             channel.close()
@@ -131,22 +127,21 @@ class Manager:
 
     def _answer(self, channel: Channel, request: Any, files: list[int]) -> None:
         if isinstance(request, LoadRequest):
-            answer, attached = self._take(channel, request, files[0])
-            channel.send(answer, attached)
+            channel.send(*self._take(channel, request, files[0]))
         elif isinstance(request, StatusRequest):
             channel.send(self.status())
         else:
             self._answer_about_host(channel, request)
 
     def _answer_about_host(self, channel: Channel, request: JoinHost | EndHost) -> None:
-        entry = self._clients[channel]
-        if entry is None:
+        model = self._clients[channel].model
+        if model is None:
             channel.send(Refused(HostStartError("a model", "it has not been ordered.")))
         elif isinstance(request, EndHost):
-            channel.send(entry.model.reap(request.process, late=request.late))
+            channel.send(model.reap(request.process, late=request.late))
         else:
             try:
-                joined, files = entry.model.join(request.number)
+                joined, files = model.join(request.number)
             except HeadraceError as error:
                 channel.send(Refused(error))
                 return
@@ -166,69 +161,62 @@ class Manager:
             if failure is not None:
                 os.close(sink)
                 return failure, []
-            entry = self._entries.get(load_request.key)
-            is_first = entry is None
-            if entry is None:
-                entry = self._entries[load_request.key] = _Entry(SharedModel(load_request))
+            model = self._models.get(load_request.key)
+            is_first = model is None
+            if model is None:
+                model = self._models[load_request.key] = SharedModel(load_request)
                 threading.Thread(
-                    target=self._load, args=[entry], name=f"loads {load_request.name}", daemon=True
+                    target=self._load, args=[model], name=f"loads {load_request.name}", daemon=True
                 ).start()
-            entry.leases += 1
-            entry.linger_secs = max(entry.linger_secs, load_request.linger_secs)
-            entry.model.add_sink(channel, sink)
-            self._clients[channel] = entry
-            self._processes[channel] = load_request.process
-            while entry.model.outcome is None:
+            model.leases += 1
+            model.linger_secs = max(model.linger_secs, load_request.linger_secs)
+            model.add_sink(channel, sink)
+            self._clients[channel] = _Client(model, load_request.process)
+            while model.outcome is None:
                 # No condition signals that this client hung up; without the poll, a load that no client wants any more
                 # would run to its end instead of being dropped.
                 self._changed.wait(_POLL_SECS)
-                if _has_hung_up(channel):
+                if channel.has_hung_up():
                     raise EOFError
-            outcome = entry.model.outcome
+            outcome = model.outcome
             abandoned = None
-            if not entry.model.is_ready:
-                self._clients[channel] = None  # closing the model closes the sink, after the last output
-                abandoned = self._release(entry)
+            if not model.is_ready:
+                self._clients[channel].model = None  # closing the model closes the sink, after the last output
+                abandoned = self._release(model)
             self._count_computing()
         if abandoned is not None:
             self._drop(abandoned)
         if isinstance(outcome, ModelGrant):
             outcome = outcome._replace(is_first=is_first)
-        file = entry.model.file
-        return outcome, [] if file is None or not entry.model.is_ready else [file, self._page.file]
+        file = model.file
+        return outcome, [] if file is None or not model.is_ready else [file, self._page.file]
 
     def _fresh_failure(self, load_request: LoadRequest) -> ModelGrant | None:
         """The answer that another client got to a failed load, if it is recent enough for this one."""
         when, load_response = self._failures.get(load_request.key, (0, None))
-        is_fresh = (
-            self._clock.time_ns() - when < load_request.fresh_secs * 1e9 and load_request.key not in self._entries
-        )
+        is_fresh = self._clock.time_ns() - when < load_request.fresh_secs * 1e9 and load_request.key not in self._models
         return load_response if is_fresh else None
 
     def _count_computing(self) -> None:
-        computing = {
-            self._processes[channel]
-            for channel, entry in self._clients.items()
-            if entry is not None and entry.model.file is not None
-        }
-        self._page.write(len(computing))
+        clients = [one for one in self._clients.values() if one.model is not None and one.model.file is not None]
+        self._page.write(len({client.process for client in clients}))
 
-    def _load(self, entry: _Entry) -> None:
-        model, key = entry.model, entry.model.load_request.key
+    def _load(self, model: SharedModel) -> None:
+        key = model.load_request.key
         outcome: ModelGrant | HostFailure | Refused
         try:
             need = max(self._peaks.get(key, 0), model.load_request.at_least or 0) or None
-            refusal = self._wait_for_memory(entry, need)
+            refusal = self._wait_for_memory(model, need)
             if refusal:
                 raise ModelMemoryError(model.load_request.name, refusal)
-            outcome = model.load(lambda more: self._wait_for_memory(entry, more))
+            outcome = model.load(lambda more: self._wait_for_memory(model, more))
         except HeadraceError as error:
             outcome = Refused(error)
         except Exception as error:  # any error must reach the clients, or they would wait forever
             lines = traceback.format_exc().splitlines()
             outcome = Refused(HostStartError(model.load_request.name, f"{error!r}.", lines))
         with self._changed:
-            self._loading.pop(entry, None)
+            self._loading.pop(model, None)
             if model.peak:
                 self._peaks[key] = model.peak
             model.outcome = outcome
@@ -237,21 +225,16 @@ class Manager:
                 self._failures[key] = self._clock.time_ns(), outcome._replace(is_first=False)
                 for oldest in list(self._failures)[:-_FAILURES]:
                     del self._failures[oldest]
-            has_failed = not model.is_ready and self._forget(entry)  # the next client triggers a new load
-            is_forgotten = self._entries.get(key) is not entry
+            has_failed = not model.is_ready and self._forget(model)  # the next client triggers a new load
+            is_forgotten = self._models.get(key) is not model
             self._changed.notify_all()
         if has_failed:
-            self._drop(entry)
+            self._drop(model)
         elif is_forgotten:
             model.close()  # it was dropped during the load: close what the load has added since
 
-    def _wait_for_memory(self, loading: _Entry, need: int | None) -> str | None:
-        """Waits until the model may be loaded and returns None; or returns why it cannot be.
-
-        Args:
-            loading: the model's entry.
-            need: bytes that the load takes; None: unknown.
-        """
+    def _wait_for_memory(self, loading: SharedModel, need: int | None) -> str | None:
+        """Waits until a model that takes ``need`` bytes (None: unknown) may be loaded; returns why it cannot be."""
         # The policy decides anew after each change: a load that ended, a lease that ended, a model that is gone. Models
         # to evict leave the table under the lock, so that no client gets them, and are closed outside of it.
         while True:
@@ -268,65 +251,65 @@ class Manager:
                         return verdict.reason
                     self._changed.wait(_POLL_SECS)
                     continue
-                evicted = [self._entries[idle] for idle in verdict.keys] if isinstance(verdict, Evict) else []
-                for entry in evicted:
-                    self._forget(entry)
+                evicted = [self._models[idle] for idle in verdict.keys] if isinstance(verdict, Evict) else []
+                for model in evicted:
+                    self._forget(model)
                 if not evicted:
                     self._changed.wait()
-            for entry in evicted:
-                self._drop(entry)
+            for model in evicted:
+                self._drop(model)
 
     def _a_client_is_leaving(self) -> bool:
         """Whether a client hung up whose lease has not ended yet: its model may be evicted in a moment."""
-        return any(entry is not None and _has_hung_up(channel) for channel, entry in self._clients.items())
+        return any(client.model is not None and channel.has_hung_up() for channel, client in self._clients.items())
 
     def _held(self) -> list[Held]:
         return [
-            Held(key, entry.model.nbytes, entry.leases, entry.last_used_ns / 1e9)
-            for key, entry in self._entries.items()
-            if entry.model.is_ready
+            Held(key, model.nbytes, model.leases, model.last_used_ns / 1e9)
+            for key, model in self._models.items()
+            if model.is_ready
         ]
 
-    def _release(self, entry: _Entry | None) -> _Entry | None:
-        """Ends a lease; returns the entry if the caller must drop it at once."""
-        if entry is None:
+    def _release(self, model: SharedModel | None) -> SharedModel | None:
+        """Ends a lease; returns the model if the caller must drop it at once."""
+        if model is None:
             return None
-        entry.leases -= 1
-        entry.last_used_ns = self._clock.time_ns()
-        if entry.leases or (entry.model.is_ready and entry.linger_secs > 0):
+        model.leases -= 1
+        model.last_used_ns = self._clock.time_ns()
+        if model.leases or (model.is_ready and model.linger_secs > 0):
             return None
-        return entry if self._forget(entry) else None
+        return model if self._forget(model) else None
 
-    def _forget(self, entry: _Entry) -> bool:
+    def _forget(self, model: SharedModel) -> bool:
         """Hides a model from new clients; the caller must then drop it. Returns False if it was hidden already."""
-        key = entry.model.load_request.key
-        if self._entries.get(key) is not entry:
+        key = model.load_request.key
+        if self._models.get(key) is not model:
             return False
-        del self._entries[key]
-        self._dropping[id(entry)] = entry.model.nbytes
+        del self._models[key]
+        self._dropping[model] = model.nbytes
         return True
 
-    def _drop(self, entry: _Entry) -> None:
+    def _drop(self, model: SharedModel) -> None:
         try:
-            entry.model.close()
+            model.close()
         finally:
             with self._changed:
-                del self._dropping[id(entry)]
+                del self._dropping[model]
                 self._changed.notify_all()
 
     # the end
 
-    def _expired(self) -> list[_Entry]:
+    def _expired(self) -> list[SharedModel]:
         now = self._clock.time_ns()
-        overdue = [entry for entry in self._entries.values() if not entry.leases and self._expires_ns(entry) <= now]
-        return [entry for entry in overdue if self._forget(entry)]
+        idle = [model for model in self._models.values() if not model.leases]
+        return [model for model in idle if self._expires_ns(model) <= now and self._forget(model)]
 
     @staticmethod
-    def _expires_ns(entry: _Entry) -> float:
-        return entry.last_used_ns + entry.linger_secs * 1e9
+    def _expires_ns(model: SharedModel) -> float:
+        return model.last_used_ns + model.linger_secs * 1e9
 
     def _is_idle(self) -> bool:
-        if self._entries or self._clients or self._dropping:
+        if self._models or self._clients or self._dropping:
             return False
         return self._had_clients or self._clock.time_ns() - self._started_ns > _FIRST_CLIENT_SECS * 1e9
 
@@ -334,41 +317,15 @@ class Manager:
         """Seconds until the next lingering model is due; None: none lingers."""
         if not self._had_clients:
             return _FIRST_CLIENT_SECS
-        due = [self._expires_ns(entry) for entry in self._entries.values() if not entry.leases]
+        due = [self._expires_ns(model) for model in self._models.values() if not model.leases]
         return max(0.0, (min(due) - self._clock.time_ns()) / 1e9) if due else None
 
     def status(self) -> dict[str, Any]:
         """The manager's state in plain values, which other versions of Headrace can unpickle."""
         with self._changed:
-            models = [_described(entry) for entry in self._entries.values()]
-            return {
-                "process": os.getpid(),
-                "namespace": namespace(),
-                "clients": len(self._clients),
-                "models": models,
-            }
-
-
-def _described(entry: _Entry) -> dict[str, Any]:
-    model = entry.model
-    grant = model.outcome if isinstance(model.outcome, ModelGrant) else None
-    return {
-        "name": model.load_request.name,
-        "key": model.load_request.key,
-        "state": "ready" if model.is_ready else "loading" if model.outcome is None else "failed",
-        "mapped": grant is not None and grant.layout is not None,
-        "reason": grant.reason if grant else "",
-        "bytes": model.nbytes,
-        "clients": entry.leases,
-        "hosts": model.processes,
-        "linger_secs": entry.linger_secs,
-    }
-
-
-def _has_hung_up(channel: Channel) -> bool:
-    poll = select.poll()
-    poll.register(channel.fileno(), getattr(select, "POLLRDHUP", 0))
-    return bool(poll.poll(0))
+            models = [model.describe() for model in self._models.values()]
+            clients = len(self._clients)
+        return {"process": os.getpid(), "namespace": namespace(), "clients": clients, "models": models}
 
 
 def main() -> None:

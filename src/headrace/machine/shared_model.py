@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from headrace.core.errors import HostStartError, ModelMemoryError
 from headrace.hosts.client import ModelHosts
@@ -33,6 +34,10 @@ class SharedModel:
         self.load_request = load_request
         self.outcome: ModelGrant | HostFailure | Refused | None = None
         """The answer for clients; None: the model is being loaded."""
+        self.leases = 0
+        self.linger_secs = 0.0
+        """How long it stays in memory after its last lease has ended."""
+        self.last_used_ns = 0
         self.peak: int | None = None
         """Peak memory of the loader, in bytes."""
         self._file: int | None = None
@@ -76,6 +81,21 @@ class SharedModel:
     def processes(self) -> list[int]:
         """Process ids of its hosts."""
         return self._hosts.processes
+
+    def describe(self) -> dict[str, Any]:
+        """Its state in plain values, which other versions of Headrace can unpickle."""
+        grant = self.outcome if isinstance(self.outcome, ModelGrant) else None
+        return {
+            "name": self.load_request.name,
+            "key": self.load_request.key,
+            "state": "ready" if self.is_ready else "loading" if self.outcome is None else "failed",
+            "mapped": grant is not None and grant.layout is not None,
+            "reason": grant.reason if grant else "",
+            "bytes": self.nbytes,
+            "clients": self.leases,
+            "hosts": self.processes,
+            "linger_secs": self.linger_secs,
+        }
 
     def load(self, make_room: Callable[[int], str | None]) -> ModelGrant | HostFailure:
         """Loads the model into a weights file if possible; else keeps the host that loaded it.
