@@ -17,9 +17,10 @@ from headrace.failures.isolate_fatal import InjectedFailure
 from headrace.ipc.codec import decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.unpicklable import pickle_or_explain
+from headrace.runtime.messages import Raised, Unreadable, Work
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.runtime.request_handler import BatchRequestHandler, Raised, Unreadable, Work
+from headrace.runtime.request_handler import BatchRequestHandler
 from headrace.testing import BrokenLoadHandler, DoublingHandler, FakeClock, PoisonHandler, SlowHandler
 
 MEMORY = memoryview(bytearray(Progress.SIZE))

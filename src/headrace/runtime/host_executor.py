@@ -22,9 +22,9 @@ from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
 from headrace.runtime.devices import catches
 from headrace.runtime.hosted_models import Answer, HostedModels
+from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch
-from headrace.runtime.request_handler import Done, Raised, Unreadable, Work
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations

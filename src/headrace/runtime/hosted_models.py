@@ -18,7 +18,7 @@ from headrace.hosts.client import ModelHosts
 from headrace.hosts.connection import Call
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Activity
-from headrace.runtime.request_handler import DeviceLost, Done, Raised, Unreadable, Work
+from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from headrace.runtime.bundle import AnyBundle, Bundle, PreprocessFirst
 from headrace.runtime.devices import check_device
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_models import HostedModels
+from headrace.runtime.messages import Done, Work
 from headrace.runtime.placement import place_models
 from headrace.runtime.plan import ONLY
-from headrace.runtime.request_handler import Done, Work
 from headrace.runtime.worker import AnyWorker
 
 _PREPROCESSED_TOGETHER = 256

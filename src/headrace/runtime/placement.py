@@ -27,11 +27,12 @@ from headrace.ipc.weights_file import WeightsLayout, attach
 from headrace.machine.lease import Lease, LoadRequest, ModelGrant
 from headrace.models.memory import memory_of
 from headrace.runtime.hosted_models import HostedModels
+from headrace.runtime.messages import DeviceLost, Done, Work
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_proxy import HostedModelProxy
 from headrace.runtime.placement_choice import choose
 from headrace.runtime.plan import ONLY
-from headrace.runtime.request_handler import BatchRequestHandler, DeviceLost, Done, Source, WaitContext, Work
+from headrace.runtime.request_handler import BatchRequestHandler, Source, WaitContext
 from headrace.runtime.session import Loaded, ModelSource
 from headrace.runtime.spec import SessionSpec
 

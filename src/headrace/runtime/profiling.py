@@ -19,11 +19,11 @@ from headrace.hosts.provider import HostFailure
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
+from headrace.runtime.messages import Done, Work
 from headrace.runtime.placement import AcquiredModel, acquire, attached, connect_shared_hosts
 from headrace.runtime.placement_choice import Choice, choose
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.runtime.request_handler import Done, Work
 from headrace.runtime.session import Loaded, ModelSource, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations

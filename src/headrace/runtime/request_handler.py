@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from headrace.batching.batcher import Batch
 from headrace.batching.columnar import as_columns
@@ -22,8 +22,9 @@ from headrace.hosts.provider import HostFailure
 from headrace.hosts.thread_budget import inherited_budget
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins
-from headrace.ipc.progress import Activity, ActivitySnapshot, Progress
+from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.engine_metrics import EngineMetrics
+from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
 from headrace.runtime.session import Loaded, ModelSource, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Steps
@@ -41,62 +42,6 @@ _DOING = {
 WaitContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context for waiting on another process that has its own time limit."""
 Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None], WaitContext], ModelSource]
-
-
-class Work(NamedTuple):
-    """What to do with a request's rows: elements, identified by their positions."""
-
-    model: Any
-    preprocess: bool = False
-    infer: bool = False
-    """Also postprocess. With neither flag set, only load the model."""
-    weight: float = 0
-    useful: float = 0
-    """``weight`` and ``useful`` are those of the ``Batch``: with padding, and without."""
-    injected_failures: Mapping[int, InjectedFailure] = {}
-    """By position: elements to fail instead of running an operation that killed a host."""
-
-
-class Done(NamedTuple):
-    """The result of each element. The response's rows are predictions, or preprocessed elements."""
-
-    tags: list[int]
-    """The position of each row's element."""
-    failures: list[Failure]
-    """Tagged with positions, as ``skipped`` is."""
-    events: list[Event]
-    observations: list[tuple[float, float | None]]
-    """Batch sizes, and the seconds to report to the ``SizeController``."""
-    skipped: Sequence[Skipped] = ()
-    """Includes elements only for skips in postprocessing; the client has the others."""
-
-
-class Raised(NamedTuple):
-    """An exception that the session does not catch, or one raised while the model was loading."""
-
-    caught: Caught
-    events: list[Event]
-    loading: bool = False
-
-
-class DeviceLost(NamedTuple):
-    """The host has lost its device. No later call can succeed, so the host exits after this response."""
-
-    exit_text: str
-    """Words to follow "the host"."""
-    snapshot: ActivitySnapshot
-    """The activity during which it was lost."""
-
-    @property
-    def failure(self) -> HostFailure:
-        """The same in the client's terms."""
-        return HostFailure(self.snapshot, timed_out=False, exit_text=self.exit_text, device_lost=True)
-
-
-class Unreadable(NamedTuple):
-    """The request or the response could not be pickled or unpickled."""
-
-    caught: Caught
 
 
 class BatchRequestHandler:

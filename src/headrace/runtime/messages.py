@@ -1,0 +1,68 @@
+"""What a process and its model hosts say to each other: a request's head, and the heads of its response."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from headrace.core.events import Event
+from headrace.core.result import Caught, Failure, Skipped
+from headrace.failures.isolate_fatal import InjectedFailure
+from headrace.hosts.connection import HostFailure
+from headrace.ipc.progress import ActivitySnapshot
+
+
+class Work(NamedTuple):
+    """What to do with a request's rows: elements, identified by their positions."""
+
+    model: Any
+    preprocess: bool = False
+    infer: bool = False
+    """Also postprocess. With neither flag set, only load the model."""
+    weight: float = 0
+    useful: float = 0
+    """``weight`` and ``useful`` are those of the ``Batch``: with padding, and without."""
+    injected_failures: Mapping[int, InjectedFailure] = {}
+    """By position: elements to fail instead of running an operation that killed a host."""
+
+
+class Done(NamedTuple):
+    """The result of each element. The response's rows are predictions, or preprocessed elements."""
+
+    tags: list[int]
+    """The position of each row's element."""
+    failures: list[Failure]
+    """Tagged with positions, as ``skipped`` is."""
+    events: list[Event]
+    observations: list[tuple[float, float | None]]
+    """Batch sizes, and the seconds to report to the ``SizeController``."""
+    skipped: Sequence[Skipped] = ()
+    """Includes elements only for skips in postprocessing; the client has the others."""
+
+
+class Raised(NamedTuple):
+    """An exception that the session does not catch, or one raised while the model was loading."""
+
+    caught: Caught
+    events: list[Event]
+    loading: bool = False
+
+
+class DeviceLost(NamedTuple):
+    """The host has lost its device. No later call can succeed, so the host exits after this response."""
+
+    exit_text: str
+    """Words to follow "the host"."""
+    snapshot: ActivitySnapshot
+    """The activity during which it was lost."""
+
+    @property
+    def failure(self) -> HostFailure:
+        """The same in the client's terms."""
+        return HostFailure(self.snapshot, timed_out=False, exit_text=self.exit_text, device_lost=True)
+
+
+class Unreadable(NamedTuple):
+    """The request or the response could not be pickled or unpickled."""
+
+    caught: Caught
