@@ -164,7 +164,7 @@ def _named(base: type, module: str, qualname: str) -> type:
     return type(base)(qualname.rpartition(".")[2], (base,), {"__module__": module, "__qualname__": qualname, **members})
 
 
-class _Text(str):
+class _NestedText(str):
     """In place of an argument that does not pickle: has the same ``str`` and ``repr``."""
 
     shown: str
@@ -176,8 +176,8 @@ class _Text(str):
         return _text, (str(self), self.shown)
 
 
-def _text(said: str, shown: str) -> _Text:
-    text = _Text(said)
+def _text(said: str, shown: str) -> _NestedText:
+    text = _NestedText(said)
     text.shown = shown
     return text
 

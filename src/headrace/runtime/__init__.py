@@ -10,8 +10,8 @@ adapters (beam/, local/, jobs/)
     bundle.py  ->  queues.py  ->  executor, one of
         InlineExecutor     (bundle.py)          ->  steps.py  ->  handler
         BackgroundExecutor (background.py, overlap.py: the same on a second thread)
-        HostExecutor       (host_executor.py)   ->  hosted_models.py  == messages.py ==>  request_handler.py in the host:
-                                                                                  Worker and steps.py
+        HostExecutor       (host_executor.py)   ->  hosted_models.py  = messages.py =>  request_handler.py in the host:
+                                                                              Worker and steps.py
     switching_worker.py, refresh.py, refresh_policy.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles
