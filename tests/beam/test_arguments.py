@@ -15,7 +15,7 @@ from apache_beam.transforms import window
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInference
-from headrace.beam.dofn import Changes, InferenceDoFn
+from headrace.beam.dofn import InferenceDoFn, Switching
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
 
@@ -155,7 +155,7 @@ def test_elements_that_wait_for_others(run, tmp_path, windows, lateness):
 def test_arguments_that_cannot_be_compared(tmp_path):
     """Arrays, and another copy of them in each bundle."""
     dofn = InferenceDoFn(
-        prepare(Scaling(tmp_path, max_batch_size=4), InferenceRequest()), changes=Changes(arguments=True)
+        prepare(Scaling(tmp_path, max_batch_size=4), InferenceRequest()), switching=Switching(has_arguments=True)
     )
     outputs = []
     dofn.setup()

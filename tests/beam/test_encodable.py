@@ -13,7 +13,7 @@ import pytest
 
 from headrace import SKIP
 from headrace.beam import DeadLetterRows, KeyedModelHandler, ModelHandler, RunInference
-from headrace.beam.encodable import encodable
+from headrace.beam.encodable import encodable_record
 from headrace.core.result import ErrorRecord
 
 
@@ -126,13 +126,13 @@ class TestAcrossAShuffle:
 
 def test_what_can_be_encoded_stays_the_very_record():
     record = ([{"text": "caf\u00e9", "n": 2**70}], ErrorRecord((ValueError, "ValueError()", ["lines"]), key=("k", 1)))
-    assert encodable(record) is record
+    assert encodable_record(record) is record
 
 
 def test_what_is_replaced_leaves_the_rest_of_the_record():
     source, triple = {"s": 1}, (KeyError, "KeyError('x')", ["one\n", "two\n"])
     error = ErrorRecord(triple, attempts=3, model_id="m", key="k", source=source, wrapped=True)
-    (element,), copy = encodable(([("k", threading.Lock(), source)], error))
+    (element,), copy = encodable_record(([("k", threading.Lock(), source)], error))
     assert (element[0], element[2] is source, copy == triple) == ("k", True, True)
     assert vars(copy) == vars(error)
 
@@ -149,7 +149,7 @@ def test_a_tensor_on_an_accelerator_arrives_in_memory(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", SimpleNamespace()))
     error = ErrorRecord((ValueError, "", []))
-    element, _ = encodable(({"on": (Tensor("cuda"),), "lost": Tensor("lost"), "text": "x"}, error))
+    element, _ = encodable_record(({"on": (Tensor("cuda"),), "lost": Tensor("lost"), "text": "x"}, error))
     assert element["on"] == (["numbers"],)
     assert "Tensor object at" in element["lost"]
     assert element["text"] == "x"

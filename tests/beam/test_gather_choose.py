@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
 from headrace.beam.chunks import Chunk, ChunkCoder
-from headrace.beam.gather import _LONGEST_CHUNK, _Choose
+from headrace.beam.gather import _LONGEST_CHUNK, ChunkDoFn
 from headrace.core.config import BatchingConfig
 from headrace.runtime.plan import make_plan
 from headrace.testing import DoublingHandler, FakeClock
@@ -38,7 +38,7 @@ def chooses(elements, *, handler=None, pauses=(), **options):
     """What leaves for elements with their windows: (buffer's name, its window, values, timestamp)."""
     clock = FakeClock()
     batching = BatchingConfig(max_batch_duration_secs=5, clock=clock.seconds, **options)
-    choose = _Choose(make_plan(handler or DoublingHandler(), batching), CODER, WINDOW_CODER)
+    choose = ChunkDoFn(make_plan(handler or DoublingHandler(), batching), CODER, WINDOW_CODER)
     choose.start_bundle()
     left = []
     for place, (value, stamp, windows) in enumerate(elements):

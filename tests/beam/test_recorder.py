@@ -23,7 +23,7 @@ from apache_beam.utils.histogram import LinearBucket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.beam.metrics import MetricReplay, values_with
+from headrace.beam.metrics import MetricReplay, values_of_summary
 from headrace.beam.recorder import BeamRecorder
 from headrace.core.events import BatchFailed, HandlerMetric
 from headrace.runtime.engine_metrics import EngineMetrics
@@ -361,6 +361,6 @@ def test_values_with_a_summary(values):
     for value in values:
         given.update(value)
     data = given.get_cumulative()
-    for value in values_with(data.count, data.sum, data.min, data.max):
+    for value in values_of_summary(data.count, data.sum, data.min, data.max):
         made.update(value)
     assert made.get_cumulative() == data

@@ -12,6 +12,7 @@ from operator import itemgetter
 import apache_beam as beam
 import cloudpickle
 import pytest
+from apache_beam.pvalue import AsIter
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
@@ -28,8 +29,7 @@ from headrace.beam import (
     RunInference,
     WatchFilePattern,
 )
-from headrace.beam.dofn import Changes, InferenceDoFn
-from headrace.beam.refresh import AsModelUpdates
+from headrace.beam.dofn import InferenceDoFn, Switching
 from headrace.core.errors import ConfigurationError
 from headrace.runtime.prepare import InferenceRequest, prepare
 
@@ -251,10 +251,8 @@ def test_where_nothing_matches_the_pattern_the_pipeline_fails(run, tmp_path):
 
 def test_a_worker_that_keeps_its_side_input_learns_what_it_says_later(wait_until):
     pairs = []
-    told = AsModelUpdates._from_runtime_iterable(
-        pairs, {}
-    )  # once, as Beam's workers do where it is in the global window
-    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), changes=Changes())
+    told = AsIter._from_runtime_iterable(pairs, {})  # once, as Beam's workers do where it is in the global window
+    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
 
     def ask():
         dofn.start_bundle()
@@ -308,8 +306,8 @@ def test_a_side_input_is_read_once_for_each_window_and_bundle():
             reads.append(self)
             return iter([(1, metadata("v1"))])
 
-    first, second = (AsModelUpdates._from_runtime_iterable(Pairs(), {}) for _ in range(2))
-    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), changes=Changes())
+    first, second = (AsIter._from_runtime_iterable(Pairs(), {}) for _ in range(2))
+    dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
     dofn.setup()
     try:
         for _ in range(2):

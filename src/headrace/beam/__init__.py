@@ -1,6 +1,23 @@
 """RunInference on Apache Beam, with every public name of ``apache_beam.ml.inference.base``.
 
 A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` to ``from headrace.beam import``.
+
+::
+
+    building the pipeline              transform    RunInference: arguments into a spec, a spec into steps
+      transform -> gather                gather       unbounded input: chunks -> buffer -> batches; else nothing
+                -> outputs               outputs      the PCollections of values, dead letters, skipped elements
+                -> threshold             threshold    counts them, fails the pipeline
+                -> monitoring            monitoring   carries predictions through postprocessing, splits them off
+                -> refresh, runner       refresh      newer models, from a side input or from files
+    in the worker process
+      gather.ChunkDoFn                   chunks       a bundle's elements for one buffer, each encoded
+        -> buffer.BufferDoFn             buffer       Beam's state and timers: when a batch is full or due
+        -> dofn.InferenceDoFn            dofn         elements -> runtime/open_worker's bundle -> outcomes
+             -> outputs, encodable       encodable    what a shuffle can encode, in dead letters
+             -> metrics                  metrics      events into Beam's metrics
+    in a model host: recorder          records a handler's updates of Beam's metrics; metrics replays them
+    for users: dead_letters, oom       for other rooms, by entry point: beam_handlers, filesystems
 """
 
 from __future__ import annotations
@@ -19,17 +36,17 @@ if TYPE_CHECKING:
     from apache_beam.ml.inference.base import load_model_status
 
     from headrace.beam.dead_letters import DeadLetterRows
+    from headrace.beam.refresh import WatchFilePattern
     from headrace.beam.transform import RunInference, RunInferenceDLQ
-    from headrace.beam.watch import WatchFilePattern
 
-_HOME = {
+_LAZY = {
     "DeadLetterRows": "headrace.beam.dead_letters",
     "RunInference": "headrace.beam.transform",
     "RunInferenceDLQ": "headrace.beam.transform",
-    "WatchFilePattern": "headrace.beam.watch",
+    "WatchFilePattern": "headrace.beam.refresh",
     "load_model_status": "apache_beam.ml.inference.base",
 }
-"""What needs Beam, loaded on first use: model hosts import from this room, and should not import Beam for it."""
+"""The names that need Beam, loaded on first use: model hosts import this package and should not import Beam for it."""
 
 __all__ = [
     "DeadLetterRows",
@@ -57,9 +74,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Understands handlers that were written for ``apache_beam.ml.inference``; the runtime finds this by name."""
+"""Adapts handlers written for ``apache_beam.ml.inference``; the runtime finds this module by its entry point."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ _WRAPPERS = (base._PreProcessingModelHandler, base._PostProcessingModelHandler, 
 
 
 def adopt(handler: Any) -> Any:
-    """A handler of Beam's without its wrappers, and Beam's KeyedModelHandler as ours.
+    """Unwraps a handler of Beam's, and turns Beam's KeyedModelHandler into Headrace's.
 
-    Beam's gives predictions grouped by key, no longer in the order of their batch, and its wrappers hide the metrics of
-    the handler within. A subclass that loads or infers in a way of its own is left to it.
+    Beam's wrappers hide the metrics of the handler that they wrap, and its KeyedModelHandler returns predictions
+    grouped by key instead of in the order of the batch. A subclass with a ``load_model`` or ``run_inference`` of its
+    own stays as it is.
     """
     while isinstance(handler, _WRAPPERS):
         handler = handler._base
     methods = ("load_model", "run_inference")
     keyed = isinstance(handler, base.KeyedModelHandler)
     if keyed and all(getattr(type(handler), name) is getattr(base.KeyedModelHandler, name) for name in methods):
-        return _Adopted(handler)
+        return _BeamKeyedModelHandler(handler)
     return handler
 
 
-class _Adopted(KeyedModelHandler[Any, Any, Any, Any]):
-    """Beam's KeyedModelHandler, or a subclass of it, whose answers about itself hold."""
+class _BeamKeyedModelHandler(KeyedModelHandler[Any, Any, Any, Any]):
+    """Runs like Headrace's KeyedModelHandler, and describes itself as Beam's, or a subclass of it, does."""
 
     def __init__(self, theirs: Any) -> None:
         if theirs._single_model:
@@ -52,7 +53,7 @@ class _Adopted(KeyedModelHandler[Any, Any, Any, Any]):
         super().set_environment_vars()
 
     def override_metrics(self, metrics_namespace: str = "") -> bool:
-        """Beam's own answer with mappings means that it counts itself, which is for the runner to do here."""
+        """Beam's own True, given with mappings, means that the handler counts itself; here the runtime counts."""
         if type(self._theirs).override_metrics is base.KeyedModelHandler.override_metrics and self.cohorts:
             return False
         return bool(self._theirs.override_metrics(metrics_namespace))

@@ -1,4 +1,4 @@
-"""Elements wait in Beam's state until they are enough for a batch, or have waited long enough."""
+"""Holds elements in Beam's state until they fill a batch or have waited long enough."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.gather import Gathered, GatherPolicy
-from headrace.beam.chunks import Chunk, Part
+from headrace.beam.chunks import Chunk, ChunkPart
 from headrace.runtime.session import sizes_of
 from headrace.runtime.spec import SessionSpec
 
-Key = tuple[str, bytes]
-"""Of a buffer: its name, and the window of its elements, encoded; empty where elements of any window are in it."""
+BufferKey = tuple[str, bytes]
+"""A buffer's name, and its elements' window, encoded; empty if elements of all windows share the buffer."""
 
-_CHUNKS = beam.DoFn.StateParam(BagStateSpec("chunks", coders.FastPrimitivesCoder()))
+_PARTS = beam.DoFn.StateParam(BagStateSpec("chunks", coders.FastPrimitivesCoder()))
 _GATHERED = beam.DoFn.StateParam(ReadModifyWriteStateSpec("gathered", coders.FastPrimitivesCoder()))
 _DUE = TimerSpec("due", TimeDomain.REAL_TIME)
 _WINDOW_END = TimerSpec("window_end", TimeDomain.WATERMARK)
@@ -31,21 +31,21 @@ _WINDOW_END_TIMER = beam.DoFn.TimerParam(_WINDOW_END)
 
 
 class BufferDoFn(beam.DoFn):
-    """Keeps elements in a bag until they are enough for a batch, or the oldest has waited long enough.
+    """Holds elements in a bag until they fill a batch, or the oldest has waited long enough.
 
-    It runs in the global window, whatever the elements' own: in theirs a runner drops what is late, and on Flink state
-    holds the watermark at a window's end until nothing can come late any more. Where windows are kept apart they are
-    part of the key, and a window's end ends the wait in its buffer: nobody else is to come in time, and what is late
-    already leaves at once.
+    It runs in the global window, whatever the elements' own: in those a runner drops late elements, and on Flink the
+    state holds the watermark at a window's end until nothing can be late any more. If windows are kept apart, they are
+    part of the key. Then a window's end ends the wait in its buffer, since no more elements can come in time; late
+    elements leave at once.
 
-    The timer for the latter holds the watermark at the timestamp of the chunk at which it is set, which is that of its
-    earliest element, so it is set anew, to the same moment, whenever an earlier element comes: no element becomes late
-    by waiting. What leaves has the earliest timestamp, for the same reason: it holds the watermark until all its
-    elements have come out.
+    The timer for the longest wait holds the watermark at the timestamp of the chunk that set it, which is that of the
+    chunk's earliest element. An earlier element sets the timer again, to the same time: no element becomes late by
+    waiting. A batch leaves with its earliest timestamp for the same reason: it holds the watermark until all of its
+    outputs are out.
 
     Args:
-        spec: of the session whose batches they will be.
-        window_coder: of the elements' windows, where these are kept apart; None: they share buffers.
+        spec: of the session that will run the batches.
+        window_coder: of the elements' windows, if these are kept apart; None: they share buffers.
     """
 
     def __init__(self, spec: SessionSpec, window_coder: coders.Coder | None = None) -> None:
@@ -53,42 +53,41 @@ class BufferDoFn(beam.DoFn):
         self._spec = spec
         self._window_coder = window_coder
         self._policy = GatherPolicy(config, measured=not spec.plan.preprocess)
-        self._patience_secs = config.max_batch_duration_secs or 0.0
+        self._longest_wait_secs = config.max_batch_duration_secs or 0.0
         self._clock = config.clock or time.time
 
     def setup(self) -> None:
-        """Has at hand what those who run the models, usually in this process, learn about sizes."""
+        """Gets the models' size controllers, which learn from the batches that run in this process."""
         sizes = self._sizes = sizes_of(self._spec)
         self._controllers = [sizes[name] for name in self._spec.plan.models]
 
     def process(
         self,
-        keyed: tuple[Key, tuple[Any, ...]],
-        bag: Any = _CHUNKS,
+        keyed: tuple[BufferKey, tuple[Any, ...]],
+        bag: Any = _PARTS,
         state: Any = _GATHERED,
         due: Any = _DUE_TIMER,
         window_end: Any = _WINDOW_END_TIMER,
     ) -> Iterable[WindowedValue]:
-        """Takes a chunk; gives what it completes. Only what is left then is touched in the state."""
+        """Takes a chunk; gives the batches that it completes. State is touched only for what is left over."""
         key, fields = keyed
         chunk = Chunk(*fields)
         stored = gathered = _read(state)
-        here: list[Part] = []
+        parts: list[ChunkPart] = []
         start, end = 0, len(chunk.micros)
         while start < end:
             gathered, count = self._take(gathered or self._begin(chunk, start), chunk, start)
             if count:
-                here.append((fields, start, start + count))
+                parts.append((fields, start, start + count))
                 start += count
             if start < end or self._policy.is_full(gathered):
-                everybody = [*(bag.read() if stored else ()), *here]
-                yield WindowedValue(everybody, Timestamp(micros=gathered.earliest), (self._window(key),))
+                yield self._batch(key, gathered, [*(bag.read() if stored else ()), *parts])
                 if stored:
-                    _forget(bag, state, due)
+                    _clear(bag, state, due)
                 stored = gathered = None
-                here = []
+                parts = []
         if gathered is not None:
-            for part in here:
+            for part in parts:
                 bag.add(part)
             state.write(tuple(gathered))
             if stored is None:
@@ -98,28 +97,30 @@ class BufferDoFn(beam.DoFn):
 
     @on_timer(_DUE)
     def on_due(
-        self, key: Any = beam.DoFn.KeyParam, bag: Any = _CHUNKS, state: Any = _GATHERED, due: Any = _DUE_TIMER
+        self, key: Any = beam.DoFn.KeyParam, bag: Any = _PARTS, state: Any = _GATHERED, due: Any = _DUE_TIMER
     ) -> Iterable[WindowedValue]:
         """The oldest element has waited long enough."""
-        return self._all(key, bag, state, due)
+        return self._flush(key, bag, state, due)
 
     @on_timer(_WINDOW_END)
     def on_window_end(
-        self, key: Any = beam.DoFn.KeyParam, bag: Any = _CHUNKS, state: Any = _GATHERED, due: Any = _DUE_TIMER
+        self, key: Any = beam.DoFn.KeyParam, bag: Any = _PARTS, state: Any = _GATHERED, due: Any = _DUE_TIMER
     ) -> Iterable[WindowedValue]:
-        """Nobody else is to come in time."""
-        return self._all(key, bag, state, due)
+        """No more elements can come in time."""
+        return self._flush(key, bag, state, due)
 
-    def _all(self, key: Key, bag: Any, state: Any, due: Any) -> list[WindowedValue]:
+    def _flush(self, key: BufferKey, bag: Any, state: Any, due: Any) -> list[WindowedValue]:
         gathered = _read(state)
         if gathered is None:
             return []
-        leaving = WindowedValue(list(bag.read()), Timestamp(micros=gathered.earliest), (self._window(key),))
-        _forget(bag, state, due)
-        return [leaving]
+        batch = self._batch(key, gathered, list(bag.read()))
+        _clear(bag, state, due)
+        return [batch]
 
-    def _window(self, key: Key) -> Any:
-        """What comes out of a buffer is in this window."""
+    def _batch(self, key: BufferKey, gathered: Gathered, parts: list[ChunkPart]) -> WindowedValue:
+        return WindowedValue(parts, Timestamp(micros=gathered.earliest), (self._window(key),))
+
+    def _window(self, key: BufferKey) -> Any:
         return GlobalWindow() if self._window_coder is None else self._window_coder.decode(key[1])
 
     def _take(self, gathered: Gathered, chunk: Chunk, start: int) -> tuple[Gathered, int]:
@@ -127,7 +128,7 @@ class BufferDoFn(beam.DoFn):
         return self._policy.take(gathered, chunk.micros[start:], sizes)
 
     def _begin(self, chunk: Chunk, start: int) -> Gathered:
-        due = self._clock() - chunk.waited_secs + self._patience_secs
+        due = self._clock() - chunk.waited_secs + self._longest_wait_secs
         return Gathered(self._controllers[chunk.model].target(), due, chunk.micros[start])
 
 
@@ -136,6 +137,6 @@ def _read(state: Any) -> Gathered | None:
     return None if fields is None else Gathered(*fields)
 
 
-def _forget(*cells: Any) -> None:
+def _clear(*cells: Any) -> None:
     for cell in cells:
         cell.clear()

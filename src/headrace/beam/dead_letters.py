@@ -1,9 +1,9 @@
-"""Dead letters as rows: one PCollection of all that is known of each failure."""
+"""Dead letters as rows: one PCollection of everything known about each failure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import apache_beam as beam
 from apache_beam.typehints.row_type import RowTypeConstraint
@@ -11,19 +11,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from headrace.core.result import DeadLetter, Stage
 
-_FIELDS: list[tuple[str, Any]] = [
-    ("stage", str),
-    ("index", int),
-    ("key", Any),
-    ("element", Any),
-    ("error_type", str),
-    ("message", str),
-    ("traceback", str),
-    ("attempts", int),
-    ("model_id", str | None),
-    ("event_time", Timestamp),
-]
-_ROW = RowTypeConstraint.from_fields(_FIELDS)
+_ROW = RowTypeConstraint.from_fields([*get_type_hints(DeadLetter).items(), ("event_time", Timestamp)])
 
 
 class DeadLetterRows(beam.PTransform):
@@ -34,41 +22,41 @@ class DeadLetterRows(beam.PTransform):
     - ``stage``: ``"preprocessing"``, ``"inference"`` or ``"postprocessing"``.
     - ``index``: which function of the stage, counted from 0 in the order in which they run.
     - ``key``: of a keyed element; else None.
-    - ``element``: what the operation was given: in inference the one element, not a batch of one (Beam's: the batch).
+    - ``element``: the operation's input; for inference the element, not a batch of one (Beam's: the batch).
     - ``error_type``: the name of the error's class, with its module unless it is built in.
-    - ``message``: the error's own words.
+    - ``message``: the error's message.
     - ``traceback``: one text of several lines.
     - ``attempts``: how often the element was tried, at least 1.
     - ``model_id``: the path, URI or name of the model; None if it is not known.
-    - ``event_time``: the timestamp of the element, a ``Timestamp`` of Beam's.
+    - ``event_time``: the element's timestamp, a Beam ``Timestamp``.
     """
 
-    def expand(self, letters: Any) -> beam.PCollection:
-        """A step for each operation, and a Flatten."""
-        return dead_letters_of_each(letters) | beam.Flatten()
+    def expand(self, dead_letters: Any) -> beam.PCollection:
+        """A Map for each operation, and a Flatten."""
+        return rows_by_operation(dead_letters) | beam.Flatten()
 
-    def _extract_input_pvalues(self, letters: Any) -> tuple[Any, tuple[beam.PCollection, ...]]:
-        """Beam asks a transform that takes more than PCollections where in there they are."""
-        return letters, tuple(failed for _, _, failed in _operations(letters))
+    def _extract_input_pvalues(self, dead_letters: Any) -> tuple[Any, tuple[beam.PCollection, ...]]:
+        """Tells Beam which PCollections the input contains: it is not a PCollection itself."""
+        return dead_letters, tuple(failed for _, _, failed in _by_operation(dead_letters))
 
 
-def dead_letters_of_each(letters: Any) -> tuple[beam.PCollection, ...]:
-    """What ``DeadLetterRows`` flattens: a PCollection for each operation.
+def rows_by_operation(dead_letters: Any) -> tuple[beam.PCollection, ...]:
+    """What ``DeadLetterRows`` flattens: a PCollection of rows for each operation.
 
-    Before a Flatten Beam's own runner gathers all that comes from a stage until the stage ends; what consumes these is
-    part of the stage.
+    Beam's own runner keeps a stage's whole output in memory before a Flatten; it fuses a consumer of one of these
+    PCollections into the stage.
     """
     return tuple(
         failed | f"{stage.value}-{index}" >> beam.Map(_row, stage, index).with_output_types(_ROW)
-        for stage, index, failed in _operations(letters)
+        for stage, index, failed in _by_operation(dead_letters)
     )
 
 
-def _operations(letters: Any) -> Iterator[tuple[Stage, int, beam.PCollection]]:
-    for index, failed in enumerate(letters.failed_preprocessing):
+def _by_operation(dead_letters: Any) -> Iterator[tuple[Stage, int, beam.PCollection]]:
+    for index, failed in enumerate(dead_letters.failed_preprocessing):
         yield Stage.PREPROCESSING, index, failed
-    yield Stage.INFERENCE, 0, letters.failed_inferences
-    for index, failed in enumerate(letters.failed_postprocessing):
+    yield Stage.INFERENCE, 0, dead_letters.failed_inferences
+    for index, failed in enumerate(dead_letters.failed_postprocessing):
         yield Stage.POSTPROCESSING, index, failed
 
 

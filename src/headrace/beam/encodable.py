@@ -1,7 +1,4 @@
-"""Dead letters and skipped elements that any step behind can be given.
-
-A runner encodes what it shuffles, and fails where it cannot.
-"""
+"""Makes dead letters and skipped elements encodable: a runner encodes what it shuffles, and fails where it cannot."""
 
 from __future__ import annotations
 
@@ -15,40 +12,41 @@ from headrace.core.result import ErrorRecord
 from headrace.core.transferable import encodable_text, short_repr, transferable, with_parts
 
 _CODER = coders.FastPrimitivesCoder()
-"""What Beam takes for elements of which it knows no type, as of dead letters."""
+"""Beam's coder for elements of unknown type, such as dead letters."""
 _SURROGATE = b"\xed"
-"""With which one begins in a pickle, where it is no error; so do other letters."""
-_MEMORY = {"cpu", "meta"}
+"""The first byte of a surrogate in a pickle; other characters begin with it, too."""
+_IN_MEMORY = {"cpu", "meta"}
 _PLAIN = {bool, int, float, str, bytes, type(None)}
 _DEEPEST = 10
-"""Containers within each other that are looked through for arrays."""
+"""How many levels of containers are searched for arrays."""
 
 
-def encodable(record: tuple[Any, ErrorRecord]) -> tuple[Any, ErrorRecord]:
-    """The dead letter itself, if its parts can be encoded and decoded; else one with texts in place of what cannot.
+def encodable_record(record: tuple[Any, ErrorRecord]) -> tuple[Any, ErrorRecord]:
+    """The dead letter itself if Beam can encode and decode it; else a copy with text for each part that it cannot.
 
-    Arrays on an accelerator are in the CPU's memory in it: who reads it may have no accelerator.
+    Arrays on an accelerator are copied to the CPU's memory: the reader may have no accelerator.
     """
     element, error = record
     parts = element, error.key, error.source, error.model_id
-    here = _in_memory(parts)
-    if here is parts and _travels((record, error.key, error.model_id, *error[1:])):
+    in_memory = _in_memory(parts)
+    if in_memory is parts and _is_encodable((record, error.key, error.model_id, *error[1:])):
         return record
-    element, key, source, model_id = (transferable(part, _travels) for part in here)
+    element, key, source, model_id = (transferable(part, _is_encodable) for part in in_memory)
     cls, described, lines = error
-    triple = _sendable(cls), encodable_text(described), list(map(encodable_text, lines))
+    cls = next(base for base in cls.__mro__ if _is_encodable(base))
+    triple = cls, encodable_text(described), list(map(encodable_text, lines))
     return element, ErrorRecord(
         triple, attempts=error.attempts, model_id=model_id, key=key, source=source, wrapped=error.wrapped
     )
 
 
 def encodable_element(element: Any) -> Any:
-    """The same of an element that was skipped."""
-    return transferable(_in_memory(element), _travels)
+    """The element if Beam can encode and decode it; else a copy, as ``encodable_record`` makes one."""
+    return transferable(_in_memory(element), _is_encodable)
 
 
-def _travels(value: Any) -> bool:
-    """Whether the coder can encode and decode it. What it does not know it pickles, which is faster for all of it."""
+def _is_encodable(value: Any) -> bool:
+    """Whether the coder can encode and decode a value. It pickles unknown types; to pickle the whole is faster."""
     try:
         content = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
         pickle.loads(content)
@@ -59,25 +57,16 @@ def _travels(value: Any) -> bool:
     return True
 
 
-def _sendable(cls: type[BaseException]) -> type[BaseException]:
-    """The class, or its first base that can be pickled."""
-    return next(base for base in cls.__mro__ if _travels(base))
-
-
-def _in_memory(value: Any) -> Any:
-    return _on_cpu(value) if "torch" in sys.modules else value
-
-
-def _on_cpu(value: Any, depth: int = _DEEPEST) -> Any:
-    """The same, with arrays that tuples, lists and dicts hold on an accelerator in the CPU's memory."""
-    if type(value) in _PLAIN:
+def _in_memory(value: Any, depth: int = _DEEPEST) -> Any:
+    """The value; arrays on an accelerator, also in tuples, lists and dicts, are copied to the CPU's memory."""
+    if type(value) in _PLAIN or "torch" not in sys.modules:
         return value
     if depth:
-        made = with_parts(value, lambda part: _on_cpu(part, depth - 1))
-        if made is not value:
-            return made
+        copy = with_parts(value, lambda part: _in_memory(part, depth - 1))
+        if copy is not value:
+            return copy
     try:
-        return value if value.device.type in _MEMORY else value.cpu()
+        return value if value.device.type in _IN_MEMORY else value.cpu()
     except AttributeError:  # no tensor
         return value
     except Exception:  # the device is lost

@@ -1,4 +1,4 @@
-"""Files by URI with Beam's filesystems; ``core.files`` and ``jobs.storage`` find this by name."""
+"""Files by URI, through Beam's filesystems; entry points lead ``core.files`` and ``jobs.storage`` here."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from apache_beam.io.filesystems import FileSystems
 
 
 def open_uri(uri: str) -> BinaryIO:
-    """Opens a file of any filesystem that Beam knows, for reading its bytes as they are."""
+    """Opens a file of any filesystem that Beam knows, and reads its bytes unchanged."""
     return cast(BinaryIO, FileSystems.open(uri, compression_type=CompressionTypes.UNCOMPRESSED))
 
 
 class BeamStorage:
-    """The ``Storage`` of ``headrace.jobs.storage`` for whatever Beam knows; errors are Beam's, which are OSErrors."""
+    """The ``Storage`` of ``headrace.jobs.storage`` for all of Beam's filesystems; their errors are OSErrors."""
 
     open_file = staticmethod(open_uri)
+    exists = staticmethod(FileSystems.exists)
+    make_folder = staticmethod(FileSystems.mkdirs)
+    split = staticmethod(FileSystems.split)
+    join = staticmethod(FileSystems.join)
 
     @staticmethod
     def match(pattern: str) -> list[tuple[str, int, float]]:
-        """Path, size in bytes, and the time of the last change in seconds, of each file."""
+        """Path, size in bytes, and modification time in seconds since 1970, of each file."""
         try:
             found = FileSystems.match([pattern])[0].metadata_list
-        except ValueError as error:  # nobody knows the scheme
+        except ValueError as error:  # no filesystem has the scheme
             raise OSError(str(error)) from error
         return [(file.path, file.size_in_bytes, file.last_updated_in_seconds or 0.0) for file in found]
 
     @staticmethod
     def create(path: str) -> BinaryIO:
-        """A new file."""
+        """Opens a new file for writing."""
         return cast(BinaryIO, FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED))
-
-    @staticmethod
-    def exists(path: str) -> bool:
-        """Whether there is such a file."""
-        return bool(FileSystems.exists(path))
 
     @staticmethod
     def rename(source: str, destination: str) -> None:
@@ -49,21 +48,5 @@ class BeamStorage:
 
     @staticmethod
     def delete(path: str) -> None:
-        """Removes a file, or a folder."""
+        """Removes a file or a folder."""
         FileSystems.delete([path])
-
-    @staticmethod
-    def make_folder(path: str) -> None:
-        """Makes a folder."""
-        FileSystems.mkdirs(path)
-
-    @staticmethod
-    def split(path: str) -> tuple[str, str]:
-        """Folder and name."""
-        folder, name = FileSystems.split(path)
-        return str(folder), str(name)
-
-    @staticmethod
-    def join(folder: str, name: str) -> str:
-        """A file in a folder."""
-        return str(FileSystems.join(folder, name))

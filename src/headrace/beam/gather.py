@@ -1,4 +1,4 @@
-"""Unbounded elements wait for others across bundles, in Beam's state, until they are enough for a batch."""
+"""Unbounded elements wait across bundles, in Beam's state, until they fill a batch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import time
 import uuid
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam import coders, typehints
 from apache_beam.options.pipeline_options import DebugOptions
-from apache_beam.pvalue import AsSideInput
+from apache_beam.pvalue import AsIter, AsSideInput
 from apache_beam.transforms.core import Windowing
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.typehints.decorators import IOTypeHints
@@ -22,10 +23,10 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.batcher import Batcher
-from headrace.beam.buffer import BufferDoFn, Key
-from headrace.beam.chunks import Chunk, ChunkCoder, Misfit, Part
-from headrace.beam.dofn import WINDOWED, Changes, InferenceDoFn, Output, UnmultipliedWindows, as_outputs
-from headrace.beam.refresh import AsModelUpdates, ModelUpdates
+from headrace.beam.buffer import BufferDoFn, BufferKey
+from headrace.beam.chunks import Chunk, ChunkCoder, ChunkPart, Uncodable
+from headrace.beam.dofn import WINDOWED, InferenceDoFn, Switching
+from headrace.beam.outputs import Output, UnmultipliedWindows, outputs_of
 from headrace.core.result import Caught, Stage
 from headrace.runtime.devices import catches
 from headrace.runtime.observers import FanOut
@@ -34,51 +35,57 @@ from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations
 
 _LONGEST_CHUNK = 1000
-"""Elements; what is done once for a chunk then costs next to nothing for each."""
+"""Elements; enough for the work per chunk to cost next to nothing per element."""
 _NEVER_SPLIT = "prism_disable_sdf_split"
 """An experiment. Prism 2.77 splits slow bundles, runs a key in two of them at once, and loses what is in its state."""
 
 
-class Gather(beam.PTransform):
-    """Gives lists of parts of chunks, each of elements that are to be run as one batch.
-
-    Every process that feeds the transform has a buffer of its own for each window, and one for each model, where the
-    key decides on it, and for each bucket: the runner serialises what has one key of Beam's, so fewer buffers would
-    leave processes idle, and more would fill more slowly.
+def build_inference_step(
+    pcoll: beam.PCollection,
+    spec: SessionSpec,
+    namespace: str | None,
+    updates: AsIter | None = None,
+    arguments: AsSideInput | None = None,
+) -> tuple[beam.PCollection, beam.ParDo]:
+    """The ParDo that runs the session, and its input; unbounded elements that may wait are gathered first.
 
     Args:
-        spec: of the session whose batches they will be.
-        coder: how elements are kept.
-        window_coder: of the elements' windows, if only those of the same window are to wait together; what comes out is
-            then in that window. None: any wait together, and what comes out is in the global window.
+        pcoll: the elements.
+        spec: of the session.
+        namespace: of the metrics.
+        updates: newer models; None: there are none.
+        arguments: of the model's call, in place of the spec's.
     """
+    given: list[AsSideInput] = [one for one in (arguments, updates) if one is not None]
+    side = (arguments, updates) if given else ()
+    windowing = pcoll.windowing
+    merging = windowing.windowfn.is_merging()
+    by_window = not all(_is_global(one.pvalue.windowing) for one in given)  # each element sees those of its own window
+    waits = pcoll.is_bounded and updates is not None
+    switching = Switching(arguments is not None, waits) if given or spec.watch is not None else None
+    if pcoll.is_bounded or not spec.plan.may_wait or (merging and by_window):
+        return pcoll, beam.ParDo(InferenceDoFn(spec, namespace, switching), *side)
+    spec = replace(spec, gathered=True)
+    window_coder = None if _is_global(windowing) else windowing.windowfn.get_window_coder()
+    # Elements that may be late share buffers, so that late ones, too, find others to share a batch with.
+    mixed = merging or (bool(windowing.allowed_lateness.micros) and not by_window)
+    coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder if mixed else None)
+    gather = Gather(spec, coder, None if mixed else window_coder)
+    dofn = GatheredInferenceDoFn(spec, coder, namespace, switching)
+    return pcoll | "Gather" >> gather, ParDoInto(dofn, windowing, *side)
 
-    def __init__(self, spec: SessionSpec, coder: ChunkCoder, window_coder: coders.Coder | None) -> None:
-        super().__init__()
-        self._spec = spec
-        self._coder = coder
-        self._window_coder = window_coder
 
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
-        """A ParDo that chooses the buffers, and one that has them."""
-        pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NEVER_SPLIT)  # other runners pass it over
-        hints = self._spec.plan.handler.get_resource_hints()  # other hints would be another environment, never fused
-        everywhere = Windowing(GlobalWindows())  # in their own windows a runner would drop what is late
-        choose = ParDoInto(_Choose(self._spec.plan, self._coder, self._window_coder), everywhere)
-        buffers = BufferDoFn(self._spec, self._window_coder)
-        wait = ParDoInto(buffers, everywhere if self._window_coder is None else pcoll.windowing)
-        keyed = typehints.Tuple[typehints.Tuple[str, bytes], Any]
-        chosen = pcoll | "Choose" >> choose.with_resource_hints(**hints).with_output_types(keyed)
-        return chosen | "Wait" >> wait.with_resource_hints(**hints).with_output_types(typehints.List[Any])
+def _is_global(windowing: Windowing) -> bool:
+    return isinstance(windowing.windowfn, GlobalWindows)
 
 
 class ParDoInto(beam.ParDo):
-    """A ParDo that puts what it emits into windows itself.
+    """A ParDo whose DoFn puts its outputs into windows itself.
 
     Args:
         dofn: emits ``WindowedValue``.
-        windowing: of these.
-        side: side inputs; None where there is none.
+        windowing: of the outputs.
+        side: side inputs; None in place of one that is not given.
     """
 
     def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsSideInput | None) -> None:
@@ -90,15 +97,48 @@ class ParDoInto(beam.ParDo):
         return self._windowing
 
 
-class _Choose(beam.DoFn):
-    """Makes chunks of a bundle's elements, one after the other for each buffer, and says which buffer they go to.
+class Gather(beam.PTransform):
+    """Gives lists of chunk parts: the elements of a list form one batch.
 
-    An element stays here until the bundle ends, and no longer than it may wait, if others come.
+    Every process that feeds the transform has a buffer of its own for each window, bucket and, if keys select it,
+    model. A runner serialises what has one key of Beam's: with fewer buffers processes would be idle, more buffers
+    would fill more slowly.
 
     Args:
-        plan: of the handler.
-        coder: makes the chunks.
-        window_coder: of the elements' windows, where each has buffers of its own; None: they share them.
+        spec: of the session that will run the batches.
+        coder: of the chunks.
+        window_coder: of the elements' windows, if only elements of one window wait together; the output is then in that
+            window. None: all wait together, and the output is in the global window.
+    """
+
+    def __init__(self, spec: SessionSpec, coder: ChunkCoder, window_coder: coders.Coder | None) -> None:
+        super().__init__()
+        self._spec = spec
+        self._coder = coder
+        self._window_coder = window_coder
+
+    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
+        """A ParDo that makes chunks, and a stateful one that buffers them."""
+        pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NEVER_SPLIT)  # other runners ignore it
+        hints = self._spec.plan.handler.get_resource_hints()  # steps with different hints are never fused
+        everywhere = Windowing(GlobalWindows())  # in their own windows a runner would drop late elements
+        chunk = ParDoInto(ChunkDoFn(self._spec.plan, self._coder, self._window_coder), everywhere)
+        buffers = BufferDoFn(self._spec, self._window_coder)
+        wait = ParDoInto(buffers, everywhere if self._window_coder is None else pcoll.windowing)
+        keyed = typehints.Tuple[typehints.Tuple[str, bytes], Any]
+        chunks = pcoll | "Chunk" >> chunk.with_resource_hints(**hints).with_output_types(keyed)
+        return chunks | "Wait" >> wait.with_resource_hints(**hints).with_output_types(typehints.List[Any])
+
+
+class ChunkDoFn(beam.DoFn):
+    """Collects a bundle's elements into chunks, each for one buffer and keyed by it.
+
+    An element leaves when its bundle ends, or when the next element arrives after the longest wait.
+
+    Args:
+        plan: of the session.
+        coder: of the chunks.
+        window_coder: of the elements' windows, if each has buffers of its own; None: they share buffers.
     """
 
     def __init__(self, plan: Plan, coder: ChunkCoder, window_coder: coders.Coder | None = None) -> None:
@@ -106,170 +146,136 @@ class _Choose(beam.DoFn):
         self._plan = plan
         self._coder = coder
         self._window_coder = window_coder
-        self._bounds = config.bucket_boundaries or ()
+        self._boundaries = config.bucket_boundaries or ()
         self._size_fn = None if plan.preprocess else config.element_size_fn or config.length_fn
-        self._patience_secs = config.max_batch_duration_secs or 0.0
+        self._longest_wait_secs = config.max_batch_duration_secs or 0.0
         self._clock = config.clock or time.time
 
     def start_bundle(self) -> None:
-        """Begins anew."""
+        """Starts a new bundle."""
         self._arrived = Batcher(lambda: _LONGEST_CHUNK, _LONGEST_CHUNK, max_bytes=self._plan.batching.lookahead_bytes)
         self._since: float | None = None
+        """When the first of the collected elements arrived."""
 
     def process(self, element: Any, windowed: Any = WINDOWED) -> Iterable[WindowedValue]:
-        """Takes an element; gives what has become enough, or has been here for long."""
+        """Takes an element; emits chunks if enough elements are here, or the first has been here for long."""
         batch = self._arrived.add(element, windowed)
         now = self._clock()
         if self._since is None:
             self._since = now
-        if batch is None and now < self._since + self._patience_secs:
+        if batch is None and now < self._since + self._longest_wait_secs:
             return ()
-        return self._leave((batch or self._arrived.flush()).tags)
+        return self._chunks((batch or self._arrived.flush()).tags)
 
     def finish_bundle(self) -> Iterable[WindowedValue]:
-        """Gives the rest."""
-        return self._leave(self._arrived.flush().tags)
+        """Emits the remaining elements."""
+        return self._chunks(self._arrived.flush().tags)
 
     def default_type_hints(self) -> IOTypeHints:
-        """None: the annotations here speak of windowed values, not of elements."""
+        """None: the annotations here are about windowed values, not about elements."""
         return IOTypeHints.empty()
 
-    def _leave(self, arrived: Sequence[WindowedValue]) -> Iterator[WindowedValue]:
+    def _chunks(self, arrived: Sequence[WindowedValue]) -> Iterator[WindowedValue]:
         since, self._since = self._since, None
-        buffers: dict[tuple[int, int, Any], list[WindowedValue]] = {}
+        buffers: defaultdict[tuple[int, int, Any], list[WindowedValue]] = defaultdict(list)
         for one in arrived:
             model, bucket = self._model(one.value), self._bucket(one.value)
             for own in one.windows:
                 alone = one if len(one.windows) == 1 else WindowedValue(one.value, one.timestamp, (own,), one.pane_info)
-                buffers.setdefault((model, bucket, self._window_coder and own), []).append(alone)
-        for (model, bucket, window), those in buffers.items():
-            sizes = None if self._size_fn is None else [_measured(self._size_fn, one.value) for one in those]
-            chunk = self._coder.encode(those, sizes, max(0, model), self._clock() - (since or 0))
-            place = b"" if self._window_coder is None else self._window_coder.encode(window)
-            key: Key = f"{_process_name(os.getpid())} {model} {bucket}", place
-            yield WindowedValue(
-                (key, tuple(chunk)), Timestamp(micros=min(chunk.micros)), UnmultipliedWindows((GlobalWindow(),))
-            )
+                buffers[model, bucket, self._window_coder and own].append(alone)
+        for (model, bucket, window), elements in buffers.items():
+            sizes = None if self._size_fn is None else [_size(self._size_fn, one.value) for one in elements]
+            chunk = self._coder.encode(elements, sizes, max(0, model), self._clock() - (since or 0))
+            encoded_window = b"" if self._window_coder is None else self._window_coder.encode(window)
+            key: BufferKey = f"{_process_name(os.getpid())} {model} {bucket}", encoded_window
+            earliest = Timestamp(micros=min(chunk.micros))
+            yield WindowedValue((key, tuple(chunk)), earliest, UnmultipliedWindows((GlobalWindow(),)))
 
     def _bucket(self, element: Any) -> int:
-        if not self._bounds:
+        if not self._boundaries:
             return 0
-        function = None if self._plan.preprocess else self._plan.batching.length_fn
-        return bisect_right(self._bounds, 1 if function is None else _measured(function, element))
+        length_fn = None if self._plan.preprocess else self._plan.batching.length_fn
+        return bisect_right(self._boundaries, 1 if length_fn is None else _size(length_fn, element))
 
     def _model(self, element: Any) -> int:
-        """The place of the element's model, as far as it is known before preprocessing; for keeping company only."""
+        """The position of the element's model in the plan, as far as known before preprocessing; only a grouping."""
         if not self._plan.routed or self._plan.preprocess:
             return 0
         try:
             return list(self._plan.models).index(self._plan.handler.cohort(element[0]))
-        except Exception:  # the element will fail, in its turn
+        except Exception:  # the element fails later, as an operation's input
             return -1
 
 
-def _measured(function: Callable[[Any], float], element: Any) -> float:
+def _size(size_fn: Callable[[Any], float], element: Any) -> float:
     try:
-        return max(0, function(element))
-    except Exception:  # the element will fail, in its turn
+        return max(0, size_fn(element))
+    except Exception:  # the element fails later, as an operation's input
         return 1
 
 
 @functools.cache
 def _process_name(_: int) -> str:
-    """A name that no other process has; a forked process has another number."""
+    """A name unique to the process; a forked process has another id."""
     return uuid.uuid4().hex
 
 
 class GatheredInferenceDoFn(InferenceDoFn):
-    """Runs a session over lists of parts of chunks: a list is one batch, unless limits forbid, and done when taken.
+    """Runs a session over lists of chunk parts: a list is one batch, unless limits split it, and finishes at once.
 
     Args:
         spec: of the session.
-        coder: how the elements are kept.
+        coder: of the chunks.
         namespace: of the metrics.
-        changes: as in ``InferenceDoFn``.
+        switching: as for ``InferenceDoFn``.
     """
 
     def __init__(
-        self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None, changes: Changes | None = None
+        self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None, switching: Switching | None = None
     ) -> None:
-        super().__init__(spec, namespace, changes)
+        super().__init__(spec, namespace, switching)
         self._coder = coder
 
     def start_bundle(self) -> None:
-        """Begins anew."""
+        """Starts a new bundle."""
         super().start_bundle()
-        self._last: tuple[Any, Any, list[WindowedValue]] = (None, None, [])
+        self._decoded: tuple[Any, Any, list[WindowedValue]] = (None, None, [])
+        """The previous chunk's fields, its window and its elements: the parts of a chunk come one after the other."""
 
     def process(
-        self, gathered: list[Part], windowed: Any = WINDOWED, arguments: Any = None, updates: ModelUpdates | None = None
+        self,
+        parts: list[ChunkPart],
+        windowed: Any = WINDOWED,
+        arguments: Any = None,
+        updates: Iterable[tuple[int, Any]] | None = None,
     ) -> Iterable[Output]:
-        """Takes the elements of one list; emits what becomes of them."""
-        window = windowed.windows[0]
-        for fields, start, stop in gathered:
-            for one in self._decoded(fields, window)[start:stop]:
-                if type(one.value) is Misfit:
-                    yield from self._refused(one.value, one)
+        """Takes the elements of one list; emits all of their outcomes."""
+        (window,) = windowed.windows
+        for fields, start, stop in parts:
+            for one in self._decode(fields, window)[start:stop]:
+                if type(one.value) is Uncodable:
+                    yield from self._fail(one.value, one)
                 else:
                     yield from super().process(one.value, one, arguments, updates)
         yield from super().finish_bundle()
 
     def finish_bundle(self) -> Iterable[Output]:
-        """Forgets what it has read."""
-        self._last = (None, None, [])
+        """Emits the remaining outcomes, and frees the last chunk."""
+        self._decoded = (None, None, [])
         return super().finish_bundle()
 
-    def _refused(self, misfit: Misfit, windowed: WindowedValue) -> Iterable[Output]:
-        """The dead letter of the first operation, which was to have the element."""
+    def _fail(self, uncodable: Uncodable, windowed: WindowedValue) -> Iterable[Output]:
+        """A dead letter of the first operation."""
         try:
-            raise TypeError(misfit.problem)
+            raise TypeError(uncodable.problem)
         except TypeError as error:
             if not catches(self._spec, error):
                 raise
             stage = Stage.PREPROCESSING if self._spec.plan.preprocess else Stage.INFERENCE
             operations = Operations(self._spec, FanOut())
-            return as_outputs(operations.fail(windowed, stage, 0, misfit.text, Caught.of(error)))
+            return outputs_of(operations.fail(windowed, stage, 0, uncodable.text, Caught.of(error)))
 
-    def _decoded(self, fields: tuple[Any, ...], window: Any) -> list[WindowedValue]:
-        """A chunk's elements; one that is parted among batches comes several times in a row."""
-        if fields is not self._last[0] or window != self._last[1]:
-            self._last = (fields, window, self._coder.decode(Chunk(*fields), window))
-        return self._last[2]
-
-
-def build_inference_step(
-    pcoll: beam.PCollection,
-    spec: SessionSpec,
-    namespace: str | None,
-    refresh: AsModelUpdates | None = None,
-    arguments: AsSideInput | None = None,
-) -> tuple[beam.PCollection, beam.ParDo]:
-    """A PCollection and what is to run over it: where elements are unbounded and may wait, they come gathered.
-
-    Args:
-        pcoll: the elements.
-        spec: of the session.
-        namespace: of the metrics.
-        refresh: tells of newer models; None: there will be none.
-        arguments: for the model's call, in place of those of ``spec``.
-    """
-    given: list[AsSideInput] = [one for one in (arguments, refresh) if one is not None]
-    side = (arguments, refresh) if given else ()
-    merging = pcoll.windowing.windowfn.is_merging()
-    by_window = not all(_is_global(one.pvalue.windowing) for one in given)  # each element sees those of its own window
-    waits = pcoll.is_bounded and refresh is not None
-    changes = Changes(arguments is not None, waits) if given or spec.watch is not None else None
-    if pcoll.is_bounded or not spec.plan.may_wait or (merging and by_window):
-        return pcoll, beam.ParDo(InferenceDoFn(spec, namespace, changes), *side)
-    spec = replace(spec, gathered=True)
-    windowing = pcoll.windowing
-    window_coder = None if _is_global(windowing) else windowing.windowfn.get_window_coder()
-    mixed = merging or (bool(windowing.allowed_lateness.micros) and not by_window)  # late ones find company, too
-    coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder if mixed else None)
-    gather = Gather(spec, coder, None if mixed else window_coder)
-    dofn = GatheredInferenceDoFn(spec, coder, namespace, changes)
-    return pcoll | "Gather" >> gather, ParDoInto(dofn, windowing, *side)
-
-
-def _is_global(windowing: Windowing) -> bool:
-    return isinstance(windowing.windowfn, GlobalWindows)
+    def _decode(self, fields: tuple[Any, ...], window: Any) -> list[WindowedValue]:
+        if fields is not self._decoded[0] or window != self._decoded[1]:
+            self._decoded = (fields, window, self._coder.decode(Chunk(*fields), window))
+        return self._decoded[2]

@@ -1,11 +1,10 @@
-"""A copy of what the model says, before postprocessing, for a transform that watches it."""
+"""Carries each prediction through postprocessing, for a transform that monitors the predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 
@@ -15,59 +14,63 @@ from headrace.core.result import ErrorRecord, Stage
 from headrace.runtime.plan import Plan
 
 
+class MonitoredValue(NamedTuple):
+    """A value on its way through postprocessing, with the prediction that it came from."""
+
+    prediction: Any
+    value: Any
+
+
 @dataclass(frozen=True)
-class _Beside:
-    """A postprocessing function whose result comes with the prediction with which all of them began."""
+class _CarryPrediction:
+    """A postprocessing function that passes the prediction on with its result."""
 
     function: Callable[[Any], Any]
-    is_first: bool
 
     def __call__(self, given: Any) -> Any:
-        prediction, value = (given, given) if self.is_first else given
-        result = self.function(value)
-        return SKIP if result is SKIP else (prediction, result)
+        result = self.function(value_of(given))
+        return SKIP if result is SKIP else MonitoredValue(prediction_of(given), result)
 
 
-def with_predictions(plan: Plan) -> Plan:
-    """The same, with each postprocessed value as (prediction, value); where nothing is postprocessed, as it is."""
-    functions = enumerate(plan.postprocess)
-    return replace(plan, postprocess=tuple(_Beside(function, index == 0) for index, function in functions))
+def carry_predictions(plan: Plan) -> Plan:
+    """The plan with a ``MonitoredValue`` for each postprocessed value; unchanged without postprocessing."""
+    return replace(plan, postprocess=tuple(map(_CarryPrediction, plan.postprocess)))
 
 
-def without_predictions(plan: Plan, outputs: Outputs) -> tuple[Outputs, beam.PCollection]:
-    """Takes apart what the same plan ``with_predictions`` gives.
+def split_predictions(outputs: Outputs) -> tuple[Outputs, beam.PCollection]:
+    """Undoes ``carry_predictions`` in the outputs of the plan.
 
     Returns:
-        The outputs as they are without it, and all predictions: also those that a postprocessing function could not do,
-        or has skipped.
+        The outputs of the original plan, and all predictions, also those that failed in postprocessing or were skipped
+        there.
     """
-    if not plan.postprocess:
+    postprocessing = [operation for operation in outputs.failed if operation.stage is Stage.POSTPROCESSING]
+    if not postprocessing:
         return outputs, outputs.values
-    predictions = [outputs.values | "Predictions" >> beam.Map(itemgetter(0))]
-    failed, skipped = [], []
-    after = Stage.POSTPROCESSING
-    for index, (letters, skips) in enumerate(zip(outputs.failed[after], outputs.skipped[after], strict=True)):
-        predictions.append(letters | f"FailedPredictions{index}" >> beam.Map(_prediction_of_letter, index))
-        predictions.append(skips | f"SkippedPredictions{index}" >> beam.Map(prediction_in, index))
-        failed.append(letters if index == 0 else letters | f"Letters{index}" >> beam.Map(_letter_alone))
-        skipped.append(skips if index == 0 else skips | f"Skipped{index}" >> beam.Map(itemgetter(1)))
-    alone = Outputs(
-        outputs.values | "Values" >> beam.Map(itemgetter(1)),
-        {**outputs.failed, after: failed},
-        {**outputs.skipped, after: skipped},
-    )
-    return alone, predictions | beam.Flatten()
+    failed, skipped = dict(outputs.failed), dict(outputs.skipped)
+    predictions = [outputs.values | "Predictions" >> beam.Map(prediction_of)]
+    for operation in postprocessing:
+        index, dead_letters, skips = operation.index, failed[operation], skipped[operation]
+        predictions.append(dead_letters | f"FailedPredictions{index}" >> beam.MapTuple(_prediction_of_dead_letter))
+        predictions.append(skips | f"SkippedPredictions{index}" >> beam.Map(prediction_of))
+        failed[operation] = dead_letters | f"DeadLetters{index}" >> beam.MapTuple(_without_prediction)
+        skipped[operation] = skips | f"Skipped{index}" >> beam.Map(value_of)
+    return Outputs(outputs.values | "Values" >> beam.Map(value_of), failed, skipped), predictions | beam.Flatten()
 
 
-def prediction_in(given: Any, index: int) -> Any:
-    """The prediction in what the postprocessing function of that index was given; behind the last one, has given."""
-    return given if index == 0 else given[0]
+def prediction_of(given: Any) -> Any:
+    """The prediction in the input or result of a postprocessing function; the first one's input is the prediction."""
+    return given.prediction if type(given) is MonitoredValue else given
 
 
-def _prediction_of_letter(letter: tuple[Any, ErrorRecord], index: int) -> Any:
-    return prediction_in(letter[0], index)
+def value_of(given: Any) -> Any:
+    """The value in the input or result of a postprocessing function, without the prediction."""
+    return given.value if type(given) is MonitoredValue else given
 
 
-def _letter_alone(letter: tuple[tuple[Any, Any], ErrorRecord]) -> tuple[Any, ErrorRecord]:
-    (_, value), record = letter
-    return value, record
+def _prediction_of_dead_letter(element: Any, _: ErrorRecord) -> Any:
+    return prediction_of(element)
+
+
+def _without_prediction(element: Any, record: ErrorRecord) -> tuple[Any, ErrorRecord]:
+    return value_of(element), record

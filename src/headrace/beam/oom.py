@@ -12,17 +12,17 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class OOMProtectedFn:
-    """Calls ``func``; when CUDA runs out of memory, frees what torch has cached before the error goes on."""
+    """A function that frees torch's cached memory if it runs out of GPU memory; the error is raised all the same."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self.func = func
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls."""
+        """Calls the function."""
         try:
             return self.func(*args, **kwargs)
         except Exception as error:
             if "out of memory" in str(error) and "CUDA" in str(error):
-                _LOGGER.warning("CUDA ran out of memory; freeing what is cached.")
+                _LOGGER.warning("CUDA ran out of memory; freeing cached memory.")
                 free_memory()
             raise

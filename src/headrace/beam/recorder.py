@@ -1,4 +1,4 @@
-"""Records what a handler counts with Beam's metrics in a model host, where no bundle is; its owner replays it."""
+"""Records a handler's updates of Beam's metrics in a model host, which has no bundle; the host's owner replays them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from apache_beam.utils.counters import CounterFactory
 from headrace.core.events import HandlerMetric
 
 _HISTOGRAMS: Any = getattr(cells, "HistogramCellFactory", ())
-"""What makes a histogram's cell; before Beam 2.70 no runner reports any."""
+"""The factory of histogram cells; before Beam 2.70 no runner reports histograms."""
 
 
 class BeamRecorder:
-    """Makes Beam's metrics count on a thread that runs no bundle; the runtime finds this by name."""
+    """Makes Beam's metrics work on a thread that runs no bundle; the runtime finds this class by its entry point."""
 
     def __init__(self) -> None:
-        self._thread = _Thread()
+        self._thread = _ThreadState()
 
     @contextmanager
     def recording(self, *, process_wide: bool = True) -> Iterator[list[HandlerMetric]]:
-        """While the context is open, this thread's updates are kept as a bundle would keep them.
+        """While the context is open, records this thread's updates as a bundle would.
 
-        The list is filled when the context is left, by an exception too. With ``process_wide``, metrics that count for
-        the whole process are taken out of Beam's container and are then empty, whichever thread updated them: nobody
-        else reads them in a model host.
+        The list is filled when the context ends, also by an exception. With ``process_wide`` it includes metrics that
+        count for the whole process, from all threads, and empties Beam's container of them: in a model host nothing
+        else reads it.
         """
         records: list[HandlerMetric] = []
         container = self._thread.container
@@ -41,37 +41,37 @@ class BeamRecorder:
             yield records
         finally:
             statesampler.set_current_tracker(tracker)
-            records += _taken_out_of(container.metrics, process_wide=False)
+            records += _drained(container.metrics, process_wide=False)
             if process_wide:
-                records += _taken_out_of(MetricsEnvironment.process_wide_container().metrics, process_wide=True)
+                records += _drained(MetricsEnvironment.process_wide_container().metrics, process_wide=True)
             container.metrics = outer
 
 
-class _Thread(threading.local):
-    """One thread's container, and what leads Beam to it; made once a thread, since that takes 20 microseconds."""
+class _ThreadState(threading.local):
+    """A thread's container, and the sampler by which Beam finds it; made once per thread, in 20 microseconds."""
 
     def __init__(self) -> None:
         self.container = _Container("handler")
-        self.sampler = statesampler.StateSampler("headrace", CounterFactory())  # samples nothing until it is started
+        self.sampler = statesampler.StateSampler("headrace", CounterFactory())  # does not sample unless started
         state = self.sampler.scoped_state("handler", "process", metrics_container=self.container)
-        state.__enter__()  # for good: whether it applies depends on whose sampler is the thread's
+        state.__enter__()  # never exited: it applies while its sampler is the thread's
 
 
-class _Paths(cells.BoundedTrieCell):
-    """Keeps every path: Beam's cell cuts branches off, and those cannot be added to another one."""
+class _PathsCell(cells.BoundedTrieCell):
+    """Keeps every path: Beam's cell cuts branches off, and a cut branch cannot be replayed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.paths: dict[tuple[str, ...], None] = {}
-        """In the order in which they came, which decides on what is cut off."""
+        """In order of arrival, which decides what Beam cuts off."""
 
     def update(self, value: Iterable[str]) -> None:
         """Adds a path."""
         self.paths[tuple(value)] = None
 
 
-class _Values(cells.MetricCell):
-    """Keeps every value: Beam's cell, which refuses what it cannot count, has only how many were in each bucket."""
+class _ValuesCell(cells.MetricCell):
+    """Keeps every value that Beam's cell accepts: the cell itself keeps only a count per bucket."""
 
     def __init__(self, factory: Any) -> None:
         super().__init__()
@@ -86,20 +86,20 @@ class _Values(cells.MetricCell):
 
 
 class _Container(MetricsContainer):
-    """A bundle's container, but for the cells that forget."""
+    """A bundle's container, with cells that forget nothing."""
 
     def get_metric_cell(self, metric_key: Any) -> Any:
-        """The cell of that metric, made at its first update."""
+        """The metric's cell, created at its first update."""
         cell = self.metrics.get(metric_key)
         if cell is None:
             cell = self.metrics[metric_key] = _new_cell(metric_key.cell_type)
         return cell
 
 
-def _new_cell(made_by: Any) -> Any:
-    if made_by is cells.BoundedTrieCell:
-        return _Paths()
-    return _Values(made_by) if isinstance(made_by, _HISTOGRAMS) else made_by()
+def _new_cell(factory: Any) -> Any:
+    if factory is cells.BoundedTrieCell:
+        return _PathsCell()
+    return _ValuesCell(factory) if isinstance(factory, _HISTOGRAMS) else factory()
 
 
 def _distribution(cell: Any) -> tuple[int, int, int, int] | None:
@@ -112,22 +112,22 @@ def _gauge(cell: Any) -> int | None:
     return data.value if data.timestamp else None
 
 
-_READINGS: dict[type, tuple[Any, Callable[[Any], Any]]] = {
+_READERS: dict[type, tuple[Any, Callable[[Any], Any]]] = {
     cells.CounterCell: ("counter", lambda cell: cell.get_cumulative()),
     cells.DistributionCell: ("distribution", _distribution),
     cells.GaugeCell: ("gauge", _gauge),
     cells.StringSetCell: ("string_set", lambda cell: tuple(cell.get_cumulative().string_set)),
-    _Paths: ("bounded_trie", lambda cell: tuple(cell.paths)),
-    _Values: ("histogram", lambda cell: (cell.bucket_type, tuple(cell.values))),
+    _PathsCell: ("bounded_trie", lambda cell: tuple(cell.paths)),
+    _ValuesCell: ("histogram", lambda cell: (cell.bucket_type, tuple(cell.values))),
 }
-"""A cell's kind, and what it came to; None: its first update was refused."""
+"""For each type of cell, the metric's kind and a reader of its value; the value is None if no update was accepted."""
 
 
-def _taken_out_of(metrics: dict[Any, Any], *, process_wide: bool) -> Iterator[HandlerMetric]:
-    for key in [key for key, cell in list(metrics.items()) if type(cell) in _READINGS]:
-        cell = metrics.pop(key)  # before it is read, so that another thread's next update makes a new one
-        kind, reading = _READINGS[type(cell)]
-        value, name = reading(cell), key.metric_name
+def _drained(metrics: dict[Any, Any], *, process_wide: bool) -> Iterator[HandlerMetric]:
+    for key in [key for key, cell in list(metrics.items()) if type(cell) in _READERS]:
+        cell = metrics.pop(key)  # before it is read: another thread's next update then creates a new one
+        kind, read = _READERS[type(cell)]
+        value, name = read(cell), key.metric_name
         if value is not None:
             labels = tuple(name.labels.items())
             yield HandlerMetric(kind, name.namespace, name.name, value, process_wide, name.urn, labels)

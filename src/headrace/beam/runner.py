@@ -1,4 +1,4 @@
-"""What a pipeline's environment mean for the models of its transforms."""
+"""How long models stay in memory after their transform, depending on the runner."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from headrace.runtime.spec import SessionSpec
 
 _LINGER_SECS = 60.0
 _DIRECT_RUNNERS = (SwitchingDirectRunner, BundleBasedDirectRunner, FnApiRunner, PrismRunner)
-"""They keep their worker processes until the pipeline is done, or have none."""
+"""They keep their worker processes until the pipeline ends, or have none."""
 
 _identities: WeakKeyDictionary[beam.Pipeline, str] = WeakKeyDictionary()
 
 
-def on_engine(spec: SessionSpec, pipeline: beam.Pipeline) -> SessionSpec:
-    """The same, as a transform of ``pipeline``.
+def bound_to(pipeline: beam.Pipeline, spec: SessionSpec) -> SessionSpec:
+    """The spec of a transform of ``pipeline``.
 
-    Where worker processes come and go, the machine keeps a model a while for those that are yet to come, unless the
-    user has said how long.
+    On engines whose worker processes come and go, the machine keeps an unused model for the next ones: for 60 seconds,
+    unless the user has set ``linger_secs``.
     """
     identity = _identities.setdefault(pipeline, uuid.uuid4().hex)
     linger_secs = spec.linger_secs
@@ -35,11 +35,11 @@ def on_engine(spec: SessionSpec, pipeline: beam.Pipeline) -> SessionSpec:
 
 
 def lingers(spec: SessionSpec) -> bool:
-    """Whether this process holds a session's models until another transform's come.
+    """Whether a closed session's models stay in this process until another transform's session opens.
 
-    It does if an engine keeps it for its workers; in the user's own process the next run may want a new model. What the
-    machine shares lingers there.
+    They do in an engine's worker process, which outlives its workers. In the user's own process they do not: the next
+    run may need a new model. Shared models linger on the machine instead.
     """
     main = getattr(sys.modules["__main__"], "__spec__", None)
-    is_engines = main is not None and main.name == "apache_beam.runners.worker.sdk_worker_main"
-    return is_engines and not spec.shared
+    is_sdk_worker = main is not None and main.name == "apache_beam.runners.worker.sdk_worker_main"
+    return is_sdk_worker and not spec.shared

@@ -20,7 +20,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from headrace.beam.dead_letters import dead_letters_of_each
+from headrace.beam.dead_letters import rows_by_operation
 from headrace.beam.transform import RunInference
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source
@@ -166,7 +166,7 @@ def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, mani
     good = predictions | "WritePredictions" >> beam.ParDo(_Write(steps.predictions))
     bad = [
         rows | f"WriteDeadLetters-{n}" >> beam.ParDo(_Write(steps.dead_letters))
-        for n, rows in enumerate(dead_letters_of_each(letters))
+        for n, rows in enumerate(rows_by_operation(letters))
     ]
     _ = (
         (good, *bad, skipped | "WriteSkipped" >> beam.ParDo(_Write(steps.skipped)))

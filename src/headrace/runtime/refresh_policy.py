@@ -41,7 +41,9 @@ class RefreshPolicy:
         if update.value is None:
             return False
         latest = self._latest
-        return latest is None or (update.value != latest.value and (self._waits or update.moment >= latest.moment))
+        if latest is None:
+            return True
+        return update.value != latest.value and (self._waits or update.timestamp >= latest.timestamp)
 
     def request(self, update: ModelUpdate, change: Change) -> None:
         """Queues the change of an update, if it is news."""

@@ -12,10 +12,10 @@ from headrace.runtime.plan import Plan
 
 
 class ModelUpdate(NamedTuple):
-    """News of a newer model."""
+    """An announcement of a newer model."""
 
-    moment: int
-    """Timestamp: an update with an earlier one than the latest is ignored."""
+    timestamp: int
+    """In microseconds; an update with an earlier one than the latest is ignored."""
     value: Any
     """A ``ModelMetadata`` or a list of ``KeyModelPathMapping``; None: no update yet."""
 
