@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.result import Caught
-from headrace.failures.bisect import bisect
+from headrace.failures.search import bisect
 
 
 class Model:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from headrace import HostDiedError, PredictionCountError, RetryConfig
 from headrace.core.result import Caught
 from headrace.failures.breaker import TIMEOUTS, CircuitBreaker
-from headrace.failures.overruns import NOTHING_KNOWN, OverrunSearch
-from headrace.failures.probe import probe
 from headrace.failures.recovery import Action, PartResult, RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
+from headrace.failures.search import NOTHING_KNOWN, FailureSearch, probe
 from headrace.testing import FakeClock
 
 
@@ -224,7 +223,7 @@ def test_where_all_that_is_tried_fails_the_rest_is_given_up_with_the_error_of_th
 def test_one_good_element_among_those_that_are_tried_saves_all_others(case, places):
     size, bad, ceiling = case
     model, places = Model(bad, ceiling), sorted(place for place in places if place < size)
-    search = OverrunSearch(model, lambda _: False, NOTHING_KNOWN)
+    search = FailureSearch(model, lambda _: False, NOTHING_KNOWN)
     parts = list(probe(0, size, places, model, Caught.of(ValueError()), search=search.among))
     assert [place for start, stop, _ in parts for place in range(start, stop)] == list(range(size))
     good = [place for _, _, answer in parts if not isinstance(answer, Caught) for place in answer]

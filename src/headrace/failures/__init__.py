@@ -9,12 +9,10 @@ Pure: calls, clocks and sleeping are passed in. All of it runs in the worker pro
        v                                            |              v
     recovery   chooses and carries out an Action    |           breaker   as on the left
        |--> memory    out of memory: cut            v
-       |--> retry     transient: try again       isolate_fatal   which elements kill or hang a host
-       |--> breaker   open: probe, not search       ^
-       v                                            |
-    overruns   searches a batch --------------------'  for elements that overrun
-       |--> bisect    halves until bad elements stand alone
-       '--> probe     tries a few elements first
+       |--> retry     transient: try again       isolate_fatal   which elements kill or hang a host;
+       |--> breaker   open: probe, not search       '--> fatal_search   what the attempts have shown so far
+       v
+    search     halves a batch until bad elements stand alone, or tries a few; those that overrun --> isolate_fatal
 
     load_policy    what follows a load that fails        (whoever loads: sessions, fork servers, the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from headrace.core.errors import HostDiedError, PredictionCountError
 from headrace.core.result import Caught
 from headrace.failures.breaker import CALLS, HOSTS, OUTAGES, TIMEOUTS, CircuitBreaker
 from headrace.failures.memory import free_memory, is_out_of_memory
-from headrace.failures.overruns import NOTHING_KNOWN, Overruns, OverrunSearch
 from headrace.failures.retry import RetryBudget
+from headrace.failures.search import NOTHING_KNOWN, FailureSearch, Overruns
 
 ResultT = TypeVar("ResultT")
 
@@ -142,30 +142,12 @@ def recover(
     Raises:
         BaseException: the error for which RAISE was chosen.
     """
-    calls, before = [0] * (size + 1), 0  # calls per element, as differences to the element before it
-    first: ResultT | Caught | None = failure
-
-    def try_until_decided(start: int, stop: int) -> tuple[ResultT | Caught, Action]:
-        nonlocal first
-        failed = 0
-        while True:
-            calls[start] += 1
-            calls[stop] -= 1
-            answer, first = (attempt(start, stop) if first is None else first), None
-            failed += 1
-            if not isinstance(answer, Caught):
-                return answer, Action.GIVE_UP
-            action = choose(start, stop, answer.error, failed)
-            if action is Action.RAISE:
-                raise answer.error
-            if action is not Action.AGAIN:
-                return answer, action
-
-    search = OverrunSearch(lambda begin, end: try_until_decided(begin, end)[0], _is_handlers, overruns)
+    calls = _Calls(size, failure, attempt, choose)
+    search = FailureSearch(lambda begin, end: calls.until_decided(begin, end)[0], _is_handlers, overruns)
     start, step = 0, size
     while start < size:
         stop = min(start + step, size)
-        answer, action = try_until_decided(start, stop)
+        answer, action = calls.until_decided(start, stop)
         if action is Action.IN_PARTS:  # nothing is yielded yet: the loop starts again at the same element
             step = (stop - start) // 2
             continue
@@ -174,6 +156,47 @@ def recover(
             parts = list(search.among(start, stop, answer))
         elif isinstance(answer, Caught) and action is Action.PROBE and stop - start > 1:
             parts = list(search.of_few(start, stop, answer, probes(stop - start, answer.error)))
-        tries = list(accumulate(calls[start:stop], initial=before))[1:]
-        yield [PartResult(*part, tries[part[0] - start]) for part in parts]
-        start, before = stop, tries[-1]
+        tries = calls.tries()
+        yield [PartResult(*part, tries[part[0]]) for part in parts]
+        start = stop
+
+
+class _Calls(Generic[ResultT]):
+    """Calls the model until the policy decides, and counts in how many calls each element took part.
+
+    Args:
+        size: number of elements in the batch.
+        failure: the result of the first call.
+        attempt: makes the other calls.
+        choose: decides what follows a failure.
+    """
+
+    def __init__(
+        self, size: int, failure: Caught, attempt: Callable[[int, int], ResultT | Caught], choose: Choose
+    ) -> None:
+        self._first: Caught | None = failure
+        self._attempt = attempt
+        self._choose = choose
+        self._calls = [0] * (size + 1)
+        """For each element, the difference to the element before it."""
+
+    def until_decided(self, start: int, stop: int) -> tuple[ResultT | Caught, Action]:
+        """Tries the elements until they have a result, or the policy wants something other than the same again."""
+        failed = 0
+        while True:
+            self._calls[start] += 1
+            self._calls[stop] -= 1
+            answer = self._attempt(start, stop) if self._first is None else self._first
+            self._first = None
+            failed += 1
+            if not isinstance(answer, Caught):
+                return answer, Action.GIVE_UP
+            action = self._choose(start, stop, answer.error, failed)
+            if action is Action.RAISE:
+                raise answer.error
+            if action is not Action.AGAIN:
+                return answer, action
+
+    def tries(self) -> list[int]:
+        """The number of calls of each element."""
+        return list(accumulate(self._calls))

@@ -24,9 +24,9 @@ from headrace.core.events import (
 )
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.memory import is_out_of_memory
-from headrace.failures.overruns import NOTHING_KNOWN, Overruns
 from headrace.failures.recovery import Action, RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
+from headrace.failures.search import NOTHING_KNOWN, Overruns
 from headrace.runtime.devices import catches, check_device, on_device
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import RetryConfig
+from headrace.core.errors import HostDiedError
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.isolate_fatal import MAX_TIMEOUTS
-from headrace.failures.overruns import Overruns, is_overrun, overrun
 from headrace.failures.recovery import RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
+from headrace.failures.search import Overruns, is_overrun, overrun
 from headrace.testing import FakeClock
 
 
@@ -106,3 +107,32 @@ def test_a_batch_that_was_too_large_is_told_of():
 
 def test_other_time_limits_are_no_overruns():
     assert not is_overrun(TimeoutError("of a socket"))
+
+
+class Deadly:
+    """Hosts die of some elements; counts the calls."""
+
+    def __init__(self, lethal):
+        self._lethal, self.calls = set(lethal), 0
+
+    def __call__(self, start, stop):
+        self.calls += 1
+        places = set(range(start, stop))
+        if not self._lethal & places:
+            return sorted(places)
+        error = HostDiedError("died")
+        vars(error)["retryable"] = False
+        return Caught.of(error)
+
+
+def test_a_model_that_dies_of_everything_costs_few_hosts():
+    model = Deadly(range(64))
+    good, failed, _ = answers(64, model)
+    assert (good, len(failed)) == ([], 64)
+    assert model.calls <= 40
+
+
+def test_good_elements_behind_many_lethal_ones_are_found():
+    model = Deadly(range(24))
+    good, failed, _ = answers(64, model)
+    assert (good, list(failed)) == (list(range(24, 64)), list(range(24)))
