@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import BatchingConfig
 from headrace.batching.size import AdaptiveSize, FixedSize, MemoryLimitedSize, size_controller
-from headrace.batching.times import fit_line
+from headrace.batching.times import Untimed, fit_line
 
 
 def sizes_for(config, fixed, each, batches=60):
@@ -146,7 +146,7 @@ class Machine:
         while left > 0:
             part = min(size, left)
             fits = part <= self.memory
-            self.controller.observe(part, 1e-3 + 1e-5 * part if fits else None)
+            self.controller.observe(part, 1e-3 + 1e-5 * part if fits else Untimed.OUT_OF_MEMORY)
             self.failed += not fits
             left -= part * fits
             size = size if fits else part // 2
@@ -291,9 +291,9 @@ def test_a_batch_whose_time_is_not_known_tells_only_that_memory_sufficed():
     controller, other = (size_controller(BatchingConfig(max_batch_size=64)) for _ in range(2))
     for one in (controller, other):
         one.observe(8, 0.1)
-        one.observe(16, None)
+        one.observe(16, Untimed.OUT_OF_MEMORY)
     for _ in range(8):
-        controller.observe(8, math.nan)
+        controller.observe(8, Untimed.NOT_ALONE)
         other.observe(8, 0.1)
     assert controller.most() == other.most() > 8
     assert controller.target() == other.target()

@@ -10,6 +10,7 @@ import pytest
 
 from headrace import BatchingConfig
 from headrace.batching.size import FixedSize, MemoryLimitedSize, size_controller
+from headrace.batching.times import Untimed
 from headrace.core.result import Stage
 from headrace.failures.isolate_fatal import LostBatch, isolate_fatal, parts_after_timeout
 
@@ -83,7 +84,7 @@ class Machine:
             self.call,
             gives_up_single=True,
             parts=lambda count: parts_after_timeout(count, self.quickest, self.timeout),
-            too_large=lambda group: self.sizes.observe(len(group), math.inf),
+            too_large=lambda group: self.sizes.observe(len(group), Untimed.OVERRAN),
         )
         self.failed += [position for part, answer in parts if isinstance(answer, LostBatch) for position in part]
 
@@ -179,7 +180,7 @@ def test_a_model_that_becomes_slower_gets_smaller_batches():
 def test_after_a_size_that_failed_the_smallest_grows_again():
     """Of a size of three halves no batch could have been about as large."""
     sizes = MemoryLimitedSize(FixedSize(64))
-    sizes.observe(3, None)
+    sizes.observe(3, Untimed.OUT_OF_MEMORY)
     assert sizes.target() == 1
     for _ in range(8):
         sizes.observe(1, 0.1)
@@ -189,7 +190,7 @@ def test_after_a_size_that_failed_the_smallest_grows_again():
 def test_what_was_formed_before_a_smaller_batch_failed_changes_nothing():
     sizes = MemoryLimitedSize(FixedSize(64))
     for size in (64, 32, 64):
-        sizes.observe(size, None)
+        sizes.observe(size, Untimed.OUT_OF_MEMORY)
     assert sizes.target() == 16
 
 

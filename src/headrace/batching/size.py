@@ -6,7 +6,7 @@ import math
 import threading
 from typing import Protocol
 
-from headrace.batching.times import BatchTimes, fit_line, size_class
+from headrace.batching.times import BatchTime, BatchTimes, Untimed, fit_line, size_class
 from headrace.core.config import BatchingConfig
 
 
@@ -25,12 +25,8 @@ class SizeController(Protocol):
         """Size that takes as long as the fixed cost of one more batch."""
         ...
 
-    def observe(self, size: float, seconds: float | None) -> None:
-        """Notes that the model took ``seconds`` for a batch of ``size``.
-
-        None: it ran out of memory. Infinite: it exceeded the time limit. NaN: it succeeded, but its time does not
-        count, since it was not alone on the processor.
-        """
+    def observe(self, size: float, time: BatchTime) -> None:
+        """Notes how long the model took for a batch of ``size``."""
         ...
 
 
@@ -52,7 +48,7 @@ class FixedSize:
         """Infinite: padding never justifies another batch."""
         return math.inf
 
-    def observe(self, size: float, seconds: float | None) -> None:
+    def observe(self, size: float, time: BatchTime) -> None:
         """Learns nothing."""
 
 
@@ -133,12 +129,12 @@ class AdaptiveSize:
         """Fixed cost divided by cost per element, from the fitted line."""
         return self._overhead
 
-    def observe(self, size: float, seconds: float | None) -> None:
-        """Notes a batch's time; ignores failed batches, NaN, and batches without weight."""
-        if size < 1 or seconds is None or not math.isfinite(seconds):
+    def observe(self, size: float, time: BatchTime) -> None:
+        """Notes a batch's time, if it has one; ignores batches without weight."""
+        if size < 1 or isinstance(time, Untimed):
             return
         with self._lock:
-            self._seen.add(size, seconds)
+            self._seen.add(size, time)
             self._largest_seen = max(self._largest_seen, size)
 
     def _longest(self, fixed: float, each: float) -> float:
@@ -250,18 +246,18 @@ class MemoryLimitedSize:
         """The wanted controller's overhead."""
         return self._wanted.overhead()
 
-    def observe(self, size: float, seconds: float | None) -> None:
+    def observe(self, size: float, time: BatchTime) -> None:
         """Notes how a batch of ``size`` went, and adapts the limit."""
-        self._wanted.observe(size, seconds)
+        self._wanted.observe(size, time)
         if size < 1:
             return
         with self._lock:
-            if seconds is None or seconds == math.inf:
-                self._first_patience = self._PATIENCE if seconds is None else self._PATIENCE_IN_TIME
+            if time in (Untimed.OUT_OF_MEMORY, Untimed.OVERRAN):
+                self._first_patience = self._PATIENCE if time is Untimed.OUT_OF_MEMORY else self._PATIENCE_IN_TIME
                 self._shrink(size)
                 return
-            if self._timeout_secs < math.inf and not math.isnan(seconds):
-                self._times.add(size, seconds)
+            if self._timeout_secs < math.inf and not isinstance(time, Untimed):
+                self._times.add(size, time)
             if self._ceiling < math.inf:
                 self._grow(size)
 

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from enum import Enum
 from itertools import combinations
 from statistics import median, median_low
+from typing import TypeAlias
+
+
+class Untimed(Enum):
+    """Why there is no time to learn from."""
+
+    OUT_OF_MEMORY = "the batch failed for lack of memory"
+    OVERRAN = "the batch exceeded the time limit"
+    NOT_ALONE = "the batch succeeded, but shared the processor with other work"
+
+
+BatchTime: TypeAlias = float | Untimed
+"""Seconds that the model took for a batch; or why they are not known."""
 
 
 class BatchTimes(dict[int, "deque[tuple[float, float]]"]):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextvars
-import math
 import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, Protocol
 
+from headrace.batching.times import BatchTime, Untimed
 from headrace.core.events import BatchCompleted, Event, HandlerMetric, Observer
 from headrace.core.result import Outcome, Predictions
 from headrace.runtime.engine_metrics import EngineMetrics
@@ -33,16 +33,16 @@ class TimedModels(ModelAccess, Protocol):
 
 
 class _UntimedModels:
-    """A worker's models, reporting NaN as call time: a call beside another thread must not steer the batch size."""
+    """A worker's models, without times: a call beside another thread must not steer the batch size."""
 
     def __init__(self, worker: ModelAccess) -> None:
         self._worker = worker
         self.spec, self.plan, self.session, self.model = worker.spec, worker.plan, worker.session, worker.model
 
-    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
-        """Runs one call of the model; the learnt time is NaN."""
+    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, BatchTime]:
+        """Runs one call of the model, which is not timed."""
         predictions, event, _ = self._worker.run(name, model, elements)
-        return predictions, event, math.nan
+        return predictions, event, Untimed.NOT_ALONE
 
 
 class _BackgroundSteps(Steps):

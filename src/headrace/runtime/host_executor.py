@@ -11,6 +11,7 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
+from headrace.batching.times import BatchTime, Untimed
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
@@ -155,9 +156,9 @@ class HostExecutor:
 
     def _done(self, task: _Task, done: Done, rows: list[Any]) -> Iterator[Outcome]:
         self._report(done.events)
-        for size, seconds in done.observations:
-            self._session.sizes[task.work.model].observe(size, seconds)
-            self._models.note_call(task.work.model, seconds)
+        for size, time in done.observations:
+            self._session.sizes[task.work.model].observe(size, time)
+            self._models.note_call(task.work.model, time)
         if rows or done.skipped:
             self._breaker(task.work).record(succeeded=True)
         yield from (self._as_own_failure(task, failure.tag, failure) for failure in done.failures)
@@ -222,7 +223,7 @@ class HostExecutor:
 
         first = lost(everything, task.pick(everything)[1], host_failure)
         if first.too_large:
-            self._observe(task, everything, None)
+            self._observe(task, everything, Untimed.OUT_OF_MEMORY)
         self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
         # A remote request may be billed again, and an uncaught timeout ends the bundle anyway: no second attempt.
         if task.work.model in self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
@@ -250,7 +251,7 @@ class HostExecutor:
             attempt=attempt,
             gives_up_single=not task.work.preprocess,
             parts=partial(self._models.parts_after_timeout, task.work.model),
-            too_large=lambda positions: self._observe(task, positions, math.inf),
+            too_large=lambda positions: self._observe(task, positions, Untimed.OVERRAN),
         )
         if not breaker.is_open:
             return search(everything, first)
@@ -259,12 +260,12 @@ class HostExecutor:
         probes = breaker.probes(len(everything), TIMEOUTS if first.timed_out else HOSTS)
         return probe_hosts(probes, everything, first, attempt, search=search, is_hopeless=lambda: breaker.is_open)
 
-    def _observe(self, task: _Task, positions: Sequence[int], seconds: float | None) -> None:
+    def _observe(self, task: _Task, positions: Sequence[int], time: BatchTime) -> None:
         """Reports a failed batch size to the size controller."""
         name, batch = task.work.model, task.batch.pick(positions)[0]
         if task.work.infer:
             size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
-            self._session.sizes[name].observe(size, seconds)
+            self._session.sizes[name].observe(size, time)
 
     def _label(self, work: Work) -> str:
         return self._plan.label(work.model) if work.infer else ""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, TypeAlias
 
+from headrace.batching.times import BatchTime, Untimed
 from headrace.core.errors import HostError
 from headrace.core.events import Event, HostLost
 from headrace.core.result import Caught
@@ -108,10 +109,10 @@ class HostedModels:
         """Sends a request and waits for its response."""
         return self.answer(work, rows, self.submit(work, rows))
 
-    def note_call(self, name: Any, seconds: float | None) -> None:
-        """Records the duration of a call of the named model."""
-        if seconds is not None:
-            self._quickest_call_secs[name] = min(seconds, self._quickest_call_secs.get(name, seconds))
+    def note_call(self, name: Any, time: BatchTime) -> None:
+        """Records the duration of a call of the named model, if it is known."""
+        if not isinstance(time, Untimed):
+            self._quickest_call_secs[name] = min(time, self._quickest_call_secs.get(name, time))
 
     def parts_after_timeout(self, name: Any, count: int) -> int:
         """Into how many parts to cut a group of ``count`` elements that timed out in the named model."""

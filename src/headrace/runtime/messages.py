@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headrace.batching.times import BatchTime
 from headrace.core.events import Event
 from headrace.core.result import Caught, Failure, Skipped
 from headrace.failures.isolate_fatal import InjectedFailure
@@ -34,8 +35,8 @@ class Done(NamedTuple):
     failures: list[Failure]
     """Tagged with positions, as ``skipped`` is."""
     events: list[Event]
-    observations: list[tuple[float, float | None]]
-    """Batch sizes, and the seconds to report to the ``SizeController``."""
+    observations: list[tuple[float, BatchTime]]
+    """Batch sizes, and the times to report to the ``SizeController``."""
     skipped: Sequence[Skipped] = ()
     """Includes elements only for skips in postprocessing; the client has the others."""
 

@@ -52,8 +52,8 @@ class HostedModelProxy(ModelProxy):
             raise self._error(answer, len(rows))
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
-        for _, seconds in answer.observations:
-            self._models.note_call(self._name, seconds)
+        for _, time in answer.observations:
+            self._models.note_call(self._name, time)
         self._report(event for event in answer.events if not isinstance(event, _COUNTED_HERE))
         answers: list[Any] = [SKIP] * len(rows)
         for place, (_, prediction) in zip(answer.tags, predictions, strict=True):

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from headrace.batching.batcher import Batch
 from headrace.batching.columnar import as_columns
+from headrace.batching.times import BatchTime
 from headrace.core.errors import DeviceLostError
 from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
@@ -83,7 +84,7 @@ class BatchRequestHandler:
             return _device_lost(error, progress)
         except Exception as error:
             return _raised(Caught.of(error), events, loading=True)
-        observations: list[tuple[float, float | None]] = []
+        observations: list[tuple[float, BatchTime]] = []
         worker.session.sizes = dict.fromkeys(worker.plan.models, _RecordedSizes(observations))
         steps = Steps(worker, events, _ProgressListener(progress, head.injected_failures))
         try:
@@ -183,7 +184,7 @@ class _Events(list[Event]):
 class _RecordedSizes:
     """Stands in for a size controller: keeps the measurements for the client's controller."""
 
-    def __init__(self, observations: list[tuple[float, float | None]]) -> None:
+    def __init__(self, observations: list[tuple[float, BatchTime]]) -> None:
         self._observations = observations
 
     def target(self) -> int:
@@ -195,8 +196,8 @@ class _RecordedSizes:
     def overhead(self) -> float:
         raise NotImplementedError("batches are formed by the owner")
 
-    def observe(self, size: float, seconds: float | None) -> None:
-        self._observations.append((size, seconds))
+    def observe(self, size: float, time: BatchTime) -> None:
+        self._observations.append((size, time))
 
 
 class _ProgressListener:
@@ -254,7 +255,7 @@ def _without_traceback(
             yield outcome
 
 
-def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, float | None]]) -> Response:
+def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, BatchTime]]) -> Response:
     skipped: list[Skipped] = []
     done = Done([], [], events, observations, skipped)
     rows: list[Any] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -10,6 +9,7 @@ from functools import partial
 from itertools import compress
 from typing import Any, Protocol
 
+from headrace.batching.times import BatchTime, Untimed
 from headrace.core.answer import SKIP, SomeSkipped
 from headrace.core.clock import sleep_of
 from headrace.core.errors import DeviceLostError
@@ -48,7 +48,7 @@ class ModelAccess(Protocol):
         """A context that keeps the named model in memory."""
         ...
 
-    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
+    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, BatchTime]:
         """Calls the model once; returns predictions, an event, and the seconds for the size controller."""
         ...
 
@@ -243,12 +243,12 @@ class Steps(Operations):
             elif action is Action.RAISE or not is_part_of_search:
                 self._report_failed_batch(name, stop - start, error)
             if action is Action.IN_PARTS and not is_part_of_search:
-                self._observe(name, batch.part(start, stop), None)
+                self._observe(name, batch.part(start, stop), Untimed.OUT_OF_MEMORY)
             searched = max(searched, stop) if action in (Action.SEARCH, Action.PROBE) else searched
             return action
 
         def too_large(start: int, stop: int) -> None:
-            self._observe(name, batch.part(start, stop), math.inf)
+            self._observe(name, batch.part(start, stop), Untimed.OVERRAN)
 
         outcomes: list[Outcome] = []
         overruns = Overruns(model.parts, too_large) if isinstance(model, ModelProxy) else NOTHING_KNOWN
@@ -285,9 +285,9 @@ class Steps(Operations):
             seconds -= _LONGEST_SLEEP_SECS
         sleep(seconds)
 
-    def _observe(self, name: Any, batch: AnyBatch, seconds: float | None) -> None:
+    def _observe(self, name: Any, batch: AnyBatch, time: BatchTime) -> None:
         size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
-        self._session.sizes[name].observe(size, seconds)
+        self._session.sizes[name].observe(size, time)
 
     def _settle(self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:
         if not isinstance(answer, Caught):
