@@ -57,8 +57,8 @@ def weighed(elements, bound):
     waiting, growing = WaitingBytes(bound), []
     for element in elements:
         growing.append(element)
-        if len(growing) >= waiting.next_look:
-            waiting.look(growing)
+        if len(growing) >= waiting.next_measurement:
+            waiting.measure(growing)
         if waiting.bytes >= bound:
             break
     return waiting.bytes, sum(map(footprint, growing)), len(growing)
@@ -89,8 +89,8 @@ def test_little_is_looked_at_where_elements_are_small():
     waiting, looks, growing = WaitingBytes(64_000_000), 0, []
     for element in range(64_000):
         growing.append(element)
-        if len(growing) >= waiting.next_look:
-            waiting.look(growing)
+        if len(growing) >= waiting.next_measurement:
+            waiting.measure(growing)
             looks += 1
     assert looks < 520
     assert waiting.bytes == pytest.approx(sum(map(sys.getsizeof, growing)), rel=0.01)

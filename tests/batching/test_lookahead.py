@@ -141,7 +141,7 @@ def test_little_is_padding(waiting, share):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_what_memory_has_room_for_counts_more_than_the_minimum(padded):
-    lookahead = Lookahead(lambda: 32, Limits(32, 64, math.inf), target_is_padded=padded, most=lambda: 8)
+    lookahead = Lookahead(lambda: 32, Limits(32, 64, math.inf), target_is_padded=padded, max_size=lambda: 8)
     for place in range(20):
         lookahead.add(Measured(place, place, 1, 1))
     assert [len(batch.elements) for batch in lookahead.cut()] == [8, 8, 4]

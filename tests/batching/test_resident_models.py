@@ -10,15 +10,15 @@ from headrace.batching.resident_models import QueueState, ResidentModels, flush_
 names = st.sampled_from("abcdefg")
 
 
-def seated(*taken, count=2):
+def resident_of(*taken, count=2):
     resident = ResidentModels(count)
     for name in taken:
         resident.take(name)
     return resident
 
 
-def test_a_free_seat_is_anybodys():
-    resident = seated("a")
+def test_with_room_left_no_model_is_evicted():
+    resident = resident_of("a")
     assert "b" in resident
     assert resident.eviction_candidate("b") is None
     resident.take("b")
@@ -26,21 +26,21 @@ def test_a_free_seat_is_anybodys():
     assert resident.eviction_candidate("c") == "a"
 
 
-def test_without_a_count_everybody_has_one():
-    resident = seated("a", "b", "c", count=None)
+def test_without_a_limit_every_model_stays():
+    resident = resident_of("a", "b", "c", count=None)
     assert "z" in resident
     assert not resident.is_limited
 
 
 @given(st.lists(names, max_size=40), st.integers(1, 4))
-def test_seats_are_those_of_the_last_that_left(takes, count):
-    resident = seated(*takes, count=count)
+def test_resident_models_are_those_whose_batches_left_last(takes, count):
+    resident = resident_of(*takes, count=count)
     last = list(dict.fromkeys(reversed(takes)))[:count]
     assert {name for name in "abcdefg" if name in resident} == (set(last) if len(last) == count else set("abcdefg"))
 
 
 def test_memory_may_have_room_for_fewer():
-    resident = seated("a", "b", count=None)
+    resident = resident_of("a", "b", count=None)
     resident.limit_to(1)
     assert ("a" in resident, "b" in resident, resident.is_limited) == (False, True, True)
     resident.limit_to(5)
@@ -48,23 +48,23 @@ def test_memory_may_have_room_for_fewer():
 
 
 @given(st.dictionaries(names, st.tuples(st.integers(0, 50), st.integers(0, 30)), min_size=1), st.lists(names))
-def test_whoever_leaves_has_something(figures, takes):
+def test_the_queue_to_empty_has_elements(figures, takes):
     queues = {name: QueueState(nbytes, 1 + nbytes, passed) for name, (nbytes, passed) in figures.items()}
-    resident = seated(*takes)
+    resident = resident_of(*takes)
     chosen = queue_to_empty(queues, resident)
-    standing = [name for name in queues if name not in resident]
+    waiting = [name for name in queues if name not in resident]
     half = sum(queue.nbytes for queue in queues.values()) / 2
     if chosen in resident:
-        assert not standing or queues[chosen].nbytes >= half
+        assert not waiting or queues[chosen].nbytes >= half
     elif queues[chosen].times_skipped < 2 * len(queues):
-        assert queues[chosen].nbytes == max(queues[name].nbytes for name in standing)
+        assert queues[chosen].nbytes == max(queues[name].nbytes for name in waiting)
     else:
-        assert queues[chosen].times_skipped == max(queues[name].times_skipped for name in standing)
+        assert queues[chosen].times_skipped == max(queues[name].times_skipped for name in waiting)
 
 
 @given(st.lists(st.tuples(names, st.integers(1, 9)), min_size=60, max_size=300), st.integers(1, 3))
-def test_nobody_waits_for_ever(arrivals, count):
-    """A queue that has something sees at most 3 n others go that had no seat, of n."""
+def test_no_queue_waits_for_ever(arrivals, count):
+    """A queue that has something sees at most 3 n others go whose model was not in memory, of n."""
     resident, nbytes, passed = ResidentModels(count), dict.fromkeys("abcdefg", 0), dict.fromkeys("abcdefg", 0)
     for name, more in arrivals:
         nbytes[name] += more
@@ -79,6 +79,6 @@ def test_nobody_waits_for_ever(arrivals, count):
         assert max(passed.values()) <= 3 * len(passed)
 
 
-def test_everything_leaves_those_in_memory_first_and_the_largest_last():
-    assert flush_order({"a": 9, "b": 1, "c": 5, "d": 2}, seated("d", "b")) == ["b", "d", "c", "a"]
-    assert flush_order({"a": 9, "b": 1, "c": 5}, seated("c", count=2)) == ["c", "b", "a"]  # free seats are no models
+def test_flush_order_is_models_in_memory_first_and_the_largest_last():
+    assert flush_order({"a": 9, "b": 1, "c": 5, "d": 2}, resident_of("d", "b")) == ["b", "d", "c", "a"]
+    assert flush_order({"a": 9, "b": 1, "c": 5}, resident_of("c", count=2)) == ["c", "b", "a"]  # room is no model

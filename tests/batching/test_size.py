@@ -295,7 +295,7 @@ def test_a_batch_whose_time_is_not_known_tells_only_that_memory_sufficed():
     for _ in range(8):
         controller.observe(8, Untimed.NOT_ALONE)
         other.observe(8, 0.1)
-    assert controller.most() == other.most() > 8
+    assert controller.max_size() == other.max_size() > 8
     assert controller.target() == other.target()
 
 

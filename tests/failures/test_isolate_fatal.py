@@ -66,13 +66,13 @@ def test_a_batch_that_dies_again_is_halved_until_the_culprit_stands_alone():
     assert script.injected_failures == [{}, {}, {}, {}, {}, {2: InjectedFailure(RUN, 0, last.error)}, {}]
 
 
-def test_an_element_alone_is_not_condemned_for_its_first_death():
+def test_a_single_element_is_not_fatal_after_one_death():
     script = Script(died(), died(), "zero", "one")
     assert script.play([0, 1], died()) == [([0], "zero"), ([1], "one")]
     assert script.tried == [[0, 1], [0], [0], [1]]
 
 
-def test_a_batch_of_one_is_repeated_once_and_then_condemned():
+def test_a_batch_of_one_is_repeated_once_and_then_fatal():
     last = died()
     script = Script(last, "failed")
     assert script.play([7], died()) == [([7], "failed")]
@@ -83,7 +83,7 @@ def test_a_batch_of_one_is_repeated_once_and_then_condemned():
 
 
 @pytest.mark.parametrize("stage", [PRE, POST])
-def test_an_element_whose_own_operation_kills_is_condemned_and_its_neighbours_stay_together(stage):
+def test_an_element_whose_own_operation_kills_is_fatal_and_its_neighbours_stay_together(stage):
     last = died(stage, 5, index=1)
     script = Script(last, "all")
     assert script.play([4, 5, 6], died(stage, 5, index=1)) == [([4, 5, 6], "all")]
@@ -91,13 +91,13 @@ def test_an_element_whose_own_operation_kills_is_condemned_and_its_neighbours_st
     assert script.injected_failures == [{}, {5: InjectedFailure(stage, 1, last.error)}]
 
 
-def test_one_death_in_an_operation_condemns_nobody():
+def test_one_death_in_an_operation_makes_no_element_fatal():
     script = Script("all")
     assert script.play([4, 5], died(PRE, 4)) == [([4, 5], "all")]
     assert script.injected_failures == [{}]
 
 
-def test_one_death_in_an_operation_proves_nothing_two_condemn():
+def test_one_death_in_an_operation_proves_nothing_two_are_fatal():
     one, two = died(PRE, 1), died(POST, 2, index=3)
     script = Script(one, two, two, "all")
     assert script.play(range(3), died(PRE, 1)) == [([0, 1, 2], "all")]
@@ -136,7 +136,7 @@ def test_after_a_timeout_in_inference_the_elements_go_one_by_one():
 
 
 @pytest.mark.parametrize("stage", [PRE, POST])
-def test_a_timeout_in_an_elements_own_operation_condemns_at_once(stage):
+def test_a_timeout_in_an_elements_own_operation_is_fatal_at_once(stage):
     first = overran(stage, 1, index=2)
     script = Script("all")
     assert script.play(range(3), first) == [([0, 1, 2], "all")]
@@ -225,26 +225,26 @@ def test_three_that_hang_are_borne_in_parts_too():
 # The fatal, and when it ends.
 
 
-def test_a_condemned_element_that_is_lost_alone_twice_is_given_up():
+def test_a_fatal_element_that_is_lost_alone_twice_is_given_up():
     last = died()
     script = Script(died(), died(), last)
     assert script.play([7], died()) == [([7], last)]
 
 
-def test_the_death_of_a_condemned_element_is_taken_for_an_outsiders_doing_once():
+def test_the_death_of_a_fatal_element_is_taken_for_an_outsiders_doing_once():
     fatal = died()
     script = Script(fatal, died(PRE, 7), "failed")
     assert script.play([7], died()) == [([7], "failed")]
     assert script.injected_failures[1:] == [{7: InjectedFailure(RUN, 0, fatal.error)}] * 2
 
 
-def test_a_condemned_element_that_overruns_is_given_up_at_once():
+def test_a_fatal_element_that_overruns_is_given_up_at_once():
     last = overran(PRE, 7)
     script = Script(died(), last)
     assert script.play([7], died()) == [([7], last)]
 
 
-def test_a_condemned_element_that_is_lost_among_others_is_given_up_without_them():
+def test_a_fatal_element_that_is_lost_among_others_is_given_up_without_them():
     last = died(PRE, 1, index=1)
     script = Script(died(PRE, 1), died(PRE, 1), last, "others")
     assert script.play(range(3), died(PRE, 1)) == [([1], last), ([0, 2], "others")]

@@ -63,7 +63,7 @@ def test_with_hope_the_rest_is_tried_and_searched():
     assert script.tried == [[0], [1, 2, 3, 4, 5], [1], [2], [3], [4], [5]]
 
 
-def test_an_outsiders_kill_condemns_nobody_who_is_tried_alone():
+def test_an_outside_kill_makes_no_element_fatal_that_is_tried_alone():
     script = Script(died(), "good", "good, too", "others")
     pairs = [([4], "good"), ([1], "good, too"), ([0, 2, 3, 5], "others")]
     assert probed(script, [1, 4], died()) == pairs

@@ -43,13 +43,13 @@ def policy(clock=None, *, caught=Exception, attempts=3, timeout_secs=45.0, break
     return RecoveryPolicy(caught, budget, breaker or CircuitBreaker(), billed=billed, free=lambda: None)
 
 
-def answers(size, model, a_judge=None):
+def answers(size, model, chosen=None):
     """Places with a prediction, places without, and all parts."""
     first = model(0, size)
     parts = [PartResult(0, size, first, 1)]
     if isinstance(first, Caught):
-        a_judge = a_judge or policy()
-        parts = [part for found in recover(size, first, model, a_judge.choose, a_judge.probes) for part in found]
+        chosen = chosen or policy()
+        parts = [part for found in recover(size, first, model, chosen.choose, chosen.probes) for part in found]
     good = [place for part in parts if not isinstance(part.answer, Caught) for place in part.answer]
     bad = [place for part in parts if isinstance(part.answer, Caught) for place in range(part.start, part.stop)]
     return good, bad, parts
@@ -81,8 +81,8 @@ def test_a_wrong_count_is_of_its_whole_call_and_never_tried_again(case, passes_b
     model = Wrong(bad, ceiling)
     clock = FakeClock()
     budget = RetryBudget(RetryConfig(3, retryable=lambda error: retryable), clock.time_ns, clock.sleep, lambda: 0.5)
-    a_judge = RecoveryPolicy(Exception, budget, CircuitBreaker(), free=lambda: None)
-    _, _, parts = answers(size, model, a_judge)
+    chosen = RecoveryPolicy(Exception, budget, CircuitBreaker(), free=lambda: None)
+    _, _, parts = answers(size, model, chosen)
     assert [place for part in parts for place in range(part.start, part.stop)] == list(range(size))
     wrong = [
         (one.start, one.stop) for one in parts if isinstance(getattr(one.answer, "error", None), PredictionCountError)
@@ -198,21 +198,21 @@ def test_while_everything_fails_elements_are_tried_alone_until_one_succeeds(mode
     ids=repr,
 )
 def test_the_dearer_a_try_the_fewer_there_are(error, at_first, later):
-    a_judge = policy(breaker=open_breaker())
-    assert [len(a_judge.probes(at_first, error)) for _ in range(2)] == [at_first, later]
+    chosen = policy(breaker=open_breaker())
+    assert [len(chosen.probes(at_first, error)) for _ in range(2)] == [at_first, later]
 
 
 def test_where_all_that_is_tried_fails_the_rest_is_given_up_with_the_error_of_the_batch():
     breaker = open_breaker()
     breaker.probes(TIMEOUTS.at_first, TIMEOUTS)
     batch, one = Caught.of(TimeoutError("all")), Caught.of(TimeoutError("one"))
-    a_judge, calls = policy(breaker=breaker), []
+    chosen, calls = policy(breaker=breaker), []
 
     def attempt(start, stop):
         calls.append((start, stop))
         return one if stop - start == 1 else batch
 
-    [parts] = recover(100, batch, attempt, a_judge.choose, a_judge.probes)
+    [parts] = recover(100, batch, attempt, chosen.choose, chosen.probes)
     again, (place, end), twice = calls
     assert (again, twice) == ((0, 100), (place, end))
     assert end == place + 1
@@ -247,6 +247,6 @@ def test_a_single_element_for_which_memory_is_wanting_fails():
 def test_while_everything_fails_what_passes_is_repeated_once_without_a_pause(attempts, saved):
     clock = FakeClock()
     before = clock.seconds()
-    a_judge = policy(clock, attempts=attempts, breaker=open_breaker())
-    assert answers(1, Model(passing=[0]), a_judge)[0] == saved
+    chosen = policy(clock, attempts=attempts, breaker=open_breaker())
+    assert answers(1, Model(passing=[0]), chosen)[0] == saved
     assert clock.seconds() == before

@@ -56,7 +56,7 @@ def test_loader(machine, census, kind, moment):
 @pytest.mark.parametrize(
     ("kind", "moment"), [("mapped", "load"), ("copies", "export"), ("copies", "batch"), ("copies", "idle")]
 )
-def test_managers_zygote(machine, census, kind, moment):
+def test_managers_fork_server(machine, census, kind, moment):
     machine.start(machine.spec(kind), moment)
     machine.held(HELD[moment])
     [fork_server] = census.fork_servers(machine.manager())

@@ -62,7 +62,7 @@ def test_the_owners_end_ends_all(start_poor_owner, census, wait_until, moment):
     assert wait_until(lambda: not census.processes()), census.processes()
 
 
-def test_a_zygote_that_is_killed(start_poor_owner, census):
+def test_a_fork_server_that_is_killed(start_poor_owner, census):
     """Nothing tells its host, which its owner has to end."""
     owner = start_poor_owner("batch")
     [fork_server] = census.fork_servers(owner.pid)

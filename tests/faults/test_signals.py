@@ -34,7 +34,7 @@ def test_owner(start_owner, census, wait_until, moment, number):
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_zygote(start_owner, census, moment):
+def test_fork_server(start_owner, census, moment):
     owner = start_owner(moment, servers=1).reached()
     [fork_server] = census.fork_servers(owner.pid)
     os.kill(fork_server, KILL)

@@ -347,11 +347,11 @@ def test_closing_ends_a_start_that_is_under_way(new_host, new_module, wait_until
     assert outcomes == ["woken"]
 
 
-STILLBORN = "import os; os.register_at_fork(after_in_child=lambda: os._exit(7))"
+DIES_AT_START = "import os; os.register_at_fork(after_in_child=lambda: os._exit(7))"
 
 
 def test_hosts_that_end_before_they_begin_are_given_up(new_host, new_module):
-    host = new_host(imports=new_module(STILLBORN))
+    host = new_host(imports=new_module(DIES_AT_START))
     for _ in range(2):
         with pytest.raises(HostStartError, match="it ended itself with exit code 7 before its first request, 5 times"):
             host.ask(doubled)

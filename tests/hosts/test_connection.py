@@ -101,9 +101,9 @@ def test_it_is_known_where_the_host_was(host):
 def test_a_host_that_is_killed_while_idle_is_replaced(host, wait_until):
     first, fork_server = both(host)
     kill(first, wait_until)
-    second, same_zygote = both(host)
+    second, same_fork_server = both(host)
     assert second != first
-    assert same_zygote == fork_server
+    assert same_fork_server == fork_server
 
 
 @pytest.mark.parametrize("position", range(4))
@@ -237,9 +237,9 @@ def test_a_host_that_is_stopped_while_idle_is_replaced_and_nothing_is_lost(new_h
     host = new_host(timeout_secs=2)
     first, fork_server = both(host)
     os.kill(first, signal.SIGSTOP)
-    second, same_zygote = both(host)
+    second, same_fork_server = both(host)
     assert second != first
-    assert same_zygote == fork_server
+    assert same_fork_server == fork_server
 
 
 def test_hosts_whose_imports_never_end_are_given_up(new_host, new_module, monkeypatch):
@@ -297,7 +297,7 @@ def test_where_ends_cannot_be_watched_the_connection_tells(host, monkeypatch):
     assert host.ask(doubled, 1).rows == [2]
 
 
-def test_with_its_zygote_an_idle_host_is_replaced(host, wait_until):
+def test_with_its_fork_server_an_idle_host_is_replaced(host, wait_until):
     first, fork_server = both(host)
     kill(fork_server, wait_until)
     assert wait_until(lambda: has_ended(first))
@@ -305,7 +305,7 @@ def test_with_its_zygote_an_idle_host_is_replaced(host, wait_until):
     assert (second != first, other != fork_server) == (True, True)
 
 
-def test_with_its_zygote_a_request_is_lost(host, wait_until):
+def test_with_its_fork_server_a_request_is_lost(host, wait_until):
     _, fork_server = both(host)
     calls = [host.tell(hang), host.tell(doubled, 1)]
     assert wait_until(lambda: is_working(host, calls[0]))
@@ -314,7 +314,7 @@ def test_with_its_zygote_a_request_is_lost(host, wait_until):
     assert host.result(calls[1]).rows == [2]
 
 
-def test_a_zygote_that_is_stopped_disturbs_nobody_until_it_is_needed(new_host, monkeypatch, wait_until):
+def test_a_fork_server_that_is_stopped_disturbs_nobody_until_it_is_needed(new_host, monkeypatch, wait_until):
     host = new_host()
     process, fork_server = both(host)
     os.kill(fork_server, signal.SIGSTOP)
@@ -326,7 +326,7 @@ def test_a_zygote_that_is_stopped_disturbs_nobody_until_it_is_needed(new_host, m
     assert has_ended(fork_server)
 
 
-def test_a_host_that_hangs_is_killed_even_if_its_zygote_is_stopped(new_host, monkeypatch, wait_until):
+def test_a_host_that_hangs_is_killed_even_if_its_fork_server_is_stopped(new_host, monkeypatch, wait_until):
     host = new_host(timeout_secs=2)
     process, fork_server = both(host)
     os.kill(fork_server, signal.SIGSTOP)

@@ -46,15 +46,15 @@ def test_modules_are_imported_once_before_hosts_are_forked(new_host, new_module)
         os.kill(process, signal.SIGKILL)
 
 
-def test_a_servant_is_unpickled_once(host):
+def test_a_request_handler_is_unpickled_once(host):
     born_in, fork_server, process = host.learn(lambda rows, toy: (toy.born_in, os.getppid(), os.getpid()))
     assert born_in == fork_server != process
 
 
 def test_each_host_has_a_group_and_all_share_a_session_that_is_not_their_owners(host):
-    process, fork_server, group, session, zygotes_group, zygotes_session = host.learn(ids)
+    process, fork_server, group, session, fork_server_group, fork_server_session = host.learn(ids)
     assert group == process
-    assert session == zygotes_session == zygotes_group == fork_server
+    assert session == fork_server_session == fork_server_group == fork_server
     assert session != os.getsid(0)
 
 
@@ -124,7 +124,7 @@ def test_a_host_has_only_what_it_needs_open_and_passes_none_of_it_on(host):
     assert set(host.learn(run(["ls", "/proc/self/fd"])).split()) == {"0", "1", "2", "3"}
 
 
-def test_a_servant_that_cannot_be_unpickled_is_an_error_with_its_traceback(new_host, new_module):
+def test_a_request_handler_that_cannot_be_unpickled_is_an_error_with_its_traceback(new_host, new_module):
     host = new_host(imports=new_module("import os\n1 / 0  # on this line"))
     for _ in range(2):
         with pytest.raises(HostStartError, match="toy cannot be started: the handler cannot be unpickled") as caught:

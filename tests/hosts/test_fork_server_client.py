@@ -59,10 +59,10 @@ def born(client):
     """A host that waits for its first request, and the fork server."""
     with files() as pair:
         host = client.fork(*pair)
-        yield host, zygote_of(client)
+        yield host, fork_server_of(client)
 
 
-def zygote_of(client):
+def fork_server_of(client):
     return client._fork_server._process.pid
 
 
@@ -85,11 +85,11 @@ def test_endings_have_words(code, words):
     assert describe_exit(code) == words
 
 
-def test_hosts_of_a_nursery_have_one_zygote(client):
+def test_hosts_of_a_client_have_one_fork_server(client):
     with files() as one, files() as other:
         hosts = [client.fork(*one), client.fork(*other)]
         assert len(set(hosts)) == 2
-        assert {fields_of(host)[1] for host in hosts} == {str(zygote_of(client))}
+        assert {fields_of(host)[1] for host in hosts} == {str(fork_server_of(client))}
 
 
 def test_nothing_starts_before_a_host_is_wanted(client, marked):
@@ -117,20 +117,20 @@ def test_a_host_is_buried_once(client, born):
     assert client.reap(1) is None
     with files() as pair:
         client.fork(*pair)
-    assert zygote_of(client) == fork_server
+    assert fork_server_of(client) == fork_server
 
 
-def test_when_the_zygote_has_died_another_takes_its_place(client, born, wait_until):
+def test_when_the_fork_server_has_died_another_takes_its_place(client, born, wait_until):
     host, fork_server = born
     os.kill(fork_server, signal.SIGKILL)
     assert wait_until(lambda: has_ended(host))
     with files() as pair:
         client.fork(*pair)
-    assert zygote_of(client) != fork_server
+    assert fork_server_of(client) != fork_server
     assert client.reap(host) is None
 
 
-def test_of_a_host_that_died_with_its_zygote_nothing_is_known(client, born, wait_until):
+def test_of_a_host_that_died_with_its_fork_server_nothing_is_known(client, born, wait_until):
     host, fork_server = born
     os.kill(fork_server, signal.SIGKILL)
     assert client.reap(host) is None
@@ -138,20 +138,20 @@ def test_of_a_host_that_died_with_its_zygote_nothing_is_known(client, born, wait
     assert wait_until(lambda: has_ended(host))
 
 
-def test_a_zygote_that_dies_again_and_again_is_given_up(new_client, new_module):
+def test_a_fork_server_that_dies_again_and_again_is_given_up(new_client, new_module):
     code = "import os; os.register_at_fork(before=lambda: os._exit(5))"
     with files() as pair, pytest.raises(HostStartError, match="that forks it ended itself with exit code 5, 3 times"):
         new_client(new_module(code)).fork(*pair)
 
 
-def test_a_zygote_that_cannot_fork_says_why(new_client, new_module):
+def test_a_fork_server_that_cannot_fork_says_why(new_client, new_module):
     code = "import os\ndef fail(): raise BlockingIOError(11, 'no more processes')\nos.fork = fail"
     with files() as pair, pytest.raises(HostStartError, match="it cannot be forked") as caught:
         new_client(new_module(code)).fork(*pair)
     assert "no more processes" in str(caught.value)
 
 
-def test_a_zygote_that_does_not_answer_is_replaced(client, born, monkeypatch):
+def test_a_fork_server_that_does_not_answer_is_replaced(client, born, monkeypatch):
     host, fork_server = born
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
     os.kill(fork_server, signal.SIGSTOP)
@@ -162,7 +162,7 @@ def test_a_zygote_that_does_not_answer_is_replaced(client, born, monkeypatch):
         client.fork(*pair)
 
 
-def test_zygotes_that_do_not_answer_are_given_up(client, monkeypatch):
+def test_fork_server_that_do_not_answer_are_given_up(client, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
     monkeypatch.setattr(module.ForkServerProcess, "ready", stopped(module.ForkServerProcess.ready))
     with files() as pair, pytest.raises(HostStartError, match=r"that forks it did not answer for 0\.2 s, 3 times"):
@@ -232,7 +232,7 @@ def test_too_many_threads_are_an_error(client, monkeypatch, name, descriptors):
         client.fork(*pair)
 
 
-def test_a_servant_of_many_megabytes_is_no_hindrance(toy):
+def test_a_request_handler_of_many_megabytes_is_no_hindrance(toy):
     client = ForkServerClient(toy() + bytes(32_000_000), "toy")  # what follows a pickle is not read
     with files() as pair:
         assert client.reap(client.fork(*pair)).code == -signal.SIGKILL
@@ -247,7 +247,7 @@ def test_closing_ends_everything(client, born):
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM])
-def test_closing_ends_a_zygote_that_does_not_answer(client, born, monkeypatch, wait_until, number):
+def test_closing_ends_a_fork_server_that_does_not_answer(client, born, monkeypatch, wait_until, number):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
     os.kill(born[1], number)
     client.close()
@@ -255,7 +255,7 @@ def test_closing_ends_a_zygote_that_does_not_answer(client, born, monkeypatch, w
     assert wait_until(lambda: has_ended(born[0]))
 
 
-def test_closing_ends_a_birth_that_is_under_way(new_client, new_module, wait_until):
+def test_closing_ends_a_start_that_is_under_way(new_client, new_module, wait_until):
     client, errors = new_client(new_module(HANGS)), []
 
     def fork():
@@ -271,7 +271,7 @@ def test_closing_ends_a_birth_that_is_under_way(new_client, new_module, wait_unt
     assert errors == ["A host for toy cannot be started: its owner no longer wants one."]
 
 
-def test_ctrl_c_ends_a_birth_that_is_under_way(new_client, new_module, ctrl_c_in, marked, monkeypatch):
+def test_ctrl_c_ends_a_start_that_is_under_way(new_client, new_module, ctrl_c_in, marked, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 10_000)  # nobody waits for one that is of no use
     client = new_client(new_module(HANGS))
     ctrl_c_in(module.ForkServerProcess.ready)
@@ -281,7 +281,7 @@ def test_ctrl_c_ends_a_birth_that_is_under_way(new_client, new_module, ctrl_c_in
     client.close()
 
 
-def test_ctrl_c_ends_a_zygote_that_has_not_answered(client, born, ctrl_c_in):
+def test_ctrl_c_ends_a_fork_server_that_has_not_answered(client, born, ctrl_c_in):
     """What it says later would be taken for the answer to another question."""
     host, fork_server = born
     os.kill(fork_server, signal.SIGSTOP)
@@ -292,7 +292,7 @@ def test_ctrl_c_ends_a_zygote_that_has_not_answered(client, born, ctrl_c_in):
         client.reap(host)
     resumer.join()
     with files() as pair:
-        assert fields_of(client.fork(*pair))[1] == str(zygote_of(client)) != str(fork_server)
+        assert fields_of(client.fork(*pair))[1] == str(fork_server_of(client)) != str(fork_server)
 
 
 def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, popen, wait_until):
@@ -313,7 +313,7 @@ def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, popen, wait_un
 
 def test_what_owners_have_left_behind_is_looked_for_once(client, monkeypatch):
     looked = []
-    monkeypatch.setattr(module, "end_orphans", lambda: looked.append(threading.current_thread().name))
+    monkeypatch.setattr(module, "kill_orphans", lambda: looked.append(threading.current_thread().name))
     monkeypatch.setattr(module.STARTER, "_has_looked_for_orphans", False)
     for _ in range(2):
         with files() as pair:
@@ -322,7 +322,7 @@ def test_what_owners_have_left_behind_is_looked_for_once(client, monkeypatch):
     assert looked == ["headrace starts fork servers"]
 
 
-def test_one_thread_starts_all_zygotes(new_client):
+def test_one_thread_starts_all_fork_servers(new_client):
     for client in (new_client(), new_client()):
         with files() as pair:
             client.fork(*pair)

@@ -38,7 +38,7 @@ def run_inside(tmp_path, monkeypatch):
 
 STRANGER = """
 import json, os, subprocess
-from headrace.hosts.orphans import MARK, end_marked, end_orphans, new_mark
+from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
 from headrace.models.procfs import children, processes
 
 def number_outside(process):
@@ -59,8 +59,8 @@ for number in wanted:
     with open("/proc/sys/kernel/ns_last_pid", "w") as file:
         file.write(str(number - 1))
     strangers.append(subprocess.Popen(["sleep", "1000"], env={MARK: "another's"}))
-end_orphans()
-end_marked(mark)
+kill_orphans()
+kill_marked(mark)
 seen = children() + list(processes())
 alive = [process.poll() is None for process in hosts + strangers]
 print(json.dumps([wanted == [one.pid for one in strangers], alive, seen]))

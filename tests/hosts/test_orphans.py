@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from headrace.hosts import orphans
-from headrace.hosts.orphans import MARK, end_marked, end_orphans, new_mark
+from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
 from headrace.models.procfs import processes
 
 pytestmark = pytest.mark.usefixtures("census")
@@ -60,7 +60,7 @@ def test_marks_name_this_process_and_differ():
 
 def test_what_a_dead_owner_has_left_is_ended(start, dead_owner):
     one, other = start(dead_owner), start(dead_owner)
-    end_orphans()
+    kill_orphans()
     assert was_killed(one)
     assert was_killed(other)
 
@@ -68,7 +68,7 @@ def test_what_a_dead_owner_has_left_is_ended(start, dead_owner):
 def test_what_descends_from_it_is_ended(start, dead_owner, wait_until):
     shell = start(dead_owner, ["sh", "-c", "sleep 1001 & wait"])
     assert wait_until(lambda: len(carriers(dead_owner)) == 2)
-    end_orphans()
+    kill_orphans()
     assert was_killed(shell)
     assert wait_until(lambda: not carriers(dead_owner))
 
@@ -76,8 +76,8 @@ def test_what_descends_from_it_is_ended(start, dead_owner, wait_until):
 def test_what_a_living_owner_has_stays(start):
     owner = start()
     mine, anothers, nobodys = start(new_mark()), start(mark_of(owner.pid)), start()
-    end_orphans()
-    end_orphans()
+    kill_orphans()
+    kill_orphans()
     assert all(map(connections, (owner, mine, anothers, nobodys)))
 
 
@@ -86,14 +86,14 @@ def test_an_owner_that_nobody_has_waited_for_is_dead(start, wait_until):
     child = start(mark_of(owner.pid))
     os.kill(owner.pid, signal.SIGKILL)
     assert wait_until(lambda: orphans._start(owner.pid) == "")
-    end_orphans()
+    kill_orphans()
     assert was_killed(child)
 
 
 def test_a_process_that_has_an_owners_number_later_is_not_the_owner(start):
     later = start()
     child = start(f"{NAMESPACE}:{later.pid}:{int(orphans._start(later.pid)) - 1}:1")
-    end_orphans()
+    kill_orphans()
     assert was_killed(child)
     assert connections(later)
 
@@ -119,14 +119,14 @@ def test_a_process_that_has_an_owners_number_later_is_not_the_owner(start):
 def test_a_mark_of_another_form_is_left_alone(start, mark, dead_owner):
     stranger = start(mark.format(n=NAMESPACE, p=dead_owner.split(":")[1]))
     orphan = start(dead_owner)
-    end_orphans()
+    kill_orphans()
     assert was_killed(orphan)
     assert connections(stranger)
 
 
 def test_what_is_no_text_is_left_alone(start, dead_owner):
     stranger = start(os.fsdecode(b"\xff\xfe:1:1:1"))
-    end_orphans()
+    kill_orphans()
     assert connections(stranger)
 
 
@@ -136,21 +136,21 @@ def test_an_owner_that_proc_hides_lives(start, monkeypatch):
     child = start(mark_of(owner.pid))
     fields_of = orphans.fields_of
     monkeypatch.setattr(orphans, "fields_of", lambda process: [] if process == owner.pid else fields_of(process))
-    end_orphans()
+    kill_orphans()
     assert connections(child)
 
 
 def test_of_another_namespace_nothing_is_known(start, dead_owner):
     _, owner, began, number = dead_owner.split(":")
     stranger = start(f"{int(NAMESPACE) + 1}:{owner}:{began}:{number}")
-    end_orphans()
+    kill_orphans()
     assert connections(stranger)
 
 
 def test_one_mark_is_ended_alone(start):
     one, other = new_mark(), new_mark()
     mine, others = start(one), start(other)
-    end_marked(one)
+    kill_marked(one)
     assert was_killed(mine)
     assert connections(others)
 
@@ -159,6 +159,6 @@ def test_only_the_mark_counts(start, popen, dead_owner):
     """Not its name in a command, nor a variable with a longer name."""
     command = start(command=[sys.executable, "-c", "import time; time.sleep(1000)", f"{MARK}={dead_owner}"])
     with_others = popen(["sleep", "1000"], env={f"{MARK}S": dead_owner, f"A_{MARK}": dead_owner})
-    end_orphans()
+    kill_orphans()
     assert connections(command)
     assert connections(with_others)

@@ -214,15 +214,15 @@ def test_a_large_segment_that_was_hardly_used_is_not_kept(pool, used, kept):
 
 def test_a_segment_is_introduced_once(pool):
     segment = pool.take(1)
-    assert pool.introduce(segment) == [segment.file]
-    assert pool.introduce(segment) == []
+    assert pool.files_for(segment) == [segment.file]
+    assert pool.files_for(segment) == []
 
 
 def test_the_other_side_lets_go_of_what_is_dropped(pool, descriptors):
     attached = PeerSegments()
     before = len(descriptors())
     segment = pool.take(1)
-    attached.segment(segment.name, [os.dup(file) for file in pool.introduce(segment)])
+    attached.segment(segment.name, [os.dup(file) for file in pool.files_for(segment)])
     pool.drop(segment)
     names, pool.dropped = pool.dropped, []
     assert len(descriptors()) > before
@@ -235,15 +235,15 @@ def test_the_other_side_finds_a_segment_again_by_its_name(pool):
     attached = PeerSegments()
     segment = pool.take(1)
     segment.memory[:2] = b"ok"
-    first = attached.segment(segment.name, [os.dup(file) for file in pool.introduce(segment)])
-    assert attached.segment(segment.name, pool.introduce(segment)) is first
+    first = attached.segment(segment.name, [os.dup(file) for file in pool.files_for(segment)])
+    assert attached.segment(segment.name, pool.files_for(segment)) is first
     assert bytes(first.memory[:2]) == b"ok"
 
 
 def test_kept_memory_outlives_a_drop(pool):
     attached = PeerSegments()
     segment = pool.take(1)
-    other = attached.segment(segment.name, [os.dup(file) for file in pool.introduce(segment)])
+    other = attached.segment(segment.name, [os.dup(file) for file in pool.files_for(segment)])
     segment.memory[:2] = b"ok"
     memory, is_kept = other.lend(2)
     attached.drop([segment.name])
@@ -257,7 +257,7 @@ def test_forgotten_pools_leave_nothing(descriptors):
     pool, attached = SegmentPool(), PeerSegments()
     for size in (1, MEGABYTE):
         segment = pool.take(size)
-        attached.segment(segment.name, [os.dup(file) for file in pool.introduce(segment)])
+        attached.segment(segment.name, [os.dup(file) for file in pool.files_for(segment)])
         pool.give_back(segment, size)
     del pool, attached, segment
     assert descriptors() == before

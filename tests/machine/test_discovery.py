@@ -85,7 +85,7 @@ def start(directory, popen):
 
 
 @pytest.fixture
-def take_seat(directory):
+def take_endpoint(directory):
     """Makes this process a manager."""
     endpoints = []
 
@@ -166,8 +166,8 @@ def test_managers_that_come_and_go_sit_one_at_a_time_and_everybody_is_served(sta
     assert os.listdir(os.path.dirname(directory)) == []
 
 
-def test_a_seat_that_is_taken_is_found(take_seat, directory):
-    endpoint = take_seat()
+def test_an_endpoint_that_is_taken_is_found(take_endpoint, directory):
+    endpoint = take_endpoint()
     with find_or_launch(directory, "m", no_launch) as client, endpoint.accept() as served:
         assert not client.get_inheritable()
         assert client.gettimeout() is served.gettimeout() is None
@@ -177,18 +177,18 @@ def test_a_seat_that_is_taken_is_found(take_seat, directory):
     assert {os.stat(os.path.join(directory, file)).st_mode & 0o777 for file in os.listdir(directory)} == {0o600}
 
 
-def test_seats_of_different_names_are_different(take_seat, directory):
-    first, second = take_seat("first"), take_seat("second")
+def test_endpoints_of_different_names_are_different(take_endpoint, directory):
+    first, second = take_endpoint("first"), take_endpoint("second")
     with find(directory, "second"), second.accept():
         assert running_managers(directory) == ["first", "second"]
     first.remove()
     assert (running_managers(directory), stale_endpoints(directory)) == (["second"], [])
 
 
-def test_a_default_timeout_of_the_program_does_not_matter(take_seat, directory):
+def test_a_default_timeout_of_the_program_does_not_matter(take_endpoint, directory):
     socket.setdefaulttimeout(0.001)
     try:
-        endpoint = take_seat()
+        endpoint = take_endpoint()
         with find(directory, "m") as client, endpoint.accept() as served:
             assert client.gettimeout() is served.gettimeout() is None
     finally:
@@ -202,8 +202,8 @@ def test_nobody_is_there(directory):
     assert stale_endpoints(os.path.join(directory, "missing")) == []
 
 
-def test_vacating_leaves_nothing_and_ends_the_connections_of_those_who_wait(take_seat, directory):
-    endpoint = take_seat()
+def test_removing_an_endpoint_leaves_nothing_and_ends_the_connections_of_those_who_wait(take_endpoint, directory):
+    endpoint = take_endpoint()
     waiting = [find(directory, "m") for _ in range(3)]
     copy = os.dup(endpoint.fileno())  # as a child of the manager's may have one
     endpoint.remove()
@@ -216,16 +216,16 @@ def test_vacating_leaves_nothing_and_ends_the_connections_of_those_who_wait(take
         endpoint.accept()
 
 
-def test_vacating_spares_what_belongs_to_others(take_seat, directory):
-    endpoint = take_seat()
+def test_removing_an_endpoint_spares_what_belongs_to_others(take_endpoint, directory):
+    endpoint = take_endpoint()
     open(os.path.join(directory, "another.lock"), "w").close()
     endpoint.remove()
     assert os.listdir(directory) == ["another.lock"]
     assert stale_endpoints(directory) == ["another"]
 
 
-def test_a_lock_file_that_was_cleaned_away_makes_no_second_manager(take_seat, directory):
-    endpoint = take_seat()
+def test_a_lock_file_that_was_cleaned_away_makes_no_second_manager(take_endpoint, directory):
+    endpoint = take_endpoint()
     os.remove(os.path.join(directory, "m.lock"))
     find_or_launch(directory, "m", no_launch).close()
     endpoint.accept().close()
@@ -254,12 +254,12 @@ def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_trusted(just_b
     assert sorted(os.listdir(directory)) == ["m.lock", "m.sock"]
 
 
-def test_a_manager_without_a_lock_file_that_came_meanwhile_is_found(just_before_locking, take_seat, directory):
+def test_a_manager_without_a_lock_file_that_came_meanwhile_is_found(just_before_locking, take_endpoint, directory):
     lock = os.path.join(directory, "m.lock")
 
     def another_comes():
         os.rename(lock, lock + "ed")
-        take_seat()
+        take_endpoint()
         os.rename(lock + "ed", lock)
 
     just_before_locking(another_comes)
@@ -267,18 +267,18 @@ def test_a_manager_without_a_lock_file_that_came_meanwhile_is_found(just_before_
     assert os.listdir(directory) == ["m.sock"]
 
 
-def test_a_manager_keeps_the_lock_when_its_launcher_has_let_go(take_seat, directory):
-    take_seat()
+def test_a_manager_keeps_the_lock_when_its_launcher_has_let_go(take_endpoint, directory):
+    take_endpoint()
     os.remove(os.path.join(directory, "m.sock"))
     with pytest.raises(TimeoutError):
         find_or_launch(directory, "m", no_launch, timeout_secs=0)
 
 
-def test_a_manager_whose_files_were_cleaned_away_spares_those_of_the_next(take_seat, directory):
-    endpoint = take_seat()
+def test_a_manager_whose_files_were_cleaned_away_spares_those_of_the_next(take_endpoint, directory):
+    endpoint = take_endpoint()
     os.remove(os.path.join(directory, "m.lock"))
     os.remove(os.path.join(directory, "m.sock"))
-    following = take_seat()
+    following = take_endpoint()
     endpoint.remove()
     find_or_launch(directory, "m", no_launch).close()
     following.accept().close()
@@ -293,7 +293,7 @@ find_or_launch(directory, name, launch)
 """
 
 
-def test_a_launcher_that_is_killed_makes_room_for_another(start, take_seat, directory):
+def test_a_launcher_that_is_killed_makes_room_for_another(start, take_endpoint, directory):
     launcher = start(LAUNCHER)
     assert launcher.stdout.readline() == "bound\n"
     assert (running_managers(directory), stale_endpoints(directory)) == (["m"], [])
@@ -302,7 +302,7 @@ def test_a_launcher_that_is_killed_makes_room_for_another(start, take_seat, dire
     assert launcher.wait(60) == -signal.SIGKILL
     assert ends(waiting)
     assert (running_managers(directory), stale_endpoints(directory)) == ([], ["m"])
-    take_seat()
+    take_endpoint()
     assert (running_managers(directory), stale_endpoints(directory)) == (["m"], [])
 
 
@@ -316,13 +316,13 @@ greeting(find_or_launch(directory, name, forked(serve)))
 """
 
 
-def test_a_manager_that_is_killed_makes_room_for_another(start, take_seat, directory, wait_until):
+def test_a_manager_that_is_killed_makes_room_for_another(start, take_endpoint, directory, wait_until):
     manager = int(start(MANAGER).stdout.readline())
     with find_or_launch(directory, "m", no_launch) as client:
         assert client.recv(100) == b"welcome"
     os.kill(manager, signal.SIGKILL)
     assert wait_until(lambda: stale_endpoints(directory) == ["m"])
-    take_seat()
+    take_endpoint()
     assert (running_managers(directory), stale_endpoints(directory)) == (["m"], [])
 
 
@@ -354,8 +354,8 @@ def test_waiting_for_one_who_neither_starts_nor_ends_a_manager(directory):
         assert (running_managers(directory), stale_endpoints(directory)) == ([], [])
 
 
-def test_waiting_where_too_many_wait(take_seat, directory):
-    take_seat()
+def test_waiting_where_too_many_wait(take_endpoint, directory):
+    take_endpoint()
     with contextlib.ExitStack() as waiting:
 
         def crowd():
@@ -376,8 +376,8 @@ say(greeting(connection))
 """
 
 
-def test_a_process_of_another_user_is_turned_away(start, take_seat, directory, caplog):
-    endpoint = take_seat()
+def test_a_process_of_another_user_is_turned_away(start, take_endpoint, directory, caplog):
+    endpoint = take_endpoint()
     os.chmod(directory, 0o777)
     os.chmod(os.path.join(directory, "m.sock"), 0o666)
     strangers = [start(STRANGER) for _ in range(2)] if IS_ROOT else []
@@ -401,9 +401,9 @@ input()
 """
 
 
-def test_a_listener_of_another_user_is_not_trusted(start, take_seat, directory):
+def test_a_listener_of_another_user_is_not_trusted(start, take_endpoint, directory):
     if not IS_ROOT:  # no process of this user's can be another's
-        take_seat()
+        take_endpoint()
         find(directory, "m").close()
         return
     impostor = start(IMPOSTOR)

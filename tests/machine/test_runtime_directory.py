@@ -115,7 +115,7 @@ def test_a_directory_of_another_user(wanted, monkeypatch):
         runtime_directory()
 
 
-def test_the_longest_path_has_room_for_a_seat(wanted, monkeypatch):
+def test_the_longest_path_has_room_for_an_endpoint(wanted, monkeypatch):
     longest = _LONGEST_ADDRESS - len("/" + "n" * LONGEST_NAME + ".sock")
     path = os.path.join(wanted, "x" * (longest - len(wanted) - 1))
     monkeypatch.setenv(DIRECTORY_VARIABLE, path)

@@ -78,11 +78,11 @@ def test_only_engines_that_are_loaded_are_recorded(install):
 def test_looking_tells_what_is_new(install):
     install("engine_of_tests_c")
     recorders = EngineMetrics()
-    recorders.look()  # other tests may have loaded real engines
-    assert not recorders.look()
+    recorders.load_imported()  # other tests may have loaded real engines
+    assert not recorders.load_imported()
     importlib.import_module("engine_of_tests_c")
-    assert recorders.look()
-    assert not recorders.look()
+    assert recorders.load_imported()
+    assert not recorders.load_imported()
 
 
 def test_what_was_counted_before_an_exception_is_there(install):

@@ -107,7 +107,7 @@ class Asked:
 
     def __init__(self, handler, exceptions=(), **request):
         spec = catching(prepare(handler, InferenceRequest(isolate=True, **request)), exceptions)
-        self.request_handler = pickle.loads(pickle_or_explain(BatchRequestHandler(spec), "servant"))
+        self.request_handler = pickle.loads(pickle_or_explain(BatchRequestHandler(spec), "handler"))
         self.progress = Progress(MEMORY)
 
     def __call__(self, work, rows=()):
@@ -225,7 +225,7 @@ def test_where_it_is(ask):
         (InjectedFailure(Stage.POSTPROCESSING, 1, LATE), "8"),
     ],
 )
-def test_a_condemned_element_fails_with_what_its_operation_would_have_been_given(ask, injected_failure, element):
+def test_a_fatal_element_fails_with_what_its_operation_would_have_been_given(ask, injected_failure, element):
     handler = Values().with_preprocess_fn(lambda n: n * 2).with_preprocess_fn(int)
     asked = ask(handler.with_postprocess_fn(str).with_postprocess_fn(len), Exception)
     work = INFER._replace(preprocess=True, injected_failures={1: injected_failure})

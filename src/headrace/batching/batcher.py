@@ -128,9 +128,9 @@ class Batcher:
         if self._target == 0:
             self._target = self._ask_target()
         count, waiting = len(self._elements), self._waiting
-        if count >= waiting.next_look:
-            waiting.look(self._elements)
-        self._next_count = min(self._target, self._max_count, waiting.next_look)
+        if count >= waiting.next_measurement:
+            waiting.measure(self._elements)
+        self._next_count = min(self._target, self._max_count, waiting.next_measurement)
         size = self._weight if self._target_is_weight else count
         heavy = self._max_weight is not None and self._weight >= self._max_weight
         large = waiting.bytes >= self._max_bytes and size >= self._min_size

@@ -68,10 +68,10 @@ class WaitingBytes:
         """Starts with an empty list, but keeps the block length: elements are likely to be as large as before."""
         self.bytes = 0.0
         self._seen = 0
-        self.next_look: float = 1
-        """The length of the list at which to call ``look`` again."""
+        self.next_measurement: float = 1
+        """The length of the list at which to call ``measure`` again."""
 
-    def look(self, elements: Sequence[Any]) -> None:
+    def measure(self, elements: Sequence[Any]) -> None:
         """Measures the elements that are new in the list."""
         count = len(elements) - self._seen
         looks_at_all = self._careful or count <= self._FEW
@@ -87,7 +87,7 @@ class WaitingBytes:
         self._seen += count
         fitting = min(self._LONGEST_BLOCK, self._SHARE * self._bound / max(1, largest))
         self._block = max(1, min(2 * self._block, int(fitting)))
-        self.next_look = self._seen + self._block
+        self.next_measurement = self._seen + self._block
 
     def _few_of(self, elements: Sequence[Any], count: int) -> Sequence[Any]:
         """A few of the last ``count``, at pseudo-random places that avoid patterns in the data but are reproducible."""

@@ -48,8 +48,8 @@ class Lookahead:
     Args:
         target: the size that a batch should have; called for each batch as it is cut.
         limits: the limits of a batch.
-        target_is_padded: whether ``target`` and ``most`` count padded sizes rather than elements.
-        most: the size that a batch must not exceed, even below its minimum count.
+        target_is_padded: whether ``target`` and ``max_size`` count padded sizes rather than elements.
+        max_size: the size that a batch must not exceed, even below its minimum count.
         overhead: the amount of padding that costs as much as one more batch; a batch ends before it has more. None:
             padding does not end a batch.
     """
@@ -60,11 +60,11 @@ class Lookahead:
         limits: Limits,
         *,
         target_is_padded: bool,
-        most: Callable[[], float] = lambda: math.inf,
+        max_size: Callable[[], float] = lambda: math.inf,
         overhead: Callable[[], float] | None = None,
     ) -> None:
         self._ask_target = target
-        self._ask_most = most
+        self._ask_max_size = max_size
         self._ask_overhead = overhead
         self._limits = limits
         self._target_is_padded = target_is_padded
@@ -106,7 +106,7 @@ class Lookahead:
 
     def _end(self, elements: Sequence[Measured], start: int) -> tuple[int, float]:
         """Index after the last element of the batch that begins at ``start``, and the batch's padded size."""
-        target, most = self._ask_target(), self._ask_most()
+        target, max_size = self._ask_target(), self._ask_max_size()
         overhead = None if self._ask_overhead is None else self._ask_overhead()
         largest = useful = elements[start].size
         count = 1
@@ -118,7 +118,7 @@ class Lookahead:
             size = padded if self._target_is_padded else count + 1
             useful += element.size
             is_enough = size > target or (overhead is not None and _is_wasteful(padded, useful, overhead))
-            if size > most or (is_enough and count >= self._limits.min_count):
+            if size > max_size or (is_enough and count >= self._limits.min_count):
                 break
             largest, count = larger, count + 1
         return start + count, largest * count
@@ -148,6 +148,6 @@ def lookahead_for(config: BatchingConfig, sizes: SizeController) -> Lookahead:
         sizes.target,
         limits._replace(boundaries=config.bucket_boundaries or ()),
         target_is_padded=config.learns_from_weights,
-        most=sizes.most,
+        max_size=sizes.max_size,
         overhead=sizes.overhead if minds_padding else None,
     )

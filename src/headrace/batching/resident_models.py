@@ -76,16 +76,16 @@ def queue_to_empty(queues: Mapping[Hashable, QueueState], resident: ResidentMode
     The largest queue of a model in memory, if it has at least half of the waiting bytes, since it costs no load.
     Otherwise the largest of the other queues, unless one has been passed over too often: none waits forever.
     """
-    standing = [name for name, queue in queues.items() if queue.elements and name not in resident]
-    seated = [name for name in queues if name in resident]
-    if seated:
-        largest = max(seated, key=lambda name: queues[name].nbytes)
-        if not standing or queues[largest].nbytes >= sum(queue.nbytes for queue in queues.values()) / 2:
+    absent = [name for name, queue in queues.items() if queue.elements and name not in resident]
+    present = [name for name in queues if name in resident]
+    if present:
+        largest = max(present, key=lambda name: queues[name].nbytes)
+        if not absent or queues[largest].nbytes >= sum(queue.nbytes for queue in queues.values()) / 2:
             return largest
-    oldest = max(standing, key=lambda name: queues[name].times_skipped)
+    oldest = max(absent, key=lambda name: queues[name].times_skipped)
     if queues[oldest].times_skipped >= _PATIENCE * len(queues):
         return oldest
-    return max(standing, key=lambda name: queues[name].nbytes)
+    return max(absent, key=lambda name: queues[name].nbytes)
 
 
 def flush_order(queues: Mapping[Hashable, int], resident: ResidentModels) -> list[Hashable]:

@@ -17,7 +17,7 @@ class SizeController(Protocol):
         """Size for the next batch."""
         ...
 
-    def most(self) -> float:
+    def max_size(self) -> float:
         """Size that no batch of several elements should exceed, even below its minimum, for lack of memory or time."""
         ...
 
@@ -40,7 +40,7 @@ class FixedSize:
         """The fixed size."""
         return self._size
 
-    def most(self) -> float:
+    def max_size(self) -> float:
         """No limit."""
         return math.inf
 
@@ -121,7 +121,7 @@ class AdaptiveSize:
             self._last = max(self._smallest, int(min(varied, ceiling)))
             return int(self._last)
 
-    def most(self) -> float:
+    def max_size(self) -> float:
         """No limit."""
         return math.inf
 
@@ -238,7 +238,7 @@ class MemoryLimitedSize:
         wanted = self._wanted.target()
         return wanted if wanted <= self._ceiling else int(self._ceiling)
 
-    def most(self) -> float:
+    def max_size(self) -> float:
         """The largest size that memory and the time limit are known to allow."""
         return self._ceiling
 
@@ -269,7 +269,7 @@ class MemoryLimitedSize:
         elif self._largest_good:
             self._patience = min(2 * self._patience, self._MOST_PATIENCE)
         self._half = max(1.0, size // 2)
-        self._ceiling = max(1.0, math.floor(min(max(self._half, self._largest_good), self._in_time())))
+        self._ceiling = max(1.0, math.floor(min(max(self._half, self._largest_good), self._max_in_time())))
         self._good_in_a_row = 0
 
     def _grow(self, size: float) -> None:
@@ -283,9 +283,9 @@ class MemoryLimitedSize:
             self._good_in_a_row = 0
             self._times.forget_above(size)  # an old time of a larger batch must not prevent the attempt
             larger = max(self._ceiling + 1, self._ceiling * self._GROWTH)
-        self._ceiling = max(self._ceiling, math.floor(min(larger, self._in_time())))
+        self._ceiling = max(self._ceiling, math.floor(min(larger, self._max_in_time())))
 
-    def _in_time(self) -> float:
+    def _max_in_time(self) -> float:
         """Half the size that, by the fitted line, would just meet the time limit; infinite: unknown."""
         fixed, each = fit_line(list(self._times.ranked(1 / 2).values()) or [(1.0, 0.0)])
         return (self._timeout_secs - fixed) / 2 / each if each else math.inf

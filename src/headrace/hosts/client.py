@@ -99,7 +99,7 @@ class ModelHosts:
                 raise HostStartError(self._name, "its owner has closed it.")
             connection = self._connections[number]
             if connection is not None:
-                connection.look()
+                connection.update()
             return connection if connection is not None and not connection.is_over else self._restart(number)
 
     def start_all(self, head: Any = None) -> None:
@@ -126,14 +126,14 @@ class ModelHosts:
         self._is_closed = True
         self._provider.cancel_waits()
         with self._changing:
-            self.end_hosts()
+            self.stop_hosts()
             self._provider.close()
 
-    def end_hosts(self) -> None:
+    def stop_hosts(self) -> None:
         """Ends the running hosts, or leaves them to others where they are shared; the next request starts new ones."""
         for connection in self._connections:
             if connection is not None:
-                connection.end()
+                connection.leave()
 
     def after_fork(self) -> None:
         """In a forked child: forgets the hosts without disturbing them, since they are the parent's."""

@@ -99,7 +99,7 @@ class HostConnection:
         """The descriptor of the host's progress page, for other clients."""
         return self._progress_segment.file
 
-    def introduce(self, file: int) -> None:
+    def add_client(self, file: int) -> None:
         """Connects another client to the host; ``file`` is the host's end of that client's channel.
 
         Raises:
@@ -107,7 +107,7 @@ class HostConnection:
         """
         self._channel.send(ClientChannel(), [file])
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Updates ``is_over`` without waiting, unless another thread is reading already."""
         self._try_read(lambda: not self.is_over)
 
@@ -160,7 +160,7 @@ class HostConnection:
         assert reply is not None
         return decode(reply.memory, known=call.message.columns, own=True)
 
-    def end(self) -> None:
+    def leave(self) -> None:
         """Closes the connection and waits until that has ended the host, or left it to others."""
         if not self.is_over:
             self._disconnect()
@@ -184,7 +184,7 @@ class HostConnection:
         call.connection = self
         self._calls[call.number] = call
         self._pending[call.number] = PendingRequest(segment, size, time.monotonic())
-        files = self._requests.introduce(segment)
+        files = self._requests.files_for(segment)
         free = [self._free.popleft() for _ in range(len(self._free))]
         dropped, self._requests.dropped = self._requests.dropped, []
         self._channel.send(HostRequest(call.number, segment.name, size, free, dropped), files)
@@ -197,7 +197,7 @@ class HostConnection:
 
     def _wait(self, is_settled: Callable[[], bool]) -> None:
         """Waits until ``is_settled`` or the host has exited."""
-        # Leader and followers: the thread that sets _is_read polls the channel, outside the lock, and dispatches one
+        # Leader and followers: the thread that sets _has_reader polls the channel, outside the lock, and dispatches one
         # message to whichever call it answers; the others wait for the condition. Then it hands over and wakes all:
         # those whose response has come return, and one of the rest reads next. An exception hands over, too.
         while True:
@@ -230,7 +230,7 @@ class HostConnection:
 
     def _receive(self) -> None:
         try:
-            self._take(*self._channel.receive())
+            self._accept(*self._channel.receive())
         except EOFError:
             self._handle_exit()
         except BaseException:  # Ctrl-C, or too many open files: a response is lost
@@ -244,7 +244,7 @@ class HostConnection:
         left = self._timeout_secs - max(0.0, self._seconds_busy(self._progress.read()))
         return int(min(max(0, left), _LONGEST_POLL_SECS) * 1000) + 1
 
-    def _take(self, reply: HostReply, files: list[int]) -> None:
+    def _accept(self, reply: HostReply, files: list[int]) -> None:
         with self._changed:
             self.has_begun = True
             self._answers.drop(reply.dropped)
@@ -327,7 +327,7 @@ class HostConnection:
         # Take the responses that the host sent before it exited: those requests succeeded.
         with contextlib.suppress(EOFError, OSError):
             while not self._is_disconnected and self._channel.fileno() in {file for file, _ in self._poll.poll(0)}:
-                self._take(*self._channel.receive())
+                self._accept(*self._channel.receive())
         snapshot = self._progress.read()
         with self._changed:
             self.has_begun = self.has_begun or self._progress.marks > _MARKS_AT_START

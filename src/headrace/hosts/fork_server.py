@@ -162,15 +162,15 @@ class ForkServer:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for host in list(self._hosts):
             self._reap(host)
-        self.end_helpers()
+        self.kill_helpers()
         if self._has_model:
             _flush()
             os._exit(0)  # without running the model's finalizers: this process has never used it
 
-    def end_helpers(self) -> None:
+    def kill_helpers(self) -> None:
         """Kills the processes that modules started while they were imported, and orphans."""
         self._helpers = set()
-        self._end_orphans()
+        self._kill_orphans()
 
     def _serve(self) -> NoReturn:
         while True:
@@ -274,7 +274,7 @@ class ForkServer:
             is_killed = ended_itself and code == -signal.SIGKILL
             exit_text = HostExit(code, self._why_killed(host) if is_killed else ExitCause.OTHER)
         self._hosts.pop(host)
-        self._end_orphans()
+        self._kill_orphans()
         return exit_text
 
     def _why_killed(self, host: int) -> ExitCause:
@@ -287,7 +287,7 @@ class ForkServer:
             self._hosts[other] = None if count is None else count + 1
         return ExitCause.MEMORY
 
-    def _end_orphans(self) -> None:
+    def _kill_orphans(self) -> None:
         """Kills processes that exited hosts left behind, which this process has adopted.
 
         Children of running hosts are not affected, and a manager is left alone: other programs use it.
@@ -332,5 +332,5 @@ def main() -> None:
         channel.send(answer)
         fork_server.run()
     else:
-        fork_server.end_helpers()
+        fork_server.kill_helpers()
         channel.send(answer)

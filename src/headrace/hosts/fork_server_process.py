@@ -21,7 +21,7 @@ from headrace.hosts.fork_server import (
     Ready,
     Reap,
 )
-from headrace.hosts.orphans import MARK, end_marked, end_orphans, new_mark
+from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, describe_exit
 from headrace.ipc.channel import Channel
@@ -39,7 +39,7 @@ def start_fork_server(channel: Channel, environment: ProcessEnvironment, mark: s
 
     Linux sends the parent-death signal when the thread that started a process ends, so that thread must live on.
     """
-    STARTER.end_orphans_once()
+    STARTER.kill_orphans_once()
     command = [environment.executable, "-m", "headrace.hosts", str(os.getpid()), str(channel.fileno())]
     return subprocess.Popen(  # noqa: S603 - this Python, with our own module
         command,
@@ -79,11 +79,11 @@ class ForkServerStarter:
             started.add_done_callback(_undo)
             raise
 
-    def end_orphans_once(self) -> None:
+    def kill_orphans_once(self) -> None:
         """On the first call, kills processes that killed owners have left behind."""
         if not self._has_looked_for_orphans:
             self._has_looked_for_orphans = True
-            end_orphans()
+            kill_orphans()
 
     def _work(self) -> None:
         while True:
@@ -198,7 +198,7 @@ class ForkServerProcess:
             self._process.kill()
             self._process.wait()
         if self._process.returncode:
-            end_marked(self._mark)
+            kill_marked(self._mark)
         self._output.close()
         return describe_exit(self._process.returncode)
 

@@ -200,11 +200,11 @@ class _Client:
         size = message.nbytes
         del message  # before is_kept(): the response itself may refer to the request's memory
         self._unread[request.call] = segment, size
-        introduced = self._answers.introduce(segment)
+        segment_files = self._answers.files_for(segment)
         dropped, self._answers.dropped = self._answers.dropped, []
         reply = HostReply(request.call, segment.name, size, dropped, is_kept())
         try:
-            self._channel.send(reply, [*introduced, *more])
+            self._channel.send(reply, [*segment_files, *more])
         finally:
             for file in more:
                 os.close(file)

@@ -34,14 +34,14 @@ def new_mark() -> str:
     return f"{namespace()}:{os.getpid()}:{_start('self') or ''}:{next(_numbers)}"
 
 
-def end_marked(mark: str) -> None:
+def kill_marked(mark: str) -> None:
     """Kills every process that carries the mark."""
     for process in processes():
         if _mark_of(process) == mark:
             kill(process, lambda process: _mark_of(process) == mark)
 
 
-def end_orphans() -> None:
+def kill_orphans() -> None:
     """Kills every process of this user whose mark names an owner that is no longer alive."""
     for one in marked():
         if one.is_orphan:

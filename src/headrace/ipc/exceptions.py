@@ -54,19 +54,19 @@ def _reduced(seen: dict[int, tuple[BaseException, Any]], error: BaseException) -
 
 def _stand_in(error: BaseException, reducers: Reducers) -> tuple[Any, ...] | None:
     """What a reducer returns for an exception that would not survive pickling; None: it would."""
-    if _travels(error, reducers):
+    if _survives(error, reducers):
         return None
     cls = type(error)
     args, own = (tuple(map(_sendable, given)) for given in (_arguments(error), error.args))
-    attributes = {name: value for name, value in _attributes(error).items() if _travels(value)}
-    shown = _said(repr, error) or f"{cls.__qualname__}(...)"
-    said = _said(str, error)
+    attributes = {name: value for name, value in _attributes(error).items() if _survives(value)}
+    shown = _text_of(repr, error) or f"{cls.__qualname__}(...)"
+    said = _text_of(str, error)
     texts = shown if said is None else said, shown
     bases = [base for base in cls.__mro__ if issubclass(base, BaseException)]
     for base, name in ((cls, None), *((base, (cls.__module__, cls.__qualname__)) for base in bases)):
         more = {} if name is None else {_TEXTS: texts}
-        reduced = _made, (base, name, args, own, {**attributes, **more})
-        copy = _sent(_Reduced(reduced), reducers)
+        reduced = _rebuild, (base, name, args, own, {**attributes, **more})
+        copy = _round_trip(_Reduced(reduced), reducers)
         if copy is None:
             continue
         if name is not None or (_own_texts(copy) == _own_texts(error) and None not in _own_texts(copy)):
@@ -84,7 +84,7 @@ class _Reduced:
         return self._reduced
 
 
-def _sent(value: Any, reducers: Reducers) -> Any:
+def _round_trip(value: Any, reducers: Reducers) -> Any:
     """The value as it would arrive in another process; None: it would not."""
     try:
         pieces, buffers = pickled(value, reducers)
@@ -93,19 +93,19 @@ def _sent(value: Any, reducers: Reducers) -> Any:
         return None
 
 
-def _travels(value: Any, reducers: Reducers | None = None) -> bool:
+def _survives(value: Any, reducers: Reducers | None = None) -> bool:
     """Whether a value survives pickling; an exception, whether it does so unchanged."""
     if value is None or type(value) in _PLAIN:
         return True
-    copy = _sent(value, reducers or all_reducers())
-    return copy is not None and (not isinstance(value, BaseException) or _look(copy) == _look(value))
+    copy = _round_trip(value, reducers or all_reducers())
+    return copy is not None and (not isinstance(value, BaseException) or _comparable(copy) == _comparable(value))
 
 
 def _sendable(value: Any) -> Any:
-    return value if _travels(value) else _text(_said(str, value) or "", _said(repr, value) or "...")
+    return value if _survives(value) else _plain_text(_text_of(str, value) or "", _text_of(repr, value) or "...")
 
 
-def _look(error: BaseException) -> tuple[Any, ...]:
+def _comparable(error: BaseException) -> tuple[Any, ...]:
     """What a copy must have in common with an exception; of values that may not compare (arrays) their types."""
     values = [list(error.args), *_attributes(error).values()]
     return type(error), _shape(values), list(_attributes(error)), _own_texts(error)
@@ -120,7 +120,7 @@ def _shape(value: Any) -> Any:
 def _own_texts(error: BaseException) -> list[str | None]:
     """Its ``str`` and ``repr``, where its class overrides them, without the memory addresses of default reprs."""
     own = [render for name, render in _RENDERS.items() if getattr(type(error), name) is not vars(BaseException)[name]]
-    texts = [_said(render, error) for render in own]
+    texts = [_text_of(render, error) for render in own]
     return [text and re.sub("0x[0-9a-fA-F]+", "0x", text) for text in texts]
 
 
@@ -143,7 +143,7 @@ def _built_in(cls: type) -> type:
     return cls
 
 
-def _made(
+def _rebuild(
     cls: type, name: tuple[str, str] | None, args: tuple[Any, ...], own: tuple[Any, ...], attributes: dict[str, Any]
 ) -> Any:
     """A stand-in: of the class itself, or of a subclass that is named like the original and says the stored texts."""
@@ -173,16 +173,16 @@ class _NestedText(str):
         return self.shown
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _text, (str(self), self.shown)
+        return _plain_text, (str(self), self.shown)
 
 
-def _text(said: str, shown: str) -> _NestedText:
+def _plain_text(said: str, shown: str) -> _NestedText:
     text = _NestedText(said)
     text.shown = shown
     return text
 
 
-def _said(render: Callable[[Any], str], value: Any) -> str | None:
+def _text_of(render: Callable[[Any], str], value: Any) -> str | None:
     """``render(value)``, at most 100,000 characters of it; None if it raises."""
     try:
         return render(value)[:_LONGEST_TEXT]

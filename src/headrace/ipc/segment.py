@@ -91,7 +91,7 @@ class SegmentPool:
         self._free.remove(segment)
         return segment
 
-    def introduce(self, segment: Segment) -> list[int]:
+    def files_for(self, segment: Segment) -> list[int]:
         """The descriptors to send with the next message: the segment's the first time, then none."""
         if segment.name in self._sent:
             return []

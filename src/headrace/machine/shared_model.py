@@ -123,7 +123,7 @@ class SharedModel:
         elif self.load_request.hosted:
             self._hosts.start_all()
         else:
-            self._hosts.end_hosts()
+            self._hosts.stop_hosts()
             self._fork_server.stop()
 
     def join(self, number: int) -> tuple[JoinedHost, list[int]]:
@@ -137,7 +137,7 @@ class SharedModel:
             mine, theirs = Channel.pair()
             files: list[int] = []
             try:
-                connection.introduce(theirs.fileno())
+                connection.add_client(theirs.fileno())
                 for file in (mine.fileno(), connection.progress_file, connection.pidfd):
                     files += [os.dup(file)] if file is not None else []
             except OSError:  # the host has died: the next ``connection`` starts another
@@ -196,7 +196,7 @@ class SharedModel:
         self.peak = exported.peak
         if exported.layout is not None:
             [self._file] = self._files = call.files
-            self._hosts.end_hosts()  # only the loader runs; it moved the model's memory into the file
+            self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
             try:
                 self._fork_server.preload(Preload(self.load_request.work, self._file, exported.layout))
             except HostStartError as error:  # the model pickles but does not unpickle: load it again, into hosts

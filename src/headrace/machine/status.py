@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
-from headrace.hosts.orphans import end_orphans, marked, namespace
+from headrace.hosts.orphans import kill_orphans, marked, namespace
 from headrace.ipc.channel import Channel
 from headrace.machine.discovery import find, find_or_launch, is_free, manager_names
 from headrace.machine.lease import StatusRequest
@@ -129,7 +129,7 @@ def clean(state: MachineState) -> None:
     for name in state.stale:
         _clear(state.directory, name)
     if state.orphans:
-        end_orphans()
+        kill_orphans()
         deadline = time.monotonic() + _KILL_SECS
         while any(one.is_orphan for one in marked()) and time.monotonic() < deadline:
             time.sleep(_POLL_SECS)

@@ -37,7 +37,7 @@ class EngineMetrics:
         self._unused = list(importlib.metadata.entry_points(group="headrace.recorders"))
         self._recorders: list[MetricRecorder] = []
 
-    def look(self) -> bool:
+    def load_imported(self) -> bool:
         """Loads the recorders of engines imported since the last call; returns whether there were any. Cheap if not."""
         found = [plug_in for plug_in in self._unused if plug_in.name in sys.modules]
         for plug_in in found:
@@ -52,7 +52,7 @@ class EngineMetrics:
         It is also filled if an exception leaves the context. Metrics of an engine that is first imported within the
         context are recorded from the next context on.
         """
-        self.look()
+        self.load_imported()
         records: list[HandlerMetric] = []
         parts: list[list[HandlerMetric]] = []
         with ExitStack() as stack:
@@ -61,7 +61,7 @@ class EngineMetrics:
                 [stack.enter_context(recorder.recording(process_wide=process_wide)) for recorder in self._recorders]
             )
             yield records
-        if self.look():
+        if self.load_imported():
             _LOGGER.info(
                 "The handler imported an engine while it worked: what it counted with that engine's metrics in this "
                 "piece of work is lost. Import it where the handler's module begins."

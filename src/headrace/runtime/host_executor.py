@@ -113,7 +113,7 @@ class HostExecutor:
     def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
         """Cuts a batch that was formed before it was learnt that one of this size is too large."""
         size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
-        count = min(batch.total, max(1, math.ceil(size / self._session.sizes[name].most())))
+        count = min(batch.total, max(1, math.ceil(size / self._session.sizes[name].max_size())))
         bounds = [batch.total * n // count for n in range(count + 1)]
         return (batch.part(*bound) for bound in pairwise(bounds))
 

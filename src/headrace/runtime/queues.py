@@ -83,8 +83,8 @@ class _InOrder(_Queue):
 
     @property
     def bytes(self) -> float:
-        if len(self._held) >= self._waiting.next_look:
-            self._waiting.look(self._elements)
+        if len(self._held) >= self._waiting.next_measurement:
+            self._waiting.measure(self._elements)
         return self.batcher.bytes + self._waiting.bytes
 
     def __len__(self) -> int:

@@ -19,7 +19,6 @@ from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
 from headrace.failures.isolate_fatal import InjectedFailure
 from headrace.hosts.host import Response
-from headrace.hosts.provider import HostFailure
 from headrace.hosts.thread_budget import inherited_budget
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins
@@ -65,7 +64,7 @@ class BatchRequestHandler:
         """Runs in the fork server, so that slow lookups happen once for all hosts."""
         self.__dict__.update(state)
         self._recorders = EngineMetrics()
-        self._recorders.look()
+        self._recorders.load_imported()
 
     def answer(self, head: Work, rows: list[Any], progress: Progress) -> Response:
         """Does what ``head`` asks for with the rows, marking each step in ``progress``."""
@@ -190,7 +189,7 @@ class _RecordedSizes:
     def target(self) -> int:
         raise NotImplementedError("batches are formed by the owner")
 
-    def most(self) -> float:
+    def max_size(self) -> float:
         raise NotImplementedError("batches are formed by the owner")
 
     def overhead(self) -> float:
