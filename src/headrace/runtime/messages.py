@@ -9,7 +9,7 @@ from headrace.batching.times import BatchTime
 from headrace.core.events import Event
 from headrace.core.result import Caught, Failure, Skipped
 from headrace.failures.isolate_fatal import InjectedFailure
-from headrace.hosts.connection import HostFailure
+from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import ActivitySnapshot
 
 
