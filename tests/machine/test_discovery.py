@@ -14,8 +14,9 @@ import tempfile
 
 import pytest
 
+from endpoints import running_managers, stale_endpoints
 from headrace.core.errors import ConfigurationError
-from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch, is_free, manager_names
+from headrace.machine.discovery import ManagerEndpoint, find, find_or_launch
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
@@ -41,21 +42,6 @@ def say(*words):
 """
 
 pytestmark = pytest.mark.usefixtures("census")
-
-
-def answers(directory, name):
-    connection = find(directory, name)
-    if connection is not None:
-        connection.close()
-    return connection is not None
-
-
-def running_managers(directory):
-    return [name for name in manager_names(directory) if answers(directory, name)]
-
-
-def stale_endpoints(directory):
-    return [name for name in manager_names(directory) if not answers(directory, name) and is_free(directory, name)]
 
 
 @pytest.fixture
