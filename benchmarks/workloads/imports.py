@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -19,8 +20,8 @@ import importlib, json, sys, time
 started = time.perf_counter()
 importlib.import_module(sys.argv[1])
 seconds = time.perf_counter() - started
-from headrace.models.memory import process_bytes
-print(json.dumps({"seconds": seconds, "bytes": process_bytes(), "torch": "torch" in sys.modules}))
+from headrace.models.memory import memory_of
+print(json.dumps({"seconds": seconds, "bytes": memory_of(os.getpid()).pss, "torch": "torch" in sys.modules}))
 """
 
 

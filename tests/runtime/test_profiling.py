@@ -20,9 +20,10 @@ import torch
 import headrace
 from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
-from headrace.runtime import profiling
+from headrace.runtime import batch_costs
+from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.placement_choice import choose
-from headrace.runtime.profiling import Cost, ModelFindings, Profile, measure, profile_handler, profiling_spec
+from headrace.runtime.profiling import ModelFindings, Profile, profile_handler, profiling_spec
 
 MB = 10**6
 
@@ -40,7 +41,7 @@ def _nothing_stays(monkeypatch):
     """A runtime directory of its own, whose path is short; its last manager removes it."""
     directory = tempfile.mkdtemp(prefix="hr")
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
-    monkeypatch.setattr(profiling, "_ENOUGH_SECS", 0.0)
+    monkeypatch.setattr(batch_costs, "_ENOUGH_SECS", 0.0)
     yield
     deadline = time.monotonic() + 20
     while (left := glob.glob(f"{directory}/*")) and time.monotonic() < deadline:

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from headrace.core.files import keep_copies, kept_copies
-from headrace.hosts.system import peak_bytes
 from headrace.ipc.channel import Channel
 from headrace.ipc.codec import Message, RequestColumns, decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
 from headrace.ipc.weights_file import NotMappableError, WeightsLayout, export
+from headrace.models.memory import peak_bytes
 
 _MOST_COPIES = 4
 """Limit of local copies of remote files sent with a message, which carries at most 8 descriptors in all."""

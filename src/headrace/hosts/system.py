@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import importlib
 import os
 import signal
 import socket
@@ -78,16 +77,6 @@ def allowed_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def peak_bytes() -> int | None:
-    """Peak resident memory of this process in bytes, shared memory included; None on Windows."""
-    try:
-        resource = importlib.import_module("resource")  # Windows does not have it
-    except ImportError:
-        return None
-    peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def has_ended(child: int, wait_secs: float = 0.0) -> bool:

@@ -40,7 +40,7 @@ _POLL_SECS = 0.1
 
 
 @dataclass
-class _Client:
+class _Lessee:
     """What one connection uses."""
 
     model: SharedModel | None = None
@@ -61,7 +61,7 @@ class Manager:
         self._clock: Clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._models: dict[str, SharedModel] = {}
-        self._clients: dict[Channel, _Client] = {}
+        self._clients: dict[Channel, _Lessee] = {}
         self._loading: dict[SharedModel, int | None] = {}
         """Expected bytes of each load in progress; None: unknown."""
         self._peaks: dict[str, int] = {}
@@ -101,7 +101,7 @@ class Manager:
                 time.sleep(_POLL_SECS)
                 continue
             with self._changed:
-                self._clients[channel] = _Client()
+                self._clients[channel] = _Lessee()
                 self._had_clients = True
             threading.Thread(target=self._serve, args=[channel], name="serves a client", daemon=True).start()
 
@@ -171,7 +171,7 @@ class Manager:
             model.leases += 1
             model.linger_secs = max(model.linger_secs, load_request.linger_secs)
             model.add_sink(channel, sink)
-            self._clients[channel] = _Client(model, load_request.process)
+            self._clients[channel] = _Lessee(model, load_request.process)
             while model.outcome is None:
                 # No condition signals that this client hung up; without the poll, a load that no client wants any more
                 # would run to its end instead of being dropped.

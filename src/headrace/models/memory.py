@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from headrace.models.procfs import lines_of, pids_are_local
 
-_SMAPS = Path("/proc/self/smaps_rollup")
 _STATM = Path("/proc/self/statm")
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 _NO_LIMIT = 1 << 62
@@ -34,20 +33,12 @@ class Usage(NamedTuple):
     """Pages of no file, so of no weights file either, counted in full."""
 
 
-def process_bytes() -> int:
-    """This process's share of memory, in bytes.
-
-    On Linux the proportional set size (PSS): pages shared with other processes count in proportion, and unlike the
-    peak resident size it falls when memory is freed. Elsewhere the peak resident size, the best available; on Windows
-    0.
-    """
-    if _SMAPS.exists():
-        for line in _SMAPS.read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    if sys.platform == "win32":
-        return 0
-    resource = importlib.import_module("resource")  # does not exist on Windows
+def peak_bytes() -> int | None:
+    """Peak resident memory of this process in bytes, shared memory included; None on Windows."""
+    try:
+        resource = importlib.import_module("resource")  # Windows does not have it
+    except ImportError:
+        return None
     peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -55,11 +46,10 @@ def process_bytes() -> int:
 def resident_bytes() -> int:
     """Resident memory of this process, in bytes, with shared pages counted in full; fast.
 
-    ``process_bytes`` takes milliseconds for each gigabyte, since the kernel visits every page. Except on Linux this
-    returns ``process_bytes``.
+    Where there is no /proc, its peak, the best available; on Windows 0.
     """
     fields = "".join(lines_of(_STATM)).split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else process_bytes()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else peak_bytes() or 0
 
 
 def trim_memory() -> None:

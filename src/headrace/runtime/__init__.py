@@ -18,5 +18,5 @@ Shared by the threads of a process:
     placement.py      where the model lives: own process, mapped weights, or a host (placement_choice.py: "auto";
                       model_proxy.py: handler-side stand-in for a model in a host)
 observers.py, engine_metrics.py: events and metrics; devices.py: lost GPUs; heap.py: the garbage collector;
-profiling.py: `headrace doctor`; model_files.py: size of a model before it is loaded
+profiling.py, batch_costs.py: `headrace doctor`; model_files.py: size of a model before it is loaded
 """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.core.config import BatchingConfig, PlacementConfig
 from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
@@ -19,6 +18,7 @@ from headrace.hosts.provider import HostFailure
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
+from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.placement import AcquiredModel, acquire, attached, connect_shared_hosts
 from headrace.runtime.placement_choice import Choice, choose
@@ -29,25 +29,10 @@ from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations
 from headrace.runtime.worker import Worker
 
-_STEP = 8
 _LARGEST = 4096
 """Elements; larger batches are hardly cheaper for each element."""
-_LONG_SECS = 1.0
-"""Seconds; the first batch that takes this long is the last."""
-_ENOUGH_SECS = 0.3
-"""Seconds to spend on each size, unless that leaves too few calls."""
-_FEWEST_CALLS = 3
 _MOST_ROWS = 20_000
 """How many rows to read at most in search of elements for one model."""
-
-
-class Cost(NamedTuple):
-    """The cost of batches of one size."""
-
-    size: int
-    seconds: float
-    """Median seconds of a batch; the very first call is not counted."""
-    calls: int
 
 
 @dataclass(frozen=True)
@@ -333,43 +318,3 @@ def _measured(
     if not (costs or trouble):
         trouble = elements.trouble or "no row is for this model."
     return replace(findings, costs=tuple(costs), trouble=trouble)
-
-
-def measure(
-    run: Callable[[list[Any]], None],
-    give: Callable[[int], list[Any]],
-    largest: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Cost]:
-    """Times batches of 1, 8, 64, ... elements, up to the largest or to one that takes a second.
-
-    Args:
-        run: the model's call; the first one is not counted.
-        give: returns the requested number of elements, or none.
-        largest: the largest batch size, in elements.
-        clock: a clock in seconds.
-
-    Raises:
-        Exception: whatever ``run`` raises.
-    """
-    size = 1
-    if batch := give(size):
-        run(batch)
-    while batch:
-        seconds: list[float] = []
-        while not _suffice(seconds):
-            started = clock()
-            run(batch)
-            seconds.append(clock() - started)
-        cost = Cost(size, statistics.median(seconds), len(seconds))
-        yield cost
-        if size == largest or cost.seconds >= _LONG_SECS:
-            return
-        size = min(size * _STEP, largest)
-        batch = give(size)
-
-
-def _suffice(seconds: list[float]) -> bool:
-    """Whether a size has been timed often enough."""
-    total = sum(seconds)
-    return total >= _LONG_SECS or (total >= _ENOUGH_SECS and len(seconds) >= _FEWEST_CALLS)
