@@ -256,7 +256,7 @@ def test_a_host_that_is_forgotten_ends(run_owner):
     """Though nobody has closed it."""
     owner = run_owner("""
 import gc, warnings
-from headrace.models.procfs import fields_of
+from headrace.hosts.system import fields_of
 warnings.simplefilter("ignore")
 host = new_host()
 processes = host.learn(lambda rows, toy: (os.getpid(), os.getppid()))

@@ -12,8 +12,8 @@ import pytest
 
 from headrace.core.errors import HostStartError
 from headrace.hosts.provider import HostFailure
+from headrace.hosts.system import fields_of
 from headrace.ipc.progress import Activity
-from headrace.models.procfs import fields_of
 
 LONG = 60
 FATAL = {

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from headrace.models.procfs import fields_of
+from headrace.hosts.system import fields_of
 
 
 def both(rows, toy):

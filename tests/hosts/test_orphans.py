@@ -10,7 +10,7 @@ import pytest
 
 from headrace.hosts import orphans
 from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
-from headrace.models.procfs import processes
+from headrace.hosts.system import processes
 
 pytestmark = pytest.mark.usefixtures("census")
 
