@@ -7,15 +7,8 @@ import math
 import pytest
 
 from headrace.core.result import Stage
-from headrace.failures.isolate_fatal import (
-    LETHAL_IN_A_ROW,
-    LETHAL_PROBES,
-    MAX_TIMEOUTS,
-    InjectedFailure,
-    LostBatch,
-    isolate_fatal,
-    parts_after_timeout,
-)
+from headrace.failures.fatal_search import LETHAL_IN_A_ROW, LETHAL_PROBES, MAX_TIMEOUTS, InjectedFailure, LostBatch
+from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
 
 PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 

@@ -11,7 +11,7 @@ from headrace import RetryConfig
 from headrace.core.errors import HostDiedError
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.isolate_fatal import MAX_TIMEOUTS
+from headrace.failures.fatal_search import MAX_TIMEOUTS
 from headrace.failures.recovery import RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
 from headrace.failures.search import Overruns, is_overrun, overrun

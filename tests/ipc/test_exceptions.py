@@ -141,6 +141,7 @@ SAME_CLASS = {
     "os": Unreadable("/p"),
     "unicode": Undecodable(b"abc"),
     "exit": with_attributes(SystemExit(3), lock=LOCK),
+    "own exceptions": with_attributes(Classic(1, "odd"), exceptions=["of", "mine"]),
     "forgetful": with_attributes(Forgetful("a"), row=1),
     "lock": ValueError("a", LOCK),
     "only a lock": KeyError(LOCK),
