@@ -96,7 +96,7 @@ def test_all_processes_are_seen():
     assert {1, os.getpid(), os.getppid()} <= set(system.processes())
 
 
-def test_a_name_with_brackets_and_spaces_confuses_nobody(popen, tmp_path):
+def test_process_names_with_brackets_and_spaces_are_parsed(popen, tmp_path):
     program = tmp_path / "a ) R 1 (b"
     program.symlink_to("/bin/sleep")
     with popen([str(program), "1000"]) as child:

@@ -214,7 +214,7 @@ class Speechless(Classic):
 
 
 @pytest.mark.parametrize("error", [Responsible(1, "odd"), Shown(1)], ids=["fails", "lies"])
-def test_a_class_that_could_not_tell_any_more_what_it_told_is_derived_from(error):
+def test_a_class_whose_text_would_change_gets_a_subclass_with_the_text(error):
     copy = arrived(with_attributes(error, lock=LOCK, kept=1))
     assert isinstance(copy, type(error))
     assert (copy.kept, str(copy), repr(copy)) == (1, str(error), repr(error))

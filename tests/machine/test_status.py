@@ -200,7 +200,7 @@ def test_what_a_killed_manager_leaves_is_found_and_removed(shared, directory, wa
     assert machine_status().stale == ()
 
 
-def test_an_endpoint_that_somebody_has_taken_meanwhile_is_not_cleaned(shared, directory):
+def test_an_endpoint_that_was_taken_meanwhile_is_not_cleaned(shared, directory):
     shared(Array(max_batch_size=1), 1)
     state = machine_status()
     (manager,) = state.managers
