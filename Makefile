@@ -11,12 +11,13 @@ OLDEST_BEAM := $(shell sed -n 's/^ *"apache-beam>=\([0-9.]*\).*/\1/p' pyproject.
 OLDEST := .venv-oldest
 OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,test]' skl2onnx pytest-timeout pytest-xdist
 
-# Whole files to a worker: two workers on two cores are as fast as more, and each framework is imported by one of them.
+# Two workers on two cores are as fast as more: each collects all of the tests.
 PYTEST_WORKERS ?= 2
+SIDE_BY_SIDE := -n $(PYTEST_WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark flink flink-up flink-down test test-oldest test-engines fuzz lint types architecture measures check clean
+.PHONY: help demo embed benchmark flink flink-up flink-down test test-all test-oldest test-engines fuzz lint types architecture measures check clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,11 +44,14 @@ flink-up: $(VENV)/.dev ## start that cluster; pipelines of your own run on it, t
 flink-down: $(VENV)/.dev ## end it, and everything that it has started
 	$(BIN)/python engines/flink.py down
 
-test: $(VENV)/.dev ## the whole test suite, but for what needs an engine
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
+test: $(VENV)/.dev-light ## the tests that are quick and need no large framework (installs 0.8 GB)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m 'not large'
+
+test-all: $(VENV)/.dev ## the whole test suite, but for what needs an engine (installs every framework: 9 GB)
+	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version of Beam that is supported
-	$(OLDEST)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/beam tests/jobs tests/architecture/test_same_as_beam.py \
+	$(OLDEST)/bin/pytest $(SIDE_BY_SIDE) tests/beam tests/jobs tests/architecture/test_same_as_beam.py \
 	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_engine_metrics.py \
 	    tests/handlers/test_sklearn_inference.py tests/cli/test_run_mistakes.py
 
@@ -57,21 +61,21 @@ test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism (Java, M
 fuzz: $(VENV)/.dev ## rows, files, streams and faults that nobody thought of, for an hour (make fuzz FUZZ='readers --seconds 60')
 	$(BIN)/python tests/fuzz $(FUZZ)
 
-lint: $(VENV)/.dev ## ruff: rules and formatting
+lint: $(VENV)/.dev-light ## ruff: rules and formatting
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
 types: $(VENV)/.dev ## mypy, strict
 	$(BIN)/mypy
 
-architecture: $(VENV)/.dev ## who may import whom, what is public, how large files are
+architecture: $(VENV)/.dev-light ## who may import whom, what is public, how large files are
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest tests/architecture
+	$(BIN)/pytest tests/architecture -m 'not large'
 
 measures: ## sizes of rooms, files and functions, names defined twice, circles of imports
 	@$(PYTHON) tests/architecture/measures.py
 
-check: lint types architecture test ## what CI looks at, but for the demo, the engines and the oldest Beam
+check: lint types architecture test-all ## what CI looks at, but for the demo, the engines and the oldest Beam
 
 clean: ## remove the environment, the demo's files and all caches
 	rm -rf $(VENV) $(OLDEST) .engines demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

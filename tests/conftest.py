@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
@@ -14,11 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from hypothesis import settings
 
-with suppress(ImportError):  # see headrace.handlers.tensorflow_inference: some tests import TensorFlow before that
-    import triton  # noqa: F401
+import large
 
 # How long an example takes is the machine's affair. The same ones each time: whoever changes nothing breaks nothing.
 settings.register_profile("headrace", deadline=None, derandomize=True)
@@ -29,6 +30,20 @@ pytest_plugins = ["toy_hosts"]
 
 _HELPERS = ("multiprocessing.resource_tracker", "loky.backend.resource_tracker")
 """Python's own housekeepers: they end with the process that started them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without what is large nothing large can be imported; see ``large.py``."""
+    if config.option.markexpr == "not large":
+        large.leave_out()
+    else:
+        with suppress(ImportError):  # see headrace.handlers.tensorflow_inference: some tests import TensorFlow before
+            importlib.import_module("triton")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Files that are large as a whole."""
+    return large.is_left_out(collection_path) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,6 +76,14 @@ def _children_hear_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, lambda *_: None)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hosts cannot import test modules, so what is defined in this one is pickled by value."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture

@@ -69,6 +69,7 @@ def test_a_fresh_import_loads_no_framework(sources, room):
     assert not loaded & FRAMEWORKS
 
 
+@pytest.mark.large
 def test_a_fresh_import_of_the_beam_door_loads_no_model_framework():
     loaded = _loaded_by(["headrace.beam.transform"])
     assert "apache_beam" in loaded
@@ -133,12 +134,12 @@ def test_every_handler_is_named_in_the_contract_that_keeps_handlers_apart(pyproj
 @pytest.mark.parametrize(
     "group",
     [
-        "headrace.handlers",
+        pytest.param("headrace.handlers", marks=pytest.mark.large),
         "headrace.filesystems",
         "headrace.storage",
         "headrace.adopters",
         "headrace.recorders",
-        "headrace.arrays",
+        pytest.param("headrace.arrays", marks=pytest.mark.large),
     ],
 )
 def test_entry_points_lead_somewhere(pyproject, group):

@@ -8,7 +8,6 @@ import numpy
 import pandas
 import pyarrow
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,18 +22,21 @@ from headrace.batching.columnar import (
     split,
     without_views,
 )
+from large import torch
 
 KINDS = {
     "array": numpy.array,
     "matrix": lambda rows: numpy.array(rows, dtype="f4").reshape(-1, 1) * numpy.ones((1, 3), dtype="f4"),
-    "tensor": torch.tensor,
-    "dict": lambda rows: {"a": numpy.array(rows), "b": torch.tensor(rows) * 2},
+    "dict": lambda rows: {"a": numpy.array(rows), "b": list(map(str, rows))},
     "record batch": lambda rows: pyarrow.record_batch({"a": pyarrow.array(rows), "b": pyarrow.array(map(str, rows))}),
     "table": lambda rows: pyarrow.table({"a": rows}),
     "arrow array": pyarrow.array,
     "frame": lambda rows: pandas.DataFrame({"a": rows, "b": list(map(str, rows))}),
     "list": list,
 }
+if torch:
+    KINDS["tensor"] = torch.tensor
+    KINDS["dict with a tensor"] = lambda rows: {"a": numpy.array(rows), "b": torch.tensor(rows) * 2}
 
 
 @pytest.fixture(params=KINDS)
@@ -125,6 +127,7 @@ def test_pieces_that_are_whole_are_not_copied():
     assert concatenate(batch.elements) is element
 
 
+@pytest.mark.large
 def test_what_leaves_has_memory_of_its_own():
     whole = torch.zeros(100_000)
     part = without_views({"a": slice_rows(whole, 10, 20), "b": numpy.arange(3)})

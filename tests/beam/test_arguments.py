@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 
 import apache_beam as beam
-import cloudpickle
 import numpy
 import pytest
 from apache_beam.transforms import window
@@ -19,13 +17,7 @@ from headrace.beam.dofn import InferenceDoFn, Switching
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
 
-
-@pytest.fixture(autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Scaling(ModelHandler):
@@ -75,6 +67,7 @@ def test_for_all_elements(run, tmp_path, place):
     assert len(os.listdir(tmp_path)) == 1
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
 def test_of_each_elements_window(run, tmp_path, place):
     elements = by_second(run, "Elements", [(n, n) for n in range(40)])

@@ -21,7 +21,7 @@ from pathlib import Path
 import apache_beam.ml.inference.base as incumbent
 import pytest
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.large, pytest.mark.filterwarnings("ignore")]
 
 PROXY = "its inference_fn asserts that the model is a proxy of apache_beam.utils.multi_process_shared"
 CLOUD = "it needs a cloud service"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from contextlib import nullcontext
 from importlib.util import find_spec
 
-import cloudpickle
 import numpy
 import pandas
 import pytest
@@ -25,20 +23,16 @@ from headrace import predict
 from headrace.beam import RunInference
 from headrace.testing import nearly_equal
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Beam's handlers use what their frameworks deprecate
+pytestmark = [
+    pytest.mark.large,
+    pytest.mark.filterwarnings("ignore"),  # Beam's handlers use what their frameworks deprecate
+    pytest.mark.usefixtures("module_travels"),
+]
 
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(12, 3)).astype(numpy.float32)
 FRAME = pandas.DataFrame(FEATURES, columns=["a", "b", "c"])
 LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(scope="module")

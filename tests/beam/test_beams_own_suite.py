@@ -59,6 +59,15 @@ SINCE = {
     ),
 }
 
+LARGE = {  # they wait for seconds, or need PyTorch
+    "test_run_inference_timeout_does_garbage_collection",
+    "test_run_inference_timeout_on_inference_dlq",
+    "test_run_inference_timeout_on_load_dlq",
+    "test_run_inference_impl_with_model_manager",
+    "test_run_inference_impl_with_model_manager_args",
+    "test_run_inference_impl_with_model_manager_oom",
+}
+
 OURS = """
 from apache_beam.ml.inference import base
 import headrace.beam
@@ -91,6 +100,8 @@ for _name, _suite in list(vars(_MODULE).items()):
             delattr(_suite, _test)
         for _test in vars(_suite).keys() & SINCE:
             setattr(_suite, _test, SINCE[_test](vars(_suite)[_test]))
+        for _test in vars(_suite).keys() & LARGE:
+            setattr(_suite, _test, pytest.mark.large(vars(_suite)[_test]))
         globals()[_name] = _suite
 del _suite  # which would be collected once more
 
@@ -106,4 +117,4 @@ def _tidy(monkeypatch):
 @pytest.mark.since_beam("2.72", reason="older versions have fewer tests")
 def test_the_lists_name_only_tests_that_there_are():
     source = Path(incumbent.__file__).with_name("base_test.py").read_text()
-    assert [name for name in {**NOT_APPLICABLE, **SINCE} if f"def {name}(" not in source] == []
+    assert [name for name in {*NOT_APPLICABLE, *SINCE, *LARGE} if f"def {name}(" not in source] == []

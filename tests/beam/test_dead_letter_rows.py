@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
-import cloudpickle
 import pytest
 from apache_beam.utils.timestamp import Timestamp
 
 from headrace import ErrorRecord
 from headrace.beam import DeadLetterRows, KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Picky(ModelHandler):

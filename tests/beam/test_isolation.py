@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import uuid
 from pathlib import Path
 
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
-import cloudpickle
 import pytest
 from apache_beam.transforms import window
 
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
 
+pytestmark = pytest.mark.usefixtures("module_travels")
+
 MB = 1 << 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture
@@ -195,6 +187,7 @@ class Theirs(incumbent.ModelHandler):
         return {"min_batch_size": 2, "max_batch_size": 2}
 
 
+@pytest.mark.large
 def test_handlers_written_for_beam(run):
     handler = incumbent.KeyedModelHandler(Theirs()).with_preprocess_fn(lambda n: ("key", n))
     handler = handler.with_postprocess_fn(lambda pair: (pair[0], type(pair[1]).__module__, pair[1].inference))

@@ -55,6 +55,7 @@ def test_predictions_before_postprocessing(run):
     assert sorted(WATCHED) == [(2, 1.0), (4, 2.0)]
 
 
+@pytest.mark.large
 def test_predictions_of_a_host(run):
     handler = DoublingHandler().with_postprocess_fn(str).with_postprocess_fn(len)
     assert run.values(good=run.create([7]) | RunInference(handler, isolate=True, monitoring_transform=Watch())) == [
@@ -107,6 +108,7 @@ def test_a_later_function_that_fails(run):
     assert sorted(value for value, _ in WATCHED) == [("a", 0), ("b", 2)]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("handled", [False, True])
 @pytest.mark.parametrize("isolate", [False, True])
 def test_predictions_that_a_later_function_skips_are_watched(run, handled, isolate):

@@ -198,6 +198,7 @@ def metrics_of(dofn, runner=FnApiRunner):
     return found
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("name", CASES)
 def test_replayed_as_in_a_bundle(name, recorded):
     expected = metrics_of(InBundle(CASES[name]))

@@ -169,6 +169,7 @@ def test_keys_of_one_model_get_two(run):
     assert run.metrics()["BeamML_KeyedModels", "b-one-_num_inferences"] == 1
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("options", "windows", "lateness"),
     [
@@ -193,6 +194,7 @@ def test_on_a_stream_the_older_model_is_forgotten_and_no_element_is(run, wait_un
     assert set(versions) == {"v0", "v1", "v2"}
 
 
+@pytest.mark.large
 def test_the_newest_file_is_told_of_once_and_those_from_before_are_not(run, tmp_path):
     (tmp_path / "before.bin").touch()
     os.utime(tmp_path / "before.bin", (1, 1))

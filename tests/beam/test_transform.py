@@ -124,6 +124,7 @@ def test_a_handler_written_for_beam_runs_unchanged_with_its_wrappers(run):
 REMOTE = pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
 
 
+@pytest.mark.large
 @REMOTE
 def test_a_remote_handler_written_for_beam_runs_with_beams_retries(run):
     class Remote(incumbent.RemoteModelHandler):
@@ -159,6 +160,7 @@ def test_billed_requests_are_not_tried_again_in_parts(run):
     assert run.metrics()["remote", "calls"] == 1
 
 
+@pytest.mark.large
 @REMOTE
 @pytest.mark.parametrize("isolate", [False, True])
 def test_beside_an_endpoint_batches_of_this_processs_models_are_searched(isolate):

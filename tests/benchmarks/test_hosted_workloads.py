@@ -7,6 +7,8 @@ import pytest
 
 from headrace import PredictionResult
 
+pytestmark = pytest.mark.large
+
 
 def test_isolated_compares_a_host_with_this_process_and_with_beams_subprocess(benchmark_module, tmp_path):
     measure = benchmark_module("measure")

@@ -38,6 +38,7 @@ def tripled(number):
     return [PredictionResult(number, number * 3)]
 
 
+@pytest.mark.large
 def test_both_sides_run_as_often_as_asked(measure, make_case):
     told = []
     comparison = measure.compare(make_case(doubled, doubled), 3, told.append)

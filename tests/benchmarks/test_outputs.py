@@ -6,6 +6,8 @@ import torch
 
 from headrace import PredictionResult
 
+pytestmark = pytest.mark.large
+
 
 @pytest.fixture
 def outputs(benchmark_module):

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.large
+
 
 @pytest.mark.parametrize("name", ["tiny", "transformer", "docstrings"])
 def test_both_sides_agree(benchmark_module, tmp_path, name):

@@ -99,6 +99,7 @@ def test_what_an_extra_lacks_is_said(install):
     assert theirs()["words"].trouble == "not installed (no-such-package-at-all): pip install 'word-handlers[words]'"
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("path", "trouble"),
     [

@@ -141,6 +141,7 @@ def test_a_directory_that_cannot_be_used(headrace, directory):
     assert f"chmod 700 {directory}" in result.out
 
 
+@pytest.mark.large
 def test_what_a_handler_needs(headrace, model, wait_until):
     result = headrace("doctor", "sklearn-numpy", "--model", model, "--rows", "rows.csv", "--columns", "a,b,c,d")
     assert (result.code, result.err) == (0, "")

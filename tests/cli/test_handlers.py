@@ -96,8 +96,8 @@ def test_a_handler_may_say_which_parameter_is_the_model(module):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("xgboost-numpy", {"model_class": "Booster"}),
-        ("xgboost-pandas", {"model_class": "Booster"}),
+        pytest.param("xgboost-numpy", {"model_class": "Booster"}, marks=pytest.mark.large),
+        pytest.param("xgboost-pandas", {"model_class": "Booster"}, marks=pytest.mark.large),
         ("tensorrt-numpy", {"min_batch_size": 1, "max_batch_size": 8}),
     ],
 )

@@ -51,6 +51,7 @@ def test_the_help_in_the_guide_is_the_help(command, name):
     assert words(block) == words(help_text)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(("name", "count"), [("run", 15), ("retry", 13), ("doctor", 12), ("handlers", 0)])
 def test_every_option_is_explained_in_the_guide(command, name, count):
     help_text, _ = command(name, "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH).communicate()

@@ -4,6 +4,10 @@ import re
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.large
+
 MEASURE = """
 import resource, sys
 from headrace.cli.main import main

@@ -99,6 +99,7 @@ def in_input_order(letters):
     return sorted(letters, key=number)
 
 
+@pytest.mark.large
 def test_killed_again_and_again(work, undisturbed, headrace, command, runs):
     """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
@@ -122,6 +123,7 @@ def test_killed_again_and_again(work, undisturbed, headrace, command, runs):
     assert work.names() == ["a.jsonl", "b.jsonl", "log", "logged.py", "p.dead-letters.jsonl", "p.jsonl"]
 
 
+@pytest.mark.large
 def test_several_workers_killed_with_the_run(work, undisturbed, headrace, command, runs):
     """Another number of workers goes on."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl.gz", "--dead-letters=bad/q.jsonl")

@@ -81,6 +81,7 @@ def letters_of(path):
     return [{**letter, "attempts": 0, "traceback": ""} for letter in letters]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("name", ["p.parquet", "p.jsonl.gz"])
 def test_killed_again_and_again(work, headrace, command, runs, name):
     """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""

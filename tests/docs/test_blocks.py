@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(
     file for pattern in ("*.md", "docs/*.md", "examples/**/*.md", "benchmarks/**/*.md") for file in ROOT.glob(pattern)
 )
+WITH_LARGE_FRAMEWORKS = {"docs/handlers.md"}
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?headrace ((?:.*\\\n)*.*)$", re.MULTILINE)
 BEAM_OPTIONS = {f"--{name}" for name in PipelineOptions([]).get_all_options()}
@@ -54,7 +55,11 @@ def namespace(monkeypatch, tmp_path):
     return vars(module)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def blocks_of(name):
+    return pytest.param(ROOT / name, id=name, marks=[pytest.mark.large] if name in WITH_LARGE_FRAMEWORKS else [])
+
+
+@pytest.mark.parametrize("path", [blocks_of(str(file.relative_to(ROOT))) for file in FILES])
 def test_python_blocks_run(path, namespace):
     text = path.read_text()
     assert len(re.findall(r"^```", text, re.MULTILINE)) % 2 == 0, "a fence is not closed"

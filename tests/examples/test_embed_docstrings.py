@@ -3,6 +3,8 @@
 import pytest
 from apache_beam.testing.util import assert_that
 
+pytestmark = pytest.mark.large
+
 CORPUS = [
     ("csv", "reader: Return an iterator over lines of a comma-separated file."),
     ("zipfile", "ZipFile: Open an archive with compressed members."),

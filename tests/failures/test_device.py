@@ -11,6 +11,8 @@ from xgboost.core import XGBoostError
 from headrace import DeviceLostError, HostDiedError
 from headrace.failures.device import device_loss, one_line
 
+pytestmark = pytest.mark.large
+
 PYTORCH = """CUDA error: {}
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
 For debugging consider passing CUDA_LAUNCH_BLOCKING=1

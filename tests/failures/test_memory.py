@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
-import torch
 from onnxruntime.capi.onnxruntime_pybind11_state import RuntimeException
 
 from headrace import ModelMemoryError
 from headrace.failures.memory import free_memory, is_out_of_memory
+from large import torch
 
 
 class ResourceExhaustedError(Exception):
@@ -26,7 +26,7 @@ def torchs():
     torch.empty(10**15)
 
 
-@pytest.mark.parametrize("allocate", [numpys, torchs])
+@pytest.mark.parametrize("allocate", [numpys, pytest.param(torchs, marks=pytest.mark.large)])
 def test_what_allocators_raise(allocate):
     with pytest.raises((MemoryError, RuntimeError)) as caught:
         allocate()
@@ -38,7 +38,6 @@ def test_what_allocators_raise(allocate):
     [
         (MemoryError(), True),
         (ModelMemoryError("m", "none"), True),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"), True),
         (ResourceExhaustedError("OOM when allocating tensor"), True),
         (RuntimeError("CUDA error: out of memory"), True),
         (
@@ -56,6 +55,11 @@ def test_what_allocators_raise(allocate):
 )
 def test_is_out_of_memory(error, expected):
     assert is_out_of_memory(error) is expected
+
+
+@pytest.mark.large
+def test_pytorchs_own_error():
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"))
 
 
 def test_what_pytorch_keeps_is_freed(monkeypatch):

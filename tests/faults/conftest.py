@@ -51,11 +51,8 @@ def census(monkeypatch, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def _module_travels(request):
-    """Hosts cannot import test modules, so what is defined there is pickled by value."""
-    cloudpickle.register_pickle_by_value(request.module)
-    yield
-    cloudpickle.unregister_pickle_by_value(request.module)
+def _travels(module_travels):
+    """What is defined in these test modules goes to hosts."""
 
 
 class Owner:

@@ -13,6 +13,8 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 from headrace import ModelHandler, predict
 from headrace.core.files import open_uri
 
+pytestmark = pytest.mark.large
+
 
 class Counted(LocalFileSystem):
     """A filesystem of Beam's that writes down who downloads."""

@@ -35,6 +35,7 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
 """
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("run", "fault"),
     [("run_predict", "hang"), ("run_predict", "hang_holding_gil"), ("run_pipeline", "hang_holding_gil")],

@@ -27,6 +27,8 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
 
+pytestmark = pytest.mark.large
+
 SAID = "RuntimeError: CUDA error: device-side assert triggered"
 BATCHING = BatchingConfig(16, 16)
 PLACES = {

@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+pytestmark = pytest.mark.large
+
 WORKERS = 3
 KINDS = ["mapped", "timeout", "copies"]
 HELD = {"load": 1, "export": 1, "attach": 1, "batch": 1, "idle": WORKERS}

@@ -11,6 +11,8 @@ from collections import Counter
 
 import pytest
 
+pytestmark = pytest.mark.large
+
 WORKERS = 3
 DEEDS = 12
 MANY = 10**6

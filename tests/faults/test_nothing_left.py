@@ -135,6 +135,7 @@ class OwningHandler(DoublingHandler):
         yield from predict(FaultyHandler(hang, 3), batch, isolate=True)
 
 
+@pytest.mark.large
 def test_hosts_within_a_host():
     outcomes = list(predict(OwningHandler(), range(5), timeout=3, on_failure="yield", batching=ONE_BY_ONE))
     assert isinstance(outcomes.pop(3), Failure)
@@ -188,6 +189,7 @@ def test_the_ends_of_a_process(census, wait_until, ending, code):
     assert wait_until(lambda: not census.processes()), census.processes()
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("in_child", ["os._exit(0)", "sys.exit(0)", "run.close(); sys.exit()", "list(run); sys.exit()"])
 def test_forks_of_an_owner(census, wait_until, in_child):
     """They leave their parent's hosts alone, whatever they do."""

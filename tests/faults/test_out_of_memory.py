@@ -91,12 +91,14 @@ def test_only_the_hungry_element_fails(run_hungry):
     assert outcomes == [["inference", 0, 13, ERROR] if n == 13 else 2 * n for n in range(64)]
 
 
+@pytest.mark.large
 def test_batches_that_are_too_large_become_smaller_and_no_row_fails(run_hungry):
     outcomes, logged = run_hungry(count=640, at_once=20)
     assert outcomes == [2 * n for n in range(640)]
     assert 2 <= logged.count("the machine had run out of memory") <= 15  # few batches were on their way, not all
 
 
+@pytest.mark.large
 def test_without_exception_handling(run_hungry):
     outcomes, logged = run_hungry(count=64, examples=[13], on_failure="raise")
     assert outcomes is None

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.large
+
 LESS = {
     "memfd_create": "del os.memfd_create",
     "pidfd_open": "del os.pidfd_open",

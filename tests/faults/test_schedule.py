@@ -24,6 +24,8 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import DoublingHandler, hang_holding_gil, segfault
 
+pytestmark = pytest.mark.large
+
 THREADS = 3
 BATCH = 8
 BUNDLE = 5 * BATCH

@@ -71,6 +71,7 @@ def test_two_among_64():
     assert_only(run(FaultyHandler(hang_holding_gil, 5, 60)), [5, 60])
 
 
+@pytest.mark.large
 def test_all_of_64(counted):
     """The batch, a part of it, then one by one: what is unanswered after the fourth of these fails."""
     outcomes = run(FaultyHandler(counted.then(hang_holding_gil), *range(64)))
@@ -95,6 +96,7 @@ class Crowded(DoublingHandler):
         return self.run_inference(columns, model)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("options", [{}, {"length_fn": abs}, {"element_size_fn": bool}, {"min_batch_size": 16}])
 def test_batches_that_take_too_long_become_smaller(counted, options):
     """Of 64 batches one after the other would have been killed."""
@@ -105,6 +107,7 @@ def test_batches_that_take_too_long_become_smaller(counted, options):
     assert counted.count() <= 12
 
 
+@pytest.mark.large
 def test_rows_of_columns_that_take_too_long_become_fewer(counted):
     handler = Crowded(counted.then(hang_holding_gil))
     batching = BatchingConfig(32, 32, columnar=True)
@@ -203,6 +206,7 @@ class SlowToImport(DoublingHandler):
         self.__dict__.update(state)
 
 
+@pytest.mark.large
 @pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize("options", [{"large_model": True}, {"model_copies": 2}])
 def test_what_others_do_before_they_load_a_model_of_the_machines_does_not_count(options):
@@ -213,6 +217,7 @@ def test_what_others_do_before_they_load_a_model_of_the_machines_does_not_count(
     assert [(key, one.inference) for key, one in outcomes] == [(key, 2 * n) for key, n in pairs]
 
 
+@pytest.mark.large
 @pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize(("bad", "failed", "timeouts"), [([13], 1, 3), (range(64), 64, 6)])
 def test_in_the_machines_hosts_models_by_key_cost_no_more_timeouts(counted, bad, failed, timeouts):
@@ -228,6 +233,7 @@ def test_in_the_machines_hosts_models_by_key_cost_no_more_timeouts(counted, bad,
     assert counted.count() == timeouts
 
 
+@pytest.mark.large
 @pytest.mark.usefixtures("runtime")
 def test_batches_by_key_that_take_too_long_for_the_machines_hosts_become_smaller(counted):
     handler = KeyedModelHandler([KeyModelMapping(["a"], Crowded(counted.then(hang_holding_gil), model_copies=2))])
@@ -279,6 +285,7 @@ def counted(tmp_path):
     return Counted(tmp_path / "count")
 
 
+@pytest.mark.large
 def test_threads_of_one_process(counted):
     """Of two threads that share a host one has a batch that hangs; the other's batches are repeated."""
     options = PipelineOptions(direct_num_workers=2, direct_running_mode="multi_threading")
@@ -293,6 +300,7 @@ def test_threads_of_one_process(counted):
     assert counted.count() == 4
 
 
+@pytest.mark.large
 def test_a_timeout_that_is_not_handled_fails_the_pipeline(tmp_path):
     """With one clear error, and the process can end."""
     script = tmp_path / "pipeline.py"

@@ -11,6 +11,8 @@ from headrace.beam import RunInference
 from headrace.core.result import Stage
 from headrace.testing import DoublingHandler
 
+pytestmark = pytest.mark.large
+
 
 def run(handler, elements=range(64)):
     return list(predict(handler, elements, isolate=True, on_failure="yield", batching=BatchingConfig(64, 64)))

@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.large
+
 PIPELINE = """
 import os
 import apache_beam as beam

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parent / "targets"))
 
 import faults
+
+pytestmark = pytest.mark.large
 
 
 def test_each_element_has_the_outcome_that_it_deserves():

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parent / "targets"))
 
 import jobs
+
+pytestmark = pytest.mark.large
 
 
 def test_each_row_is_a_prediction_or_a_dead_letter():

@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parent / "targets"))
 
 import parquet
+
+pytestmark = pytest.mark.large
 
 
 def test_what_is_read_and_written_is_what_it_was():

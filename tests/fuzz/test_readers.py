@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent / "targets"))
 
 import readers
+
+pytestmark = pytest.mark.large
 
 
 def test_each_record_comes_out_as_it_was_made():

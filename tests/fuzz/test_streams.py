@@ -14,6 +14,8 @@ sys.path.append(str(Path(__file__).parent / "targets"))
 
 import streams
 
+pytestmark = pytest.mark.large
+
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_each_element_comes_out_once_where_it_belongs(seed):

@@ -66,8 +66,8 @@ def accepts_all_of():
 @pytest.fixture(scope="session")
 def save_bert(tmp_path_factory):
     """Saves a small BERT with a tokenizer of few words, as users do; gives its folder."""
-    import torch  # noqa: PLC0415 - with transformers, takes seconds to import
-    import transformers  # noqa: PLC0415 - the same
+    import torch
+    import transformers
 
     def save(model_class, **options):
         folder = tmp_path_factory.mktemp(model_class.__name__)
@@ -100,7 +100,7 @@ def assert_mappable():
 @pytest.fixture(scope="session")
 def incumbent_huggingface():
     """Beam's module, which cannot be imported with transformers 5 unless a name is put back there."""
-    import transformers  # noqa: PLC0415 - takes seconds to import
+    import transformers
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transformers, "TFAutoModel", transformers.AutoModel, raising=False)

@@ -6,14 +6,13 @@ import numpy
 import pandas
 import pyarrow
 import pytest
-import torch
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
 from headrace import BatchingConfig, Failure, PredictionResult, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
-from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor, make_tensor_model_fn
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
+from large import torch
 
 RNG = numpy.random.default_rng(5)
 FEATURES = RNG.normal(size=(100, 3))
@@ -30,8 +29,9 @@ def folder(tmp_path_factory):
     single = FEATURES.astype("float32")
     onnx = to_onnx(LogisticRegression().fit(single, LABELS), single[:1], options={"zipmap": False})
     (folder / "model.onnx").write_bytes(onnx.SerializeToString())
-    torch.manual_seed(1)
-    torch.save(torch.nn.Linear(3, 2).state_dict(), folder / "linear.pt")
+    if torch:
+        torch.manual_seed(1)
+        torch.save(torch.nn.Linear(3, 2).state_dict(), folder / "linear.pt")
     return folder
 
 
@@ -48,12 +48,16 @@ def onnx(folder):
 
 
 def pytorch(folder, **options):
+    from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
+
     model = {"model_class": torch.nn.Linear, "model_params": {"in_features": 3, "out_features": 2}}
     handler = PytorchModelHandlerTensor(folder / "linear.pt", **model, **options)
     return handler, list(torch.from_numpy(FEATURES.astype("float32")))
 
 
 def pytorch_by_another_method(folder):
+    from headrace.handlers.pytorch_inference import make_tensor_model_fn
+
     return pytorch(folder, inference_fn=make_tensor_model_fn("forward"))
 
 
@@ -65,7 +69,9 @@ def one_by_one(batch, model, device, inference_args, model_id):
     return [PredictionResult(row, model(row[None])[0].detach(), model_id) for row in batch]
 
 
-HANDLERS = [sklearn_numpy, sklearn_pandas, onnx, pytorch, pytorch_by_another_method, pytorch_by_another_function]
+HANDLERS = [sklearn_numpy, sklearn_pandas, onnx]
+if torch:
+    HANDLERS += [pytorch, pytorch_by_another_method, pytorch_by_another_function]
 KINDS = {
     "dict": lambda frame: {name: frame[name].to_numpy() for name in frame},
     "frame": lambda frame: frame,
@@ -95,7 +101,7 @@ def test_columns_as_rows(folder, make, kind):
     assert {result.model_id for result in results} == {str(next(predict(handler, examples[:1])).model_id)}
 
 
-@pytest.mark.parametrize("make", [sklearn_numpy, onnx, pytorch])
+@pytest.mark.parametrize("make", [sklearn_numpy, onnx, pytest.param(pytorch, marks=pytest.mark.large)])
 def test_columns_of_no_numbers_fail(folder, make):
     handler, _ = make(folder)
     elements = [{"a": ["x"], "b": [1.0], "c": [2.0]}]

@@ -19,7 +19,7 @@ from headrace.handlers import torch_tensors
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.testing import HandlerContract, nearly_equal
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")
+pytestmark = [pytest.mark.large, pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")]
 
 LENGTHS = [3, 5, 3, 4, 5, 1]
 TENSORS = [torch.arange(5, 9) + n for n in range(6)]

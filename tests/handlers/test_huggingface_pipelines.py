@@ -19,7 +19,7 @@ from headrace.handlers import huggingface_inference
 from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler, PipelineTask
 from headrace.testing import HandlerContract, nearly_equal
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")
+pytestmark = [pytest.mark.large, pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")]
 
 TEXTS = ["the film is good", "bad film", "a b c", "d e", "the the the film"]
 MASKED = [f"{text} [MASK]" for text in TEXTS]

@@ -7,11 +7,9 @@ import pickle
 import sys
 import weakref
 
-import cloudpickle
 import numpy
 import pandas
 import pytest
-import torch
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -19,10 +17,12 @@ from sklearn.preprocessing import StandardScaler
 
 from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
-from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.models.memory import resident_bytes
 from headrace.testing import nearly_equal
+from large import torch
+
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(40, 3)).astype(numpy.float32)
@@ -41,19 +41,6 @@ class Tensors(ModelHandler):
         return [{"echo": example, "copy": example.clone(), "repr": repr(example)} for example in batch]
 
 
-class Sum(torch.nn.Module):
-    def forward(self, a, b):
-        return {"sum": a + b, "product": a * b}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
@@ -62,8 +49,6 @@ def folder(tmp_path_factory):
     folder.joinpath("pandas.pkl").write_bytes(pickle.dumps(LogisticRegression().fit(FRAME, LABELS)))
     onnx = to_onnx(LogisticRegression().fit(FEATURES, LABELS), FEATURES[:1], options={"zipmap": False})
     folder.joinpath("model.onnx").write_bytes(onnx.SerializeToString())
-    torch.save(torch.nn.Linear(3, 2).state_dict(), folder / "linear.pt")
-    torch.save(Sum().state_dict(), folder / "sum.pt")
     return folder
 
 
@@ -88,6 +73,14 @@ def sklearn_handlers(folder):
 
 
 def torch_handlers(folder):
+    from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, PytorchModelHandlerTensor
+
+    class Sum(torch.nn.Module):
+        def forward(self, a, b):
+            return {"sum": a + b, "product": a * b}
+
+    torch.save(torch.nn.Linear(3, 2).state_dict(), folder / "linear.pt")
+    torch.save(Sum().state_dict(), folder / "sum.pt")
     return by_key(
         tensor=PytorchModelHandlerTensor(str(folder / "linear.pt"), functools.partial(torch.nn.Linear, 3, 2)),
         tensors=PytorchModelHandlerKeyedTensor(str(folder / "sum.pt"), Sum),
@@ -100,24 +93,24 @@ def onnx_handler(folder):
 
 
 FRAMES = [("frame", FRAME[n : n + 1]) for n in range(9)]
-TENSORS = [("tensors", {"a": torch.ones(2) * n, "b": torch.full((2,), 3.0)}) for n in range(9)]
-DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64]
-MATRICES = [torch.arange(6).view(2, 3).to(dtype) for dtype in DTYPES]
-OTHERS = [
-    *(torch.tensor(3.5), torch.empty(0, 3), torch.arange(6.0).view(2, 3).T, torch.arange(9.0)[::2]),
-    *(torch.ones(3, requires_grad=True), torch.nn.Parameter(torch.ones(2))),
+CASES = [
+    (sklearn_handlers, [("array", row) for row in FEATURES] + FRAMES, {"numpy", "pandas", "sklearn"}),
+    (onnx_handler, list(FEATURES), {"numpy", "onnxruntime"}),
 ]
-ANY = [("any", tensor) for tensor in MATRICES + MATRICES + OTHERS]
+if torch:
+    ROWS = [("tensor", row) for row in torch.from_numpy(FEATURES)]
+    TENSORS = [("tensors", {"a": torch.ones(2) * n, "b": torch.full((2,), 3.0)}) for n in range(9)]
+    DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64]
+    MATRICES = [torch.arange(6).view(2, 3).to(dtype) for dtype in DTYPES]
+    OTHERS = [
+        *(torch.tensor(3.5), torch.empty(0, 3), torch.arange(6.0).view(2, 3).T, torch.arange(9.0)[::2]),
+        *(torch.ones(3, requires_grad=True), torch.nn.Parameter(torch.ones(2))),
+    ]
+    ANY = [("any", tensor) for tensor in MATRICES + MATRICES + OTHERS]
+    CASES.append((torch_handlers, ROWS + TENSORS + ANY, {"numpy", "torch"}))
 
 
-@pytest.mark.parametrize(
-    ("make", "elements", "needed"),
-    [
-        (sklearn_handlers, [("array", row) for row in FEATURES] + FRAMES, {"numpy", "pandas", "sklearn"}),
-        (torch_handlers, [("tensor", row) for row in torch.from_numpy(FEATURES)] + TENSORS + ANY, {"numpy", "torch"}),
-        (onnx_handler, list(FEATURES), {"numpy", "onnxruntime"}),
-    ],
-)
+@pytest.mark.parametrize(("make", "elements", "needed"), CASES)
 def test_a_host_predicts_as_this_process(folder, make, elements, needed):
     handler = make(folder).with_postprocess_fn(frameworks)
     here, there = (list(predict(handler, elements, isolate=isolate)) for isolate in (False, True))
@@ -129,7 +122,7 @@ def test_a_host_predicts_as_this_process(folder, make, elements, needed):
 
 def traits(result):
     """Types, and what tensors have beside their numbers."""
-    if isinstance(result, torch.Tensor):
+    if torch and isinstance(result, torch.Tensor):
         return type(result), result.dtype, tuple(result.shape), result.requires_grad, result.layout
     parts = result.values() if isinstance(result, dict) else result if isinstance(result, tuple) else ()
     return type(result), list(map(traits, parts))
@@ -150,6 +143,7 @@ class Sparse(ModelHandler):
         return {"min_batch_size": 1, "max_batch_size": 1}
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("convert", ["to_sparse_coo", "to_sparse_csr"])
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
 def test_sparse_tensors_are_let_go_of_in_host_and_owner(convert):

@@ -25,6 +25,8 @@ from torch import nn
 
 from headrace.ipc.weights_file import NotMappableError, attach, export
 
+pytestmark = pytest.mark.large
+
 ELSEWHERE = """
 import os, pickle, socket, sys
 import numpy, torch

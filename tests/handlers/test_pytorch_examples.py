@@ -16,6 +16,8 @@ from headrace.handlers.pytorch_inference import (
     default_tensor_inference_fn,
 )
 
+pytestmark = pytest.mark.large
+
 CPU = torch.device("cpu")
 TENSOR = PytorchModelHandlerTensor("m.pt", torch.nn.Identity)
 KEYED = PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity)

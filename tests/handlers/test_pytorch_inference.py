@@ -27,6 +27,7 @@ from headrace.handlers.pytorch_inference import (
 from headrace.testing import HandlerContract, nearly_equal
 
 pytestmark = [
+    pytest.mark.large,
     pytest.mark.filterwarnings("ignore:.torch.jit.[a-z]+. is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning:apache_beam"),
 ]

@@ -22,6 +22,8 @@ from headrace.beam import RunInference
 from headrace.handlers.sentence_transformer_inference import SentenceTransformerModelHandler
 from headrace.testing import HandlerContract, nearly_equal
 
+pytestmark = pytest.mark.large
+
 TEXTS = ["the film is good", "bad film", "a b c d e", "d", ""]
 
 

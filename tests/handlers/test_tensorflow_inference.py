@@ -25,6 +25,8 @@ from headrace.handlers.tensorflow_inference import (
 )
 from headrace.testing import HandlerContract, hang, nearly_equal
 
+pytestmark = [pytest.mark.large, pytest.mark.usefixtures("module_travels")]
+
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(6, 3)).astype(numpy.float32)
 WEIGHT, BIAS = RNG.normal(size=(3, 2)).astype(numpy.float32), numpy.ones(2, numpy.float32)
@@ -44,14 +46,6 @@ ODD_ARRAYS = [
 BOTH = pytest.mark.parametrize("handler_class", [TFModelHandlerNumpy, TFModelHandlerTensor])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
 @pytest.fixture(scope="module")
 def incumbent():
     """Beam's module, which cannot be imported without TensorFlow Hub; of that, it uses one function."""
@@ -59,7 +53,7 @@ def incumbent():
         hub = types.ModuleType("tensorflow_hub")
         hub.resolve = str
         patch.setitem(sys.modules, "tensorflow_hub", hub)
-        from apache_beam.ml.inference import tensorflow_inference  # noqa: PLC0415 - only now it can be
+        from apache_beam.ml.inference import tensorflow_inference
 
         yield tensorflow_inference
 

@@ -14,6 +14,8 @@ import torch
 from headrace.core.arrays import NotMappableError
 from headrace.handlers.torch_arrays import _NAMES, TorchArrays
 
+pytestmark = pytest.mark.large
+
 CODEC = TorchArrays()
 DTYPES = list(_NAMES)
 

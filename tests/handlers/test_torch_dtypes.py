@@ -17,6 +17,8 @@ from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, 
 from headrace.handlers.torch_tensors import settled
 from headrace.testing import nearly_equal
 
+pytestmark = pytest.mark.large
+
 CPU = torch.device("cpu")
 KEYED = [
     PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity, dtypes={"words": "int64", "half": torch.float16}),

@@ -27,6 +27,8 @@ from headrace.handlers.xgboost_inference import (
 )
 from headrace.testing import HandlerContract, nearly_equal
 
+pytestmark = pytest.mark.large
+
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(200, 3))
 LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
@@ -213,18 +215,16 @@ def test_pipelines_agree_with_beams(incumbent, classifier_path):
     pipeline = beam.Pipeline(runner=FnApiRunner())
     handler = XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
     results = pipeline | beam.Create(ARRAYS) | RunInference(handler)
-    assert_that(
-        results | beam.Map(lambda result: result.inference.tolist()), equal_to([r.inference.tolist() for r in expected])
-    )
+    found = results | beam.Map(lambda result: result.inference.tolist())
+    assert_that(found, equal_to([result.inference.tolist() for result in expected]))
     pipeline.run()
 
 
 def test_a_row_alone_gets_its_prediction_alone(classifier, classifier_path):
     rows = infer(XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ROWS)
     assert inferences(rows) == classifier.predict(FEATURES[:6]).tolist()
-    series = infer(
-        XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path), [FRAME.iloc[0], FRAME[1:3], FRAME.iloc[3]]
-    )
+    handler = XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path)
+    series = infer(handler, [FRAME.iloc[0], FRAME[1:3], FRAME.iloc[3]])
     assert nearly_equal(inferences(series)[::2], inferences(rows)[:4:3])
 
 

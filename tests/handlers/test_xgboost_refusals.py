@@ -8,6 +8,8 @@ import xgboost
 from headrace import ConfigurationError
 from headrace.handlers.xgboost_inference import XGBoostModelHandlerNumpy
 
+pytestmark = pytest.mark.large
+
 
 @pytest.mark.parametrize("wrong", ["Boster", "__version__", None, 1])
 def test_what_makes_no_model_is_refused(wrong):

@@ -11,6 +11,8 @@ from headrace.hosts import thread_budget
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.thread_budget import ComputingPage, ThreadBudget
 
+pytestmark = pytest.mark.large
+
 
 @pytest.fixture
 def six_threads(monkeypatch):
@@ -22,7 +24,7 @@ def six_threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_a_computing_page_is_seen_by_all_that_have_its_file():
+def test_a_page_is_seen_by_whoever_has_its_file():
     page = ComputingPage()
     other = ComputingPage.received(os.dup(page.file))
     assert other.read() == 1  # whoever asks is one

@@ -7,10 +7,10 @@ import os
 
 import numpy
 import pytest
-import torch
 
 from headrace.ipc import segment as module
 from headrace.ipc.segment import PeerSegments, Segment, SegmentPool, anonymous_file
+from large import torch
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -79,17 +79,20 @@ KEEPERS = {
     "a view in numpy": lambda memory: as_numpy(memory)[4:8],
     "a view of a view in numpy": lambda memory: as_numpy(memory).reshape(4, -1)[1:].T[0],
     "an array in a dict": lambda memory: {"rows": [as_numpy(memory)]},
-    "torch": as_tensor,
-    "a view of a view in torch": lambda memory: as_tensor(memory)[1:][::2],
-    "numpy over torch": lambda memory: as_tensor(memory).numpy()[3:],
-    "torch over numpy": lambda memory: torch.from_numpy(as_numpy(memory))[3:],
 }
 COPIERS = {
     "bytes": bytes,
     "a copy in numpy": lambda memory: as_numpy(memory)[1:].copy(),
-    "a sum in torch": lambda memory: as_tensor(memory) + 1,
     "nothing": lambda memory: None,
 }
+if torch:
+    KEEPERS |= {
+        "torch": as_tensor,
+        "a view of a view in torch": lambda memory: as_tensor(memory)[1:][::2],
+        "numpy over torch": lambda memory: as_tensor(memory).numpy()[3:],
+        "torch over numpy": lambda memory: torch.from_numpy(as_numpy(memory))[3:],
+    }
+    COPIERS["a sum in torch"] = lambda memory: as_tensor(memory) + 1
 
 
 @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)

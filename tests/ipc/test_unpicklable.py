@@ -8,11 +8,11 @@ import functools
 import threading
 
 import pytest
-import torch
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.ipc.unpicklable import pickle_or_explain
+from large import torch
 
 LOCK = threading.Lock()
 
@@ -96,8 +96,6 @@ def a_generator():
     yield
 
 
-NET = torch.nn.Sequential(with_attributes(torch.nn.ReLU(), hook=LOCK))
-
 CULPRITS = {
     "attribute": (Handler(lock=LOCK), "Handler.lock, of type _thread.lock,"),
     "of an attribute": (Handler(client=Client()), "Handler.client._lock, of type _thread.lock,"),
@@ -109,7 +107,6 @@ CULPRITS = {
     "slot": (Handler(a=Slotted()), "Handler.a.rows, of type generator,"),
     "state": (Handler(a=Careful(Client())), "Handler.a.client._lock,"),
     "state refused": (Handler(a=Refusing()), "does not pickle (LookupError: not now)"),
-    "module": (Handler(a=NET), "Handler.a._modules['0'].hook,"),
     "partial": (Handler(a=functools.partial(print, end=Client())), "Handler.a.keywords['end']._lock,"),
     "method": (Handler(a=Client().__init__), "Handler.a, of type method,"),
     "default": (Handler(a=eval("lambda x=LOCK: x")), "Handler.a, of type function,"),
@@ -130,6 +127,9 @@ CULPRITS = {
     "too deep": (Handler(a=functools.reduce(lambda links, _: [links], range(100_000), [])), "Handler.a[0][0][0]"),
     "unforeseen": (Unforeseen(a=LOCK), "Handler, of type "),
 }
+if torch:
+    NET = torch.nn.Sequential(with_attributes(torch.nn.ReLU(), hook=LOCK))
+    CULPRITS["module"] = (Handler(a=NET), "Handler.a._modules['0'].hook,")
 
 
 @pytest.mark.parametrize(("value", "culprit"), CULPRITS.values(), ids=CULPRITS)

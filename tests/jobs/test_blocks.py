@@ -10,11 +10,9 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
-import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.jobs.block_reading import read_blocks
 from headrace.jobs.files import Source, match
@@ -271,14 +269,16 @@ def test_rows_whose_prediction_cannot_be_written(both_ways, tmp_path, answering,
     }
 
 
-class Narrow(torch.nn.Module):
-    """Answers with numbers that numpy does not have."""
-
-    def forward(self, rows):
-        return rows.sum(dim=1).bfloat16()
-
-
+@pytest.mark.large
 def test_numbers_that_numpy_does_not_have(both_ways, tmp_path):
+    import torch
+
+    from headrace.handlers.pytorch_inference import PytorchModelHandlerTensor
+
+    class Narrow(torch.nn.Module):
+        def forward(self, rows):
+            return rows.sum(dim=1).bfloat16()
+
     torch.save({}, tmp_path / "state.pt")
     path = parquet(tmp_path / "in.parquet", a=[n / 3 for n in range(9)], b=list(range(9)))
     both_ways(path, handler=PytorchModelHandlerTensor(str(tmp_path / "state.pt"), Narrow, {}))

@@ -151,6 +151,7 @@ for row in read_rows(Source(sys.argv[1], "parquet"), {}):
 """
 
 
+@pytest.mark.large
 def test_whether_pandas_is_installed_makes_no_difference(tmp_path):
     kinds = [MOMENTS, pyarrow.timestamp("ns"), pyarrow.duration("ns"), pyarrow.time64("ns"), pyarrow.list_(MOMENTS)]
     counts = [0, 1, 1000, COUNT % DAY, None]

@@ -6,12 +6,15 @@ import os
 from typing import Any
 
 import numpy
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.arrays import LARGE
 from headrace.ipc.weights_file import attach, export
+
+pytestmark = pytest.mark.large
 
 DTYPES = st.sampled_from(["?", "i1", "i4", ">f8", "c8", "S5", "M8[s]", "f2", [("a", "i4"), ("b", "f8", 3)]])
 TORCH_DTYPES = st.sampled_from(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import numpy
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from hypothesis.extra import numpy as npst
 
 from headrace import PredictionResult
 from headrace.ipc.codec import decode, encode
+
+pytestmark = pytest.mark.large
 
 
 class Point(NamedTuple):

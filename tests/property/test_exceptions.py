@@ -10,6 +10,7 @@ import sys
 import threading
 
 import cloudpickle
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ class Pickler(cloudpickle.Pickler):
         super().__init__(file, 5)
 
 
+@pytest.mark.large
 @settings(max_examples=100, deadline=None)
 @given(st.lists(errors() | errors(inner=errors()), min_size=1, max_size=3))
 def test_every_exception_arrives_with_its_words(sent):

@@ -27,6 +27,8 @@ sys.path.append(str(Path(__file__).parent))  # hosts find what handlers need on 
 import behaviours
 from pairs import ELEMENTS, VALUES, Pair
 
+pytestmark = pytest.mark.large
+
 WIDTH = 64
 RNG = numpy.random.default_rng(7)
 WEIGHTS = RNG.integers(-8, 8, (WIDTH, WIDTH)).astype("f4")

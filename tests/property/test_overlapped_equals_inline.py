@@ -147,6 +147,7 @@ def test_outcomes_events_and_errors_are_the_same_and_in_order(elements, beside, 
     assert threads <= {threading.get_ident()}
 
 
+@pytest.mark.large
 @settings(deadline=None)
 @given(elements, ways, sizes)
 def test_the_same_holds_for_models_by_key(elements, beside, size):
@@ -155,6 +156,7 @@ def test_the_same_holds_for_models_by_key(elements, beside, size):
     assert run(keyed(), pairs, batching, Exception, beside) == run(keyed(), pairs, batching, Exception, None)
 
 
+@pytest.mark.large
 @settings(deadline=None, max_examples=30)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(0, 28), max_size=60), ways, st.integers(1, 20), st.integers(1, 12))
 def test_no_row_fails_for_want_of_memory_and_order_stays(elements, beside, size, room):

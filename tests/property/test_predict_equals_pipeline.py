@@ -6,6 +6,7 @@ from collections import Counter
 
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
+import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,7 @@ def collect(value, label):
     COLLECTED.append((label, repr(value), "") if label == "prediction" else (label, repr(value[0]), value[1][1]))
 
 
+@pytest.mark.large
 @settings(max_examples=12)
 @given(st.sampled_from(sorted(HANDLERS)), st.lists(st.integers(0, 40), max_size=15), st.integers(1, 6))
 def test_predict_equals_the_pipeline(name, elements, size):

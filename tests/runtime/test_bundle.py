@@ -272,6 +272,7 @@ class Hungry(ModelHandler):
         return list(batch)
 
 
+@pytest.mark.large
 @settings(max_examples=30)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=9), st.integers(1, 64), st.booleans())
 def test_a_model_that_runs_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches):

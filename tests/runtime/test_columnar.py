@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 
-import cloudpickle
 import numpy
 import pytest
 from hypothesis import given, settings
@@ -29,6 +27,8 @@ from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import hang
 
+pytestmark = pytest.mark.usefixtures("module_travels")
+
 
 class Doubling(ModelHandler):
     """Doubles a column; refuses negative numbers, and more rows than there is memory for."""
@@ -49,14 +49,6 @@ class Doubling(ModelHandler):
         if (columns < 0).any():
             raise ValueError(f"{columns.min()} is negative")
         return self.answer(columns)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def fixed(size):
@@ -123,6 +115,7 @@ class Lethal(Doubling):
         return super().run_columns(columns, model, inference_args)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("places", [[157], [0, 63, 64, 499]], ids=str)
 def test_a_row_that_kills_its_host_fails_alone(places):
     elements = [numpy.arange(start, start + 50) for start in range(0, 500, 50)]
@@ -138,6 +131,7 @@ def test_a_row_that_kills_its_host_fails_alone(places):
     assert "row " in str(failures[0].error)
 
 
+@pytest.mark.large
 def test_a_row_that_hangs_fails_alone():
     elements = [numpy.arange(5), numpy.array([5, 1000, 7])]
     handler = Lethal(1000, hang)

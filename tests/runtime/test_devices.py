@@ -92,6 +92,7 @@ def test_an_endpoint_that_has_lost_its_device_costs_this_process_nothing():
     assert [str(one.error) for one in outcomes[2:4]] == [SAID, SAID]
 
 
+@pytest.mark.large
 @pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
 @pytest.mark.parametrize("isolate", [False, True])
 def test_nor_does_one_beside_models_of_this_process(isolate):

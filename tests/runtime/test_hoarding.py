@@ -53,6 +53,7 @@ def megabytes(count):
     return (numpy.zeros(1_000_000, numpy.uint8) for _ in range(count))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "options",
     [
@@ -68,6 +69,7 @@ def test_many_large_elements(options):
     assert most < 5 * BOUND  # one batch forms, one waits, one runs
 
 
+@pytest.mark.large
 def test_thousands_of_them():
     most, count = peak(Sum(), megabytes(10_000), target_batch_overhead=1e-9)
     assert count == 10_000

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
-import cloudpickle
 import pytest
 
 from headrace import BatchingConfig, ModelHandler
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare
 
-
-@pytest.fixture(autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Patient(ModelHandler):

@@ -6,19 +6,12 @@ import os
 import subprocess
 import sys
 
-import cloudpickle
 import numpy
 import pytest
 
 from headrace import ModelHandler, predict
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Doing(ModelHandler):

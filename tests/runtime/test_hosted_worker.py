@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -31,15 +30,9 @@ from headrace.testing import (
     SlowHandler,
 )
 
+pytestmark = pytest.mark.usefixtures("module_travels")
+
 MB = 1 << 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 class Where(ModelHandler):

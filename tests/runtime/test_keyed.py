@@ -110,6 +110,7 @@ def pairs(count, models=6):
     return [(rng.randrange(models), n) for n in range(count)]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
 def test_no_more_models_than_the_limit_and_each_loaded_once(tmp_path, way):
     elements = pairs(300)

@@ -118,6 +118,7 @@ def test_models_by_key(home):
     assert len(of(ModelLoaded, events)) == 1
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("isolate", [False, True])
 def test_those_by_key_that_cannot_be_mapped_live_in_the_machines_hosts(home, isolate):
     mappings = [KeyModelMapping([key], home.handler(home.guarded, large_model=True)) for key in "ab"]
@@ -134,6 +135,7 @@ def test_those_by_key_that_cannot_be_mapped_live_in_the_machines_hosts(home, iso
     assert not of(ModelLoaded, events)
 
 
+@pytest.mark.large
 def test_models_by_key_have_as_many_hosts_as_each_asks_for(home):
     mappings = [KeyModelMapping([key], home.handler(model_copies=copies)) for key, copies in [("a", 2), ("b", 1)]]
     outcomes, _ = home.run(home.spec(KeyedModelHandler(mappings)), [("a", 1), ("b", 1)])
@@ -145,6 +147,7 @@ def test_models_by_key_have_as_many_hosts_as_each_asks_for(home):
     assert second.startswith("b: mapped ")
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("isolate", [False, True])
 def test_keys_that_look_alike_are_different_models(home, isolate):
     mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in (1, "1")]
@@ -154,6 +157,7 @@ def test_keys_that_look_alike_are_different_models(home, isolate):
     assert len(of(ModelLoaded, events)) == 2
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("how", ["once", "always"])
 def test_a_host_by_key_that_dies_is_replaced_and_tried_once_more(home, how):
     handler = home.handler(home.guarded, large_model=True, dies=how)
@@ -166,6 +170,7 @@ def test_a_host_by_key_that_dies_is_replaced_and_tried_once_more(home, how):
         assert isinstance(outcome.error, HostDiedError)
 
 
+@pytest.mark.large
 def test_too_little_memory_in_a_host_by_key_is_learnt_from(home):
     handler = home.handler(home.guarded, large_model=True, fits=2)
     spec = home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)]))
@@ -187,6 +192,7 @@ def test_what_fails_there_fails_here(home, load):
     assert len(of(BatchFailed, events)) == len(of(ElementFailed, events)) == 1
 
 
+@pytest.mark.large
 def test_in_isolation_the_processes_host_maps_models_by_key(home):
     mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in "ab"]
     spec = home.spec(KeyedModelHandler(mappings), isolate=True)
@@ -200,6 +206,7 @@ def test_in_isolation_the_processes_host_maps_models_by_key(home):
     assert not of(ModelLoaded, events)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize(("cores", "placement"), [(10**8, "machine"), (1, "process")])
 def test_automatic_placement(home, monkeypatch, cores, placement, isolate):
@@ -231,6 +238,7 @@ def test_transforms_with_one_identifier_map_one_model(home):
     assert same == loader
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("load", ["guarded", "Model"])
 def test_hosts_are_a_transforms_own(home, load):
     specs = two(home, getattr(home, load))
@@ -243,6 +251,7 @@ def test_hosts_are_a_transforms_own(home, load):
     assert again not in (second, HERE)
 
 
+@pytest.mark.large
 def test_identifiers_of_different_pipelines_are_different(home):
     first, second = two(home, home.Model, "pq")
     [(_, loader, _)], _ = home.run(first)

@@ -66,6 +66,7 @@ def test_a_load_that_raises_is_an_error_at_once(home, options, request_):
     assert "in refused" in str(caught.value.__cause__)
 
 
+@pytest.mark.large
 @each_kind
 def test_a_load_that_dies_is_an_error(home, options, request_):
     handler = home.handler(lambda folder: os._exit(7), **options)
@@ -81,6 +82,7 @@ def test_one_that_dies_once_is_repeated(home):
     assert len(of(ModelLoaded, events)) == 1
 
 
+@pytest.mark.large
 def test_one_by_key_that_dies_fails_its_elements_only(home):
     mappings = [
         KeyModelMapping(["a"], home.handler(lambda folder: os._exit(7), large_model=True)),
@@ -94,6 +96,7 @@ def test_one_by_key_that_dies_fails_its_elements_only(home):
     assert len(of(ModelLoaded, events)) == 1
 
 
+@pytest.mark.large
 def test_one_by_key_that_raises_is_tried_once_for_all(home, monkeypatch):
     def refused(folder):
         raise ValueError("no model today")
@@ -110,6 +113,7 @@ def test_one_by_key_that_raises_is_tried_once_for_all(home, monkeypatch):
     assert len(home.noted("loaded")) == 2
 
 
+@pytest.mark.large
 def test_those_that_raise_cost_one_connection_together(home):
     def refused(folder):
         raise ValueError("no model today")
@@ -122,6 +126,7 @@ def test_those_that_raise_cost_one_connection_together(home):
     assert len(os.listdir("/dev/fd")) == before
 
 
+@pytest.mark.large
 def test_a_load_that_hangs_is_ended(home):
     def hang(folder):
         while True:
@@ -136,6 +141,7 @@ def test_a_load_that_hangs_is_ended(home):
     assert all(event.timed_out for event in of(HostLost, events))
 
 
+@pytest.mark.large
 @each_kind
 def test_the_model_is_finalized_only_where_it_was_used(home, options, request_):
     outcomes, _ = home.run(home.spec(home.handler(**options), **request_), range(4))

@@ -6,16 +6,13 @@ import glob
 import os
 import pickle
 import shutil
-import sys
 import tempfile
 import threading
 import time
 
-import cloudpickle
 import numpy
 import pytest
 import sklearn.linear_model
-import torch
 
 import headrace
 from headrace.core.errors import ConfigurationError, HostDiedError
@@ -25,15 +22,9 @@ from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.placement_choice import choose
 from headrace.runtime.profiling import ModelFindings, Profile, profile_handler, profiling_spec
 
+pytestmark = pytest.mark.usefixtures("module_travels")
+
 MB = 10**6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(autouse=True)
@@ -65,17 +56,6 @@ class Doing(headrace.ModelHandler):
         return self.predict(batch)
 
 
-class Linear(headrace.ModelHandler):
-    """A layer of 4 MB."""
-
-    def load_model(self):
-        return torch.nn.Linear(1000, 1000)
-
-    def run_inference(self, batch, model, inference_args=None):
-        with torch.no_grad():
-            return list(model(torch.stack(batch)))
-
-
 def look(handler, rows=None, **options):
     return profile_handler(profiling_spec(handler), rows, **options)
 
@@ -101,8 +81,11 @@ def test_a_linear_model(tmp_path):
     assert found.choice == choose(model.nbytes, found.cores, found.memory_available)
 
 
+@pytest.mark.large
 def test_a_torch_module_without_rows():
-    found = look(Linear(large_model=True))
+    import torch
+
+    found = look(Doing(lambda: torch.nn.Linear(1000, 1000), large_model=True))  # of 4 MB
     (model,) = found.models
     assert found.default == "machine"
     assert 4 * MB <= model.nbytes < 5 * MB

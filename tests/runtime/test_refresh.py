@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import threading
 import time
 import weakref
@@ -29,6 +28,8 @@ from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.runtime.switching_worker import SwitchingWorker
 from headrace.testing import FakeDevice
 
+pytestmark = pytest.mark.usefixtures("module_travels")
+
 PLACES = {
     "process": {},
     "isolated": {"isolate": True},
@@ -38,14 +39,6 @@ PLACES = {
     "copies": {},
 }
 COPIES = {"copies": {"model_copies": 2}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 class Model:
@@ -190,6 +183,7 @@ def ids(values):
     return [value.model_id for value in values]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("place", PLACES, indirect=True)
 def test_batches_go_on_with_the_old_model_until_the_new_one_is_there(thread, serves, tmp_path, place):
     one = thread(Versioned(tmp_path, max_batch_size=2, **COPIES.get(place, {})))
@@ -204,6 +198,7 @@ def test_batches_go_on_with_the_old_model_until_the_new_one_is_there(thread, ser
     assert one.count(ModelRefreshed) == 1
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("place", PLACES, indirect=True)
 def test_a_model_that_cannot_be_loaded_leaves_the_old_one(thread, wait_until, tmp_path, caplog, place):
     one = thread(Versioned(tmp_path, **COPIES.get(place, {})), caught=Exception)
@@ -378,6 +373,7 @@ def test_what_loads_when_the_transform_ends_is_let_go_of(tmp_path, thread, wait_
     assert models("v0") == models("v1") == []
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("place", ["process", "isolated", "mapped", "mapped and isolated"], indirect=True)
 def test_only_the_models_of_the_keys_named_change(thread, serves, tmp_path, place):
     mappings = [

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
-import cloudpickle
 import numpy
 import pytest
 
@@ -17,13 +15,7 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 PLACES = {
@@ -118,6 +110,7 @@ def outcomes(handler, elements, *, caught=(), retry=None, size=4, events=None, c
     return [by_place[place] for place in sorted(by_place)]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
 def test_a_lost_connection_costs_nobody_anything(tmp_path, where):
     events = Seen()
@@ -183,6 +176,7 @@ def test_waiting_is_no_hanging(tmp_path):
     assert outcomes(handler, range(4), timeout_secs=1.5, clock=Real()) == [0, 2, 4, 6]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
 def test_a_load_is_tried_again_too_where_it_happens(tmp_path, where):
     events = Seen()

@@ -212,6 +212,7 @@ def test_while_the_breaker_is_open_elements_are_tried_alone_and_a_success_resume
     assert [place for place, _ in good] == [29, 30, 31, 33, 34, 35]
 
 
+@pytest.mark.large
 def test_what_has_been_given_up_has_the_error_of_its_batch_and_what_was_tried_its_own():
     class Telling(Poisoned):
         def run_inference(self, batch, model, inference_args=None):

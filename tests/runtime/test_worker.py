@@ -314,6 +314,7 @@ def test_a_class_that_can_load_models_is_no_handler_within():
     worker.close()
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("threads", [1, 4])
 def test_a_limit_on_models_is_one_on_memory(threads):
     class Model:

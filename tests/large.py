@@ -1,0 +1,49 @@
+"""Tests marked ``large`` are slow or need a large framework: only ``make test-all`` runs them, ``make test`` does not.
+
+A file that is large as a whole says so in its ``pytestmark``, and the light run does not import it.
+
+Large frameworks are absent from the light run, installed or not, so that no test comes to need one unnoticed. A table
+of cases does without: there ``from large import torch`` is None.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from typing import Any
+
+FRAMEWORKS = frozenset(
+    {"datatable", "keras", "sentence_transformers", "tensorflow", "torch", "transformers", "xgboost"}
+)
+
+_WHOLE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.large\b", re.MULTILINE)
+
+
+class _LargeFrameworksAreAbsent(MetaPathFinder):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name.partition(".")[0] in FRAMEWORKS:
+            raise ModuleNotFoundError(f"{name} is left out of the light run: mark what needs it large", name=name)
+
+
+_FINDER = _LargeFrameworksAreAbsent()
+
+
+def leave_out() -> None:
+    """From here on large frameworks cannot be imported."""
+    assert not FRAMEWORKS & sys.modules.keys()
+    sys.meta_path.insert(0, _FINDER)
+
+
+def is_left_out(file: Path) -> bool:
+    """Whether this is the light run, and the test file is large as a whole."""
+    return _FINDER in sys.meta_path and file.suffix == ".py" and _WHOLE.search(file.read_text()) is not None
+
+
+def __getattr__(name: str) -> Any:
+    """A large framework; None in the light run."""
+    if name not in FRAMEWORKS:
+        raise AttributeError(name)
+    return None if _FINDER in sys.meta_path else import_module(name)
