@@ -95,7 +95,7 @@ def test_killed_again_and_again(work, headrace, command, runs, name):
         process = command(*arguments, *others, PAUSE="0.005")
         now = runs.kill(process, name, len(done) + random.randrange(1, COUNT // 5))
         assert done < now
-        assert [path for path in work.names() if path.endswith(".arrows")]
+        assert [path for path in work.names() if path.endswith(".predictions")]
         assert not done & set(runs.log()[logged:])
         done = now
     logged = len(runs.log())

@@ -7,6 +7,7 @@ What is expected is known from how a file is made, not from any reader.
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import json
 import lzma
@@ -94,10 +95,12 @@ def make_jsonl(random: Random) -> Made:
     """A JSONL file; its first row is good."""
     lines, records = [BOM if random.random() < 0.2 else b""], []
     end = random.choice([b"\n", b"\n", b"\r\n"])
+    shape = {_text(random, 0.02): random.choice(_JSON_KINDS) for _ in range(random.randrange(5))}
+    good, wrong = random.choice([(_good_json, 0.2), (functools.partial(_row_of_shape, shape=shape), 0.01)])
     for _ in range(_count(random)):
-        while random.random() < 0.1:
+        while random.random() < wrong / 2:
             lines.append(random.choice([b"", b"  ", b"\t"]) + end)
-        line, row = _good_json(random) if not records or random.random() < 0.8 else _wrong_json(random)
+        line, row = _wrong_json(random) if records and random.random() < wrong else good(random)
         number = sum(piece.count(b"\n") for piece in lines) + 1
         text = line + (end[:-1] if row is None else b"")
         records.append(Wrong(text.decode("utf-8", "backslashreplace"), number) if row is None else row)
@@ -115,6 +118,32 @@ def _good_json(random: Random) -> tuple[bytes, dict[str, Any]]:
     text = json.dumps(row, ensure_ascii=random.random() < 0.5, separators=random.choice([(",", ":"), (" , ", "\t: ")]))
     pad = random.choice(["", "", " ", "\t"])
     return (pad + text + pad).encode(), row
+
+
+def _row_of_shape(random: Random, shape: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """A row like most others: the same names in the same order, values of the same kinds or null."""
+    row: dict[str, Any] = {name: kind(random) if random.random() < 0.9 else None for name, kind in shape.items()}
+    if row and random.random() < 0.02:
+        name = random.choice(list(row))
+        row[name] = random.choice([_value(random, 1), row.pop(name), 1, 1.0])  # another kind, or in another place
+        if random.random() < 0.3:
+            del row[name]
+    space = random.choice(["", "", "", " ", "\t"])
+    text = json.dumps(row, ensure_ascii=random.random() < 0.5, separators=random.choice([(",", ":"), (", ", ": ")]))
+    return (space + text + space).encode("utf-8", "backslashreplace"), row
+
+
+_JSON_KINDS = [
+    lambda random: random.choice([0, -1, 2**53 + 1, 10**17, random.randrange(10**6)]),
+    lambda random: random.choice([10**18, 2**63, -(2**63)]) if random.random() < 0.05 else -5,
+    lambda random: random.choice([0.1, -0.0, 1e308, 5e-324, 1e16, 1e-7, random.random(), random.gauss(0, 1e9)]),
+    lambda random: random.gauss(0, 1),
+    lambda random: random.randrange(100),
+    lambda random: _text(random, 0.05),
+    lambda random: random.choice(["2020-01-01 00:00:00", '":null', ":null", "\\", '\\"', "\U0001f600", "\u2028", "/"]),
+    lambda random: random.random() < 0.5,
+    lambda _: None,
+]
 
 
 def _wrong_json(random: Random) -> tuple[bytes, None]:
@@ -157,7 +186,7 @@ def _value(random: Random, depth: int) -> Any:
 
 
 def _count(random: Random) -> int:
-    return random.choice([0, 1, 2, 3, 5, 10, 20, 60])
+    return random.choice([0, 1, 2, 3, 5, 10, 20, 60, 300])
 
 
 def _text(random: Random, strange: float = 0.3) -> str:

@@ -11,14 +11,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.jobs import block_parts, durable
-from headrace.jobs.block_output import lines_of, write_parquet
-from headrace.jobs.block_parts import DurableBlockPartWriter, read_in_order
+from headrace.jobs import durable, parts
 from headrace.jobs.blocks import Block
-from headrace.jobs.durable import DurableParts
+from headrace.jobs.durable import DurableParts, DurablePartWriter
+from headrace.jobs.output_batches import batch_of_block
+from headrace.jobs.tables import lines_of, write_parquet
 
 BLOCKS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)
 SLOW = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
+
+
+def add(writer, block, keep, predictions, model_id):
+    writer.write_batch(block.place, batch_of_block(block, keep, predictions, model_id))
 
 
 @pytest.fixture
@@ -26,13 +30,13 @@ def write(monkeypatch):
     """Writes a part of blocks of rows, each row with its source, its number, and their sum for a prediction."""
 
     def write(folder, blocks, rows_in_stream=1 << 16):
-        monkeypatch.setattr(block_parts, "_ROWS", rows_in_stream)
-        writer = DurableBlockPartWriter(str(folder), None)
+        monkeypatch.setattr(parts, "_ROWS", rows_in_stream)
+        writer = DurablePartWriter(str(folder), predictions=True)
         for source, first, count in blocks:
             numbers = numpy.arange(first, first + count)
             sources = numpy.full(count, source) if first % 3 else [f"s{source}"] * count
             batch = pyarrow.record_batch({"source": sources, "n": numbers})
-            writer.write(Block(source, first, ("n",), batch), numbers / 2, "m")
+            add(writer, Block(source, first, ("n",), batch), None, numbers / 2, "m")
         return writer.finish()
 
     return write
@@ -43,7 +47,7 @@ def found(folder):
 
 
 def rows_of(folder):
-    rows = [row for table in read_in_order(found(folder)) for row in table.to_pylist()]
+    rows = [row for table in found(folder).tables() for row in table.to_pylist()]
     assert len(rows) == len(found(folder).places)
     assert all((row["prediction"], row["model_id"]) == (row["n"] / 2, "m") for row in rows)
     return [(int(str(row["source"]).strip("s")), row["n"]) for row in rows]
@@ -51,11 +55,11 @@ def rows_of(folder):
 
 @settings(max_examples=60, **SLOW)
 @given(st.lists(BLOCKS, min_size=1, max_size=4), st.sampled_from([1, 7, 1 << 16]))
-def test_each_row_comes_once_and_in_order(tmp_path_factory, write, parts, rows_in_stream):
+def test_each_row_comes_once_and_in_order(tmp_path_factory, write, several, rows_in_stream):
     folder = tmp_path_factory.mktemp("parts")
-    for blocks in parts:
+    for blocks in several:
         write(folder, blocks, rows_in_stream)
-    everything = {(source, first + n) for blocks in parts for source, first, count in blocks for n in range(count)}
+    everything = {(source, first + n) for blocks in several for source, first, count in blocks for n in range(count)}
     assert rows_of(folder) == sorted(everything)
 
 
@@ -77,8 +81,8 @@ def test_files_that_break_off_anywhere(tmp_path, write, monkeypatch):
 
 def test_rows_that_nothing_follows_are_durable(tmp_path, monkeypatch):
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 0.01)
-    writer = DurableBlockPartWriter(str(tmp_path), ())
-    writer.write(Block(0, 3, ("n",), pyarrow.record_batch({"n": [1, 2]})), numpy.zeros(2), None)
+    writer = DurablePartWriter(str(tmp_path), predictions=True)
+    add(writer, Block(0, 3, ("n",), pyarrow.record_batch({"n": [1, 2]})), (), numpy.zeros(2), None)
     while len(found(tmp_path).places) < 2:
         pass
     assert writer.finish().counts == {"predictions": 2}
@@ -87,10 +91,10 @@ def test_rows_that_nothing_follows_are_durable(tmp_path, monkeypatch):
 def test_many_bytes_are_durable_before_their_time(tmp_path, monkeypatch):
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 3600.0)
     monkeypatch.setattr(durable, "_COMMIT_BYTES", 1000)
-    monkeypatch.setattr(block_parts, "_ROWS", 500)
-    writer = DurableBlockPartWriter(str(tmp_path), ())
-    writer.write(Block(0, 0, ("n",), pyarrow.record_batch({"n": range(400)})), numpy.zeros(400), None)
-    writer.write(Block(0, 400, ("n",), pyarrow.record_batch({"n": range(100)})), numpy.zeros(100), None)
+    monkeypatch.setattr(parts, "_ROWS", 500)
+    writer = DurablePartWriter(str(tmp_path), predictions=True)
+    add(writer, Block(0, 0, ("n",), pyarrow.record_batch({"n": range(400)})), (), numpy.zeros(400), None)
+    add(writer, Block(0, 400, ("n",), pyarrow.record_batch({"n": range(100)})), (), numpy.zeros(100), None)
     while len(found(tmp_path).places) < 500:
         pass
     writer.finish()

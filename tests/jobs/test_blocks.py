@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
-from headrace.jobs.block_reading import read_blocks
+from headrace.jobs.column_blocks import fitted
+from headrace.jobs.csv_records import read_csv
 from headrace.jobs.files import Source, match
 from headrace.jobs.publishing import PublishError
-from headrace.jobs.reading import read_rows
+from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.rows import Examples
 from headrace.jobs.run import Job, Run
@@ -172,14 +173,15 @@ def test_csv_with_another_delimiter_and_columns_of_text(both_ways, tmp_path):
 
 
 def assert_same_rows(path, numbers):
-    """In columns and row by row."""
+    """In columns, in blocks and record by record."""
     source = Source(str(path), "csv")
     rows, place = [], 0
-    for block in read_blocks(source, 0, numbers, list(numbers), RowRanges()):
+    for block in fitted(read_blocks(source, 0, numbers, RowRanges(), tuple(numbers)), all_finite=True):
         assert block.first == place
         place += len(block)
         rows += [block[index] for index in range(len(block))]
     assert list(map(repr, rows)) == list(map(repr, read_rows(source, numbers)))
+    assert list(map(repr, rows)) == list(map(repr, read_csv(source, numbers)))
     return rows
 
 
@@ -206,7 +208,7 @@ MARK = "\ufeff"
 )
 def test_rows_at_the_start_of_a_piece(tmp_path, monkeypatch, line, row):
     """Each but the first is where a piece of the file begins that Arrow could read."""
-    monkeypatch.setattr("headrace.jobs.block_csv._CHUNK_BYTES", len(line.encode()))
+    monkeypatch.setattr("headrace.jobs.text._PIECE_BYTES", len(line.encode()))
     (tmp_path / "in.csv").write_text("text,a\n" + line * 5)
     assert assert_same_rows(tmp_path / "in.csv", {"a": float}) == [row] * 5
 
@@ -229,7 +231,7 @@ def test_rows_that_are_done_are_left_out(tmp_path, runs, group):
     done = RowRanges([place_at(1, start) for start, _ in runs], [place_at(1, start + count) for start, count in runs])
     missing = [n for n in range(300) if place_at(1, n) not in done]
     for source in (Source(str(tmp_path / "in.parquet"), "parquet"), Source(str(tmp_path / "in.csv"), "csv")):
-        blocks = list(read_blocks(source, 1, {"a": int, "b": int}, ["a", "b"], done))
+        blocks = list(fitted(read_blocks(source, 1, {"a": int, "b": int}, done, ("a", "b")), all_finite=True))
         assert [block.first + n for block in blocks for n in range(len(block))] == missing
         assert all(block[n]["b"] in (block.first + n, "x") for block in blocks for n in range(len(block)))
 

@@ -11,9 +11,9 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from headrace.jobs.block_reading import read_blocks
+from headrace.jobs.column_blocks import fitted
 from headrace.jobs.files import Source
-from headrace.jobs.reading import read_rows
+from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges
 
 KINDS = {
@@ -34,8 +34,8 @@ def row_by_row(source):
 
 
 def in_columns(source):
-    blocks = read_blocks(source, 0, {"a": int, "b": int}, ["a", "b"], RowRanges())
-    return [row for block in blocks for row in block.rows()]
+    blocks = read_blocks(source, 0, {"a": int, "b": int}, RowRanges(), ("a", "b"))
+    return [row for block in fitted(blocks, all_finite=True) for row in block.rows()]
 
 
 @pytest.fixture(params=[row_by_row, in_columns])

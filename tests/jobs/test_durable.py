@@ -1,17 +1,22 @@
 """What the index of a part says is in the part, wherever either of them breaks off."""
 
+import json
 import os
 import random
 import resource
 from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.jobs import durable
+from headrace.jobs import parts as parts_module
 from headrace.jobs.durable import DurableParts, DurablePartWriter
-from headrace.jobs.row_ranges import place_at
+from headrace.jobs.output_batches import OutputLine
+from headrace.jobs.row_ranges import RowRanges, place_at
+from headrace.jobs.tables import lines_of
 
 
 @pytest.fixture
@@ -21,33 +26,38 @@ def write(tmp_path):
     def write(numbers, folder=tmp_path, source=0):
         writer = DurablePartWriter(str(folder), predictions=True)
         for n in numbers:
-            writer.write({"n": n, "source": source}, "predictions", place_at(source, n))
+            writer.write_line(OutputLine(place_at(source, n), f'{{"n": {n}}}'), "predictions")
         return writer.finish()
 
     return write
 
 
 def rows_of(folder):
-    path = str(folder / "joined")
     parts = DurableParts.find(str(folder), predictions=True)
-    count = parts.join(path, lambda: None)
-    with open(path) as file:
-        lines = file.read().splitlines()
-    assert len(lines) == count == len(parts.places)
-    return [int(line.split(":")[1].split(",")[0]) for line in lines]
+    lines = b"".join(lines_of(parts.tables())).splitlines()
+    assert len(lines) == len(parts.places)
+    return [json.loads(line)["n"] for line in lines]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
-@given(st.lists(st.lists(st.integers(0, 50), min_size=1, unique=True), max_size=4), st.sampled_from([1, 40, 1 << 20]))
-def test_each_row_is_joined_once_and_in_order(tmp_path_factory, write, parts, chunk):
+@given(st.lists(st.lists(st.integers(0, 50), min_size=1, unique=True), max_size=4), st.sampled_from([1, 4, 1 << 12]))
+def test_each_row_comes_once_and_in_order(tmp_path_factory, write, parts, waiting):
     folder = tmp_path_factory.mktemp("parts")
-    before, durable._CHUNK_BYTES = durable._CHUNK_BYTES, chunk
-    try:
+    with mock.patch.object(parts_module, "_WAITING", waiting), mock.patch.object(parts_module, "_ROWS", 3 * waiting):
         for numbers in parts:
             write(numbers, folder)
         assert rows_of(folder) == sorted({n for numbers in parts for n in numbers})
-    finally:
-        durable._CHUNK_BYTES = before
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.lists(st.integers(0, 50), unique=True), st.sets(st.integers(0, 50)))
+def test_rows_that_others_have_are_left_out(tmp_path_factory, write, numbers, others):
+    folder = tmp_path_factory.mktemp("parts")
+    write(numbers, folder)
+    found = DurableParts.find(str(folder), predictions=True)
+    without = RowRanges(sorted(others), [n + 1 for n in sorted(others)])
+    lines = b"".join(lines_of(found.tables(without=without))).splitlines()
+    assert [json.loads(line)["n"] for line in lines] == sorted(set(numbers) - others)
 
 
 def test_sources_keep_their_order(tmp_path, write):
@@ -56,9 +66,11 @@ def test_sources_keep_their_order(tmp_path, write):
     assert rows_of(tmp_path) == [0, 1, 2, 0, 1]
 
 
-def test_files_that_break_off_anywhere(tmp_path, write):
-    """Random cuts, as a kill or a loss of power leaves them: what is found is a beginning of what was written."""
-    numbers = [n for n in range(200) if n % 3]
+def test_files_that_break_off_anywhere(tmp_path, write, monkeypatch):
+    """Random cuts, as a kill or a loss of power leaves them: what is found are the rows of streams that are whole."""
+    monkeypatch.setattr(parts_module, "_WAITING", 10)
+    monkeypatch.setattr(parts_module, "_ROWS", 20)
+    numbers = [n for n in range(400) if n % 3]
     part = write(numbers)
     sizes = {path: os.path.getsize(path) for path in (part.path, part.path + ".index")}
     random.seed(5)
@@ -82,7 +94,7 @@ def test_an_index_of_zeros_says_nothing(tmp_path, write):
 def test_a_row_is_durable_though_none_follows(tmp_path, monkeypatch):
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 0.01)
     writer = DurablePartWriter(str(tmp_path), predictions=True)
-    writer.write({"n": 3}, "predictions", 3)
+    writer.write_line(OutputLine(3, "{}"), "predictions")
     while not len(DurableParts.find(str(tmp_path), predictions=True).places):
         pass
     assert writer.finish().counts == {"predictions": 1}
@@ -94,7 +106,7 @@ def test_a_disk_that_fails_is_an_error_of_who_writes_next(tmp_path, monkeypatch)
 
     def write_on():
         for n in range(10_000_000):
-            writer.write({"n": n}, "predictions", n)
+            writer.write_line(OutputLine(n, f'{{"n": {n}}}'), "predictions")
 
     with pytest.raises(FileNotFoundError):
         write_on()
@@ -105,23 +117,23 @@ class _NoMemory(DurablePartWriter):
 
     flushes = 0
 
-    def _flush(self, file):
+    def _write_stream(self):
         self.flushes += 1
         if self.flushes == 2:
             raise MemoryError("no memory")
-        return super()._flush(file)
+        super()._write_stream()
 
 
 def test_any_error_of_a_flush_in_the_background_is_kept(tmp_path, monkeypatch):
     """Even if nothing is written afterwards, the part does not end as if it were whole; what was durable stays so."""
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
     writer = _NoMemory(str(tmp_path), predictions=True)
-    writer.write({"n": 0, "source": 0}, "predictions", 0)
+    writer.write_line(OutputLine(0, '{"n": 0}'), "predictions")
     writer._commit_in_time()
-    writer.write({"n": 1, "source": 0}, "predictions", 1)
+    writer.write_line(OutputLine(1, '{"n": 1}'), "predictions")
     writer._commit_in_time()  # as the timer does
     with pytest.raises(MemoryError, match="no memory"):
-        writer.write({"n": 2}, "predictions", 2)
+        writer.write_line(OutputLine(2, "{}"), "predictions")
     with pytest.raises(MemoryError, match="no memory"):
         writer.finish()
     assert rows_of(tmp_path) == [0]
@@ -147,12 +159,12 @@ def full_disk(most):
 def test_after_an_error_nothing_is_added_though_there_is_room_again(tmp_path, monkeypatch, most):
     """What is found is right, wherever in the lines the disk was full."""
     monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
-    monkeypatch.setattr(durable, "_CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(parts_module, "_BYTES", 10_000)
     writer = DurablePartWriter(str(tmp_path), predictions=True)
 
     def write(numbers):
         for n in numbers:
-            writer.write({"n": 2 * n, "more": "x" * 20}, "predictions", 2 * n)
+            writer.write_line(OutputLine(2 * n, json.dumps({"n": 2 * n, "more": "x" * 20})), "predictions")
 
     write(range(1000))
     writer._commit()

@@ -13,7 +13,7 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, dead_letters_path, match, output_format
 from headrace.jobs.reading import InputSchema, infer_schema, read_rows
-from headrace.jobs.rows import BrokenLine
+from headrace.jobs.records import BrokenLine
 from headrace.jobs.text import lines
 
 
@@ -179,7 +179,7 @@ def test_a_quote_that_is_never_closed_takes_the_rest_of_the_file(write):
 
 
 def test_a_quote_that_goes_on_for_ever_ends_the_file(write, monkeypatch):
-    monkeypatch.setattr("headrace.jobs.csv_rows._MOST_OF_A_QUOTE", 1 << 20)
+    monkeypatch.setattr("headrace.jobs.csv_records._MOST_OF_A_QUOTE", 1 << 20)
     path = write("a.csv", 'a,b\n1,2\n3,"4\n' + "5,6\n" * (1 << 19))
     rows = read_rows(Source(path, "csv"), {})
     assert next(rows) == {"a": "1", "b": "2"}

@@ -4,23 +4,28 @@ import gzip
 import json
 import os
 
+import numpy
+import pyarrow
 import pyarrow.parquet
 import pytest
 
 from headrace.core.errors import ConfigurationError
+from headrace.jobs.blocks import Block, BlockRow
 from headrace.jobs.output import Output
-from headrace.jobs.parts import OutputPart, PartWriter
+from headrace.jobs.output_batches import OutputLine, OutputRow
+from headrace.jobs.parts import OutputPart, PartWriter, read_parts
+from headrace.jobs.tables import lines_of
 
 
 def test_a_part_counts_what_its_lines_are(tmp_path):
     part = PartWriter(str(tmp_path), predictions=False)
     for n, what in enumerate(["x", "y", "x"]):
-        part.write({"n": n}, what)
+        part.write_line(OutputLine(n, f'{{"n": {n}}}'), what, f"message of {what}")
     finished = part.finish()
     assert finished.counts == {"x": 2, "y": 1}
+    assert finished.messages == {"x: message of x": 2, "y: message of y": 1}
     assert not finished.predictions
-    with open(finished.path) as file:
-        assert [json.loads(line)["n"] for line in file] == [0, 1, 2]
+    assert b"".join(lines_of(read_parts([finished.path]))) == b'{"n": 0}\n{"n": 1}\n{"n": 2}\n'
 
 
 def test_a_part_without_lines_is_no_file(tmp_path):
@@ -30,12 +35,27 @@ def test_a_part_without_lines_is_no_file(tmp_path):
 
 def test_a_long_part_does_not_wait_in_memory(tmp_path):
     part = PartWriter(str(tmp_path), predictions=True)
-    for _ in range(30):
-        part.write({"text": "x" * 100_000}, "predictions")
+    for n in range(60):
+        part.write_rows([OutputRow(BlockRow({}, n), {"prediction": "x" * 1_000_000})], "predictions")
     (file,) = tmp_path.iterdir()
-    assert file.stat().st_size > 1_000_000
+    assert file.stat().st_size > 30_000_000
     part.finish()
-    assert len(file.read_bytes().splitlines()) == 30
+    assert sum(table.num_rows for table in read_parts([str(file)])) == 60
+
+
+def test_rows_of_many_blocks_do_not_keep_them_in_memory(tmp_path):
+    """Not even a row of each: what is written of them is a copy, and soon."""
+    part = PartWriter(str(tmp_path), predictions=True)
+    before = pyarrow.total_allocated_bytes()
+    for n in range(200):
+        block = Block(0, n * 50_000, batch=pyarrow.record_batch({"x": numpy.full(50_000, n, float)}))
+        row = BlockRow(block[7], block.place + 7, block)
+        part.write_rows([OutputRow(row, {"prediction": n})], "predictions")
+        del block, row
+        assert pyarrow.total_allocated_bytes() - before < 40_000_000
+    finished = part.finish()
+    found = b"".join(lines_of(read_parts([finished.path]))).splitlines()
+    assert [json.loads(line) for line in found] == [{"x": float(n), "prediction": n} for n in range(200)]
 
 
 def lines(path, opener=open):

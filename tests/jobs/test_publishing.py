@@ -1,12 +1,10 @@
 """Two files get to their places, both or neither, on file systems that fail at any call; nothing whole is deleted."""
 
 import itertools
-import json
 import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from apache_beam.io.filesystem import BeamIOError, CompressionTypes
@@ -15,6 +13,7 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 
 from headrace.jobs import publishing
 from headrace.jobs.output import Output
+from headrace.jobs.parts import read_parts
 from headrace.jobs.publishing import Move, PublishError, put_in_place
 
 OLD, NEW = {"p": b"old predictions", "q": b"old letters"}, {"p": b"new predictions", "q": b"letters that are new"}
@@ -248,11 +247,11 @@ def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
 def test_parts_that_cannot_be_joined_stay(written):
     output = written("a.parquet", [[{"n": 0}], [{"n": 1}]])
     os.mkdir(output._scratch(output.path))
-    with pytest.raises(PublishError, match=f"The parts stay in {output.folder}: predictions as lines of JSON"):
+    with pytest.raises(PublishError, match=f"The parts stay in {output.folder} as record batches"):
         output.publish()
     output.clean()
     parts = [os.path.join(output.folder, one) for one in os.listdir(output.folder) if one.endswith(".predictions")]
-    rows = [json.loads(line) for part in parts for line in Path(part).read_text().splitlines()]
+    rows = [row for table in read_parts(parts) for row in table.to_pylist()]
     assert sorted(row["n"] for row in rows) == [0, 1]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.durable import DurablePartWriter
+from headrace.jobs.output_batches import OutputLine
 from headrace.jobs.publishing import PublishError
 from headrace.jobs.resume import ResumableOutput, load_done
 from headrace.jobs.row_ranges import place_at
@@ -43,7 +44,7 @@ def write(output, *numbers, predictions=True):
     writer = DurablePartWriter(output.folder, predictions=predictions)
     for n in numbers:
         line = {"n": n} if predictions else {"n": n, "stage": "inference", "error_type": "E"}
-        writer.write(line, "predictions", place_at(0, n))
+        writer.write_line(OutputLine(place_at(0, n), json.dumps(line)), "predictions")
     writer.finish()
 
 
@@ -110,10 +111,10 @@ def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(o
     one.publish()
     one.clean()
     assert calls == [
-        ("fsync", "bad.joined"),
-        ("fsync", "good.joined"),
-        ("replace", "bad.joined", "p.dead-letters.jsonl"),
-        ("replace", "good.joined", "p.jsonl"),
+        ("fsync", "joined-p.dead-letters.jsonl"),
+        ("fsync", "joined-p.jsonl"),
+        ("replace", "joined-p.dead-letters.jsonl", "p.dead-letters.jsonl"),
+        ("replace", "joined-p.jsonl", "p.jsonl"),
         ("fsync", tmp_path.name),
         ("remove", ".p.jsonl.headrace-lock"),
         ("remove", "job.json"),
@@ -170,17 +171,6 @@ def test_another_job_is_refused_only_if_something_would_be_lost(output):
         output(model="o", keep=("a",)).prepare()
     assert os.path.exists(second.folder)
     output(model="n", keep=("a",)).prepare()
-
-
-def test_rows_that_are_kept_in_columns_do_not_go_on_row_by_row(output):
-    """As when pyarrow is not there any more, which alone can read them."""
-    first = output()
-    first.columnar = True
-    first.prepare()
-    write(first, 0)
-    first.clean()
-    with pytest.raises(ConfigurationError, match=r"changed since: how rows go through \(in columns where "):
-        output().prepare()
 
 
 def test_what_may_be_a_secret_is_not_written(output):

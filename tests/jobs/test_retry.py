@@ -9,8 +9,8 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source
+from headrace.jobs.records import BrokenLine, TriedRow
 from headrace.jobs.retry import dead_letter_columns, match_dead_letters, read_dead_letters
-from headrace.jobs.rows import BrokenLine, TriedRow
 
 LETTER = {"row": {"n": 1, "deep": [1, {"a": None}]}, "stage": "inference", "message": "no", "attempts": 3}
 UNREAD = {
@@ -19,6 +19,10 @@ UNREAD = {
     "message": "what?",
     "attempts": 2,
 }
+
+
+def rows_of(source):
+    return [row for rows in read_dead_letters(source) for row in rows]
 
 
 @pytest.fixture
@@ -40,7 +44,7 @@ def write(tmp_path):
 @pytest.mark.parametrize("name", ["a.dead-letters.jsonl", "a.parquet"])
 def test_rows_come_back_as_they_were(write, name):
     (source,) = write(name, [LETTER, UNREAD])
-    row, broken = read_dead_letters(source)
+    row, broken = rows_of(source)
     assert (row, row.attempts) == (LETTER["row"], 3)
     assert (broken.line, broken.file, broken.number, broken.attempts) == ("?", "in.jsonl", 4, 2)
     assert str(broken.error) == "what?"
@@ -49,7 +53,7 @@ def test_rows_come_back_as_they_were(write, name):
 
 def test_letters_that_do_not_count_were_tried_once(write):
     (source,) = write("a.jsonl", [{name: value for name, value in LETTER.items() if name != "attempts"}])
-    assert [row.attempts for row in read_dead_letters(source)] == [1]
+    assert [row.attempts for row in rows_of(source)] == [1]
 
 
 def test_columns_are_those_of_the_first_row_that_could_be_read(write):
@@ -60,7 +64,7 @@ def test_columns_are_those_of_the_first_row_that_could_be_read(write):
 @pytest.mark.parametrize("other", [{"n": 1}, {**LETTER, "row": "[1]"}, {**LETTER, "row": None}])
 def test_what_is_no_dead_letter_is_a_broken_line(write, other):
     (source,) = write("a.jsonl", [LETTER, other])
-    _, broken = read_dead_letters(source)
+    _, broken = rows_of(source)
     assert isinstance(broken, BrokenLine)
     assert (json.loads(broken.line), broken.file, broken.number) == (other, source.path, 2)
     assert str(broken.error).startswith("no dead letter: ")

@@ -7,8 +7,10 @@ from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, MaybeKeyedModelHandler
-from headrace.core.result import Stage
-from headrace.jobs.rows import BrokenLine, Examples, batching_over_rows, over_rows, row_of
+from headrace.core.result import Failure, Stage
+from headrace.jobs.blocks import BlockRow
+from headrace.jobs.records import BrokenLine
+from headrace.jobs.rows import Examples, batching_over_rows, block_row_of, over_rows
 from headrace.local.predict import predict
 
 
@@ -44,12 +46,27 @@ ROW = {"a": 1, "b": 2, "k": "x"}
 
 def outcome(handler, row=ROW, **examples):
     """What becomes of a row: (row, prediction) or a failure."""
-    (found,) = predict(over_rows(handler, Examples(**examples)), [row], on_failure="yield")
-    return found
+    (found,) = predict(over_rows(handler, Examples(**examples)), [BlockRow(row, 0)], on_failure="yield")
+    if isinstance(found, Failure):
+        return found
+    return (plain(found[0]), found[1])
+
+
+def plain(value):
+    """A row, or a row and its key."""
+    return value.row if isinstance(value, BlockRow) else (value[0].row, value[1])
 
 
 def test_without_columns_the_example_is_the_row():
     assert outcome(Echo()) == (ROW, ("echo", ROW))
+
+
+def test_the_row_stays_as_it_was_read_whatever_the_handler_does_to_its_example():
+    class Changes(Echo):
+        def run_inference(self, batch, model, inference_args=None):
+            return [row.clear() for row in batch]
+
+    assert outcome(Changes()) == ({"a": 1, "b": 2, "k": "x"}, None)
 
 
 def test_several_columns_are_a_dict_in_their_order():
@@ -89,7 +106,7 @@ def test_the_row_is_at_the_heart_of_every_failure(handler, row, stage, index):
     key = "k" if isinstance(handler, KeyedModelHandler) else None
     failure = outcome(handler, row, columns=("a",), key=key)
     assert (failure.stage, failure.index) == (stage, index)
-    assert row_of(failure.record[0]) is row
+    assert block_row_of(failure.record[0]).row is row
 
 
 def test_a_missing_column_is_named():
@@ -101,7 +118,7 @@ def test_a_broken_line_fails_as_it_was_broken():
     line = BrokenLine("{", "a.jsonl", 3, ValueError("half an object"))
     failure = outcome(Echo(), line)
     assert failure.error is line.error
-    assert row_of(failure.record[0]) is line
+    assert block_row_of(failure.record[0]).row is line
 
 
 def test_one_model_for_all_keys():
@@ -111,7 +128,7 @@ def test_one_model_for_all_keys():
 
 def test_a_model_for_each_key():
     handler = KeyedModelHandler([KeyModelMapping(["x", "y"], Echo("one")), KeyModelMapping(["z"], Echo("two"))], 1)
-    rows = [{"a": n, "k": key} for n, key in enumerate("xzyz")]
+    rows = [BlockRow({"a": n, "k": key}, n) for n, key in enumerate("xzyz")]
     over = over_rows(handler, Examples(("a",), key="k"))
     assert over.max_models == 1
     assert [prediction for _, prediction in predict(over, rows)] == [("one", 0), ("two", 1), ("one", 2), ("two", 3)]
@@ -173,7 +190,7 @@ def test_weights_are_of_the_example_not_of_the_row(keyed):
     weigh = (lambda pair: pair[1]) if keyed else (lambda example: example)
     handler = Batches(max_batch_weight=10, element_size_fn=weigh, min_batch_size=100)
     handler = KeyedModelHandler(handler) if keyed else handler
-    rows = [{"a": weight, "k": "x"} for weight in (4, 4, 4, 9)]
+    rows = [BlockRow({"a": weight, "k": "x"}, 0) for weight in (4, 4, 4, 9)]
     over = over_rows(handler, Examples(("a",), key="k" if keyed else None))
     list(predict(over, rows, batching=batching_over_rows(handler, {})))
     assert seen == [[9], [4, 4], [4]]
@@ -182,4 +199,4 @@ def test_weights_are_of_the_example_not_of_the_row(keyed):
 def test_an_element_without_a_row_is_an_error():
     """Rather than a search without end: what begins a text is a text."""
     with pytest.raises(TypeError, match="'nothing' in the place of its row"):
-        row_of(("nothing", 1))
+        block_row_of(("nothing", 1))

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.jobs.files import Source
 from headrace.jobs.reading import read_rows
-from headrace.jobs.rows import BrokenLine
+from headrace.jobs.records import BrokenLine
 from headrace.jobs.values import as_rows, as_values
 
 BERLIN = ZoneInfo("Europe/Berlin")

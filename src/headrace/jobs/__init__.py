@@ -2,18 +2,17 @@
 
 run.py   Run.execute(Job from job.py), in the user's process: prepare the output, drive the steps, publish
   |
-  |- drivers of the same steps:  loop.py  one process, without Beam
-  |                              beam_pipeline.py  Beam's workers, on any runner
-  |- steps (steps.py: row by row)
-  |    read     files.py -> compression.py, pipes.py, storage.py -> reading.py: csv_rows.py, parquet_rows.py, text.py;
-  |             retry.py (dead letters as input)
-  |    predict  rows.py wraps the handler: row -> example -> (row, prediction)
-  |    write    json_lines.py -> parts.py, or durable.py with --resume
-  |- or in columns (column_steps.py), if the handler predicts the same from columns
-  |    read     block_reading.py (block_csv.py), one batch ahead (prefetch.py);  predict  blocks.py;
-  |    write    block_output.py -> block_parts.py
-  '- output.py joins the parts (parquet.py: types of columns); publishing.py moves the files into place
-     resume.py keeps the parts of a killed run for the next one (row_ranges.py: which rows are done)
+  |- drivers of the same steps (steps.py):  loop.py  one process, without Beam
+  |                                         beam_pipeline.py  Beam's workers, on any runner
+  |    read     files.py -> compression.py, pipes.py, storage.py -> text.py -> reading.py: blocks.py, blocks of rows
+  |             csv_blocks.py, json_blocks.py, parquet_blocks.py: record batches where pyarrow is exact, else records
+  |             (csv_records.py, records.py); retry.py: dead letters as input; prefetch.py: one block ahead
+  |    predict  rows.py wraps the handler for the rows of a block: row -> example -> (row, prediction);
+  |             columns.py for whole blocks, if it predicts the same from columns (column_blocks.py: which rows fit)
+  |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume
+  '- output.py joins the parts as JSON lines or Parquet (tables.py, column_types.py); publishing.py moves the files
+     into place; resume.py keeps the parts of a killed run for the next one (row_ranges.py: which rows are done)
 
-rows.py and blocks.py also run in model hosts. values.py, durations.py, messages.py: helpers.
+rows.py, columns.py, blocks.py and records.py also run in model hosts. values.py: Arrow's values as Python's;
+json_lines.py: any value as JSON; durations.py, messages.py: helpers.
 """

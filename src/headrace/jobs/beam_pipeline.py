@@ -26,7 +26,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source
 from headrace.jobs.job import Job
 from headrace.jobs.parts import write_manifest
-from headrace.jobs.steps import RowReader, RunSteps, Writer, refuse_if_cancelled
+from headrace.jobs.steps import BlockReader, RunSteps, Writer, refuse_if_cancelled
 from headrace.metrics.totals import Totals
 
 _EMBEDDED = (None, "FnApiRunner")
@@ -72,7 +72,7 @@ class BeamPipeline:
 class _Read(beam.DoFn):  # type: ignore[misc]
     """Reads (index, source) tuples into elements."""
 
-    def __init__(self, reader: RowReader) -> None:
+    def __init__(self, reader: BlockReader) -> None:
         self._reader = reader
 
     def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
@@ -92,7 +92,7 @@ class _Write(beam.DoFn):  # type: ignore[misc]
 
     def process(self, item: Any) -> None:
         """Writes an item."""
-        self._writer.write(item)
+        self._writer.write([item])
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         """Closes the parts and emits their names."""

@@ -1,34 +1,55 @@
-"""Blocks of rows as elements of a run, and a wrapper that makes a handler accept them.
+"""Rows on their way through a job: blocks from the readers, and single rows of them for handlers that want rows.
 
-This module also runs in model hosts: it must not import Beam.
+This module also runs in model hosts: it must not import Beam, and imports pyarrow only where there is a batch.
 """
 
 from __future__ import annotations
 
-import copyreg
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import chain, islice
 from typing import Any
 
-import numpy
-import pyarrow
+from headrace.jobs.records import Record
 
-from headrace.core.answer import predictions_of
-from headrace.core.config import BatchingConfig
-from headrace.core.conversion import to_results
-from headrace.core.result import PredictionResult
-from headrace.jobs.row_ranges import place_at
-from headrace.jobs.rows import BrokenLine, ExampleOfRow, Examples, Row
-from headrace.jobs.values import as_rows
-from headrace.runtime.plan import make_plan
+NUMBER_BITS = 40
+_ROWS_AT_ONCE = 1024
+"""How many rows of a block are Python objects before the handler takes them."""
+
+
+def place_at(source: int, number: int) -> int:
+    """A row's place as one integer; places sort in input order.
+
+    Args:
+        source: index of the job's source.
+        number: of the row within the source, counted from 0; unreadable lines count.
+    """
+    return source << NUMBER_BITS | number
+
+
+class BlockRow:
+    """A row of a block, with its place. Pickled, it leaves its block behind."""
+
+    __slots__ = ("block", "place", "row")
+
+    def __init__(self, row: Record, place: int, block: Block | None = None) -> None:
+        self.row = row
+        self.place = place
+        """An integer from ``place_at``, which tells the row from all other rows of the input."""
+        self.block = block
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the block: each of its rows would take all others along."""
+        return BlockRow, (self.row, self.place)
+
+    @property
+    def batch(self) -> Any:
+        """The record batch that holds this row; None if there is none."""
+        return None if self.block is None else self.block.batch
 
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring rows of a source in columns, or a single row that does not fit into columns.
+    """Neighbouring rows of a source: an Arrow record batch, or records where Arrow's values would not be exact.
 
     Implements what ``headrace.batching.columnar`` needs of an element: length, slices, and ``concatenated``.
     """
@@ -37,14 +58,16 @@ class Block:
     """Index of the job's source."""
     first: int
     """Number of the first row in its source, counted from 0; unreadable lines count."""
-    names: tuple[str, ...]
-    """The columns that the model sees, in its order."""
+    names: tuple[str, ...] = ()
+    """The columns that the model sees, in its order, if it sees columns: finite numbers and no nulls."""
     batch: Any = None
-    """An Arrow record batch of all columns; the model's columns hold finite numbers and no nulls."""
-    row: Row | BrokenLine | None = None
-    """The single row, if there is no batch."""
+    """An Arrow record batch of all columns."""
+    records: Sequence[Record] = ()
+    """The rows, if there is no batch."""
     example: Any = None
-    """The example made from the single row."""
+    """The example made from a single record."""
+    path: str = ""
+    """Of the source."""
 
     @property
     def place(self) -> int:
@@ -52,25 +75,38 @@ class Block:
         return place_at(self.source, self.first)
 
     def __len__(self) -> int:
-        return 1 if self.batch is None else int(self.batch.num_rows)
+        return len(self.records) if self.batch is None else int(self.batch.num_rows)
 
     def __getitem__(self, place: Any) -> Any:
         """A slice gives a part of the block; a number gives that row."""
-        if isinstance(place, slice):
-            start, stop, _ = place.indices(len(self))
-            if stop - start == len(self):
-                return self
-            return replace(self, first=self.first + start, batch=self.batch.slice(start, stop - start))
-        return self.row if self.batch is None else as_rows(self.batch.slice(place, 1))[0]
+        if not isinstance(place, slice):
+            return self[place : place + 1].rows()[0]
+        start, stop, _ = place.indices(len(self))
+        if stop - start == len(self):
+            return self
+        if self.batch is None:
+            return replace(self, first=self.first + start, records=self.records[start:stop])
+        return replace(self, first=self.first + start, batch=self.batch.slice(start, stop - start))
 
-    def rows(self) -> list[Any]:
-        """The rows as Python values."""
-        return [self.row] if self.batch is None else as_rows(self.batch)
+    def rows(self) -> Sequence[Record]:
+        """The rows as Python values; one that has a value without Python equivalent is a ``BrokenLine``."""
+        if self.batch is None:
+            return self.records
+        from headrace.jobs.values import rows_of  # noqa: PLC0415 - needs pyarrow
+
+        return rows_of(self.batch, self.path, self.first)
+
+    def each(self) -> Iterator[BlockRow]:
+        """The rows one by one, converted to Python values in small pieces."""
+        for start in range(0, len(self), _ROWS_AT_ONCE):
+            part = self[start : start + _ROWS_AT_ONCE]
+            for place, row in enumerate(part.rows(), part.place):
+                yield BlockRow(row, place, self)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns; a nominal 64 for a single row."""
-        return 64 if self.batch is None else int(self.batch.nbytes)
+        """Bytes of the columns; a nominal 64 for each record."""
+        return 64 * len(self.records) if self.batch is None else int(self.batch.nbytes)
 
     @staticmethod
     def concatenated(blocks: Sequence[Block]) -> list[Block]:
@@ -81,124 +117,3 @@ class Block:
     def kind(self) -> Any:
         """Blocks of the same kind can form one matrix: equal column types."""
         return None if self.batch is None else tuple(self.batch.schema.field(name).type for name in self.names)
-
-
-def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
-    """Wraps a handler that ``takes_columns`` so that its elements are blocks.
-
-    A preprocessing function makes the example of a row that does not fit into columns; it refuses ``reserved`` columns.
-    """
-    inner = make_plan(handler).handler
-    over = _new(type(inner))
-    vars(over).update(vars(inner))
-    return over.with_preprocess_fn(_Prepare(ExampleOfRow(examples, inner.example_from_row, reserved)))
-
-
-def batching_over_blocks(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
-    """The handler's batching options, columnar, with ``sizes`` in place of its own."""
-    changes: dict[str, Any] = dict(sizes)
-    return replace(make_plan(handler).batching, columnar=True, **changes)
-
-
-class _Prepare:
-    """Adds the example to a block of one row."""
-
-    def __init__(self, of_row: ExampleOfRow) -> None:
-        self._of_row = of_row
-
-    def __call__(self, block: Block) -> Block:
-        if block.batch is None:
-            assert block.row is not None
-            return replace(block, example=self._of_row(block.row)[1])
-        self._of_row.refuse_reserved(block.batch.schema.names)
-        return block
-
-
-class _OverBlocks:
-    """Mixed in before a handler's class: ``run_columns`` accepts a block or a list of blocks."""
-
-    def run_columns(self, blocks: Any, model: Any, inference_args: dict[str, Any] | None = None) -> Any:
-        """Calls the model once if all blocks have one kind, and else once for each kind."""
-        if not isinstance(blocks, Block | list):  # columns: the handler's own method called this one
-            handler: Any = super()
-            return handler.run_columns(blocks, model, inference_args)
-        blocks = [blocks] if isinstance(blocks, Block) else blocks
-        together: dict[Any, list[int]] = {}
-        for place, block in enumerate(blocks):
-            together.setdefault(block.kind, []).append(place)
-        if len(together) == 1:
-            return self._answer(blocks, model, inference_args)
-        results: list[list[Any]] = [[] for _ in range(len(blocks) + 1)]
-        for places in together.values():
-            answer = iter(_row_by_row(self._answer([blocks[place] for place in places], model, inference_args)))
-            for place in places:
-                results[place] = list(islice(answer, len(blocks[place])))
-            results[-1] += answer  # surplus predictions, for the count check to find
-        return list(chain.from_iterable(results))
-
-    def _answer(self, blocks: list[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
-        handler: Any = super()
-        if blocks[0].batch is None:
-            examples = [block.example for block in blocks]
-            answer = handler.run_inference(examples, model, inference_args)
-            return predictions_of(answer, self, len(examples))
-        return _as_column(handler.run_columns(columns_of(blocks), model, inference_args))
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles by the handler's class: the derived class is made at run time and cannot be imported."""
-        reduced: Any = super().__reduce_ex__(protocol)
-        make, arguments, *rest = reduced
-        if make is copyreg.__newobj__:  # type: ignore[attr-defined]
-            return (_new, (type(self).__mro__[2], *arguments[1:]), *rest)
-        return (make, arguments, *rest)
-
-
-@cache
-def _over(cls: type) -> type:
-    """A derived class with the same name, which appears in error messages."""
-    own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls.__name__, (_OverBlocks, cls), own)
-
-
-def _new(cls: type, *arguments: Any) -> Any:
-    over = _over(cls)
-    return over.__new__(over, *arguments)
-
-
-def columns_of(blocks: Sequence[Block]) -> dict[str, Any]:
-    """The model's columns of blocks of one kind, as numpy arrays of int64, float64 or bool."""
-    names = list(blocks[0].names)
-    batches = [block.batch.select(names) for block in blocks]
-    batch = batches[0]
-    if len(batches) > 1:
-        batch = pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    return {name: as_numbers(batch.column(index)) for index, name in enumerate(names)}
-
-
-def as_numbers(column: Any) -> Any:
-    """A column of numbers without nulls as an array of int64, float64 or bool."""
-    kind = column.type
-    if pyarrow.types.is_integer(kind):
-        column = column.cast(pyarrow.int64())
-    elif pyarrow.types.is_floating(kind):
-        column = column.cast(pyarrow.float64())
-    return column.to_numpy(zero_copy_only=False)
-
-
-def _as_column(answer: Any) -> Any:
-    """The answer with its predictions as an array if possible; otherwise a list of results, one for each row."""
-    predictions = getattr(answer, "inference", answer)
-    if hasattr(predictions, "detach"):
-        with suppress(TypeError, RuntimeError):  # a type that numpy lacks, such as bfloat16
-            predictions = predictions.detach().numpy()
-    if isinstance(predictions, numpy.ndarray) and predictions.ndim and predictions.dtype.isnative:
-        return PredictionResult(None, predictions, getattr(answer, "model_id", None))
-    return _row_by_row(answer)
-
-
-def _row_by_row(answer: Any) -> list[Any]:
-    """One result for each row, whatever the form of the answer."""
-    if isinstance(answer, list):
-        return answer
-    predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
-    return to_results((), predictions, model_id)

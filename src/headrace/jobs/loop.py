@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs.job import Job
 from headrace.jobs.parts import write_manifest
-from headrace.jobs.steps import RunSteps, Writer, refuse_if_cancelled
+from headrace.jobs.steps import RunSteps, refuse_if_cancelled
 from headrace.metrics.totals import Totals
 from headrace.runtime.heap import hold_heap, release_heap
 from headrace.runtime.observers import FanOut
@@ -77,13 +77,8 @@ class Loop:
     def _write(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, Predictions):
-                _write_all(self._steps.predictions, outcome.values)
+                self._steps.predictions.write(outcome.values)
             elif isinstance(outcome, Failure):
-                self._steps.dead_letters.write(DeadLetter.of(outcome.record, outcome.stage, outcome.index))
+                self._steps.dead_letters.write([DeadLetter.of(outcome.record, outcome.stage, outcome.index)])
             else:
-                _write_all(self._steps.skipped, outcome.elements)
-
-
-def _write_all(writer: Writer, items: Iterable[object]) -> None:
-    for item in items:
-        writer.write(item)
+                self._steps.skipped.write(outcome.elements)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import storage
-from headrace.jobs.compression import compression_of, create_compressed
+from headrace.jobs.column_types import letter_types
+from headrace.jobs.compression import create_compressed
 from headrace.jobs.files import absolute, dead_letters_path, failed_path, location, output_format
-from headrace.jobs.parts import BLOCKS, OutputPart, read_manifest
+from headrace.jobs.parts import KINDS, OutputPart, read_manifest, read_parts
 from headrace.jobs.publishing import Move, PublishError, backup_path, put_in_place
-from headrace.jobs.text import lines
+from headrace.jobs.tables import lines_of, write_parquet
 
 _LOG = logging.getLogger(__name__)
-
-_CHUNK_BYTES = 1 << 20
-_CHUNK_ROWS = 10_000
 
 
 class Output:
@@ -37,8 +33,6 @@ class Output:
         ConfigurationError: an extension is neither, or both paths name the same file.
     """
 
-    columnar = False
-    """Whether the parts of predictions are in columns."""
     kept_rows = 0
     """How many finished rows remain in the parts of a run without output; always 0 if the run is not resumable."""
     earlier_rows = 0
@@ -173,99 +167,38 @@ class Output:
 
     def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
         """Builds the finished files; returns the moves that publish them."""
-        bad = self._joined_letters([part.path for part in parts if part.predictions is False], check)
+        letters = self._letters_scratch if self._letters_are_elsewhere else self._scratch(self.dead_letters)
+        bad = self._join(letters, self.letters_format, parts, check, good=False)
         if not self.accepted:
             return [Move("the dead letters", bad, self.failed_letters)]
-        good = self._joined_predictions([part.path for part in parts if part.predictions], check)
+        good = self._join(self._scratch(self.path), self.format, parts, check, good=True)
         return [Move("the dead letters", bad, self.dead_letters), Move("the predictions", good, self.path)]
 
     def _how_to_join(self, error: Exception) -> str:
-        kind = f"record batches, as Arrow streams (*{BLOCKS})" if self.columnar else "lines of JSON (*.predictions)"
         return (
             f"the rows are done, but their files could not be joined ({type(error).__name__}: {error}). The parts stay "
-            f"in {self.folder}: predictions as {kind}, dead letters as lines of JSON (*.letters). Those that "
-            "manifest.json names have every row once; join them by hand."
+            f"in {self.folder} as record batches (Arrow streams): predictions (*.{KINDS[True]}) and dead letters "
+            f"(*.{KINDS[False]}). Those that manifest.json names have every row once; join them by hand."
         )
 
-    def _joined_predictions(self, parts: list[str], check: Callable[[], None]) -> str:
-        path = self._scratch(self.path)
-        if self.columnar:
-            return _joined_tables(path, self.format, lambda: self._tables(parts), check)
-        return (_joined_as_parquet if self.format == "parquet" else _joined)(path, parts, check)
+    def _tables(self, parts: list[OutputPart], *, predictions: bool) -> Iterable[Any]:
+        """The rows of one kind."""
+        return read_parts(part.path for part in parts if part.predictions is predictions)
 
-    def _tables(self, parts: list[str]) -> Iterable[Any]:
-        """The rows of columnar parts."""
-        from headrace.jobs.block_parts import read_parts  # noqa: PLC0415 - as for Parquet
-
-        return read_parts(parts)
-
-    def _joined_letters(self, parts: list[str], check: Callable[[], None]) -> str:
-        path = self._letters_scratch if self._letters_are_elsewhere else self._scratch(self.dead_letters)
-        if self.letters_format == "parquet":
-            return _joined_as_parquet(path, parts, check, letters=True)
-        return _joined(path, parts, check, copy=self._letters_are_elsewhere)
+    def _join(
+        self, path: str, file_format: str, parts: list[OutputPart], check: Callable[[], None], *, good: bool
+    ) -> str:
+        """Writes the rows of one kind into one file; returns its path."""
+        with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
+            if file_format == "parquet":
+                types = None if good else letter_types()
+                write_parquet(file, lambda: self._tables(parts, predictions=good), check, types)
+            else:
+                for chunk in lines_of(self._tables(parts, predictions=good)):
+                    check()
+                    file.write(chunk)
+        return path
 
     def _scratch(self, path: str) -> str:
         """The path of a finished file in the folder; its prefix avoids collisions, such as with ``manifest.json``."""
         return storage.join(self.folder, f"joined-{storage.split(path)[1]}")
-
-
-def _joined(path: str, parts: list[str], check: Callable[[], None], *, copy: bool = False) -> str:
-    """Joins the parts into one file; a single part is already that file, unless ``copy`` asks for a copy."""
-    if len(parts) == 1 and compression_of(path) is None and not copy:
-        return parts[0]
-    with create_compressed(path) as file:
-        for part in parts:
-            check()
-            with storage.open_file(part) as source:
-                shutil.copyfileobj(source, file, _CHUNK_BYTES)
-    return path
-
-
-def _joined_tables(path: str, file_format: str, tables: Callable[[], Iterable[Any]], check: Callable[[], None]) -> str:
-    """Joins columnar tables into one file."""
-    from headrace.jobs.block_output import lines_of, write_parquet  # noqa: PLC0415 - as for Parquet
-
-    with (storage.create if file_format == "parquet" else create_compressed)(path) as file:
-        if file_format == "parquet":
-            write_parquet(file, tables, check)
-            return path
-        for chunk in lines_of(tables()):
-            check()
-            file.write(chunk)
-    return path
-
-
-def _joined_as_parquet(path: str, parts: list[str], check: Callable[[], None], *, letters: bool = False) -> str:
-    """Joins the parts into a Parquet file; reads them twice, since a column's type depends on all rows.
-
-    The types of dead letters are known in advance; their rows, which may differ in shape, become text.
-    """
-    from headrace.jobs.parquet import (  # noqa: PLC0415 - only Parquet needs pyarrow
-        ColumnTypes,
-        letter_types,
-        write_table,
-    )
-
-    columns = ColumnTypes()
-    for rows in _chunks(parts) if not letters else ():
-        check()
-        columns.see(rows)
-    with storage.create(path) as file:
-        write_table(file, letter_types() if letters else columns.types, _chunks(parts), check)
-    return path
-
-
-def _chunks(parts: Iterable[str]) -> Iterator[list[dict[str, Any]]]:
-    """The rows of the parts, in chunks of bounded memory."""
-    for part in parts:
-        rows, size = [], 0
-        with storage.open_file(part) as file:
-            for line in lines(file):
-                rows.append(json.loads(line))
-                size += len(line)
-                if size > _CHUNK_BYTES * 8 or len(rows) == _CHUNK_ROWS:
-                    yield rows
-                    rows, size = [], 0
-        if rows:
-            yield rows

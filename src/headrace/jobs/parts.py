@@ -1,23 +1,30 @@
-"""Parts of an output: files written by bundles, which become the output only if all bundles succeed."""
+"""Parts of an output: files of record batches written by bundles, which become the output only if all bundles succeed.
+
+A part is a sequence of Arrow streams, each readable even if the next is cut off.
+"""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO, NamedTuple
 
+import pyarrow
+import pyarrow.ipc
+
 from headrace.jobs import storage
-from headrace.jobs.json_lines import as_line
+from headrace.jobs.blocks import Block
 from headrace.jobs.messages import Messages
+from headrace.jobs.output_batches import OutputLine, OutputRow, Runs, batch_of_lines, batches_of_rows
 
-BLOCKS = ".arrows"
-"""The extension of parts in columns (Arrow streams)."""
-
-_CHUNK_BYTES = 1 << 20
+_ROWS = 1 << 16
+_BYTES = 1 << 24
+_WAITING = 1 << 12
 
 KINDS = {True: "predictions", False: "letters", None: "skipped"}
-"""The extensions of the other parts, by ``OutputPart.predictions``."""
+"""The extensions of parts, by ``OutputPart.predictions``."""
 
 
 class OutputPart(NamedTuple):
@@ -27,54 +34,159 @@ class OutputPart(NamedTuple):
     """True: predictions; False: dead letters; None: only records skipped rows."""
     path: str
     counts: dict[str, int]
-    """Numbers of lines by kind; for dead letters, by stage and error type."""
+    """Numbers of rows by kind; for dead letters, by stage and error type."""
     messages: dict[str, int] = {}  # noqa: RUF012 - a NamedTuple's default, never modified
     """For dead letters: counts of the most frequent messages."""
 
 
+class Stream:
+    """Record batches of one schema, each with the places of its rows, to be written as one stream."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Runs, Any]] = []
+        self._rows = self._bytes = 0
+
+    def suits(self, batch: Any) -> bool:
+        """Whether the batch has the stream's schema."""
+        return not self.batches or bool(self.batches[0][1].schema.equals(batch.schema, check_metadata=True))
+
+    def add(self, runs: Runs, batch: Any) -> bool:
+        """Adds a batch; returns whether the stream is large enough to write."""
+        self.batches.append((runs, batch))
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        return self._rows >= _ROWS or self._bytes >= _BYTES
+
+    def write(self, file: BinaryIO) -> None:
+        """Writes the batches as one stream and clears them."""
+        with pyarrow.ipc.new_stream(file, self.batches[0][1].schema) as writer:
+            for _, batch in self.batches:
+                writer.write_batch(batch)
+        self.batches = []
+        self._rows = self._bytes = 0
+
+
 class PartWriter:
-    """Writes JSON lines into a part file, which the first line creates.
+    """Writes rows into a part file, which the first of them creates.
 
     Args:
         folder: of the parts.
         predictions: as in ``OutputPart``.
+        keep: the input columns to output; None: all.
     """
 
-    def __init__(self, folder: str, *, predictions: bool | None) -> None:
+    def __init__(self, folder: str, *, predictions: bool | None, keep: tuple[str, ...] | None = None) -> None:
         self._path = storage.join(folder, f"{uuid.uuid4().hex}.{KINDS[predictions]}")
         self._predictions = predictions
+        self._keep = keep
         self._counts: dict[str, int] = {}
         self._messages = Messages()
         self._file: BinaryIO | None = None
-        self._waiting: list[bytes] = []
+        self._stream = Stream()
+        self._waiting: list[OutputRow] | list[OutputLine] = []
         self._waiting_bytes = 0
+        self._block: Block | None = None
+        """Of the last row that waits."""
 
-    def write(self, record: Mapping[str, Any], what: str, place: int = 0) -> None:
-        """Writes a line, counted under ``what``. The place is unused here: only durable parts record it."""
-        line = as_line(record)
-        self._waiting.append(line)
-        self._waiting_bytes += len(line)
-        self._counts[what] = self._counts.get(what, 0) + 1
-        if self._predictions is False:
-            self._messages.add(what, str(record.get("message", "")))
-        if self._waiting_bytes > _CHUNK_BYTES:
-            self._flush()
+    def write_rows(self, rows: Sequence[OutputRow], what: str) -> None:
+        """Adds rows, counted under ``what``."""
+        with self._taking():
+            for row in rows:
+                self._waiting.append(row)  # type: ignore[arg-type]
+                if row.row.block is not self._block:
+                    self._block = row.row.block
+                    self._waiting_bytes += 0 if self._block is None else self._block.nbytes
+                self._waiting_bytes += sum(len(value) for value in row.values.values() if isinstance(value, str))
+            self._added(len(rows), what)
+
+    def write_line(self, line: OutputLine, what: str, message: str = "") -> None:
+        """Adds a line of JSON, counted under ``what``, and a dead letter's message."""
+        with self._taking():
+            self._waiting.append(line)  # type: ignore[arg-type]
+            self._waiting_bytes += len(line.text)
+            if self._predictions is False:
+                self._messages.add(what, message)
+            self._added(1, what)
+
+    def write_batch(self, place: int, batch: Any) -> None:
+        """Adds predictions of neighbouring rows as a record batch.
+
+        Args:
+            place: of the first row.
+            batch: from ``batch_of_block``.
+        """
+        with self._taking():
+            self._to_stream([(place, batch.num_rows)], batch)
+            self._counts["predictions"] = self._counts.get("predictions", 0) + batch.num_rows
 
     def finish(self) -> OutputPart | None:
         """Closes the part; None if nothing was written."""
-        if self._waiting:
-            self._flush()
+        self._write()
         if self._file is None:
             return None
         self._file.close()
+        return self._part()
+
+    def _part(self) -> OutputPart:
         return OutputPart(self._predictions, self._path, self._counts, self._messages.most_frequent())
 
-    def _flush(self) -> None:
-        """Writes many lines at once: a small write costs more than encoding its line."""
+    def _taking(self) -> AbstractContextManager[None]:
+        """Surrounds each acceptance of rows."""
+        return nullcontext()
+
+    def _added(self, count: int, what: str) -> None:
+        self._counts[what] = self._counts.get(what, 0) + count
+        if len(self._waiting) >= _WAITING or self._waiting_bytes >= _BYTES:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Makes batches of the rows that wait."""
+        rows: list[Any] = self._waiting
+        self._waiting, self._waiting_bytes, self._block = [], 0, None
+        if rows and isinstance(rows[0], OutputLine):
+            self._to_stream(*batch_of_lines(rows))
+        else:
+            for runs, batch in batches_of_rows(rows, self._keep):
+                self._to_stream(runs, batch)
+
+    def _to_stream(self, runs: Runs, batch: Any) -> None:
+        if not self._stream.suits(batch):
+            self._write_stream()
+        if self._stream.add(runs, batch):
+            self._write_stream()
+
+    def _write(self) -> None:
+        """Writes all that waits."""
+        self._settle()
+        if self._stream.batches:
+            self._write_stream()
+
+    def _write_stream(self) -> None:
         if self._file is None:
             self._file = storage.create(self._path)
-        self._file.write(b"".join(self._waiting))
-        self._waiting, self._waiting_bytes = [], 0
+        self._stream.write(self._file)
+
+
+def read_parts(paths: Iterable[str]) -> Iterator[Any]:
+    """The rows of parts as tables, in the order in which they were written."""
+    for path in paths:
+        with storage.open_file(path) if storage.is_remote(path) else pyarrow.OSFile(path) as file:
+            while True:
+                try:
+                    reader = pyarrow.ipc.open_stream(file)
+                except (pyarrow.ArrowInvalid, EOFError):  # no further stream
+                    break
+                yield table_of(reader)
+
+
+def table_of(stream: Any) -> Any:
+    """The rest of a stream as a table, dictionaries decoded."""
+    table = stream.read_all()
+    for place, field in enumerate(table.schema):
+        if pyarrow.types.is_dictionary(field.type):
+            plain = field.type.value_type
+            table = table.set_column(place, field.with_type(plain), table.column(place).cast(plain))
+    return table
 
 
 def write_manifest(path: str, parts: list[str]) -> None:

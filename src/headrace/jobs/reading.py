@@ -1,25 +1,27 @@
-"""Reads rows from files, and infers columns and number types from the beginning of the input."""
+"""Reads files into blocks of rows, and infers columns and number types from the beginning of the input."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
-from headrace.jobs.csv_rows import CsvRecords, csv_lines, number, read_csv
+from headrace.jobs.blocks import Block, BlockRow
+from headrace.jobs.csv_blocks import read_csv_blocks
+from headrace.jobs.csv_records import CsvRecords, csv_lines, number, read_csv
 from headrace.jobs.files import Source, open_source
-from headrace.jobs.parquet_rows import parquet_file, read_parquet
-from headrace.jobs.rows import BrokenLine, Row
+from headrace.jobs.json_blocks import read_json_blocks, read_json_records
+from headrace.jobs.parquet_blocks import parquet_file, read_parquet
+from headrace.jobs.records import BrokenLine, Record
+from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
-from headrace.jobs.text import lines, not_utf8, open_text
+from headrace.jobs.text import open_text
 
 SAMPLED_ROWS = 1000
 """How many rows to inspect to infer types for all."""
-_DEEPEST = 200
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d")
 
@@ -65,18 +67,60 @@ def _refuse_unfit(source: Source) -> None:
         pass
 
 
-def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Row | BrokenLine]:
-    """The rows of a file, one by one; holds about a megabyte of a text file in memory, or a Parquet row group.
+def read_blocks(
+    source: Source, index: int, numbers: Mapping[str, type], done: RowRanges, names: tuple[str, ...] = ()
+) -> Iterator[Block]:
+    """The blocks of a file, in order; holds about a megabyte of a text file in memory, or a Parquet row group.
 
     Args:
         source: the file.
+        index: of the source, counted from 0.
         numbers: the types of a CSV file's number columns. There an empty field is None, and a field that is no number
             remains text.
+        done: places of rows to leave out.
+        names: the columns that the model sees, if it sees columns.
     """
+
+    def is_done(start: int, stop: int) -> bool:
+        return not any(done.missing(index, start, stop))
+
+    return placed(_pieces_of(source, numbers, is_done), source, index, done, names)
+
+
+def placed(
+    pieces: Iterable[Any], source: Source, index: int, done: RowRanges, names: tuple[str, ...] = ()
+) -> Iterator[Block]:
+    """Record batches and lists of records, one after the other, as blocks; a number stands for rows that are done."""
+    first = 0
+    for piece in pieces:
+        if isinstance(piece, int):
+            first += piece
+            continue
+        if isinstance(piece, list):
+            block = Block(index, first, names, records=piece, path=source.path)
+        else:
+            block = Block(index, first, names, piece, path=source.path)
+        first += len(block)
+        for start, stop in done.missing(index, block.first, first):
+            yield block[start - block.first : stop - block.first]
+
+
+def read_elements(source: Source, numbers: Mapping[str, type]) -> Iterator[BlockRow]:
+    """The rows of a file, one by one, as a handler over rows takes them."""
+    for block in read_blocks(source, 0, numbers, RowRanges()):
+        yield from block.each()
+
+
+def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Record]:
+    """The rows of a file, one by one."""
+    return (element.row for element in read_elements(source, numbers))
+
+
+def _pieces_of(source: Source, numbers: Mapping[str, type], is_done: Callable[[int, int], bool]) -> Iterator[Any]:
     pipes.take(source.path)
     if source.format == "csv":
-        return read_csv(source, numbers)
-    return _read_jsonl(source) if source.format == "jsonl" else read_parquet(source)
+        return read_csv_blocks(source, numbers)
+    return read_json_blocks(source) if source.format == "jsonl" else read_parquet(source, is_done)
 
 
 def _columns_of(source: Source) -> tuple[str, ...]:
@@ -86,7 +130,7 @@ def _columns_of(source: Source) -> tuple[str, ...]:
     if source.format == "csv":
         with open_text(source) as file:
             return tuple(CsvRecords(csv_lines(file), source.delimiter, source.path).header())
-    for row in _read_jsonl(source):
+    for row in read_json_records(source):
         if isinstance(row, BrokenLine):
             raise ValueError(f"line {row.number}: {row.error}")
         return tuple(row)
@@ -106,44 +150,3 @@ def _number_columns(source: Source) -> dict[str, type] | None:
         if len(numbers) * 2 > len(fields) and not any(map(_LEADING_ZERO.match, numbers)):
             kinds[name] = int if all(map(_INTEGER.fullmatch, numbers)) else float
     return kinds if sample else None
-
-
-def _read_jsonl(source: Source) -> Iterator[Row | BrokenLine]:
-    with open_text(source) as file:
-        for number, line in enumerate(lines(file), 1):
-            if line.isspace() or not line:
-                continue
-            try:
-                row = _parsed(line.decode())
-                if type(row) is not dict:
-                    raise TypeError(f"a row must be a JSON object, not {type(row).__name__}")
-                if line.count(b"[") + line.count(b"{") > _DEEPEST and _is_deep(row):
-                    raise ValueError(f"the row has values within values, more than {_DEEPEST} deep")
-            except UnicodeDecodeError as error:
-                text = line.decode("utf-8", "backslashreplace")
-                yield BrokenLine(text, source.path, number, not_utf8(error, source))
-            except (ValueError, TypeError, RecursionError) as error:
-                yield BrokenLine(line.decode(), source.path, number, error)
-            else:
-                yield row
-
-
-def _is_deep(row: Row) -> bool:
-    """Whether values are nested so deeply that pickling or writing them may overflow the stack."""
-    level: list[Any] = [row]
-    for _ in range(_DEEPEST):
-        values = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
-        level = [value for value in values if isinstance(value, dict | list)]
-    return bool(level)
-
-
-def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises for duplicate names: JSON's reader would silently drop the first value."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the object has {next(name for name in names if names.count(name) > 1)!r} twice")
-    return fields
-
-
-_parsed = json.JSONDecoder(object_pairs_hook=_unique_fields).decode

@@ -16,12 +16,13 @@ from headrace.jobs.durable import DurableParts
 from headrace.jobs.files import absolute, location
 from headrace.jobs.messages import Messages
 from headrace.jobs.output import Output
+from headrace.jobs.output_batches import lines_in
 from headrace.jobs.parts import KINDS, OutputPart
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
 
-_VERSION = 1
+_VERSION = 2
 _LOCK = "lock"
 _in_use: set[str] = set()
 """Folders in use by runs of this process: file locks exclude only other processes."""
@@ -77,9 +78,7 @@ class ResumableOutput(Output):
 
     @property
     def _job(self) -> dict[str, str]:
-        way = "in columns" if self.columnar else "row by row"
-        decisive = {**self._fingerprint, "how rows go through (in columns where pyarrow is installed)": way}
-        return {name: _digest(value) for name, value in decisive.items()}
+        return {name: _digest(value) for name, value in self._fingerprint.items()}
 
     @property
     def _job_path(self) -> str:
@@ -133,30 +132,28 @@ class ResumableOutput(Output):
         return good | bad | none
 
     def _parts(self, check: Callable[[], None]) -> list[OutputPart]:
-        """One part of predictions and one of dead letters, each in input order."""
-        good = DurableParts.find(self.folder, predictions=True)
-        bad = DurableParts.find(self.folder, predictions=False)
-        done = good.places | bad.places
-        if len(done) < len(good.places) + len(bad.places):  # a runner repeated a bundle, which then failed
-            bad = bad.without(good.places)
-        all_done = done | DurableParts.find(self.folder, predictions=None).places
-        skipped = len(all_done) - len(done)
-        gaps = all_done.gaps()
+        """What the folder holds, as one part of each kind."""
+        good, bad, none = (DurableParts.find(self.folder, predictions=kind).places for kind in KINDS)
+        both = good | bad
+        skipped = len(both | none) - len(both)
+        gaps = (both | none).gaps()
         if gaps:
             raise RuntimeError(f"rows before {gaps[0]:#x} have no result; this is a bug, please report it")
-        paths = {part: os.path.join(self.folder, part) for part in ("good.joined", "bad.joined")}
-        rows = len(good.places) if self.columnar else good.join(paths["good.joined"], check)
-        bad.join(paths["bad.joined"], check)
         return [
-            OutputPart(True, paths["good.joined"], {"predictions": rows}),
-            OutputPart(False, paths["bad.joined"], *_counts_of_letters(paths["bad.joined"])),
+            OutputPart(True, "", {"predictions": len(good)}),
+            OutputPart(False, "", *_counts_of_letters(self._tables([], predictions=False), check)),
             *([OutputPart(None, "", {"skipped": skipped})] if skipped else []),
         ]
 
-    def _tables(self, parts: list[str]) -> Iterable[Any]:
-        from headrace.jobs.block_parts import read_in_order  # noqa: PLC0415 - needs pyarrow
-
-        return read_in_order(DurableParts.find(self.folder, predictions=True))
+    def _tables(self, parts: list[OutputPart], *, predictions: bool) -> Iterable[Any]:
+        """The rows of one kind, in input order."""
+        found = DurableParts.find(self.folder, predictions=predictions)
+        if predictions:
+            return found.tables()
+        good = DurableParts.find(self.folder, predictions=True).places
+        both = len(good | found.places)
+        # A runner may have repeated a bundle that then failed.
+        return found.tables(without=good if both < len(good) + len(found.places) else None)
 
     def _how_to_join(self, error: Exception) -> str:
         return f"the rows are done, but their files could not be joined ({type(error).__name__}: {error})."
@@ -224,12 +221,13 @@ def _busy(folder: str, process: int | str) -> ConfigurationError:
     )
 
 
-def _counts_of_letters(path: str) -> tuple[dict[str, int], dict[str, int]]:
+def _counts_of_letters(tables: Iterable[Any], check: Callable[[], None]) -> tuple[dict[str, int], dict[str, int]]:
     """Counts of dead letters by stage and type, and of the most frequent messages."""
     counts: dict[str, int] = {}
     messages = Messages()
-    with open(path, "rb") as file:
-        for line in file:
+    for table in tables:
+        check()
+        for line in lines_in(table) or ():
             letter = json.loads(line)
             what = f"{letter['stage']} {letter['error_type']}"
             counts[what] = counts.get(what, 0) + 1

@@ -10,8 +10,9 @@ from typing import Any
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, match
 from headrace.jobs.pipes import as_path, is_pipe
-from headrace.jobs.reading import SAMPLED_ROWS, read_rows
-from headrace.jobs.rows import BrokenLine, Row, TriedRow
+from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
+from headrace.jobs.records import BrokenLine, Record, Row, TriedRow
+from headrace.jobs.row_ranges import RowRanges
 
 
 def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
@@ -49,13 +50,13 @@ def dead_letter_columns(sources: Iterable[Source]) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def read_dead_letters(source: Source) -> Iterator[Row | BrokenLine]:
-    """The rows of dead letters, one by one, as they were first read.
+def read_dead_letters(source: Source) -> Iterator[list[Record]]:
+    """The rows of dead letters, as they were first read, in lists.
 
     Lines that could not be read then remain broken.
     """
-    for number, letter in enumerate(read_rows(source, {}), 1):
-        yield _row_of(letter, source.path, number)
+    for block in read_blocks(source, 0, {}, RowRanges()):
+        yield [_row_of(letter, source.path, number) for number, letter in enumerate(block.rows(), block.first + 1)]
 
 
 def _refuse_pipes(paths: Iterable[str]) -> None:
@@ -64,11 +65,11 @@ def _refuse_pipes(paths: Iterable[str]) -> None:
             raise ConfigurationError(f"{path} is a pipe; write the dead letters that come through it to a file.")
 
 
-def _is_letter(letter: Row | BrokenLine) -> bool:
+def _is_letter(letter: Record) -> bool:
     return isinstance(letter, dict) and {"row", "stage", "message"} <= letter.keys()
 
 
-def _row_of(letter: Row | BrokenLine, path: str, number: int) -> Row | BrokenLine:
+def _row_of(letter: Record, path: str, number: int) -> Record:
     if isinstance(letter, BrokenLine):
         return letter
     try:

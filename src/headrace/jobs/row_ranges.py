@@ -8,17 +8,7 @@ from typing import Any
 
 import numpy
 
-_NUMBER_BITS = 40
-
-
-def place_at(source: int, number: int) -> int:
-    """A row's place as one integer; places sort in input order.
-
-    Args:
-        source: index of the job's source.
-        number: of the row within the source, counted from 0; unreadable lines count.
-    """
-    return source << _NUMBER_BITS | number
+from headrace.jobs.blocks import NUMBER_BITS, place_at
 
 
 class RowRanges:
@@ -51,7 +41,7 @@ class RowRanges:
     def missing(self, source: int, start: int = 0, stop: int = sys.maxsize) -> Iterator[tuple[int, int]]:
         """Ranges of row numbers of a source, between ``start`` and ``stop``, that are not in the set."""
         base = place_at(source, 0)
-        end = base + min(stop, 1 << _NUMBER_BITS)
+        end = base + min(stop, 1 << NUMBER_BITS)
         first, last = numpy.searchsorted(self.stops, base + start, "right"), numpy.searchsorted(self.starts, end)
         for there, gone in zip(self.starts[first:last].tolist(), self.stops[first:last].tolist(), strict=True):
             if start < there - base:
@@ -62,7 +52,7 @@ class RowRanges:
 
     def gaps(self) -> list[int]:
         """Starts of ranges that do not begin their source: rows before them are missing."""
-        within = self.starts & ((1 << _NUMBER_BITS) - 1) != 0
+        within = self.starts & ((1 << NUMBER_BITS) - 1) != 0
         return [int(place) for place in self.starts[within]]
 
     def save(self, path: str) -> None:

@@ -7,60 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.core.answer import SKIP
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.keyed import KeyedModelHandler, mappings_of
+from headrace.jobs.blocks import BlockRow
 from headrace.jobs.json_lines import Endless, is_endless
+from headrace.jobs.records import BrokenLine, Row
 from headrace.runtime.plan import make_plan
-
-Row = dict[str, Any]
 
 RESERVED = ("prediction", "model_id")
 """The columns that ``fields_of`` adds to a row in the output."""
-
-
-class BrokenLine(NamedTuple):
-    """Stands in for a row whose line cannot be read."""
-
-    line: str
-    file: str
-    number: int
-    """Line number, counted from 1."""
-    error: Exception
-    attempts: int = 0
-    """Attempts in earlier runs."""
-
-    @property
-    def row(self) -> Row:
-        """The line in the form of a row."""
-        return {"line": self.line, "file": self.file, "line_number": self.number}
-
-
-class TriedRow(dict[str, Any]):
-    """A row from a dead letter of an earlier run."""
-
-    def __init__(self, row: Row, attempts: int) -> None:
-        super().__init__(row)
-        self.attempts = attempts
-        """Attempts in earlier runs."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles through the constructor: dicts are otherwise filled item by item into an empty instance."""
-        return TriedRow, (dict(self), self.attempts)
-
-
-_ROWS = (dict, BrokenLine)
-
-
-class Placed(NamedTuple):
-    """A row with its place, which tells it from all other rows of the input."""
-
-    row: Row | BrokenLine
-    place: int
-    """An integer from ``place_at``."""
 
 
 @dataclass(frozen=True)
@@ -140,19 +99,9 @@ def fields_of(prediction: Any) -> dict[str, Any]:
     return answer if model_id is None else {**answer, "model_id": model_id}
 
 
-def row_of(element: Any) -> Row | BrokenLine:
+def block_row_of(element: Any) -> BlockRow:
     """The row in a dead letter's element, which is a row, or a pair or batch that begins with one."""
-    row: Row | BrokenLine = _first(element, lambda one: isinstance(one, _ROWS))
-    return row
-
-
-def place_of(element: Any) -> int:
-    """The place of the row in an element."""
-    return int(_first(element, lambda one: hasattr(one, "place")).place)  # a Placed row, or a block
-
-
-def _first(element: Any, is_it: Callable[[Any], bool]) -> Any:
-    while not is_it(element):
+    while type(element) is not BlockRow:
         if isinstance(element, str | bytes) or not hasattr(element, "__getitem__"):
             raise TypeError(f"a function of the handler has put {element!r:.100} in the place of its row.")
         element = element[0]
@@ -170,7 +119,7 @@ def _depth(cls: type, method: str) -> int:
 
 
 class ExampleOfRow:
-    """Row -> (row, example), or (row, (key, example)) for a keyed handler; a placed row stays placed."""
+    """Row -> (row, example), or (row, (key, example)) for a keyed handler."""
 
     def __init__(
         self, examples: Examples, from_row: Callable[[Mapping[str, Any]], Any] | None, reserved: Collection[str] = ()
@@ -183,13 +132,13 @@ class ExampleOfRow:
         self._from_row = from_row
         self._key = examples.key
 
-    def __call__(self, element: Row | BrokenLine | Placed) -> tuple[Any, Any]:
+    def __call__(self, element: BlockRow) -> tuple[Any, Any]:
         """The row with its example.
 
         Raises:
             Exception: the example cannot be made.
         """
-        row = element.row if isinstance(element, Placed) else element
+        row = element.row
         if isinstance(row, BrokenLine):
             raise row.error
         self.refuse_reserved(row)
@@ -213,7 +162,7 @@ class ExampleOfRow:
 
     def _chosen(self, row: Row) -> Any:
         if self._columns is None:
-            return row
+            return dict(row)  # the handler may change it, and the output is to have it as it was read
         return row[self._columns[0]] if self._bare else {name: row[name] for name in self._columns}
 
 

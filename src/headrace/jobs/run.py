@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.jobs.column_blocks import fits_columns
+from headrace.jobs.columns import batching_over_blocks, over_blocks
 from headrace.jobs.files import Source, location
 from headrace.jobs.job import Job, Report, too_many
 from headrace.jobs.loop import Loop
@@ -18,9 +20,9 @@ from headrace.jobs.pipes import as_name, is_pipe, was_empty
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.rows import batching_over_rows, over_rows, takes_columns
 from headrace.jobs.steps import (
+    BlockReader,
     DeadLetterWriter,
     PredictionWriter,
-    RowReader,
     RunSteps,
     SkippedWriter,
     cancelled,
@@ -65,11 +67,8 @@ class Run:
         cancelled.discard(self.output.folder)  # an earlier run of this output, which this one continues
         _refuse_overwriting(self.output, job.sources)
         _refuse_pipes(job)
-        steps = _in_columns(job, self.output.folder)
-        self.is_columnar = steps is not None
+        steps, self.is_columnar = _steps(job, self.output.folder)
         """Whether rows are processed in columns."""
-        self.output.columnar = self.is_columnar
-        steps = steps or _row_by_row(job, self.output.folder)
         self._driver = _driver(job, steps, self.output)
 
     def execute(self) -> Report:
@@ -192,31 +191,27 @@ def _runs_elsewhere(job: Job) -> bool:
     return runs_elsewhere(job)
 
 
-def _row_by_row(job: Job, folder: str) -> RunSteps:
-    handler = over_rows(job.handler, job.examples, job.reserved)
+def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
+    """The steps, and whether they take blocks as columns: only if the results are the same as those of rows."""
+    handler = over_rows(job.handler, job.examples, job.reserved)  # raises for handlers that cannot run over rows
+    batching = batching_over_rows(job.handler, job.batch_sizes)
+    examples, names = job.examples, None
+    if job.columnar and examples.key is None and takes_columns(job.handler):
+        names = examples.all_columns if examples.columns is None else examples.columns
+        names = names if fits_columns(job.sources, job.numbers, names) else None
+    if names is not None:
+        handler = over_blocks(job.handler, examples, job.reserved)
+        batching = batching_over_blocks(job.handler, job.batch_sizes)
     resume = job.resume is not None
-    return RunSteps(
-        RowReader(job.numbers, folder, resume=resume),
+    steps = RunSteps(
+        BlockReader(job.numbers, folder, names, resume=resume),
         handler,
-        batching_over_rows(job.handler, job.batch_sizes),
+        batching,
         PredictionWriter(folder, job.keep, resume=resume),
         DeadLetterWriter(folder, resume=resume),
         SkippedWriter(folder, resume=resume),
     )
-
-
-def _in_columns(job: Job, folder: str) -> RunSteps | None:
-    """The columnar steps; None if their results might differ from those of rows."""
-    over_rows(job.handler, job.examples)  # raises for handlers that cannot run over rows
-    examples = job.examples
-    names = examples.all_columns if examples.columns is None else examples.columns
-    if not job.columnar or examples.key is not None or not takes_columns(job.handler):
-        return None
-    try:
-        from headrace.jobs.column_steps import in_columns  # noqa: PLC0415 - needs pyarrow
-    except ImportError:
-        return None
-    return in_columns(job, folder, names)
+    return steps, names is not None
 
 
 def _added_up(counts: Iterable[Mapping[str, int]]) -> dict[tuple[str, str], int]:

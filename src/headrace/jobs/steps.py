@@ -1,24 +1,30 @@
-"""The steps of a row-by-row run: reading rows, and writing predictions and dead letters into parts."""
+"""The steps of a run: reading blocks and rows, and writing predictions, dead letters and skips into parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import as_type_name
-from headrace.core.result import Caught, DeadLetter
+from headrace.core.result import Caught, DeadLetter, PredictionResult
 from headrace.failures.device import device_loss
+from headrace.jobs.blocks import Block, BlockRow
+from headrace.jobs.column_blocks import cut_by_time, fitted
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
-from headrace.jobs.json_lines import JsonEncodeError
+from headrace.jobs.json_lines import JsonEncodeError, as_line
+from headrace.jobs.output_batches import OutputLine, OutputRow, batch_of_block, encoded_row
 from headrace.jobs.parts import OutputPart, PartWriter
-from headrace.jobs.pipes import as_name
-from headrace.jobs.reading import read_rows
+from headrace.jobs.pipes import as_name, is_pipe
+from headrace.jobs.prefetch import prefetch
+from headrace.jobs.reading import placed, read_blocks
+from headrace.jobs.records import BrokenLine
 from headrace.jobs.resume import load_done
 from headrace.jobs.retry import read_dead_letters
-from headrace.jobs.row_ranges import RowRanges, place_at
-from headrace.jobs.rows import BrokenLine, Placed, Row, fields_of, place_of, row_of
+from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.rows import block_row_of, fields_of
 
 cancelled: set[str] = set()
 """The output folders of this process's cancelled jobs."""
@@ -35,9 +41,9 @@ def refuse_if_cancelled(folder: str) -> None:
 
 
 class RunSteps(NamedTuple):
-    """The steps that the drivers, ``Loop`` and ``BeamPipeline``, apply to each row."""
+    """The steps that the drivers, ``Loop`` and ``BeamPipeline``, apply to each element: a row, or a block of rows."""
 
-    reader: RowReader
+    reader: BlockReader
     """Reads sources into elements."""
     handler: Any
     """Wrapped to run over those elements."""
@@ -48,16 +54,26 @@ class RunSteps(NamedTuple):
     """Receives the inputs of operations that skipped them."""
 
 
-class RowReader:
-    """Reads files into rows."""
+class BlockReader:
+    """Reads files into blocks of rows, and hands on their rows, or the blocks if the model takes columns.
 
-    def __init__(self, numbers: Mapping[str, type], folder: str, *, resume: bool) -> None:
-        self.numbers = dict(numbers)
+    Args:
+        numbers: the types of the number columns in CSV files.
+        folder: of the output's parts.
+        names: the model's columns; None if it takes rows.
+        resume: whether to leave out the rows that earlier runs finished.
+    """
+
+    def __init__(
+        self, numbers: Mapping[str, type], folder: str, names: tuple[str, ...] | None, *, resume: bool
+    ) -> None:
+        self._numbers = dict(numbers)
         self._folder = folder
+        self._names = names
         self._resume = resume
 
     def read(self, index: int, source: Source) -> Iterator[Any]:
-        """Yields rows, one at a time; an unreadable line is an element that fails in its first operation.
+        """Yields rows or blocks; an unreadable line is an element that fails in its first operation.
 
         Args:
             index: of the source, counted from 0.
@@ -67,52 +83,54 @@ class RowReader:
             OSError: the file cannot be read.
             CancelledError: the job was cancelled.
         """
-        for row in self._reading(index, source):
-            if cancelled:
-                refuse_if_cancelled(self._folder)
-            yield row
+        with closing(self._reading(index, source)) as elements:
+            for element in elements:
+                if cancelled:
+                    refuse_if_cancelled(self._folder)
+                yield element
 
-    def _reading(self, index: int, source: Source) -> Iterator[Any]:
+    def _reading(self, index: int, source: Source) -> Generator[Any, None, None]:
         try:
-            yield from self.rows(index, source)
+            blocks = self._blocks(index, source)
+            if is_pipe(source.path):  # not read ahead: a run that failed would wait for the next row
+                for block in blocks:
+                    yield from block.each()
+                return
+            with closing(prefetch(blocks)) as coming:
+                if self._names is not None:
+                    yield from cut_by_time(coming) if self._resume else coming
+                    return
+                for block in coming:
+                    yield from block.each()
         except Exception as error:
             raise OSError(f"cannot read {as_name(source.path)} as {source.format}: {error}") from error
 
-    def rows(self, index: int, source: Source) -> Iterator[Any]:
-        """The rows of the source with that index."""
-        rows = read_dead_letters(source) if source.letters else read_rows(source, self.numbers)
-        return _placed(rows, index, load_done(self._folder)) if self._resume else rows
-
-
-def _placed(rows: Iterator[Row | BrokenLine], source: int, done: RowRanges) -> Iterator[Placed]:
-    """The rows that are not yet done, with their places."""
-    # The ranges of missing rows are sorted; the last one has no end, so that ``next`` never fails.
-    missing = done.missing(source)
-    start, stop = next(missing)
-    for number, row in enumerate(rows):
-        if number >= stop:
-            start, stop = next(missing)
-        if number >= start:
-            yield Placed(row, place_at(source, number))
+    def _blocks(self, index: int, source: Source) -> Iterator[Block]:
+        done = load_done(self._folder) if self._resume else RowRanges()
+        if source.letters:
+            return placed(read_dead_letters(source), source, index, done)
+        blocks = read_blocks(source, index, self._numbers, done, self._names or ())
+        return blocks if self._names is None else fitted(blocks, all_finite=source.format == "csv")
 
 
 class Writer:
     """Writes one part in each bundle; the parts of failed bundles do not count."""
 
-    def __init__(self, folder: str, *, resume: bool) -> None:
+    predictions: bool | None
+
+    def __init__(self, folder: str, keep: tuple[str, ...] | None = None, *, resume: bool) -> None:
         self._folder = folder
+        self._keep = keep
         self._resume = resume
         self._part: Any = None
 
     def begin(self) -> None:
         """Starts a bundle's part."""
-        self._part = self._new_part()
+        writer = DurablePartWriter if self._resume else PartWriter
+        self._part = writer(self._folder, predictions=self.predictions, keep=self._keep)
 
-    def write(self, item: Any) -> None:
-        """Writes a prediction, a ``DeadLetter``, or a skipped element."""
-        raise NotImplementedError
-
-    def _new_part(self) -> Any:
+    def write(self, items: Sequence[Any]) -> None:
+        """Writes predictions, ``DeadLetter``s, or skipped elements."""
         raise NotImplementedError
 
     def finish(self) -> list[OutputPart]:
@@ -126,47 +144,33 @@ class Writer:
             self._part.finish()
 
 
-class _LineWriter(Writer):
-    """Writes a part of JSON lines."""
-
-    predictions: bool | None
-
-    def _new_part(self) -> Any:
-        writer = DurablePartWriter if self._resume else PartWriter
-        return writer(self._folder, predictions=self.predictions)
-
-    def place(self, element: Any) -> int:
-        """The place of an element's first row; 0 unless the run is resumable: other parts record no places."""
-        return place_of(element) if self._resume else 0
-
-    def _write(self, line: dict[str, Any], what: str, place: int) -> None:
-        assert self._part is not None, "written outside a bundle; this is a bug, please report it"
-        self._part.write(line, what, place)
-
-
-class DeadLetterWriter(_LineWriter):
+class DeadLetterWriter(Writer):
     """Writes dead letters."""
 
     predictions = False
 
-    def write(self, letter: Any) -> None:
-        """Writes a line."""
-        self.write_row(row_of(letter.element), letter, self.place(letter.element))
+    def write(self, items: Sequence[Any]) -> None:
+        """Writes a line for each row of the letters' elements, which are rows or blocks."""
+        for letter in items:
+            element = letter.element
+            for row in element.each() if isinstance(element, Block) else [block_row_of(element)]:
+                self.write_row(row, letter)
 
-    def write_row(self, row: Row | BrokenLine, letter: Any, place: int) -> None:
+    def write_row(self, row: BlockRow, letter: Any) -> None:
         """Writes a line for a row that failed, alone or in a block."""
-        is_broken = isinstance(row, BrokenLine)
+        is_broken = isinstance(row.row, BrokenLine)
         line = {
-            "row": row.row if isinstance(row, BrokenLine) else row,
+            "row": row.row.row if isinstance(row.row, BrokenLine) else row.row,
             "stage": "reading" if is_broken else letter.stage,
             "operation": letter.index,
             "error_type": letter.error_type,
             "message": letter.message,
             "traceback": letter.traceback,
-            "attempts": getattr(row, "attempts", 0) + letter.attempts,
+            "attempts": getattr(row.row, "attempts", 0) + letter.attempts,
             "model_id": letter.model_id,
         }
-        self._write(line, f"{line['stage']} {letter.error_type}", place)
+        what = f"{line['stage']} {letter.error_type}"
+        self._part.write_line(OutputLine(row.place, as_line(line)[:-1].decode()), what, str(letter.message))
 
 
 def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:
@@ -191,12 +195,13 @@ def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:
     )
 
 
-class WriterWithLetters(Writer):
+class PredictionWriter(Writer):
     """Writes predictions, and dead letters for rows whose prediction cannot be written."""
 
+    predictions = True
+
     def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
-        super().__init__(folder, resume=resume)
-        self._keep = keep
+        super().__init__(folder, keep, resume=resume)
         self._letters = DeadLetterWriter(folder, resume=resume)
 
     def begin(self) -> None:
@@ -213,29 +218,44 @@ class WriterWithLetters(Writer):
         super().abandon()
         self._letters.abandon()
 
+    def write(self, items: Sequence[Any]) -> None:
+        """Writes (row, prediction) pairs, or results whose examples are blocks."""
+        rows: list[OutputRow] = []
+        for item in items:
+            if isinstance(item, PredictionResult):
+                self._write_block(item.example, item.inference, item.model_id)
+                continue
+            row, fields = block_row_of(item[0]), fields_of(item[1])
+            try:
+                rows.append(encoded_row(row, fields, self._keep))
+            except JsonEncodeError as error:
+                self._letters.write_row(row, unwritten(error, fields.get("model_id")))
+        if rows:
+            self._part.write_rows(rows, "predictions")
 
-class PredictionWriter(WriterWithLetters, _LineWriter):
-    """Writes (row, prediction) pairs."""
-
-    predictions = True
-
-    def write(self, pair: tuple[Any, Any]) -> None:
-        """Writes a line."""
-        element, prediction = pair
-        row: Any = element if type(element) is dict else row_of(element)
-        kept = row if self._keep is None else {name: row.get(name) for name in self._keep}
-        fields, place = fields_of(prediction), self.place(element)
+    def _write_block(self, block: Block, predictions: Any, model_id: str | None) -> None:
+        """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
         try:
-            self._write({**kept, **fields}, "predictions", place)
+            batch = batch_of_block(block, self._keep, predictions, model_id)
         except JsonEncodeError as error:
-            self._letters.write_row(row, unwritten(error, fields.get("model_id")), place)
+            middle = len(block) // 2
+            if middle:
+                self._write_block(block[:middle], predictions[:middle], model_id)
+                self._write_block(block[middle:], predictions[middle:], model_id)
+                return
+            if isinstance(predictions, list):
+                model_id = fields_of(predictions[0]).get("model_id")
+            self._letters.write_row(next(block.each()), unwritten(error, model_id))
+        else:
+            self._part.write_batch(block.place, batch)
 
 
-class SkippedWriter(_LineWriter):
+class SkippedWriter(Writer):
     """Records which rows were skipped, so that they count as done."""
 
     predictions = None
 
-    def write(self, element: Any) -> None:
-        """Writes an empty line."""
-        self._write({}, "skipped", self.place(element))
+    def write(self, items: Sequence[Any]) -> None:
+        """Writes an empty line for each row."""
+        for element in items:
+            self._part.write_line(OutputLine(block_row_of(element).place, "{}"), "skipped")

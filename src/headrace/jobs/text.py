@@ -6,14 +6,19 @@ import codecs
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from itertools import islice
+from typing import BinaryIO, TypeVar
 
 from headrace.jobs import pipes
 from headrace.jobs.files import Source, open_source
 
+T = TypeVar("T")
+
 _CHUNK_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 22
+_ITEMS = 512
 _FIRST_BYTES, _LONGEST_BEGINNING = 1 << 16, 1 << 20
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", ".gz", "gzip -dc"),
@@ -72,6 +77,27 @@ def lines(file: TextFile | BinaryIO) -> Iterator[bytes]:
             parts = [others[-1]]
     if rest := b"".join(parts):
         yield rest
+
+
+def whole_lines(file: TextFile) -> Iterator[bytes]:
+    """The text in pieces of whole lines, each as soon as it was read; the last line gets an end if it has none."""
+    parts: list[bytes] = []  # of an unfinished line
+    while chunk := file.read(_PIECE_BYTES):
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*parts, chunk[:end]])
+            parts = []
+        parts.append(chunk[end:])
+    if rest := b"".join(parts):
+        yield rest + b"\n"
+
+
+def in_lists(items: Iterable[T], source: Source) -> Iterator[list[T]]:
+    """Items in lists of some hundreds; the items of a pipe one by one, since they must not wait for others."""
+    size = 1 if pipes.is_pipe(source.path) else _ITEMS
+    items = iter(items)
+    while some := list(islice(items, size)):
+        yield some
 
 
 def lines_of_any_end(file: TextFile) -> Iterator[bytes]:

@@ -13,14 +13,15 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from headrace.jobs.block_output import lines_of, output_batch, write_parquet
-from headrace.jobs.block_reading import read_blocks
+from headrace.jobs.blocks import BlockRow
+from headrace.jobs.column_blocks import fitted
 from headrace.jobs.files import Source
 from headrace.jobs.json_lines import as_line
-from headrace.jobs.parquet import ColumnTypes, write_table
-from headrace.jobs.reading import read_rows
+from headrace.jobs.output_batches import batch_of_block, batches_of_rows, encoded_row
+from headrace.jobs.reading import read_blocks, read_rows
+from headrace.jobs.records import BrokenLine
 from headrace.jobs.row_ranges import RowRanges
-from headrace.jobs.rows import BrokenLine
+from headrace.jobs.tables import lines_of, write_parquet
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -56,18 +57,24 @@ def _read(random: Random, path: Path) -> None:
     expected = [as_json(record) for record, is_readable in zip(made.records, readable, strict=True) if is_readable]
     lines = [json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n" for row in expected]
     assert [as_line(row) for row in rows] == lines
-    blocks = list(read_blocks(source, 0, {}, made.numbers[:1], RowRanges()))
-    broken = [block.first for block in blocks if isinstance(block.row, BrokenLine)]
+    blocks = list(fitted(read_blocks(source, 0, {}, RowRanges(), tuple(made.numbers[:1])), all_finite=False))
+    broken = [block.first for block in blocks if block.batch is None and isinstance(block.records[0], BrokenLine)]
     assert broken == [place for place, is_readable in enumerate(readable) if not is_readable]
     blocks = [block for block in blocks if block.first not in broken]
     assert [as_line(row) for block in blocks for row in block.rows()] == lines
-    tables = [pyarrow.Table.from_batches([output_batch(block, None, [None] * len(block), None)]) for block in blocks]
+    tables = [pyarrow.Table.from_batches([batch_of_block(block, None, [None] * len(block), None)]) for block in blocks]
     tables = [table.drop_columns(["prediction"]) for table in tables]
     assert [json.loads(line) for chunk in lines_of(tables) for line in chunk.splitlines()] == expected
     in_columns = io.BytesIO()
     write_parquet(in_columns, lambda: tables, lambda: None)
     compare_tables(pyarrow.parquet.read_table(pyarrow.BufferReader(in_columns.getvalue())), expected)
     one_by_one = _written(random, expected)
+    row_by_row = [row for block in read_blocks(source, 0, {}, RowRanges()) for row in block.each()]
+    good = [encoded_row(row, {}, None) for row in row_by_row if not isinstance(row.row, BrokenLine)]
+    random.shuffle(good)
+    batches = [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(good, None)]
+    lines = [json.loads(line) for chunk in lines_of(batches) for line in chunk.splitlines()]
+    assert lines == [as_json(row.row.row) for row in good]
     if expected:
         assert one_by_one.schema == pyarrow.parquet.read_schema(pyarrow.BufferReader(in_columns.getvalue()))
 
@@ -80,12 +87,11 @@ def _write(random: Random) -> None:
 
 
 def _written(random: Random, rows: list[dict[str, Any]]) -> Any:
-    columns, file, chunks = ColumnTypes(), io.BytesIO(), []
-    while rows:
-        size = random.randint(1, len(rows))
-        chunks.append(rows[:size])
-        rows = rows[size:]
-    for chunk in chunks:
-        columns.see(chunk)
-    write_table(file, columns.types, chunks, lambda: None)
+    file, tables, first = io.BytesIO(), [], 0
+    while first < len(rows):
+        size = random.randint(1, len(rows) - first)
+        some = [encoded_row(BlockRow(row, first + n), {}, None) for n, row in enumerate(rows[first : first + size])]
+        tables += [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(some, None)]
+        first += size
+    write_parquet(file, lambda: tables, lambda: None)
     return pyarrow.parquet.read_table(pyarrow.BufferReader(file.getvalue()))

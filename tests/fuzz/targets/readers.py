@@ -1,4 +1,4 @@
-"""Files of CSV and JSONL through the readers, row by row and in columns: each record comes out as it was made."""
+"""Files of CSV and JSONL through the readers, in blocks and one by one: each record comes out as it was made."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from unittest import mock
 
 from text_files import Made, Wrong, make
 
-from headrace.jobs import block_csv, text
-from headrace.jobs.block_reading import read_blocks
+from headrace.jobs import csv_blocks, json_blocks, text
+from headrace.jobs.csv_records import read_csv
 from headrace.jobs.files import Source, match
+from headrace.jobs.json_blocks import read_json_records
 from headrace.jobs.reading import infer_schema, read_rows
-from headrace.jobs.row_ranges import RowRanges
-from headrace.jobs.rows import BrokenLine
+from headrace.jobs.records import BrokenLine
 
 ROUND = 2000
 
@@ -45,8 +45,9 @@ def cut_into_pieces(random: Random, size: int) -> Iterator[None]:
     with (
         mock.patch.object(text, "_CHUNK_BYTES", pieces),
         mock.patch.object(text, "_FIRST_BYTES", random.choice([least, 1 << 16])),
-        mock.patch.object(block_csv, "_CHUNK_BYTES", random.choice([least, 50 * least, 1 << 22])),
-        mock.patch.object(block_csv, "_FEW_LINES", random.choice([1, 8, 64])),
+        mock.patch.object(text, "_PIECE_BYTES", random.choice([least, 50 * least, 1 << 22])),
+        mock.patch.object(csv_blocks, "_FEW_LINES", random.choice([1, 8, 64])),
+        mock.patch.object(json_blocks, "_FEW_LINES", random.choice([1, 8, 64])),
     ):
         yield
 
@@ -58,8 +59,8 @@ def check(folder: Path, made: Made, random: Random) -> None:
     (source,) = match([str(path)], delimiter=made.delimiter)
     assert infer_schema([source]).columns == made.columns
     expect(made, read_rows(source, made.numbers), source)
-    if source.format == "csv" and made.numbers:
-        expect(made, rows_of_blocks(source, made.numbers), source)
+    one_by_one = read_csv(source, made.numbers) if source.format == "csv" else read_json_records(source)
+    expect(made, one_by_one, source)
     if 0 < len(made.content) < 1 << 15 and random.random() < 0.03 and made.name.count(".") == 1:  # none is refused
         check_pipe(made, source.format)
 
@@ -75,15 +76,6 @@ def check_pipe(made: Made, file_format: str) -> None:
         expect(made, read_rows(source, made.numbers), source)
     finally:
         os.close(out)
-
-
-def rows_of_blocks(source: Source, numbers: dict[str, type]) -> Iterator[Any]:
-    """What comes of a file in columns, row by row."""
-    place = 0
-    for block in read_blocks(source, 0, numbers, list(numbers), RowRanges()):
-        assert block.first == place
-        place += len(block)
-        yield from (block[index] for index in range(len(block)))
 
 
 def expect(made: Made, rows: Iterator[Any], source: Source) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import match
-from headrace.jobs.parquet_rows import read_parquet
-from headrace.jobs.reading import infer_schema
-from headrace.jobs.rows import BrokenLine
+from headrace.jobs.reading import infer_schema, read_rows
+from headrace.jobs.records import BrokenLine
 
 FAR = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
 
@@ -19,7 +18,7 @@ FAR = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
 def test_a_date_that_python_does_not_have_costs_its_row(tmp_path):
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"a": [1, 2, 3], "when": FAR}), path)
-    first, far, last = read_parquet(match([str(path)])[0])
+    first, far, last = read_rows(match([str(path)])[0], {})
     assert (first, last["a"]) == ({"a": 1, "when": datetime.date(1970, 1, 1)}, 3)
     assert isinstance(far, BrokenLine)
     assert (far.line, far.number) == ("a: [ 2 ]\nwhen: [ 29349-01-26 ]", 2)
@@ -49,7 +48,7 @@ def test_moments_of_96_bits_are_of_any_year_where_spark_wrote_them(tmp_path, cou
     with pyarrow.parquet.ParquetWriter(path, table.schema, **options) as file:
         file.write_table(table)
         file.add_key_value_metadata({writer: "3.5.1"})
-    assert list(read_parquet(match([str(path)])[0])) == [{"when": value}]
+    assert list(read_rows(match([str(path)])[0], {})) == [{"when": value}]
 
 
 @pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.list_(pyarrow.string())])

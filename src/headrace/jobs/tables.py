@@ -1,56 +1,52 @@
-"""Writes the predictions of row blocks: record batches, rendered as JSON lines or Parquet.
-
-Columns have JSON's types (null, bool, int64, double, string). A column that mixes them holds JSON as text, and its
-field's metadata says so.
-"""
+"""Renders the record batches of an output as JSON lines or Parquet."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from itertools import chain
 from json.encoder import encode_basestring
 from typing import Any, BinaryIO
 
+import numpy
 import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from headrace.jobs.blocks import Block
-from headrace.jobs.json_lines import as_line
-from headrace.jobs.parquet import MIXED, NOTHING, ColumnTypes, Kind, Number, Scalar, as_array, kind_of, schema_of
+from headrace.jobs.column_types import MIXED, NOTHING, ColumnTypes, Kind, Number, Scalar, as_array, kind_of, schema_of
+from headrace.jobs.output_batches import CANONICAL, is_json, lines_in
 from headrace.jobs.prefetch import prefetch
-from headrace.jobs.rows import fields_of
-from headrace.jobs.values import as_values
 
-_JSON = {b"headrace": b"json"}
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _LINES = 1 << 13
 _ESCAPED = r'["\\\x00-\x1f]'
 _SMALL, _LARGE = 1e-4, 1e10
 _TYPES = pyarrow.types
-_TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
-_CANONICAL = set(_TYPE_OF.values())
-_PLAIN = {*_TYPE_OF, type(None)}
 
 
-def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Callable[[], None]) -> None:
+def write_parquet(
+    file: BinaryIO,
+    tables: Callable[[], Iterable[Any]],
+    check: Callable[[], None],
+    types: dict[str, Any] | None = None,
+) -> None:
     """Writes tables to one Parquet file. Row groups depend only on the rows, not on how the tables are cut.
 
     Args:
         file: to write.
         tables: returns the tables; called twice, the first time for little more than the column types.
         check: called repeatedly; an exception from it stops the work.
+        types: Arrow's types by column name; None: each column gets one that represents all of its values.
     """
     columns, rows, size = ColumnTypes(), 0, 0
     for table in tables():
         check()
         rows, size = rows + table.num_rows, size + _size(table)
-        for name, kind in _kinds_of(table):
+        for name, kind in () if types else _kinds_of(table):
             columns.widen(name, kind)
-    types = columns.types
+    types = types or columns.types
     schema = schema_of(types)
     texts = [
         name
@@ -58,10 +54,7 @@ def write_parquet(file: BinaryIO, tables: Callable[[], Iterable[Any]], check: Ca
         if not (_TYPES.is_floating(kind) or _TYPES.is_integer(kind))
     ]
     with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema, use_dictionary=texts) as writer:
-        alike = (
-            pyarrow.Table.from_arrays([_as_type(table, *column) for column in types.items()], schema=schema)
-            for table in tables()
-        )
+        alike = (_as_types(table, types, schema) for table in tables())
         size_of_group = max(1, min(_ROWS, _BYTES * rows // max(1, size)))
         with closing(prefetch(_regrouped(alike, size_of_group))) as groups:  # closing also ends its thread
             for group in groups:
@@ -73,7 +66,9 @@ def lines_of(tables: Iterable[Any]) -> Iterator[bytes]:
     """The rows of tables as JSON lines, in pieces of some thousand."""
     for table in tables:
         for start in range(0, table.num_rows, _LINES):
-            yield _lines(table.slice(start, _LINES))
+            some = table.slice(start, _LINES)
+            lines = lines_in(some)
+            yield _rendered(some) if lines is None else "".join(f"{line}\n" for line in lines).encode()
 
 
 def _size(table: Any) -> int:
@@ -99,100 +94,13 @@ def _regrouped(tables: Iterable[Any], rows: int) -> Iterator[Any]:
         yield pyarrow.concat_tables(waiting).combine_chunks()
 
 
-def output_batch(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
-    """The output record batch of a block. A value common to all rows is dictionary-encoded."""
-    columns = _kept(block, keep)
-    if isinstance(predictions, list):
-        columns.update(_of_results(predictions))
-    else:
-        columns["prediction"] = _of_predictions(predictions)
-        if model_id is not None:
-            places = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int8()), len(block))
-            columns["model_id"] = pyarrow.DictionaryArray.from_arrays(places, [model_id]), False
-    fields = [
-        pyarrow.field(name, array.type, metadata=_JSON if is_json else None)
-        for name, (array, is_json) in columns.items()
-    ]
-    return pyarrow.RecordBatch.from_arrays([array for array, _ in columns.values()], schema=pyarrow.schema(fields))
-
-
-_Column = tuple[Any, bool]
-"""An array, and whether its texts are JSON."""
-
-
-def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
-    if block.batch is None:
-        row: Any = block.row
-        kept = row if keep is None else {name: row.get(name) for name in keep}
-        return {name: _of_values([value]) for name, value in kept.items()}
-    names = block.batch.schema.names
-    missing = pyarrow.nulls(len(block)), False
-    return {
-        name: _of_column(block.batch.column(name), finite=name in block.names) if name in names else missing
-        for name in (names if keep is None else keep)
-    }
-
-
-def _of_results(results: list[Any]) -> dict[str, _Column]:
-    fields = [fields_of(result) for result in results]
-    names = dict.fromkeys(name for each in fields for name in each)
-    return {name: _of_values([each.get(name) for each in fields]) for name in names}
-
-
-def _of_predictions(predictions: Any) -> _Column:
-    if predictions.ndim == 1 and predictions.dtype.kind in "biuf":
-        return _of_column(pyarrow.array(predictions))
-    return _of_values(list(predictions))
-
-
-def _of_column(column: Any, *, finite: bool = False) -> _Column:
-    kind = column.type
-    if _TYPES.is_dictionary(kind):
-        return _of_column(column.dictionary_decode())
-    if _TYPES.is_null(kind) or _TYPES.is_boolean(kind) or (kind in _CANONICAL and not _TYPES.is_floating(kind)):
-        return column, False
-    if _TYPES.is_floating(kind):
-        column = column.cast(pyarrow.float64())
-        return (column if finite else _without_infinities(column)), False
-    if kind == pyarrow.large_string() or kind == pyarrow.string_view() or _TYPES.is_integer(kind):
-        try:
-            return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
-        except pyarrow.ArrowInvalid:  # an integer needs more than signed 64 bits
-            pass
-    return _of_values(as_values(column))
-
-
-def _without_infinities(column: Any) -> Any:
-    """The column with null in place of NaN and infinity."""
-    finite = pyarrow.compute.is_finite(column)
-    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, None)
-
-
-def _of_values(values: list[Any]) -> _Column:
-    if not set(map(type, values)) <= _PLAIN:
-        values = json.loads(as_line(values))
-    kinds = set(map(type, values)) - {type(None)}
-    if not kinds:
-        return pyarrow.nulls(len(values)), False
-    kind = _TYPE_OF.get(kinds.pop()) if len(kinds) == 1 else None
-    if kind == pyarrow.float64():
-        values = [value if value is None or math.isfinite(value) else None for value in values]
-    try:
-        if kind is not None:
-            return pyarrow.array(values, kind), False
-    except (pyarrow.ArrowException, OverflowError, UnicodeError):  # values that Arrow cannot hold become JSON
-        pass
-    texts = [None if value is None else as_line(value)[:-1].decode() for value in values]
-    return pyarrow.array(texts, pyarrow.string()), True
-
-
-def _is_json(field: Any) -> bool:
-    return bool(field.metadata == _JSON)
-
-
 def _kinds_of(table: Any) -> Iterator[tuple[str, Kind]]:
+    if (rows := _rows_of(table)) is not None:
+        for name in dict.fromkeys(chain.from_iterable(rows)):
+            yield name, kind_of([row.get(name) for row in rows])
+        return
     for field, column in zip(table.schema, table.columns, strict=True):
-        yield field.name, kind_of(_parsed(column)) if _is_json(field) else _kind_of_column(column)
+        yield field.name, kind_of(_parsed(column)) if is_json(field) else _kind_of_column(column)
 
 
 def _kind_of_column(column: Any) -> Kind:
@@ -203,20 +111,33 @@ def _kind_of_column(column: Any) -> Kind:
         return Number(ends["min"].as_py(), ends["max"].as_py())
     if _TYPES.is_floating(column.type):
         return Number(has_floats=True)
-    return Scalar(column.type) if column.type in _CANONICAL else MIXED
+    return Scalar(column.type) if column.type in CANONICAL else MIXED
 
 
 def _parsed(column: Any) -> list[Any]:
     return [None if text is None else json.loads(text) for text in column.to_pylist()]
 
 
+def _rows_of(table: Any) -> list[dict[str, Any]] | None:
+    lines = lines_in(table)
+    return None if lines is None else list(map(json.loads, lines))
+
+
+def _as_types(table: Any, types: dict[str, Any], schema: Any) -> Any:
+    """A table with columns of these types, which fit all tables; missing columns are null."""
+    if (rows := _rows_of(table)) is not None:
+        columns = [as_array([row.get(name) for row in rows], kind) for name, kind in types.items()]
+    else:
+        columns = [_as_type(table, *column) for column in types.items()]
+    return pyarrow.Table.from_arrays(columns, schema=schema)
+
+
 def _as_type(table: Any, name: str, kind: Any) -> Any:
-    """A table's column, cast to the type that fits all tables."""
     place = table.schema.get_field_index(name)
     if place < 0 or table.column(place).null_count == table.num_rows:
         return pyarrow.nulls(table.num_rows, kind)
     field, column = table.schema.field(place), table.column(place)
-    if _is_json(field):
+    if is_json(field):
         return as_array(_parsed(column), kind)
     if field.type == kind:
         return column
@@ -225,13 +146,15 @@ def _as_type(table: Any, name: str, kind: Any) -> Any:
     return as_array(column.to_pylist(), kind)
 
 
-def _lines(table: Any) -> bytes:
+def _rendered(table: Any) -> bytes:
     pieces: list[Any] = []
     for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
         name = json.dumps(field.name, ensure_ascii=False)
-        pieces += [f"{', ' if pieces else '{'}{name}: ", _texts(column.combine_chunks(), is_json=_is_json(field))]
+        pieces += [f"{', ' if pieces else '{'}{name}: ", _texts(column.combine_chunks(), is_json=is_json(field))]
     lines = pyarrow.compute.binary_join_element_wise(*pieces, "}\n", "")
-    return b"".join(chunk.encode() for chunk in lines.to_pylist())
+    _, offsets, texts = lines.buffers()
+    begin, *_, end = numpy.frombuffer(offsets, numpy.int32)[lines.offset : lines.offset + len(lines) + 1]
+    return bytes(memoryview(texts)[begin:end])
 
 
 def _texts(column: Any, *, is_json: bool) -> Any:

@@ -1,4 +1,4 @@
-"""Writes rows of JSON values to Parquet: each column gets one type that represents all of its values exactly.
+"""The Parquet types of JSON values: each column gets one type that represents all of its values exactly.
 
 The type follows from all values of a column, regardless of their order and of how they are cut into chunks. A column
 without such a type (1 and "a", a 70-bit integer, [1] and {"a": 2}) becomes text: strings unchanged, all else as JSON.
@@ -7,12 +7,11 @@ without such a type (1 and "a", a 70-bit integer, [1] and {"a": 2}) becomes text
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow
-import pyarrow.parquet
 
 Rows = list[dict[str, Any]]
 
@@ -74,14 +73,14 @@ def kind_of(values: Iterable[Any], levels: int = _LEVELS) -> Kind:
         return Array(kind_of(chain.from_iterable(values), levels - 1))
     if types == {dict} and levels:
         return _kind_of_objects(values, levels - 1)
-    if types == {str} and _is_utf8("".join(values)):
+    if types == {str} and is_utf8("".join(values)):
         return STRING
     return TRUTH if types == {bool} else MIXED
 
 
 def _kind_of_objects(values: list[dict[str, Any]], levels: int) -> Kind:
     names = dict.fromkeys(chain.from_iterable(values))
-    if len(names) > _FIELDS or not _is_utf8("".join(names)):
+    if len(names) > _FIELDS or not is_utf8("".join(names)):
         return MIXED
     return Object({name: kind_of([value.get(name) for value in values], levels) for name in names})
 
@@ -174,19 +173,6 @@ def letter_types() -> dict[str, Any]:
     return {name: pyarrow.int64() if name in _NUMBERS else pyarrow.string() for name in _LETTER}
 
 
-def write_table(file: BinaryIO, types: dict[str, Any], chunks: Iterable[Rows], check: Callable[[], None]) -> None:
-    """Writes a Parquet file with a row group for each chunk; ``check`` is called before each and may raise.
-
-    Missing columns are null.
-    """
-    schema = schema_of(types)
-    with pyarrow.parquet.ParquetWriter(pyarrow.PythonFile(file, mode="w"), schema) as writer:
-        for rows in chunks:
-            check()
-            arrays = [as_array([row.get(name) for row in rows], kind) for name, kind in types.items()]
-            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
-
-
 def as_array(values: list[Any], kind: Any) -> Any:
     """Values as an array of a type that represents them."""
     if pyarrow.types.is_string(kind):
@@ -203,5 +189,6 @@ def utf8(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _is_utf8(text: str) -> bool:
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can hold the text: it has no lone surrogate."""
     return utf8(text) == text

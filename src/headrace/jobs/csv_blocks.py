@@ -9,43 +9,29 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import pyarrow
 import pyarrow.csv
 
-from headrace.jobs.csv_rows import CsvRecords, read_csv
+from headrace.jobs.csv_records import CsvRecords, read_csv
 from headrace.jobs.files import Source
-from headrace.jobs.rows import BrokenLine, Row
-from headrace.jobs.text import TextFile, ends_with_returns, open_text
+from headrace.jobs.records import Record
+from headrace.jobs.text import TextFile, ends_with_returns, in_lists, open_text, whole_lines
 
-_CHUNK_BYTES = 1 << 22
 _ARROW_BYTES = 1 << 18
 _FEW_LINES = 64
 _TYPES = {int: pyarrow.int64(), float: pyarrow.float64()}
+_DELIMITERS = ",;\t|:"
 _QUOTE, _NEWLINE = b'"\n'
 
 
-class ColumnRows(NamedTuple):
-    """Rows parsed into columns."""
-
-    batch: Any
-    all_finite: bool
-    """Whether columns that the model does not see must be finite, too: in CSV, such a field may have been text."""
-
-
-class SingleRow(NamedTuple):
-    """A single row, parsed by Python."""
-
-    row: Row | BrokenLine
-
-
-def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[ColumnRows | SingleRow]:
-    """Parses a CSV file; the rows equal those of ``read_rows``."""
+def read_csv_blocks(source: Source, numbers: Mapping[str, type]) -> Iterator[Any]:
+    """The rows of a file, as record batches or, where Arrow might read them differently, as lists of records."""
     with open_text(source) as file:
-        if ends_with_returns(file.beginning):
-            yield from map(SingleRow, read_csv(source, numbers))
+        if ends_with_returns(file.beginning) or source.delimiter not in _DELIMITERS:
+            yield from in_lists(read_csv(source, numbers), source)
             return
         text = _Text(file)
         header = CsvRecords(text.lines(), source.delimiter, source.path).header()
@@ -55,23 +41,28 @@ def parse(source: Source, numbers: Mapping[str, type]) -> Iterator[ColumnRows | 
             batch = fast.read(piece)
             if batch is not None:
                 text.line += lines
-                if batch.num_rows:
-                    yield ColumnRows(batch, all_finite=True)
+                yield batch
             elif lines > _FEW_LINES:
                 text.give_back(*_halves(piece))
             else:
                 text.give_back(piece)
-                yield from _parse_rows(source, text, lines, header, numbers)
+                yield from _records(source, text, lines, header, numbers)
 
 
-def _parse_rows(
+def _records(
     source: Source, text: _Text, lines: int, header: list[str], numbers: Mapping[str, type]
-) -> Iterator[SingleRow]:
+) -> Iterator[list[Record]]:
     """The rows that begin within the next ``lines`` lines; the last row may continue beyond them."""
     stop = text.line + lines
-    rows = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, numbers)
-    while text.line < stop and (row := next(rows, None)) is not None:
-        yield SingleRow(row)
+    found = CsvRecords(text.lines(), source.delimiter, source.path, before=text.line).rows(header, numbers)
+    records: list[Record] = []
+    try:
+        while text.line < stop and (row := next(found, None)) is not None:
+            records.append(row)
+    except ValueError:  # the end of the file, but not of the rows before it
+        yield records
+        raise
+    yield records
 
 
 class _Text:
@@ -82,8 +73,7 @@ class _Text:
     """
 
     def __init__(self, file: TextFile) -> None:
-        self._file = file
-        self._rest = b""
+        self._coming = whole_lines(file)
         self._pieces: list[bytes] = []
         self._piece, self._place = b"", 0
         self.line = 0
@@ -94,7 +84,7 @@ class _Text:
         if self._place < len(self._piece):
             self.give_back(self._piece[self._place :])
         self._piece, self._place = b"", 0
-        return self._pieces.pop() if self._pieces else self._read()
+        return self._pieces.pop() if self._pieces else next(self._coming, b"")
 
     def give_back(self, *pieces: bytes) -> None:
         """Returns pieces; the next calls of ``take`` get them first."""
@@ -112,17 +102,6 @@ class _Text:
             self._place = end
             self.line += 1
             yield line
-
-    def _read(self) -> bytes:
-        parts = [self._rest]
-        while chunk := self._file.read(_CHUNK_BYTES):
-            end = chunk.rfind(b"\n") + 1
-            if end:
-                self._rest = chunk[end:]
-                return b"".join([*parts, chunk[:end]])
-            parts.append(chunk)
-        rest, self._rest = b"".join(parts), b""
-        return rest + b"\n" if rest else b""
 
 
 class _ArrowParser:

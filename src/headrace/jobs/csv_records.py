@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from headrace.jobs.files import Source
-from headrace.jobs.rows import BrokenLine, Row
+from headrace.jobs.records import BrokenLine, Row
 from headrace.jobs.text import TextFile, ends_with_returns, lines, lines_of_any_end, not_utf8, open_text
 
 _MOST_OF_A_QUOTE = 1 << 29

@@ -1,0 +1,145 @@
+"""Wraps a handler so that it runs over blocks: the columns of many rows in one go.
+
+This module also runs in model hosts: it must not import Beam.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from itertools import chain, islice
+from typing import Any
+
+import numpy
+import pyarrow
+
+from headrace.core.answer import predictions_of
+from headrace.core.config import BatchingConfig
+from headrace.core.conversion import to_results
+from headrace.core.result import PredictionResult
+from headrace.jobs.blocks import Block
+from headrace.jobs.rows import ExampleOfRow, Examples
+from headrace.runtime.plan import make_plan
+
+
+def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()) -> Any:
+    """Wraps a handler that ``takes_columns`` so that its elements are blocks.
+
+    A preprocessing function makes the example of a row that does not fit into columns; it refuses ``reserved`` columns.
+    """
+    inner = make_plan(handler).handler
+    over = _new(type(inner))
+    vars(over).update(vars(inner))
+    return over.with_preprocess_fn(_Prepare(ExampleOfRow(examples, inner.example_from_row, reserved)))
+
+
+def batching_over_blocks(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
+    """The handler's batching options, columnar, with ``sizes`` in place of its own."""
+    changes: dict[str, Any] = dict(sizes)
+    return replace(make_plan(handler).batching, columnar=True, **changes)
+
+
+class _Prepare:
+    """Adds the example to a block of one record."""
+
+    def __init__(self, of_row: ExampleOfRow) -> None:
+        self._of_row = of_row
+
+    def __call__(self, block: Block) -> Block:
+        if block.batch is None:
+            return replace(block, example=self._of_row(next(block.each()))[1])
+        self._of_row.refuse_reserved(block.batch.schema.names)
+        return block
+
+
+class _OverBlocks:
+    """Mixed in before a handler's class: ``run_columns`` accepts a block or a list of blocks."""
+
+    def run_columns(self, blocks: Any, model: Any, inference_args: dict[str, Any] | None = None) -> Any:
+        """Calls the model once if all blocks have one kind, and else once for each kind."""
+        if not isinstance(blocks, Block | list):  # columns: the handler's own method called this one
+            handler: Any = super()
+            return handler.run_columns(blocks, model, inference_args)
+        blocks = [blocks] if isinstance(blocks, Block) else blocks
+        together: dict[Any, list[int]] = {}
+        for place, block in enumerate(blocks):
+            together.setdefault(block.kind, []).append(place)
+        if len(together) == 1:
+            return self._answer(blocks, model, inference_args)
+        results: list[list[Any]] = [[] for _ in range(len(blocks) + 1)]
+        for places in together.values():
+            answer = iter(_row_by_row(self._answer([blocks[place] for place in places], model, inference_args)))
+            for place in places:
+                results[place] = list(islice(answer, len(blocks[place])))
+            results[-1] += answer  # surplus predictions, for the count check to find
+        return list(chain.from_iterable(results))
+
+    def _answer(self, blocks: list[Block], model: Any, inference_args: dict[str, Any] | None) -> Any:
+        handler: Any = super()
+        if blocks[0].batch is None:
+            examples = [block.example for block in blocks]
+            answer = handler.run_inference(examples, model, inference_args)
+            return predictions_of(answer, self, len(examples))
+        return _as_column(handler.run_columns(columns_of(blocks), model, inference_args))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles by the handler's class: the derived class is made at run time and cannot be imported."""
+        reduced: Any = super().__reduce_ex__(protocol)
+        make, arguments, *rest = reduced
+        if make is copyreg.__newobj__:  # type: ignore[attr-defined]
+            return (_new, (type(self).__mro__[2], *arguments[1:]), *rest)
+        return (make, arguments, *rest)
+
+
+@cache
+def _over(cls: type) -> type:
+    """A derived class with the same name, which appears in error messages."""
+    own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (_OverBlocks, cls), own)
+
+
+def _new(cls: type, *arguments: Any) -> Any:
+    over = _over(cls)
+    return over.__new__(over, *arguments)
+
+
+def columns_of(blocks: Sequence[Block]) -> dict[str, Any]:
+    """The model's columns of blocks of one kind, as numpy arrays of int64, float64 or bool."""
+    names = list(blocks[0].names)
+    batches = [block.batch.select(names) for block in blocks]
+    batch = batches[0]
+    if len(batches) > 1:
+        batch = pyarrow.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return {name: as_numbers(batch.column(index)) for index, name in enumerate(names)}
+
+
+def as_numbers(column: Any) -> Any:
+    """A column of numbers without nulls as an array of int64, float64 or bool."""
+    kind = column.type
+    if pyarrow.types.is_integer(kind):
+        column = column.cast(pyarrow.int64())
+    elif pyarrow.types.is_floating(kind):
+        column = column.cast(pyarrow.float64())
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _as_column(answer: Any) -> Any:
+    """The answer with its predictions as an array if possible; otherwise a list of results, one for each row."""
+    predictions = getattr(answer, "inference", answer)
+    if hasattr(predictions, "detach"):
+        with suppress(TypeError, RuntimeError):  # a type that numpy lacks, such as bfloat16
+            predictions = predictions.detach().numpy()
+    if isinstance(predictions, numpy.ndarray) and predictions.ndim and predictions.dtype.isnative:
+        return PredictionResult(None, predictions, getattr(answer, "model_id", None))
+    return _row_by_row(answer)
+
+
+def _row_by_row(answer: Any) -> list[Any]:
+    """One result for each row, whatever the form of the answer."""
+    if isinstance(answer, list):
+        return answer
+    predictions, model_id = (answer.inference, answer.model_id) if hasattr(answer, "inference") else (answer, None)
+    return to_results((), predictions, model_id)

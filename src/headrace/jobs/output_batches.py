@@ -1,0 +1,269 @@
+"""Makes record batches of the rows of an output, each with the columns to keep and its prediction.
+
+Columns have JSON's types (null, bool, int64, double, string). A column that mixes them holds JSON as text, and its
+field's metadata says so. Rows whose columns differ too often are lines of JSON as a whole, in a batch of one column,
+and its schema's metadata says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy
+import pyarrow
+import pyarrow.compute
+
+from headrace.jobs.blocks import Block, BlockRow
+from headrace.jobs.column_types import is_utf8
+from headrace.jobs.json_lines import as_line
+from headrace.jobs.rows import fields_of
+from headrace.jobs.values import as_values
+
+_JSON = {b"headrace": b"json"}
+_LINES = {b"headrace": b"lines"}
+_LINE = "line"
+_FEW = 16
+_TYPES = pyarrow.types
+_TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
+CANONICAL = set(_TYPE_OF.values())
+_PLAIN = {*_TYPE_OF, type(None)}
+_NUMPY = {numpy.bool_, *(numpy.dtype(f"{kind}{size}").type for kind in "iu" for size in (1, 2, 4, 8))} | {
+    numpy.float32,
+    numpy.float64,
+}
+
+Runs = list[tuple[int, int]]
+"""Places of neighbouring rows: the first one's, and their number."""
+
+
+class Json(str):
+    """A value's JSON text."""
+
+    __slots__ = ()
+
+
+class OutputRow(NamedTuple):
+    """A row of the output."""
+
+    row: BlockRow
+    values: dict[str, Any]
+    """By column, ``encoded``; without the columns of the row's record batch, if it has one."""
+
+    @property
+    def place(self) -> int:
+        """The row's place."""
+        return self.row.place
+
+
+class OutputLine(NamedTuple):
+    """A row of the output as a line of JSON."""
+
+    place: int
+    text: str
+
+
+def encoded(value: Any) -> Any:
+    """A plain value unchanged, a number of numpy's as Python's, and any other as ``Json``.
+
+    Raises:
+        JsonEncodeError: it cannot be written.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    return value.tolist() if kind in _NUMPY else Json(as_line([value])[1:-2].decode())
+
+
+def encoded_row(row: BlockRow, fields: Mapping[str, Any], keep: tuple[str, ...] | None) -> OutputRow:
+    """A row with the columns that its prediction adds.
+
+    Args:
+        row: with its block.
+        fields: the prediction's columns.
+        keep: the input columns to output; None: all.
+
+    Raises:
+        JsonEncodeError: a value cannot be written.
+    """
+    values = {name: encoded(value) for name, value in fields.items()}
+    return OutputRow(row, values if row.batch is not None else _kept_of_record(row.row, keep) | values)
+
+
+def batches_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> Iterator[tuple[Runs, Any]]:
+    """The rows as record batches, in order, each with the places of its rows."""
+    groups = [list(group) for _, group in groupby(rows, _shape_of)]
+    if len(groups) > 1 + len(rows) // _FEW:
+        yield batch_of_lines([OutputLine(row.place, _line_of(row, values, keep)) for row, values in rows])
+        return
+    for group in groups:
+        names = list(group[0].values)
+        if not is_utf8("".join(names)):
+            yield batch_of_lines([OutputLine(row.place, _line_of(row, values, keep)) for row, values in group])
+            continue
+        columns = _kept_of_rows(group, keep) if group[0].row.batch is not None else {}
+        columns.update((name, _of_encoded([values[name] for _, values in group])) for name in names)
+        yield _runs(row.place for row, _ in group), _as_batch(columns)
+
+
+def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Runs, Any]:
+    """Lines of JSON as a record batch, with the places of their rows."""
+    schema = pyarrow.schema([(_LINE, pyarrow.string())], metadata=_LINES)
+    texts = pyarrow.array([line.text for line in lines], pyarrow.string())
+    return _runs(line.place for line in lines), pyarrow.RecordBatch.from_arrays([texts], schema=schema)
+
+
+def batch_of_block(block: Block, keep: tuple[str, ...] | None, predictions: Any, model_id: str | None) -> Any:
+    """The output record batch of a block: with an array of predictions, or a list of results.
+
+    A value common to all rows is dictionary-encoded.
+    """
+    columns = _kept(block, keep)
+    if isinstance(predictions, list):
+        columns.update(_of_results(predictions))
+    else:
+        columns["prediction"] = _of_predictions(predictions)
+        if model_id is not None:
+            places = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int8()), len(block))
+            columns["model_id"] = pyarrow.DictionaryArray.from_arrays(places, [model_id]), False
+    return _as_batch(columns)
+
+
+def is_json(field: Any) -> bool:
+    """Whether the texts of a column are JSON."""
+    return bool(field.metadata == _JSON)
+
+
+def lines_in(table: Any) -> list[str] | None:
+    """The lines of JSON that a table holds; None if it holds columns."""
+    return table.column(0).to_pylist() if table.schema.metadata == _LINES else None
+
+
+_Column = tuple[Any, bool]
+"""An array, and whether its texts are JSON."""
+
+
+def _as_batch(columns: dict[str, _Column]) -> Any:
+    fields = [
+        pyarrow.field(name, array.type, metadata=_JSON if has_json else None)
+        for name, (array, has_json) in columns.items()
+    ]
+    return pyarrow.RecordBatch.from_arrays([array for array, _ in columns.values()], schema=pyarrow.schema(fields))
+
+
+def _kept_of_record(record: Any, keep: tuple[str, ...] | None) -> dict[str, Any]:
+    kept = record if keep is None else {name: record.get(name) for name in keep}
+    return {name: encoded(value) for name, value in kept.items()}
+
+
+def _shape_of(row: OutputRow) -> Any:
+    batch = row.row.batch
+    return (None if batch is None else id(row.row.block), tuple(row.values))
+
+
+def _runs(places: Iterable[int]) -> Runs:
+    runs: Runs = []
+    start, stop = 0, -1
+    for place in places:
+        if place != stop:
+            if stop > start:
+                runs.append((start, stop - start))
+            start = place
+        stop = place + 1
+    return [*runs, (start, stop - start)] if stop > start else runs
+
+
+def _line_of(row: BlockRow, values: dict[str, Any], keep: tuple[str, ...] | None) -> str:
+    if row.batch is not None:
+        values = _kept_of_record(row.row, keep) | values
+    return f"{{{', '.join(f'{_json_of(name)}: {_json_of(value)}' for name, value in values.items())}}}"
+
+
+def _json_of(value: Any) -> str:
+    return value if type(value) is Json else as_line(value)[:-1].decode()
+
+
+def _kept_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> dict[str, _Column]:
+    """The columns of rows of one block."""
+    block = rows[0].row.block
+    assert block is not None
+    places = [row.place - block.place for row, _ in rows]
+    first, last = places[0], places[-1]
+    is_run = last - first + 1 == len(places) and all(map(int.__lt__, places, places[1:]))
+    if is_run and 4 * len(places) > len(block):
+        return _kept(block[first : last + 1], keep)
+    # A copy, since a few rows would keep the memory of the whole block.
+    return _kept(Block(0, 0, block.names, block.batch.take(pyarrow.array(places))), keep)
+
+
+def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
+    if block.batch is None:
+        return {name: _of_encoded([value]) for name, value in _kept_of_record(block.records[0], keep).items()}
+    names = block.batch.schema.names
+    missing = pyarrow.nulls(len(block)), False
+    return {
+        name: _of_column(block.batch.column(name), finite=name in block.names) if name in names else missing
+        for name in (names if keep is None else keep)
+    }
+
+
+def _of_results(results: list[Any]) -> dict[str, _Column]:
+    fields = [fields_of(result) for result in results]
+    names = dict.fromkeys(name for each in fields for name in each)
+    return {name: _of_values([each.get(name) for each in fields]) for name in names}
+
+
+def _of_predictions(predictions: Any) -> _Column:
+    if predictions.ndim == 1 and predictions.dtype.kind in "biuf":
+        return _of_column(pyarrow.array(predictions))
+    return _of_values(list(predictions))
+
+
+def _of_column(column: Any, *, finite: bool = False) -> _Column:
+    kind = column.type
+    if _TYPES.is_dictionary(kind):
+        return _of_column(column.dictionary_decode())
+    if _TYPES.is_null(kind) or _TYPES.is_boolean(kind) or (kind in CANONICAL and not _TYPES.is_floating(kind)):
+        return column, False
+    if _TYPES.is_floating(kind):
+        column = column.cast(pyarrow.float64())
+        return (column if finite else _without_infinities(column)), False
+    if kind == pyarrow.large_string() or kind == pyarrow.string_view() or _TYPES.is_integer(kind):
+        try:
+            return column.cast(pyarrow.string() if not _TYPES.is_integer(kind) else pyarrow.int64()), False
+        except pyarrow.ArrowInvalid:  # an integer needs more than signed 64 bits
+            pass
+    return _of_values(as_values(column))
+
+
+def _without_infinities(column: Any) -> Any:
+    """The column with null in place of NaN and infinity."""
+    finite = pyarrow.compute.is_finite(column)
+    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, None)
+
+
+def _of_values(values: Iterable[Any]) -> _Column:
+    return _of_encoded(list(map(encoded, values)))
+
+
+def _of_encoded(values: list[Any]) -> _Column:
+    kinds = set(map(type, values))
+    if Json in kinds:
+        values = [json.loads(value) if type(value) is Json and value[0] not in "[{" else value for value in values]
+        kinds = set(map(type, values))
+    kinds.discard(type(None))
+    if not kinds:
+        return pyarrow.nulls(len(values)), False
+    kind = _TYPE_OF.get(kinds.pop()) if len(kinds) == 1 else None
+    if kind == pyarrow.float64():
+        values = [value if value is None or math.isfinite(value) else None for value in values]
+    try:
+        if kind is not None:
+            return pyarrow.array(values, kind), False
+    except (pyarrow.ArrowException, OverflowError, UnicodeError):  # values that Arrow cannot hold become JSON
+        pass
+    texts = [None if value is None else _json_of(value) for value in values]
+    return pyarrow.array(texts, pyarrow.string()), True
