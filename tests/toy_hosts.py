@@ -21,11 +21,11 @@ from headrace.hosts.client import ModelHosts
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.host import Response
+from headrace.hosts.system import children, processes
 from headrace.machine import lease
 from headrace.machine.discovery import ManagerEndpoint
 from headrace.machine.lease import Lease, LoadRequest
 from headrace.machine.manager import Manager
-from headrace.models.procfs import children, processes
 from headrace.testing import FakeClock
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot import it

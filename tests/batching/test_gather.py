@@ -67,7 +67,7 @@ options = st.fixed_dictionaries(
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 20), options, st.booleans(), st.none() | st.integers(1, 12))
-def test_no_limit_is_exceeded_and_nobody_lost(sizes, target, options, measured, weight):
+def test_no_limit_is_exceeded_and_no_element_lost(sizes, target, options, measured, weight):
     if weight is not None and len(options) > 1 and ("element_size_fn" in options or "length_fn" in options):
         options["max_batch_weight"] = weight
     config = BatchingConfig(**options)

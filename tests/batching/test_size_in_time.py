@@ -12,7 +12,8 @@ from headrace import BatchingConfig
 from headrace.batching.size import FixedSize, MemoryLimitedSize, size_controller
 from headrace.batching.times import Untimed
 from headrace.core.result import Stage
-from headrace.failures.isolate_fatal import LostBatch, isolate_fatal, parts_after_timeout
+from headrace.failures.fatal_search import LostBatch
+from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
 
 RELOAD_SECS = 0.5
 

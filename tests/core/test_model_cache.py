@@ -140,7 +140,7 @@ def test_the_memory_of_a_model_that_has_been_dropped_is_free_at_once():
     assert seen() is None
 
 
-def test_whoever_waits_for_room_gets_a_model_that_another_thread_loads_meanwhile():
+def test_a_thread_that_waits_for_room_gets_a_model_that_another_loads_meanwhile():
     store, got = ModelCache(limit=1), []
 
     def use(name):

@@ -7,15 +7,8 @@ import math
 import pytest
 
 from headrace.core.result import Stage
-from headrace.failures.isolate_fatal import (
-    LETHAL_IN_A_ROW,
-    LETHAL_PROBES,
-    MAX_TIMEOUTS,
-    InjectedFailure,
-    LostBatch,
-    isolate_fatal,
-    parts_after_timeout,
-)
+from headrace.failures.fatal_search import LETHAL_IN_A_ROW, LETHAL_PROBES, MAX_TIMEOUTS, InjectedFailure, LostBatch
+from headrace.failures.isolate_fatal import isolate_fatal, parts_after_timeout
 
 PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 
@@ -113,13 +106,13 @@ def test_sentences_go_with_their_elements_only():
     assert [sorted(injected_failures) for injected_failures in script.injected_failures] == [[], [0], [0], []]
 
 
-def test_a_position_elsewhere_names_nobody():
+def test_a_position_elsewhere_names_no_element():
     script = Script(died(PRE, 9), "zero", "one")
     assert script.play([0, 1], died(PRE, 9)) == [([0], "zero"), ([1], "one")]
     assert script.tried == [[0, 1], [0], [1]]
 
 
-def test_inference_is_nobodys_own():
+def test_inference_belongs_to_no_single_element():
     script = Script(died(RUN, 1), "zero", "one")
     assert script.play([0, 1], died(RUN, 1)) == [([0], "zero"), ([1], "one")]
 
@@ -194,14 +187,14 @@ def test_an_element_that_hangs_is_found_in_parts_and_the_others_stay_together():
     assert too_large == []
 
 
-def test_a_group_of_which_nobody_hangs_was_too_large_and_others_are_cut_as_small():
+def test_a_group_without_a_hanging_element_was_too_large_and_others_are_cut_as_small():
     tried, pairs, too_large = in_threes([overran(), *"012345678"], 9)
     assert tried == [[0, 1, 2], *([n] for n in range(9))]
     assert [answer for _, answer in pairs] == list("012345678")
     assert too_large == [[0, 1, 2], list(range(9))]
 
 
-def test_what_was_too_large_among_others_that_hang_is_told_alone():
+def test_a_group_that_was_too_large_among_others_that_hang_is_reported_alone():
     last = overran()
     tried, pairs, too_large = in_threes([overran(), "0", "1", "2", "3", last, "5", "6", "7", "8"], 9)
     assert pairs[4] == ([4], last)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.failures.load_policy import LoadPolicy
+from headrace.core.errors import HostDiedError
+from headrace.failures.load_policy import DeviceLostInHostError, LoadPolicy, load_error, survive_one_death
 from headrace.testing import FakeClock
 
 ERROR, ANOTHER = RuntimeError("one"), RuntimeError("another")
@@ -85,3 +86,29 @@ def test_what_raises_again_and_again_is_tried_ever_more_rarely(record, clock):
     assert record.current_error() is ERROR
     clock.advance(0.2)
     assert record.current_error() is None
+
+
+@pytest.mark.parametrize(("results", "outcome"), [("g", "g"), ("dg", "g"), ("dd", "d"), ("ddg", "d"), ("gd", "g")])
+def test_an_attempt_survives_one_death(results, outcome):
+    assert survive_one_death(iter(results).__next__, lambda result: result == "d") == outcome
+
+
+class Lost:
+    """How a host was lost."""
+
+    def __init__(self, timed_out=False, device_lost=False):
+        self.timed_out, self.device_lost, self.exit_text = timed_out, device_lost, "was killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "text"),
+    [
+        (Lost(), HostDiedError, "the host was killed by SIGKILL while it was loading the model of M."),
+        (Lost(timed_out=True), TimeoutError, "loading the model of M took longer than 5 s."),
+        (Lost(device_lost=True), DeviceLostInHostError, "the host was killed by SIGKILL while it was loading"),
+    ],
+)
+def test_a_load_error_says_how_the_host_was_lost(loss, kind, text):
+    error = load_error(loss, "M", 5)
+    assert type(error) is kind
+    assert str(error).startswith(text)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headrace.core.result import Stage
-from headrace.failures.isolate_fatal import LostBatch, isolate_fatal, probe_hosts
+from headrace.failures.fatal_search import LostBatch
+from headrace.failures.isolate_fatal import isolate_fatal, probe_hosts
 
 
 def died():

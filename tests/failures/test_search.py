@@ -11,7 +11,7 @@ from headrace import RetryConfig
 from headrace.core.errors import HostDiedError
 from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
-from headrace.failures.isolate_fatal import MAX_TIMEOUTS
+from headrace.failures.fatal_search import MAX_TIMEOUTS
 from headrace.failures.recovery import RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
 from headrace.failures.search import Overruns, is_overrun, overrun
@@ -99,7 +99,7 @@ def test_one_that_hangs_costs_two():
     assert (len(good), list(failed), model.overran, told) == (63, [13], 2, [])
 
 
-def test_a_batch_that_was_too_large_is_told_of():
+def test_a_batch_that_was_too_large_is_reported():
     model = Model(ceiling=8)
     assert answers(64, model, lambda _: 8) == (list(range(64)), {}, [(0, 64)])
     assert model.overran == 1

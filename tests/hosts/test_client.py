@@ -161,7 +161,7 @@ def test_what_does_not_pickle_is_an_error_and_harms_nothing(host):
     assert host.ask(doubled, 1).rows == [2]
 
 
-def test_what_cannot_be_unpickled_there_is_told(host):
+def test_a_request_that_the_host_cannot_unpickle_is_answered_with_the_error(host):
     assert host.ask(doubled, Bad()).head == ("unreadable", "ZeroDivisionError('division by zero')")
     assert host.ask(doubled, 1).rows == [2]
 
@@ -173,7 +173,7 @@ class Bad:
         return eval, ("1 / 0",)
 
 
-def test_what_cannot_be_pickled_there_is_told(host):
+def test_an_answer_that_the_host_cannot_pickle_is_replaced_by_the_error(host):
     head = host.ask(lambda rows, toy: [threading.Lock()]).head
     assert head[0] == "unsendable"
     assert "pickle" in head[1]
@@ -223,7 +223,7 @@ def test_any_number_of_requests_may_be_sent_before_one_is_asked_for(host):
     assert host.ask(doubled, 1).rows == [2]
 
 
-def test_an_answer_that_nobody_waits_for_frees_its_memory(host, gate):
+def test_an_abandoned_answer_frees_its_memory(host, gate):
     """Its call is forgotten before it comes."""
     for _ in range(5):
         blocked = host.tell(wait_for(gate))
@@ -238,7 +238,7 @@ def test_an_answer_that_nobody_waits_for_frees_its_memory(host, gate):
     assert files <= 50
 
 
-def test_an_answer_that_nobody_reads_frees_its_memory(host, wait_until, descriptors):
+def test_an_unread_answer_frees_its_memory(host, wait_until, descriptors):
     """Its call is forgotten after it has come."""
     before = len(descriptors())
     for _ in range(30):
@@ -256,7 +256,7 @@ def test_a_host_that_is_forgotten_ends(run_owner):
     """Though nobody has closed it."""
     owner = run_owner("""
 import gc, warnings
-from headrace.models.procfs import fields_of
+from headrace.hosts.system import fields_of
 warnings.simplefilter("ignore")
 host = new_host()
 processes = host.learn(lambda rows, toy: (os.getpid(), os.getppid()))
@@ -269,7 +269,7 @@ print("ended")
     assert owner.stdout == "ended\n", owner.stderr
 
 
-def test_closing_says_goodbye(host, tmp_path):
+def test_closing_lets_the_request_handler_close(host, tmp_path):
     farewell = tmp_path / "farewell"
     host.ask(lambda rows, toy: setattr(toy, "farewell", str(farewell)) or [])
     host.close()
@@ -313,7 +313,7 @@ def test_closing_while_it_computes_is_quiet(host, gate, caplog, wait_until):
     assert caplog.records == []
 
 
-def test_closing_wakes_whoever_waits(host, wait_until):
+def test_closing_wakes_waiting_threads(host, wait_until):
     outcomes = []
 
     def wait():
@@ -375,6 +375,6 @@ def test_a_limit_far_away_is_none(new_host):
         assert new_host(timeout_secs=seconds).ask(doubled, 1).rows == [2]
 
 
-def test_loss_is_told_apart_from_an_answer(host):
+def test_a_failure_is_not_mistaken_for_an_answer(host):
     assert isinstance(host.ask(lambda rows, toy: os._exit(1)), HostFailure)
     assert not isinstance(host.ask(doubled), HostFailure)

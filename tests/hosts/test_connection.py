@@ -12,8 +12,8 @@ import pytest
 
 from headrace.core.errors import HostStartError
 from headrace.hosts.provider import HostFailure
+from headrace.hosts.system import fields_of
 from headrace.ipc.progress import Activity
-from headrace.models.procfs import fields_of
 
 LONG = 60
 FATAL = {
@@ -135,7 +135,7 @@ def test_any_number_of_hosts_may_be_lost(host):
     assert [isinstance(result, HostFailure) for result in results] == [bool(number % 2) for number in range(20)]
 
 
-def test_a_call_that_nobody_waits_for_blames_nobody_else(host, wait_until):
+def test_an_abandoned_call_that_kills_its_host_fails_no_other_call(host, wait_until):
     host.tell(die)
     assert host.ask(doubled, 1).rows == [2]
 
@@ -314,7 +314,7 @@ def test_with_its_fork_server_a_request_is_lost(host, wait_until):
     assert host.result(calls[1]).rows == [2]
 
 
-def test_a_fork_server_that_is_stopped_disturbs_nobody_until_it_is_needed(new_host, monkeypatch, wait_until):
+def test_a_fork_server_that_is_stopped_disturbs_no_request_until_it_is_needed(new_host, monkeypatch, wait_until):
     host = new_host()
     process, fork_server = both(host)
     os.kill(fork_server, signal.SIGSTOP)

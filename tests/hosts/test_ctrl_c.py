@@ -75,7 +75,7 @@ def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
 
 
 @pytest.mark.parametrize("when", ["_take", "_send"])
-def test_a_message_that_is_broken_off_costs_the_host_and_blames_nobody(host, monkeypatch, when):
+def test_a_message_that_is_broken_off_costs_the_host_and_fails_no_request(host, monkeypatch, when):
     """As by Ctrl-C at the worst of times: who knows what the host has been told, or has said."""
     first = host.ask(process).rows
     calls = [host.tell(process) for _ in range(2)]

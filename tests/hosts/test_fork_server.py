@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.models.procfs import fields_of
+from headrace.hosts.system import fields_of
 
 LONG = 60
 SLEEP = ["sleep", "1000"]

@@ -15,10 +15,10 @@ from headrace.core.errors import HostStartError
 from headrace.hosts import fork_server_process as module
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.provider import ExitCause, describe_exit
+from headrace.hosts.system import children, fields_of
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
-from headrace.models.procfs import children, fields_of
 
 pytestmark = pytest.mark.usefixtures("census")
 

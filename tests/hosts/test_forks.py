@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from headrace.models.procfs import fields_of
+from headrace.hosts.system import fields_of
 
 
 def both(rows, toy):
@@ -81,7 +81,7 @@ print("undisturbed")
     assert owner.stdout == "undisturbed\n", owner.stderr
 
 
-def test_a_fork_of_the_owner_that_lives_on_delays_nobody(run_owner):
+def test_a_fork_of_the_owner_that_lives_on_delays_no_exit(run_owner):
     """It has copies of every descriptor, so that no channel ends by being closed."""
     owner = run_owner(f"""{FORKS}
 child = os.fork()

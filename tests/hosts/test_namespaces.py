@@ -39,7 +39,7 @@ def run_inside(tmp_path, monkeypatch):
 STRANGER = """
 import json, os, subprocess
 from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
-from headrace.models.procfs import children, processes
+from headrace.hosts.system import children, processes
 
 def number_outside(process):
     "That /proc has for a process of this namespace."
@@ -67,7 +67,7 @@ print(json.dumps([wanted == [one.pid for one in strangers], alive, seen]))
 """
 
 
-def test_nobody_is_taken_for_whom_an_outer_proc_gives_his_number(run_inside):
+def test_a_process_is_not_mistaken_for_one_with_its_number_in_an_outer_proc(run_inside):
     """A host's number in /proc is a stranger's here, and its owner's number there is a stranger's outside."""
     have_numbers, alive, seen = run_inside(STRANGER, MOUNTS["an outer /proc"])
     assert have_numbers

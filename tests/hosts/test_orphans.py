@@ -10,7 +10,7 @@ import pytest
 
 from headrace.hosts import orphans
 from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
-from headrace.models.procfs import processes
+from headrace.hosts.system import processes
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -81,7 +81,7 @@ def test_what_a_living_owner_has_stays(start):
     assert all(map(connections, (owner, mine, anothers, nobodys)))
 
 
-def test_an_owner_that_nobody_has_waited_for_is_dead(start, wait_until):
+def test_an_owner_that_is_a_zombie_is_dead(start, wait_until):
     owner = start()
     child = start(mark_of(owner.pid))
     os.kill(owner.pid, signal.SIGKILL)

@@ -146,7 +146,7 @@ def test_the_levels_of_both_sides_count(reader, log):
     assert log.messages == ["m: root"]
 
 
-def test_warnings_mistakes_in_logging_calls_and_last_words_are_seen(reader, log):
+def test_warnings_mistakes_in_logging_calls_and_uncaught_errors_are_logged(reader, log):
     code = "import warnings\nwarnings.warn('odd')\nlogging.info('%d', 'no number')\nraise ValueError('last words')"
     run_host(reader, code, expected=1)
     assert re.search("UserWarning: odd .*TypeError: %d .*ValueError: last words$", " ".join(log.messages), re.DOTALL)

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.hosts import system
 from headrace.ipc.segment import anonymous_file
-from headrace.models import procfs
+from headrace.models.memory import pids_are_local
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -25,7 +25,7 @@ def start(popen):
     """Starts Python, which is killed in the end."""
 
     def start(code):
-        modules = "from headrace.hosts import system\nfrom headrace.models import procfs"
+        modules = "from headrace.hosts import system"
         code = f"import os, signal, subprocess, sys, time\n{modules}\n{code}"
         return popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
@@ -39,7 +39,7 @@ def is_readable(file, seconds=LONG):
 
 
 def ended(process):
-    return procfs.fields_of(process)[:1] in ([], ["Z"], ["X"])
+    return system.fields_of(process)[:1] in ([], ["Z"], ["X"])
 
 
 def test_hosts_can_run_here(monkeypatch):
@@ -74,35 +74,35 @@ def test_orphans_are_adopted(start):
     code = """
 system.adopt_orphans()
 subprocess.run(["sh", "-c", "setsid sleep 1000 & exit"])
-(orphan,) = procfs.children()
-print(procfs.fields_of(orphan)[1] == str(os.getpid()))
+(orphan,) = system.children()
+print(system.fields_of(orphan)[1] == str(os.getpid()))
 os.kill(orphan, signal.SIGKILL)
 os.waitpid(orphan, 0)
-print(procfs.children())
+print(system.children())
 """
     assert start(code).communicate(timeout=LONG)[0].split("\n")[:2] == ["True", "[]"]
 
 
 def test_children_are_found_even_if_they_have_ended(popen, wait_until):
     with popen(["sleep", "1000"]) as child:
-        assert child.pid in procfs.children()
+        assert child.pid in system.children()
         child.kill()
         assert wait_until(lambda: ended(child.pid))
-        assert child.pid in procfs.children()
-    assert child.pid not in procfs.children()
+        assert child.pid in system.children()
+    assert child.pid not in system.children()
 
 
 def test_all_processes_are_seen():
-    assert {1, os.getpid(), os.getppid()} <= set(procfs.processes())
+    assert {1, os.getpid(), os.getppid()} <= set(system.processes())
 
 
-def test_a_name_with_brackets_and_spaces_confuses_nobody(popen, tmp_path):
+def test_process_names_with_brackets_and_spaces_are_parsed(popen, tmp_path):
     program = tmp_path / "a ) R 1 (b"
     program.symlink_to("/bin/sleep")
     with popen([str(program), "1000"]) as child:
-        assert procfs.fields_of(child.pid)[1] == str(os.getpid())
+        assert system.fields_of(child.pid)[1] == str(os.getpid())
         child.kill()
-    assert procfs.fields_of(child.pid) == []
+    assert system.fields_of(child.pid) == []
 
 
 def test_the_end_of_a_process_is_seen(popen):
@@ -141,11 +141,11 @@ def test_a_host_is_killed_before_its_owner(start):
 def test_numbers_in_proc_may_be_of_another_namespace(tmp_path, status, ours):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text(status.format(me=os.getpid()))
-    assert procfs.pids_are_local(tmp_path) is ours
+    assert pids_are_local(tmp_path) is ours
 
 
 def test_here_they_are_ours():
-    assert procfs.pids_are_local()
+    assert pids_are_local()
 
 
 def test_a_child_that_has_ended_is_still_to_be_waited_for(popen):

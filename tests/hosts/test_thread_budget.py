@@ -24,7 +24,7 @@ def six_threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def test_a_page_is_seen_by_whoever_has_its_file():
+def test_a_computing_page_is_seen_by_all_that_have_its_file():
     page = ComputingPage()
     other = ComputingPage.received(os.dup(page.file))
     assert other.read() == 1  # whoever asks is one

@@ -208,7 +208,7 @@ def test_several_threads_may_send(ends):
     assert all(content == bytes(number * 1000) for _, number, content in got)
 
 
-def test_shutting_down_wakes_whoever_waits_at_either_end(ends):
+def test_shutting_down_wakes_threads_that_wait_at_either_end(ends):
     woken = []
 
     def wait(end):

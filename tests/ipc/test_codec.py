@@ -106,7 +106,7 @@ def test_what_is_owned_has_no_part_of_the_memory():
     arrived[0][0][:] = arrived[0][1][0][:] = 1  # writable
 
 
-def test_the_memory_is_free_as_soon_as_nobody_has_anything_of_it():
+def test_memory_is_free_as_soon_as_no_view_of_it_is_left():
     rows = [Pair({"x": array}, [array]) for array in vectors(4)]
     message = encode(None, rows)
     content = bytearray(message.nbytes)

@@ -139,6 +139,7 @@ SAME_CLASS = {
     "os": Unreadable("/p"),
     "unicode": Undecodable(b"abc"),
     "exit": with_attributes(SystemExit(3), lock=LOCK),
+    "own exceptions": with_attributes(Classic(1, "odd"), exceptions=["of", "mine"]),
     "forgetful": with_attributes(Forgetful("a"), row=1),
     "lock": ValueError("a", LOCK),
     "only a lock": KeyError(LOCK),
@@ -219,7 +220,7 @@ class Speechless(Classic):
 
 
 @pytest.mark.parametrize("error", [Responsible(1, "odd"), Shown(1)], ids=["fails", "lies"])
-def test_a_class_that_could_not_tell_any_more_what_it_told_is_derived_from(error):
+def test_a_class_whose_text_would_change_gets_a_subclass_with_the_text(error):
     copy = arrived(with_attributes(error, lock=LOCK, kept=1))
     assert isinstance(copy, type(error))
     assert (copy.kept, str(copy), repr(copy)) == (1, str(error), repr(error))

@@ -146,7 +146,7 @@ for _ in range(60):
 """
 
 
-def test_managers_that_come_and_go_sit_one_at_a_time_and_everybody_is_served(start, directory, wait_until):
+def test_managers_come_and_go_one_at_a_time_and_every_client_is_served(start, directory, wait_until):
     assert [visitor.wait(60) for visitor in [start(CHURN) for _ in range(4)]] == [0] * 4
     assert wait_until(lambda: not os.path.exists(directory))
     assert os.listdir(os.path.dirname(directory)) == []
@@ -181,7 +181,7 @@ def test_a_default_timeout_of_the_program_does_not_matter(take_endpoint, directo
         socket.setdefaulttimeout(None)
 
 
-def test_nobody_is_there(directory):
+def test_find_returns_none_without_a_manager(directory):
     assert find(directory, "m") is None
     assert find(os.path.join(directory, "missing"), "m") is None
     assert running_managers(directory) == stale_endpoints(directory) == []

@@ -169,7 +169,7 @@ def test_only_the_latest_failures_are_remembered(managers, lease_of, noted, tmp_
 
 
 @pytest.mark.parametrize("linger_secs", [0, 60])
-def test_a_load_that_nobody_waits_for_is_given_up(managers, lease_of, noted, linger_secs, wait_until, marked):
+def test_a_load_without_waiting_clients_is_given_up(managers, lease_of, noted, linger_secs, wait_until, marked):
     stays, leaves = lease_of(a_list, "another"), lease_of(noted, linger_secs=linger_secs)
     take(stays)
     with ThreadPoolExecutor(1) as pool:
@@ -184,7 +184,7 @@ def test_a_load_that_nobody_waits_for_is_given_up(managers, lease_of, noted, lin
     assert set(managers.models()) == {"another"}
 
 
-def test_a_load_goes_on_while_anybody_waits_for_it(managers, lease_of, noted, tmp_path, wait_until):
+def test_a_load_goes_on_while_a_client_waits_for_it(managers, lease_of, noted, tmp_path, wait_until):
     leaves, stays = lease_of(noted), lease_of(noted)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(leaves.take)
@@ -200,7 +200,7 @@ def test_a_load_goes_on_while_anybody_waits_for_it(managers, lease_of, noted, tm
     assert len(noted.all()) == 1
 
 
-def test_a_loader_that_dies_is_told_to_all_who_wait(managers, lease_of):
+def test_the_death_of_a_loader_is_reported_to_all_waiting_clients(managers, lease_of):
     def dies(toy):
         os._exit(7)
 
@@ -221,7 +221,7 @@ def test_a_lease_may_be_taken_again_after_a_loss(managers, lease_of, tmp_path):
     assert take(lease) == ("second", True)
 
 
-def test_half_an_arena_is_nobodys(managers, lease_of, tmp_path, wait_until):
+def test_a_half_written_weights_file_goes_to_no_client(managers, lease_of, tmp_path, wait_until):
     """The loader is killed while it exports: with that, its model and its file are gone."""
 
     class Slow:
@@ -348,7 +348,7 @@ def test_who_waits_for_room_gets_it_when_a_load_has_ended(managers, memory, leas
         assert two.result() == ("noted", True)
 
 
-def test_a_manager_that_nobody_comes_to_ends(runtime, clock):
+def test_a_manager_without_clients_ends(runtime, clock):
     running = []
 
     def launch(lock, listening):

@@ -154,7 +154,7 @@ def test_a_host_that_dies_is_the_loss_of_whose_request_it_had(client_of):
     assert one.where() == two.where() != host
 
 
-def test_whoever_waits_behind_a_host_that_dies_has_no_loss(client_of, wait_until):
+def test_a_request_that_waits_at_a_host_that_dies_is_not_lost(client_of, wait_until):
     one, two = client_of(), client_of()
     assert one.where() == two.where()
     reading, writing = os.pipe()
@@ -173,7 +173,7 @@ def test_whoever_waits_behind_a_host_that_dies_has_no_loss(client_of, wait_until
         assert two.result(waits).rows == ["answered"]
 
 
-def test_a_host_that_hangs_is_killed_by_whoever_has_waited_too_long(client_of):
+def test_a_host_that_hangs_is_killed_by_a_client_that_has_waited_too_long(client_of):
     one, two = client_of(timeout_secs=2), client_of(timeout_secs=600)
     host = one.where()
     assert two.where() == host

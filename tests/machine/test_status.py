@@ -19,13 +19,13 @@ import sklearn.linear_model
 import headrace
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.hosts.orphans import MARK, new_mark
+from headrace.hosts.system import processes
 from headrace.ipc.channel import Channel
 from headrace.machine import status as census_module
 from headrace.machine.discovery import ManagerEndpoint, find_or_launch
 from headrace.machine.lease import manager_name
 from headrace.machine.runtime_directory import DIRECTORY_VARIABLE
 from headrace.machine.status import clean, machine_status
-from headrace.models.procfs import processes
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -200,7 +200,7 @@ def test_what_a_killed_manager_leaves_is_found_and_removed(shared, directory, wa
     assert machine_status().stale == ()
 
 
-def test_an_endpoint_that_somebody_has_taken_meanwhile_is_not_cleaned(shared, directory):
+def test_an_endpoint_that_was_taken_meanwhile_is_not_cleaned(shared, directory):
     shared(Array(max_batch_size=1), 1)
     state = machine_status()
     (manager,) = state.managers

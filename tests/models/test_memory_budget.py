@@ -118,7 +118,7 @@ def test_many_threads_stay_within_memory():
     assert memory.used == 200 * KB * len(store)
 
 
-def test_whoever_needs_room_gets_it_though_others_never_pause():
+def test_a_thread_that_needs_room_gets_it_though_others_never_pause():
     store, done, loaded = ModelCache(limit=1), threading.Event(), threading.Event()
 
     def always():

@@ -9,14 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.core.result import Stage
-from headrace.failures.isolate_fatal import (
-    LETHAL_IN_A_ROW,
-    LETHAL_PROBES,
-    MAX_TIMEOUTS,
-    InjectedFailure,
-    LostBatch,
-    isolate_fatal,
-)
+from headrace.failures.fatal_search import LETHAL_IN_A_ROW, LETHAL_PROBES, MAX_TIMEOUTS, InjectedFailure, LostBatch
+from headrace.failures.isolate_fatal import isolate_fatal
 
 PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 

@@ -22,9 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from typing import TypeVar
 
 from headrace.failures.fatal_search import (
-    LETHAL_IN_A_ROW,
     LETHAL_PROBES,
-    MAX_TIMEOUTS,
     FatalSearch,
     InjectedFailure,
     LostBatch,
@@ -33,18 +31,6 @@ from headrace.failures.fatal_search import (
     finished,
     recut,
 )
-
-__all__ = [
-    "LETHAL_IN_A_ROW",
-    "LETHAL_PROBES",
-    "MAX_TIMEOUTS",
-    "Attempt",
-    "InjectedFailure",
-    "LostBatch",
-    "isolate_fatal",
-    "parts_after_timeout",
-    "probe_hosts",
-]
 
 ResultT = TypeVar("ResultT")
 

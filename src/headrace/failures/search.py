@@ -7,14 +7,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from headrace.core.errors import HostDiedError
 from headrace.core.result import Caught, Stage
-from headrace.failures.isolate_fatal import (
-    LETHAL_IN_A_ROW,
-    LETHAL_PROBES,
-    MAX_TIMEOUTS,
-    InjectedFailure,
-    LostBatch,
-    isolate_fatal,
-)
+from headrace.failures.fatal_search import LETHAL_IN_A_ROW, LETHAL_PROBES, MAX_TIMEOUTS, InjectedFailure, LostBatch
+from headrace.failures.isolate_fatal import isolate_fatal
 
 ResultT = TypeVar("ResultT")
 

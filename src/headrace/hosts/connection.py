@@ -12,11 +12,10 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from headrace.hosts.host import ClientChannel, HostReply, HostRequest
-from headrace.hosts.in_flight import PendingRequest, Reply
 from headrace.hosts.provider import ExitCause, HostFailure, HostProvider, describe_exit
 from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
-from headrace.ipc.segment import PeerSegments, Segment, SegmentPool
+from headrace.ipc.segment import PeerSegments, PendingRequest, Reply, Segment, SegmentPool
 
 _MAX_IN_FLIGHT = 32
 """Limit of requests without a response. More could fill the socket: the sender would block, and check no time limit."""

@@ -27,13 +27,12 @@ from headrace.hosts.host import serve
 from headrace.hosts.orphans import is_manager
 from headrace.hosts.provider import ExitCause, HostExit
 from headrace.hosts.redirect import redirect_output
-from headrace.hosts.system import adopt_orphans, die_with_parent, has_ended, raise_oom_score
+from headrace.hosts.system import adopt_orphans, children, die_with_parent, has_ended, raise_oom_score
 from headrace.hosts.thread_budget import inherit_page, limit_threads
 from headrace.ipc.channel import Channel
 from headrace.ipc.serialization import all_reducers
 from headrace.ipc.weights_file import WeightsLayout, attach
 from headrace.models.memory import oom_kills
-from headrace.models.procfs import children
 
 _EXIT_GRACE_SECS = 1.0
 """How long a host that has closed its connection may take to exit by itself."""

@@ -14,8 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from headrace.hosts.system import kill
-from headrace.models.procfs import fields_of, processes
+from headrace.hosts.system import fields_of, kill, processes
 
 MARK = "HEADRACE_HOST_OF"
 """The mark's variable: ``<pid namespace>:<owner's pid>:<owner's start time>:<number of the fork server>``."""

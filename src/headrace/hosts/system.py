@@ -1,4 +1,4 @@
-"""Operating system calls for processes and memory, with fallbacks for systems that lack them."""
+"""Operating system calls for processes, and the table of processes, with fallbacks for systems that lack them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
+
+from headrace.models.memory import lines_of, pids_are_local
 
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
@@ -126,3 +129,25 @@ def watch(process: int) -> int | None:
         return os.pidfd_open(process)
     except (AttributeError, OSError):
         return None
+
+
+def children() -> list[int]:
+    """Process ids of this process's children, including ended ones not yet waited for (empty except on Linux)."""
+    return [process for process in processes() if _parent(process) == os.getpid()]
+
+
+def processes() -> Iterator[int]:
+    """Ids of all visible processes (none except on Linux, or if /proc belongs to another PID namespace)."""
+    if pids_are_local():
+        with contextlib.suppress(OSError):
+            yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def fields_of(process: int | Literal["self"]) -> list[str]:
+    """Fields of a process's ``stat`` file from the third on: state, parent, ...; empty if there is no such process."""
+    return "".join(lines_of(Path(f"/proc/{process}/stat"))).rpartition(")")[2].split()
+
+
+def _parent(process: int) -> int | None:
+    fields = fields_of(process)
+    return int(fields[1]) if fields else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import pickle
 import re
@@ -15,6 +16,8 @@ _LONGEST_TEXT = 100_000
 """Limit, in characters, of a text that replaces an unpicklable value."""
 _MADE_AT_RUN_TIME = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _PLAIN = (str, bytes, int, float, complex, bool)
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+"""Python 3.10 has none."""
 _TEXTS = "_headrace_texts"
 _RENDERS: Mapping[str, Callable[[Any], str]] = {"__str__": str, "__repr__": repr}
 _set_args = vars(BaseException)["args"].__set__
@@ -38,7 +41,7 @@ def stand_ins(errors: Iterable[BaseException]) -> dict[type, Callable[[Any], Any
     seen: dict[int, tuple[BaseException, Any]] = {}
     reducers: dict[type, Callable[[Any], Any]] = {}
     for error in errors:
-        members = stand_ins(getattr(error, "exceptions", ()))  # those of a group
+        members = stand_ins(error.exceptions) if isinstance(error, _GROUP) else {}
         reducers.update(members)
         seen[id(error)] = error, _stand_in(error, all_reducers(members))
         if seen[id(error)][1] is not None:

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -119,16 +120,18 @@ def measured(value: Any, reducers: Reducers) -> tuple[int, int]:
 
 
 def _measured(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: Reducers) -> tuple[int, int]:
-    pieces, apart = _Sum(), _Sum()
+    within = apart = 0
 
-    def keep_within(buffer: pickle.PickleBuffer) -> bool:
-        size = buffer.raw().nbytes
-        if size >= LARGE:
-            apart.nbytes += size
-        return size < LARGE
+    def count(piece: bytes) -> None:
+        nonlocal within
+        within += len(piece)
 
-    make_pickler(pieces, reducers, keep_within).dump(value)
-    return pieces.nbytes, apart.nbytes
+    def count_apart(buffer: memoryview) -> None:
+        nonlocal apart
+        apart += buffer.nbytes
+
+    _dump(make_pickler, value, reducers, count, count_apart)
+    return within, apart
 
 
 def _names_main(piece: bytes) -> bool:
@@ -142,33 +145,26 @@ def _names_main(piece: bytes) -> bool:
 
 def _dumped(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: Reducers) -> Pickled:
     result = Pickled([], [])
-
-    def keep_within(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < LARGE:
-            return True
-        result.buffers.append(raw)
-        return False
-
-    make_pickler(_Pieces(result.pieces), reducers, keep_within).dump(value)
+    _dump(make_pickler, value, reducers, result.pieces.append, result.buffers.append)
     return result
 
 
-class _Pieces:
-    """A pickler's file that keeps each piece; large bytes are not copied."""
+def _dump(
+    make_pickler: Callable[..., pickle.Pickler],
+    value: Any,
+    reducers: Reducers,
+    write: Callable[[bytes], None],
+    keep_apart: Callable[[memoryview], None],
+) -> None:
+    """Pickles a value; hands over each piece, of which large bytes are not copied, and each large buffer."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
-        self.write = pieces.append
+    def keep_within(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes >= LARGE:
+            keep_apart(raw)
+        return raw.nbytes < LARGE
 
-
-class _Sum:
-    """A pickler's file that only counts bytes."""
-
-    def __init__(self) -> None:
-        self.nbytes = 0
-
-    def write(self, piece: bytes) -> None:
-        self.nbytes += len(piece)
+    make_pickler(SimpleNamespace(write=write), reducers, keep_within).dump(value)
 
 
 def _by_name(file: Any, reducers: Reducers, keep_within: Callable[[pickle.PickleBuffer], bool]) -> pickle.Pickler:

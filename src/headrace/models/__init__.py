@@ -11,7 +11,4 @@
        |      measures what models take here
        v
     memory          this process, others, control groups; read in every process (host, manager, ``headrace doctor``)
-       |
-       v
-    procfs          reads /proc
 """

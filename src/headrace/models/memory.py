@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from headrace.models.procfs import lines_of, pids_are_local
-
 _STATM = Path("/proc/self/statm")
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 _NO_LIMIT = 1 << 62
@@ -199,3 +197,24 @@ def _number(path: Path) -> int | None:
 def _physical() -> int:
     """Bytes of the machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def pids_are_local(proc: Path = Path("/proc")) -> bool:
+    """Whether process ids in /proc mean the same processes as in this process's PID namespace (False except on Linux).
+
+    If /proc was mounted in another PID namespace, its numbers mean other processes here.
+    """
+    status = lines_of(proc / "self" / "status")
+    # NSpid lists this process's id in each namespace, from that of /proc inwards.
+    numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), None)
+    if numbers is None:  # kernels before 4.1
+        numbers = [line.split()[1] for line in status if line.startswith("Pid:")]
+    return numbers == [str(os.getpid())]
+
+
+def lines_of(path: Path) -> list[str]:
+    """Lines of a file; empty if the file or its process does not exist, or this user may not read it."""
+    try:
+        return path.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return []

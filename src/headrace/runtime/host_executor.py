@@ -16,7 +16,8 @@ from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
-from headrace.failures.isolate_fatal import Attempt, InjectedFailure, LostBatch, isolate_fatal, probe_hosts
+from headrace.failures.fatal_search import InjectedFailure, LostBatch
+from headrace.failures.isolate_fatal import Attempt, isolate_fatal, probe_hosts
 from headrace.hosts.connection import Call
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headrace.batching.times import BatchTime
 from headrace.core.events import Event
 from headrace.core.result import Caught, Failure, Skipped
-from headrace.failures.isolate_fatal import InjectedFailure
+from headrace.failures.fatal_search import InjectedFailure
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import ActivitySnapshot
 

@@ -47,7 +47,7 @@ class HostedModelProxy(ModelProxy):
         """Runs a batch; one whose host dies is sent once more, since something external may have killed the host."""
         work, rows = Work(self._name, infer=True), [(self._name, example) for example in examples]
         with self._elsewhere():
-            answer, predictions = survive_one_death(lambda: self._ask(work, rows), _died_of_anything)
+            answer, predictions = survive_one_death(lambda: self._ask(work, rows), _may_have_been_killed)
         if isinstance(answer, HostFailure):
             raise self._error(answer, len(rows))
         if not isinstance(answer, Done):
@@ -83,6 +83,6 @@ class HostedModelProxy(ModelProxy):
             self._models.close()
 
 
-def _died_of_anything(answer: Answer) -> bool:
+def _may_have_been_killed(answer: Answer) -> bool:
     """Whether the host died, but not for lack of memory: the same batch would only do that again."""
     return died(answer[0]) and not getattr(answer[0], "out_of_memory", False)

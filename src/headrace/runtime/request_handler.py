@@ -17,7 +17,7 @@ from headrace.core.events import ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
-from headrace.failures.isolate_fatal import InjectedFailure
+from headrace.failures.fatal_search import InjectedFailure
 from headrace.hosts.host import Response
 from headrace.hosts.thread_budget import inherited_budget
 from headrace.ipc.codec import encode
