@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.metadata import version
@@ -84,6 +85,25 @@ def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[int]]:
+    """Returns the ids of the processes that descend from this test, even if their parents are gone."""
+    token = uuid.uuid4().hex
+    monkeypatch.setenv("HEADRACE_TEST_TOKEN", token)
+
+    def find() -> list[int]:
+        return [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if token.encode() in _environment(folder)]
+
+    return find
+
+
+def _environment(folder: Path) -> bytes:
+    try:
+        return (folder / "environ").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the tests of the Beam adapter share."""
+"""Shared by the tests of the Beam adapter: pipelines whose outputs can be read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLLECTED: dict[str, list] = {}
 
 
 class Run:
-    """Builds a pipeline, runs it on FnApiRunner, and reads what is in its PCollections."""
+    """A pipeline on FnApiRunner; runs it, and reads the contents of its PCollections."""
 
     def __init__(self, **options):
         self.pipeline = beam.Pipeline(runner=FnApiRunner(), options=beam.pipeline.PipelineOptions(**options))
@@ -22,7 +22,7 @@ class Run:
         return self.pipeline | beam.Create(list(elements), reshuffle=False)
 
     def collect(self, **pcolls):
-        """Runs; returns, in the order of the arguments, lists of (value, timestamp in seconds, window)."""
+        """Runs; returns for each argument, in order, a list of (value, timestamp in seconds, window in seconds)."""
         for label, pcoll in pcolls.items():
             COLLECTED[self.name + label] = []
             _ = pcoll | f"Collect-{label}" >> beam.Map(_note, self.name + label)

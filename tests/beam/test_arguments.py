@@ -1,4 +1,4 @@
-"""Arguments for the model's call that come as a side input: each element's call gets those of its window."""
+"""Inference arguments from a side input: an element's batch gets those of the element's window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Scaling(ModelHandler):
-    """Multiplies by the argument; keeps something of its loading, and notes it in a file of its own."""
+    """Multiplies by the argument; sets an attribute when it loads, and leaves a file for each load."""
 
     def __init__(self, notes, **options):
         super().__init__(**options)
@@ -54,13 +54,13 @@ def answers(values):
 
 
 def by_second(run, label, values):
-    """In windows of ten seconds each."""
+    """A PCollection of values with timestamps, in windows of ten seconds."""
     pcoll = run.pipeline | label >> beam.Create(values) | f"{label} at" >> beam.MapTuple(window.TimestampedValue)
     return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
 
 
 @pytest.mark.parametrize("place", [{}, {"isolate": True}, {"placement": "machine"}])
-def test_for_all_elements(run, tmp_path, place):
+def test_arguments_apply_to_all_elements(run, tmp_path, place):
     arguments = run.pipeline | "Arguments" >> beam.Create([("by", 3)])
     infer = RunInference(Scaling(tmp_path, max_batch_size=4), inference_args=asked(arguments), **place)
     assert answers(run.values(good=run.create(range(9)) | infer)) == [(n, 3 * n) for n in range(9)]
@@ -69,7 +69,7 @@ def test_for_all_elements(run, tmp_path, place):
 
 @pytest.mark.large
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
-def test_of_each_elements_window(run, tmp_path, place):
+def test_arguments_are_those_of_the_elements_window(run, tmp_path, place):
     elements = by_second(run, "Elements", [(n, n) for n in range(40)])
     arguments = by_second(run, "Arguments", [(("by", n + 1), 10 * n) for n in range(4)])
     infer = RunInference(
@@ -82,7 +82,7 @@ def test_of_each_elements_window(run, tmp_path, place):
         assert len(os.listdir(tmp_path)) == 1
 
 
-def test_elements_in_several_windows(run, tmp_path):
+def test_arguments_with_elements_in_several_windows(run, tmp_path):
     stamped = run.create(range(12)) | beam.Map(lambda n: window.TimestampedValue(n, n))
     arguments = run.pipeline | "Arguments" >> beam.Create([("by", 2)])
     infer = RunInference(Scaling(tmp_path, max_batch_size=4), inference_args=asked(arguments))
@@ -92,7 +92,7 @@ def test_elements_in_several_windows(run, tmp_path):
     )
 
 
-def test_beside_newer_models(run, tmp_path):
+def test_arguments_change_together_with_models(run, tmp_path):
     elements = by_second(run, "Elements", [(n, n) for n in range(20)])
     arguments = by_second(run, "Arguments", [(("by", 2), 0), (("by", 3), 10)])
     newer = by_second(run, "Models", [(ModelMetadata("a", "a"), 0), (ModelMetadata("b", "b"), 10)])
@@ -103,7 +103,7 @@ def test_beside_newer_models(run, tmp_path):
     ]
 
 
-def test_beside_newer_files(run, tmp_path):
+def test_arguments_together_with_newer_files(run, tmp_path):
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "b.bin").touch()
@@ -116,16 +116,16 @@ def test_beside_newer_files(run, tmp_path):
     assert {value.model_id for value in found} == {str(folder / "b.bin")}
 
 
-def test_dead_letters_as_without(run, tmp_path):
+def test_arguments_leave_dead_letters_unchanged(run, tmp_path):
     arguments = run.pipeline | "Arguments" >> beam.Create([("by", 3)])
     infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments)).with_exception_handling()
     good, dead = run.create([1, None, 2]) | infer
-    values, letters = run.values(good=good, bad=dead.failed_inferences)
+    values, dead_letters = run.values(good=good, bad=dead.failed_inferences)
     assert answers(values) == [(1, 3), (2, 6)]
-    assert [letter[0] for letter in letters] == [[None]]
+    assert [dead_letter[0] for dead_letter in dead_letters] == [[None]]
 
 
-def test_arguments_that_the_handler_refuses(run, tmp_path):
+def test_arguments_that_the_handler_refuses_fail_before_loading(run, tmp_path):
     arguments = run.pipeline | "Arguments" >> beam.Create([("by", 0)])
     infer = RunInference(Scaling(tmp_path), inference_args=asked(arguments))
     with pytest.raises(Exception, match="nothing is to be multiplied by 0"):
@@ -135,7 +135,7 @@ def test_arguments_that_the_handler_refuses(run, tmp_path):
 
 @pytest.mark.parametrize("windows", [window.FixedWindows(10), window.Sessions(3)])
 @pytest.mark.parametrize("lateness", [0, 60])
-def test_elements_that_wait_for_others(run, tmp_path, windows, lateness):
+def test_arguments_with_elements_that_wait_across_bundles(run, tmp_path, windows, lateness):
     arguments = by_second(run, "Arguments", [(("by", 2), 0), (("by", 3), 10)])
     stamped = run.create([1, 2, 11, 3, 12]) | beam.Map(lambda n: window.TimestampedValue(n, n))
     elements = stamped | "Windows" >> beam.WindowInto(windows, allowed_lateness=lateness)
@@ -145,8 +145,8 @@ def test_elements_that_wait_for_others(run, tmp_path, windows, lateness):
     assert answers(run.values(good=elements | infer)) == [(1, 2), (2, 4), (3, 6), (11, 33), (12, 36)]
 
 
-def test_arguments_that_cannot_be_compared(tmp_path):
-    """Arrays, and another copy of them in each bundle."""
+def test_arguments_without_equality_load_no_further_model(tmp_path):
+    """Arrays have no equality, and each bundle gets another copy."""
     dofn = InferenceDoFn(
         prepare(Scaling(tmp_path, max_batch_size=4), InferenceRequest()), switching=Switching(has_arguments=True)
     )

@@ -1,4 +1,4 @@
-"""A pipeline of Beam's own documentation, moved over by changing its imports and nothing else."""
+"""A pipeline from Beam's documentation, moved over by changing only its imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sklearn.linear_model import RidgeClassifier
 
 
 def moved_over(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """The example, imported with Headrace in its import statements."""
+    """The example as a module that imports Headrace instead."""
     source = Path(original.__file__).read_text()
     changed = re.sub(r"from apache_beam\.ml\.inference\.base import", "from headrace.beam import", source)
     changed = re.sub(r"from apache_beam\.ml\.inference\.", "from headrace.handlers.", changed)
@@ -31,7 +31,7 @@ def moved_over(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 @pytest.fixture
 def digits(tmp_path):
-    """The file that the example reads, a label and its pixels on each line, and the model that it loads."""
+    """A folder with the example's input, a label and its pixels on each line, and its model."""
     images, labels = load_digits(return_X_y=True)
     lines = [",".join(map(str, [label, *pixels])) for label, pixels in zip(labels, images.astype(int), strict=True)]
     (tmp_path / "digits.csv").write_text("\n".join(lines[1000:1300]))
@@ -45,7 +45,7 @@ def run(module, folder, name):
     return sorted((folder / name).read_text().splitlines())
 
 
-def test_the_example_gives_what_it_gave(digits, monkeypatch):
+def test_example_gives_the_same_output_after_the_move(digits, monkeypatch):
     ours, theirs = run(moved_over(monkeypatch), digits, "ours"), run(original, digits, "theirs")
     assert ours == theirs
     pairs = [line.split(",") for line in ours]

@@ -1,4 +1,4 @@
-"""Beam's own pipelines of its scikit-learn, PyTorch and XGBoost handlers, run on Headrace: all but those listed here.
+"""Beam's own pipeline tests of its scikit-learn, PyTorch and XGBoost handlers, on Headrace, except those listed here.
 
 They are read from the installed apache_beam; their ``RunInference`` is Headrace's. Beam's suites for ONNX, TensorFlow
 and Hugging Face skip themselves without tf2onnx, tensorflow_hub and an older transformers, whatever the transform.
@@ -45,7 +45,7 @@ NOT_APPLICABLE = {
     },
 }
 
-if not find_spec("datatable"):  # without which Beam's suite for XGBoost skips itself; Python 3.13 has no wheels of it
+if not find_spec("datatable"):  # Beam's suite for XGBoost skips itself without; Python 3.13 has no wheels
     del NOT_APPLICABLE["xgboost"]
 
 _IMPORTED = re.compile(r"from apache_beam\.ml\.inference(\.base)? import RunInference\b")
@@ -56,7 +56,7 @@ def source_of(framework: str) -> str:
 
 
 def beams_tests(framework: str) -> types.ModuleType:
-    """Beam's test module with Headrace's transform; in a file, since model hosts import it, too."""
+    """Beam's test module with Headrace's transform; a file, since model hosts import it, too."""
     folder = Path(tempfile.mkdtemp(prefix="beams_frameworks"))
     atexit.register(shutil.rmtree, folder)
     source, count = _IMPORTED.subn("from headrace.beam import RunInference", source_of(framework))
@@ -68,7 +68,7 @@ def beams_tests(framework: str) -> types.ModuleType:
 
 
 def pipelines(module: types.ModuleType) -> dict[str, type[unittest.TestCase]]:
-    """The module's suites with those tests that run the transform."""
+    """The module's test cases, reduced to tests that run the transform."""
     suites = {name: suite for name, suite in vars(module).items() if isinstance(suite, type)}
     found = {}
     for name, suite in suites.items():
@@ -86,10 +86,10 @@ for _framework, _listed in NOT_APPLICABLE.items():
             if _test in vars(_suite):
                 delattr(_suite, _test)
         globals()[_name] = _suite
-del _suite  # which would be collected once more
+del _suite  # pytest would collect it a second time
 
 
 @pytest.mark.parametrize("framework", NOT_APPLICABLE)
-def test_the_lists_name_only_tests_that_there_are(framework):
+def test_excluded_tests_exist(framework):
     source = source_of(framework)
     assert [name for name in NOT_APPLICABLE[framework] if f"def {name}(" not in source] == []

@@ -1,4 +1,4 @@
-"""Beam's own handlers and wrappers, unchanged, say what they say with Beam's transform, wherever the model lives."""
+"""Beam's own handlers and wrappers predict the same with Headrace's transform, wherever the model lives."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """The files of the models, each of a few numbers."""
+    """A folder of small model files."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "numpy.pkl").write_bytes(pickle.dumps(LogisticRegression().fit(FEATURES, LABELS)))
     (folder / "pandas.pkl").write_bytes(pickle.dumps(LinearRegression().fit(FRAME, FEATURES.sum(axis=1))))
@@ -77,7 +77,7 @@ HANDLERS = {
     "onnx-numpy": (lambda folder: OnnxModelHandlerNumpy(str(folder / "model.onnx")), list(FEATURES)),
 }
 
-if find_spec("datatable"):  # Beam's module imports it for whatever handler; Python 3.13 has no wheels of it
+if find_spec("datatable"):  # Beam's module imports it for every handler; Python 3.13 has no wheels
     import datatable
     from apache_beam.ml.inference.xgboost_inference import (
         XGBoostModelHandlerDatatable,
@@ -149,14 +149,14 @@ ELSEWHERE = {"isolated": {"isolate": True}, "machine": {"placement": "machine"}}
 
 @pytest.fixture
 def elsewhere(request, own_runtime):
-    """Arguments with which the model lives elsewhere; on the machine, in a runtime directory of the test's."""
+    """Arguments that place the model in another process; ``"machine"`` gets a runtime directory of its own."""
     with own_runtime() if request.param == "machine" else nullcontext():
         yield ELSEWHERE[request.param]
 
 
 @pytest.fixture(scope="module")
 def by_beam(models, make_run):
-    """What Beam's transform says of a handler over some elements."""
+    """The predictions of Beam's transform, by the test's name for the handler."""
     known = {}
 
     def of(name, handler, elements):
@@ -169,17 +169,17 @@ def by_beam(models, make_run):
 
 
 def values(results):
-    """What the results say, without the examples, of which some cannot be compared."""
+    """The inferences, with keys if there are any, but without examples: some cannot be compared."""
     return [(one[0], inference_of(one[1])) if type(one) is tuple else getattr(one, "inference", one) for one in results]
 
 
 def ordered(results):
-    """The same in any order: Beam's handler of several models gives predictions grouped by key."""
+    """The values in a fixed order: Beam's handler of several models groups predictions by key."""
     return sorted(values(results), key=repr)
 
 
 @pytest.mark.parametrize("name", HANDLERS)
-def test_handlers(models, by_beam, run, name):
+def test_handlers_predict_as_with_beam(models, by_beam, run, name):
     make, elements = HANDLERS[name]
     expected = by_beam(name, make(models), elements)
     found = list(predict(make(models), elements))
@@ -189,8 +189,8 @@ def test_handlers(models, by_beam, run, name):
     assert nearly_equal(values(run.values(out=run.create(elements) | RunInference(make(models)))), values(expected))
 
 
-def test_all_handlers_in_a_host(models, by_beam):
-    """In one, by key: a host with all that Beam imports takes seconds to start."""
+def test_handlers_in_a_host_predict_as_with_beam(models, by_beam):
+    """One host for all, by key: with all that Beam imports it takes seconds to start."""
     made = {name: make(models) for name, (make, _) in HANDLERS.items()}
     handler = base.KeyedModelHandler([base.KeyModelMapping([name], one) for name, one in made.items()])
     elements = [(name, element) for name, (_, examples) in HANDLERS.items() for element in examples]
@@ -203,14 +203,14 @@ ONE_OF_EACH = {"sklearn-pandas", "pytorch-keyed-tensor", "onnx-numpy", "xgboost-
 
 
 @pytest.mark.parametrize("name", sorted(ONE_OF_EACH & HANDLERS.keys()))
-def test_handlers_of_every_framework_on_the_machine(models, by_beam, run, runtime, name):
+def test_handlers_of_every_framework_on_the_machine_predict_as_with_beam(models, by_beam, run, runtime, name):
     make, elements = HANDLERS[name]
     found = run.values(out=run.create(elements) | RunInference(make(models), placement="machine"))
     assert nearly_equal(values(found), values(by_beam(name, make(models), elements)))
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_wrappers(models, by_beam, run, name):
+def test_wrappers_predict_as_with_beam(models, by_beam, run, name):
     wrap, elements = WRAPPED[name]
     make, _ = HANDLERS["sklearn-numpy"]
     expected = by_beam(name, wrap(make(models)), elements)
@@ -224,7 +224,7 @@ def test_wrappers(models, by_beam, run, name):
     [("keyed, processed", "isolated"), ("batches, processed", "isolated"), ("models by key", "machine")],
     indirect=["elsewhere"],
 )
-def test_wrappers_elsewhere(models, by_beam, name, elsewhere):
+def test_wrappers_in_another_process_predict_as_with_beam(models, by_beam, name, elsewhere):
     wrap, elements = WRAPPED[name]
     make, _ = HANDLERS["sklearn-numpy"]
     found = list(predict(wrap(make(models)), elements, **elsewhere))

@@ -20,9 +20,9 @@ import pytest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-LATEST = "of several values of a side input the latest counts; Beam's is an error"
-SIDE_INPUT = "it looks at the name of the side input, which is another one"
-REMOTE = "remote handlers of Headrace's own are a clear error in this version"
+LATEST = "of several values in a side input the latest counts; with Beam they are an error"
+SIDE_INPUT = "it checks the side input's label, which differs"
+REMOTE = "Headrace's own remote handlers are a clear error in this version"
 PROXY = "its handler asserts that the model is a proxy of apache_beam.utils.multi_process_shared"
 INTEGRATION = "it needs a cloud service"
 
@@ -78,7 +78,7 @@ globals().update({name: getattr(headrace.beam, name) for name in headrace.beam._
 
 
 def beams_tests() -> types.ModuleType:
-    """Beam's test module, with ``headrace.beam`` for its ``base``; in files, since model hosts import it, too."""
+    """Beam's test module with ``headrace.beam`` as its ``base``; files, since model hosts import them, too."""
     folder = Path(tempfile.mkdtemp(prefix="beams_own_suite"))
     atexit.register(shutil.rmtree, folder)
     source = Path(incumbent.__file__).with_name("base_test.py").read_text()
@@ -103,18 +103,18 @@ for _name, _suite in list(vars(_MODULE).items()):
         for _test in vars(_suite).keys() & LARGE:
             setattr(_suite, _test, pytest.mark.large(vars(_suite)[_test]))
         globals()[_name] = _suite
-del _suite  # which would be collected once more
+del _suite  # pytest would collect it a second time
 
 
 @pytest.fixture(autouse=True)
 def _tidy(monkeypatch):
-    """These tests leave files where temporary files go."""
-    with tempfile.TemporaryDirectory(prefix="hr") as folder:  # whose name is short, as a socket's must be
+    """These tests leave temporary files behind."""
+    with tempfile.TemporaryDirectory(prefix="hr") as folder:  # a short name, since a socket's must be short
         monkeypatch.setattr(tempfile, "tempdir", folder)
         yield
 
 
 @pytest.mark.since_beam("2.72", reason="older versions have fewer tests")
-def test_the_lists_name_only_tests_that_there_are():
+def test_excluded_tests_exist():
     source = Path(incumbent.__file__).with_name("base_test.py").read_text()
     assert [name for name in {*NOT_APPLICABLE, *SINCE, *LARGE} if f"def {name}(" not in source] == []

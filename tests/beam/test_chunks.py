@@ -1,4 +1,4 @@
-"""Elements come out of a chunk as they went in: value, timestamp, window, pane."""
+"""A decoded chunk has the elements that were encoded: value, timestamp, window, pane."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Undumpable:
         raise StopIteration("cannot be sent")
 
 
-def through(coder, arrived):
-    """What a runner makes of a chunk, decoded."""
+def round_trip(coder, arrived):
+    """The elements after a chunk has crossed a runner."""
     chunk = coder.encode(arrived, None, 0, 0.0)
     wire = beam.coders.FastPrimitivesCoder()
     return coder.decode(Chunk(*wire.decode(wire.encode(tuple(chunk)))), WHERE)
@@ -39,32 +39,32 @@ def through(coder, arrived):
 
 @pytest.mark.parametrize("element_type", [str, beam.typehints.Any])
 @pytest.mark.parametrize("panes", [(PANE, PANE_INFO_UNKNOWN), (PANE_INFO_UNKNOWN, PANE_INFO_UNKNOWN)])
-def test_each_keeps_its_place(element_type, panes):
+def test_elements_keep_timestamp_window_and_pane(element_type, panes):
     arrived = [
         WindowedValue("x", Timestamp(micros=1234567), (WHERE,), panes[0]),
         WindowedValue("y", Timestamp(1), (WHERE,), panes[1]),
     ]
-    assert through(ChunkCoder(registry.get_coder(element_type)), arrived) == arrived
+    assert round_trip(ChunkCoder(registry.get_coder(element_type)), arrived) == arrived
 
 
-def test_windows_that_merge_are_each_elements_own():
+def test_merging_windows_stay_each_elements_own():
     sessions = window.Sessions(10)
     arrived = [WindowedValue(n, Timestamp(n), (window.IntervalWindow(n, n + 10),)) for n in (1, 5)]
-    assert through(ChunkCoder(registry.get_coder(int), sessions.get_window_coder()), arrived) == arrived
+    assert round_trip(ChunkCoder(registry.get_coder(int), sessions.get_window_coder()), arrived) == arrived
 
 
-def test_any_objects_come_through():
+def test_objects_of_any_type_are_decoded():
     rows = [np.arange(3.0), {"a": (1, "b")}, None]
-    found = through(
+    found = round_trip(
         ChunkCoder(registry.get_coder(object)), [WindowedValue(row, Timestamp(0), (WHERE,)) for row in rows]
     )
     assert (found[0].value.tolist(), found[1].value, found[2].value) == ([0, 1, 2], {"a": (1, "b")}, None)
 
 
 @pytest.mark.parametrize("element_type", [object, beam.typehints.Tuple[str, object]])
-def test_what_does_not_come_through_leaves_the_others_alone(element_type):
+def test_uncodable_elements_leave_the_others_intact(element_type):
     values = [("a", 1), ("b", Unloadable()), ("c", ValueError("an element")), ("d", Undumpable()), ("e", 5)]
-    found = through(
+    found = round_trip(
         ChunkCoder(registry.get_coder(element_type)),
         [WindowedValue(value, Timestamp(n), (WHERE,)) for n, value in enumerate(values)],
     )
@@ -80,9 +80,9 @@ def test_what_does_not_come_through_leaves_the_others_alone(element_type):
     assert "cannot be sent" in undumpable.problem
 
 
-def test_the_type_of_one_among_others_is_named():
+def test_uncodable_element_among_other_types_is_named_by_its_own():
     rows = [1, Unloadable(), "x"]
-    found = through(
+    found = round_trip(
         ChunkCoder(registry.get_coder(object)), [WindowedValue(row, Timestamp(0), (WHERE,)) for row in rows]
     )
     assert [found[0].value, found[2].value] == [1, "x"]

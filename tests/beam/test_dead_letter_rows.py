@@ -1,4 +1,4 @@
-"""Dead letters as rows: every failure of every stage with all that is known of it."""
+"""Dead letters as rows: everything known about each failure in every stage."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def refuse(value):
     return operation
 
 
-def letters_of(run, elements, handler, transform=RunInference, **options):
+def rows_of(run, elements, handler, transform=RunInference, **options):
     pcoll = elements if isinstance(elements, beam.PCollection) else run.create(elements)
     _, dead = pcoll | transform(handler, **options).with_exception_handling()
     return dead | DeadLetterRows()
 
 
-def test_every_stage_in_one_collection(run):
+def test_rows_of_every_stage_are_in_one_pcollection(run):
     handler = Picky("seven.bin", min_batch_size=32, max_batch_size=32)
     handler = handler.with_preprocess_fn(refuse(1)).with_preprocess_fn(int)
     handler = handler.with_postprocess_fn(refuse(20)).with_postprocess_fn(refuse(30))
-    rows = run.values(rows=letters_of(run, [*"0123456789", "x"], handler))
+    rows = run.values(rows=rows_of(run, [*"0123456789", "x"], handler))
     found = sorted((row.stage, row.index, row.element, row.error_type, row.message) for row in rows)
     assert found == [
         ("inference", 0, 7, "ValueError", "seven\nof them"),
@@ -61,55 +61,55 @@ def test_every_stage_in_one_collection(run):
 
 
 def test_rows_cross_a_shuffle_with_a_schema(run):
-    rows = letters_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2))
+    rows = rows_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2))
     assert [name for name, _ in rows.element_type._fields][:3] == ["stage", "index", "key"]
     (row,) = run.values(rows=rows | beam.Reshuffle())
     assert (row.element, row.attempts, row.model_id) == (7, 2, None)
     assert isinstance(row.event_time, Timestamp)
 
 
-def test_timestamps_and_windows_are_kept(run):
+def test_rows_keep_timestamp_and_window(run):
     stamp = beam.Map(lambda n: beam.window.TimestampedValue(n, n + 0.5))
     pcoll = run.create([7, 8]) | stamp | beam.WindowInto(beam.window.FixedWindows(5))
-    ((row, time, window),) = run.collect(rows=letters_of(run, pcoll, Picky()))
+    ((row, time, window),) = run.collect(rows=rows_of(run, pcoll, Picky()))
     assert (row.event_time, time, window) == (Timestamp(7.5), 7.5, (5.0, 10.0))
 
 
-def test_keys(run):
-    (row,) = run.values(rows=letters_of(run, [("a", 7), ("b", 8)], KeyedModelHandler(Picky("m"))))
+def test_rows_of_keyed_elements_have_the_key(run):
+    (row,) = run.values(rows=rows_of(run, [("a", 7), ("b", 8)], KeyedModelHandler(Picky("m"))))
     assert (row.key, row.element, row.model_id) == ("a", ("a", 7), "m")
 
 
-def test_a_key_names_the_model_where_nothing_else_does(run):
+def test_model_id_is_the_key_if_the_model_has_no_path(run):
     handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Picky()), KeyModelMapping(["c"], Picky("c.bin"))])
-    rows = run.values(rows=letters_of(run, [("b", 7), ("c", 7), ("d", 7)], handler))
+    rows = run.values(rows=rows_of(run, [("b", 7), ("c", 7), ("d", 7)], handler))
     assert {row.key: row.model_id for row in rows} == {"b": "a", "c": "c.bin", "d": None}
 
 
-def test_a_batch_as_an_element_stays_one(run):
-    (row,) = run.values(rows=letters_of(run, [[7], [2]], Picky().with_no_batching()))
+def test_element_that_is_a_batch_stays_whole(run):
+    (row,) = run.values(rows=rows_of(run, [[7], [2]], Picky().with_no_batching()))
     assert row.element == [7]
 
 
-def test_an_isolated_model_says_the_same(make_run):
+def test_rows_are_the_same_from_an_isolated_model(make_run):
     handler = Picky("m", min_batch_size=4, max_batch_size=4).with_preprocess_fn(int).with_postprocess_fn(refuse(20))
     found = []
     for isolate in (False, True):
         run = make_run()
-        rows = run.values(rows=letters_of(run, ["x", *"2678"], handler, isolate=isolate))
+        rows = run.values(rows=rows_of(run, ["x", *"2678"], handler, isolate=isolate))
         found.append(sorted((row.stage, row.element, row.message, row.attempts, row.model_id) for row in rows))
     assert found[0] == found[1]
     assert ("inference", 7, "seven\nof them", 3, "m") in found[0]
 
 
-def test_the_incumbents_dead_letters_too(run):
-    rows = letters_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2), incumbent.RunInference)
+def test_rows_from_beams_dead_letters(run):
+    rows = rows_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2), incumbent.RunInference)
     (row,) = run.values(rows=rows)
     assert (row.stage, row.index, row.element, row.message) == ("inference", 0, [7, 8], "seven\nof them")
     assert (row.attempts, row.model_id, row.key) == (1, None, None)
 
 
-def test_records_keep_what_they_know_across_a_shuffle(run):
+def test_records_keep_their_attributes_across_a_shuffle(run):
     _, dead = run.create(["7", "x"]) | RunInference(Picky("m").with_preprocess_fn(int)).with_exception_handling()
     bad, text = run.values(
         inference=dead.failed_inferences | "A" >> beam.Reshuffle(), pre=dead.failed_preprocessing[0] | beam.Reshuffle()

@@ -1,4 +1,4 @@
-"""Bad elements, and only they, become dead letters, in Beam's shape."""
+"""Bad elements, and no others, become dead letters, in Beam's shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Picky(ModelHandler):
 
 
 class PickyColumns(Picky):
-    """Refuses a batch with an odd row."""
+    """Refuses batches with an odd row."""
 
     def run_columns(self, columns, model, inference_args=None):
         if (columns % 2).any():
@@ -53,7 +53,7 @@ def refuse(value):
     return operation
 
 
-def test_every_stage_in_one_pipeline(run):
+def test_dead_letters_of_every_stage_in_one_pipeline(run):
     handler = Picky(min_batch_size=32, max_batch_size=32)
     handler = handler.with_preprocess_fn(refuse(1)).with_preprocess_fn(int)
     handler = handler.with_postprocess_fn(refuse(20)).with_postprocess_fn(refuse(30))
@@ -77,7 +77,7 @@ def test_every_stage_in_one_pipeline(run):
     ]
 
 
-def test_a_record_has_the_incumbents_shape(make_run):
+def test_record_has_beams_shape(make_run):
     records = []
     for transform, handler in ((RunInference, Picky), (incumbent.RunInference, Picky)):
         run = make_run()
@@ -93,7 +93,7 @@ def test_a_record_has_the_incumbents_shape(make_run):
     assert our_lines[-1] == their_lines[-1] == "ValueError: seven\n"
 
 
-def test_one_poison_element_in_thirty_two_costs_one_dead_letter(run):
+def test_bad_element_among_32_is_the_only_dead_letter(run):
     handler = Picky(min_batch_size=32, max_batch_size=32)
     good, dead = run.create(range(32)) | RunInference(handler).with_exception_handling()
     good, dead = run.values(good=good, dead=dead.failed_inferences)
@@ -101,35 +101,35 @@ def test_one_poison_element_in_thirty_two_costs_one_dead_letter(run):
     assert [record[0] for record in dead] == [[7]]
 
 
-def test_keyed_dead_letters_hold_the_pair(run):
+def test_dead_letters_of_keyed_elements_hold_the_pair(run):
     _, dead = run.create([("a", 7), ("b", 8)]) | RunInference(KeyedModelHandler(Picky())).with_exception_handling()
     assert [record[0] for record in run.values(dead=dead.failed_inferences)] == [[("a", 7)]]
 
 
-def test_a_batch_as_an_element_is_dead_lettered_whole(run):
+def test_element_that_is_a_batch_fails_whole(run):
     good, dead = run.create([[1, 7], [2]]) | RunInference(Picky().with_no_batching()).with_exception_handling()
     good, dead = run.values(good=good, dead=dead.failed_inferences)
     assert good == [20]
     assert [record[0] for record in dead] == [[1, 7]]
 
 
-def test_skipped_elements_are_no_dead_letters_and_have_an_output_of_their_own_where_it_is_asked_for(run):
+def test_skipped_elements_have_an_output_of_their_own_on_request(run):
     handler = Picky(min_batch_size=9).with_preprocess_fn(lambda n: SKIP if n == 1 else n)
     handler = handler.with_postprocess_fn(lambda n: SKIP if n == 20 else n)
     infer = RunInference(handler).with_exception_handling().with_skipped_elements()
     good, dead, skipped = run.create([1, 2, 3, 7]) | infer
-    good, letters, skipped = run.values(good=good, dead=dead.failed_inferences, skipped=skipped)
-    assert (good, [letter[0] for letter in letters], sorted(skipped)) == ([30], [[7]], [1, 20])
+    good, dead_letters, skipped = run.values(good=good, dead=dead.failed_inferences, skipped=skipped)
+    assert (good, [dead_letter[0] for dead_letter in dead_letters], sorted(skipped)) == ([30], [[7]], [1, 20])
     assert run.metrics()["RunInference", "skipped_elements_counter"] == 2
 
 
-def test_without_exception_handling_skipped_elements_come_second(run):
+def test_skipped_elements_come_second_without_exception_handling(run):
     handler = Picky().with_postprocess_fn(lambda n: SKIP if n == 20 else n)
     good, skipped = run.create([2, 3]) | RunInference(handler).with_skipped_elements()
     assert run.values(good=good, skipped=skipped) == [[30], [20]]
 
 
-def test_wrong_counts_are_dead_letters_of_the_whole_batch(run):
+def test_wrong_count_fails_the_whole_batch(run):
     class OneDict(Picky):
         def run_inference(self, batch, model, inference_args=None):
             return {"logits": batch}
@@ -141,13 +141,13 @@ def test_wrong_counts_are_dead_letters_of_the_whole_batch(run):
     assert {record[1][0] for record in dead} == {PredictionCountError}
 
 
-def test_other_exceptions_fail_the_pipeline(run):
+def test_exceptions_of_other_classes_fail_the_pipeline(run):
     _, dead = run.create([7]) | RunInference(Picky()).with_exception_handling(exc_class=KeyError)
     with pytest.raises(Exception, match="seven"):
         run.values(dead=dead.failed_inferences)
 
 
-def test_dead_letters_cross_a_shuffle_even_when_the_error_cannot_be_imported(run):
+def test_dead_letters_cross_a_shuffle_if_the_error_cannot_be_imported(run):
     class Local(ValueError):
         pass
 
@@ -165,62 +165,62 @@ class TestThreshold:
         good, _ = run.create(elements) | RunInference(handler).with_exception_handling(threshold=threshold)
         return run.values(good=good)
 
-    def test_fewer_failures_pass(self, run):
+    def test_threshold_admits_its_share_of_failures(self, run):
         assert len(self.outcome(run, Picky(), [7, *range(10, 19)], 0.1)) == 9
 
-    def test_more_fail_the_pipeline(self, run):
+    def test_threshold_exceeded_fails_the_pipeline(self, run):
         with pytest.raises(Exception, match=r"exceeded threshold: 2 / 10 = 0.2 > 0.1"):
             self.outcome(run, Picky(), [7, 7, *range(10, 18)], 0.1)
 
-    def test_it_is_a_share(self):
+    def test_threshold_must_be_between_0_and_1(self):
         with pytest.raises(ConfigurationError, match="from 0 to 1, not 5"):
             RunInference(Picky()).with_exception_handling(threshold=5)
 
-    def test_no_failures_pass_a_threshold_of_zero(self, run):
+    def test_threshold_of_zero_admits_a_run_without_failures(self, run):
         assert len(self.outcome(run, Picky(), range(3), 0)) == 3
 
-    def test_batches_as_elements_are_compared_with_batches_and_predictions_with_predictions(self, run):
+    def test_threshold_with_elements_that_are_batches_counts_elements(self, run):
         handler = Picky().with_no_batching()
         assert len(self.outcome(run, handler, [[7, 1], *[[n] * 10 for n in range(8, 12)]], 0.2)) == 40
 
-    def test_of_batches_more_fail(self, run):
+    def test_threshold_exceeded_by_elements_that_are_batches(self, run):
         with pytest.raises(Exception, match=r"exceeded threshold: 1 / 2 = 0.5 > 0.4"):
             self.outcome(run, Picky().with_no_batching(), [[7, 1], [1] * 10], 0.4)
 
-    def test_of_their_predictions_few_fail(self, run):
+    def test_threshold_in_postprocessing_counts_predictions(self, run):
         handler = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
         assert len(self.outcome(run, handler, [[1, 2, *[3] * 8], [4] * 10], 0.1)) == 18
 
-    def test_of_their_predictions_many_fail(self, run):
+    def test_threshold_exceeded_by_predictions(self, run):
         handler = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
         with pytest.raises(Exception, match=r"exceeded threshold: 2 / 9 = 0.2"):
             self.outcome(run, handler, [[1, 2, 2, *[3] * 7]], 0.2)
 
-    def test_what_was_skipped_has_not_reached_the_next_operation(self, run):
+    def test_threshold_excludes_elements_skipped_earlier(self, run):
         handler = Picky().with_preprocess_fn(lambda n: SKIP if n < 5 else n)
         with pytest.raises(Exception, match=r"exceeded threshold: 1 / 2 = 0.5 > 0.2"):
             self.outcome(run, handler, [*range(5), 7, 8], 0.2)
 
     @pytest.mark.parametrize("functions", [0, 2])
-    def test_of_columnar_elements_rows_are_compared_with_rows(self, run, functions):
+    def test_threshold_with_columnar_elements_counts_rows(self, run, functions):
         """The search cuts an element of 1000 rows into many dead letters."""
         handler, elements = PickyColumns(), [numpy.arange(1000), numpy.arange(0, 20_000, 2)]
         for _ in range(functions):
             handler = handler.with_postprocess_fn(same)
         infer = RunInference(handler, batching=BatchingConfig(100, 4000, columnar=True))
         good, dead = run.create(elements) | infer.with_exception_handling(threshold=0.05)
-        values, letters = run.values(good=good, dead=dead.failed_inferences)
-        assert len(letters) > 100
-        assert sum(len(element) for element, _ in letters) == 500
+        values, dead_letters = run.values(good=good, dead=dead.failed_inferences)
+        assert len(dead_letters) > 100
+        assert sum(len(element) for element, _ in dead_letters) == 500
         assert sum(len(value.inference) for value in values) == 10_500
 
-    def test_of_columnar_elements_too_many_rows_fail(self, run):
+    def test_threshold_exceeded_by_rows(self, run):
         infer = RunInference(PickyColumns(), batching=BatchingConfig(100, 4000, columnar=True))
         good, _ = run.create([numpy.arange(1000)]) | infer.with_exception_handling(threshold=0.4)
         with pytest.raises(Exception, match=r"exceeded threshold: 500 / 1000 = 0.5 > 0.4"):
             run.values(good=good)
 
-    def test_rows_are_compared_in_postprocessing_too(self, run):
+    def test_threshold_in_postprocessing_counts_rows_of_columnar_elements(self, run):
         handler = PickyColumns().with_postprocess_fn(skip_short).with_postprocess_fn(refuse_short)
         elements = [numpy.arange(n) * 2 for n in (2, 30, 70)]
         infer = RunInference(handler, batching=BatchingConfig(200, 200, columnar=True))
@@ -228,12 +228,12 @@ class TestThreshold:
         with pytest.raises(Exception, match=r"exceeded threshold: 30 / 100 = 0.3 > 0.2"):
             run.values(good=good)
 
-    def test_each_operation_is_compared_with_what_reached_it(self, run):
+    def test_threshold_excludes_elements_that_failed_earlier(self, run):
         handler = Picky().with_preprocess_fn(refuse(1))
         with pytest.raises(Exception, match=r"1 / 2 = 0.5 > 0.4"):
             self.outcome(run, handler, [1, 7, 8], 0.4)
 
-    def test_each_window_counts_for_itself(self, run):
+    def test_threshold_applies_to_each_window(self, run):
         stamp = beam.Map(lambda n: beam.window.TimestampedValue(n, n))
         pcoll = run.create([5, 6, 7, 11, 12]) | stamp | beam.WindowInto(beam.window.FixedWindows(10))
         _ = pcoll | RunInference(Picky()).with_exception_handling(threshold=0.3)

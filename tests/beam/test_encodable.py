@@ -1,4 +1,4 @@
-"""A dead letter never fails the pipeline: what of it cannot be encoded is replaced by a text, the rest is exact."""
+"""A dead letter never fails the pipeline: text replaces the parts that cannot be encoded, the rest is exact."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.core.result import ErrorRecord
 
 
 def makers():
-    """What makes what cannot be encoded, by name; of a function, so that a host needs nothing of this module."""
+    """Factories of objects that cannot be encoded, by name; local, so that a host need not import this module."""
 
     class Local:
         def __repr__(self):
@@ -29,20 +29,21 @@ def makers():
         "lock": threading.Lock,
         "TextIOWrapper": lambda: open(os.devnull),
         "lambda": lambda: lambda: 0,
-        "HTTPError": lambda: urllib.error.HTTPError("address", 404, "gone", None, None),  # pickles, but not back
+        # Pickles, but does not unpickle:
+        "HTTPError": lambda: urllib.error.HTTPError("address", 404, "gone", None, None),
         "Local": Local,
         "caf": lambda: "caf\udce9",
         "module": lambda: sys,
     }
 
 
-def made_by(nasty):
-    """A function that makes one by name."""
-    return lambda name: {"name": name, "made": nasty[name]()}
+def making(factories):
+    """A function that makes an element with the object of that name."""
+    return lambda name: {"name": name, "made": factories[name]()}
 
 
-NASTY = makers()
-made = made_by(NASTY)
+UNCODABLE = makers()
+made = making(UNCODABLE)
 
 
 class Refusing(ModelHandler):
@@ -54,7 +55,7 @@ class Refusing(ModelHandler):
 
 
 class Making(Refusing):
-    """Predicts what cannot be encoded."""
+    """Predicts objects that cannot be encoded."""
 
     def run_inference(self, batch, model, inference_args=None):
         return list(map(made, batch))
@@ -64,72 +65,72 @@ def refuse(value):
     raise urllib.error.HTTPError(value["name"], 404, "gone", None, None)
 
 
-def shuffled(run, letters):
-    return run.values(letters=letters | beam.Reshuffle())
+def shuffled(run, dead_letters):
+    return run.values(dead_letters=dead_letters | beam.Reshuffle())
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 class TestAcrossAShuffle:
-    """Of each way that an element can be nasty."""
+    """For each kind of object that cannot be encoded."""
 
     def check(self, elements):
-        assert len(elements) == len(NASTY)
+        assert len(elements) == len(UNCODABLE)
         for element in elements:
             assert isinstance(element["made"], str)
             assert element["name"] in element["made"]
 
     def test_inference(self, run):
         handler = Refusing(max_batch_size=3).with_preprocess_fn(made)
-        _, dead = run.create(NASTY) | RunInference(handler).with_exception_handling()
+        _, dead = run.create(UNCODABLE) | RunInference(handler).with_exception_handling()
         self.check([element for [element], _ in shuffled(run, dead.failed_inferences)])
 
     def test_postprocessing_of_predictions(self, run):
         handler = Making().with_postprocess_fn(refuse)
-        _, dead = run.create(NASTY) | RunInference(handler).with_exception_handling()
+        _, dead = run.create(UNCODABLE) | RunInference(handler).with_exception_handling()
         records = shuffled(run, dead.failed_postprocessing[0])
         self.check([element for element, _ in records])
         assert {error[0] for _, error in records} == {urllib.error.HTTPError}
 
     def test_in_a_model_host(self, run):
-        class Raising(ModelHandler):  # a class of a function travels to the host as it is
+        class Raising(ModelHandler):  # a local class is pickled by value
             def load_model(self):
                 return None
 
             def run_inference(self, batch, model, inference_args=None):
                 raise ValueError("refused")
 
-        handler = Raising(max_batch_size=3).with_preprocess_fn(made_by(makers()))
-        _, dead = run.create(NASTY) | RunInference(handler, isolate=True).with_exception_handling()
+        handler = Raising(max_batch_size=3).with_preprocess_fn(making(makers()))
+        _, dead = run.create(UNCODABLE) | RunInference(handler, isolate=True).with_exception_handling()
         elements = [element for [element], _ in shuffled(run, dead.failed_inferences)]
-        assert {one if isinstance(one, str) else one["name"] for one in elements} == set(NASTY)  # one as it came
+        assert {one if isinstance(one, str) else one["name"] for one in elements} == set(UNCODABLE)  # one stays a name
 
     def test_skipped_elements(self, run):
         handler = Refusing().with_preprocess_fn(lambda _: SKIP).with_preprocess_fn(made)
-        _, skipped = run.create(NASTY) | RunInference(handler).with_skipped_elements()
+        _, skipped = run.create(UNCODABLE) | RunInference(handler).with_skipped_elements()
         self.check(run.values(skipped=skipped | beam.Reshuffle()))
 
     def test_keys(self, run):
-        handler = KeyedModelHandler(Refusing()).with_preprocess_fn(lambda name: (NASTY[name](), name))
-        _, dead = run.create(NASTY) | RunInference(handler).with_exception_handling()
+        handler = KeyedModelHandler(Refusing()).with_preprocess_fn(lambda name: (UNCODABLE[name](), name))
+        _, dead = run.create(UNCODABLE) | RunInference(handler).with_exception_handling()
         records = shuffled(run, dead.failed_inferences)
         self.check([{"name": name, "made": key} for [(key, name)], _ in records])
         self.check([{"name": name, "made": error.key} for [(_, name)], error in records])
 
     def test_rows(self, run):
         handler = Refusing().with_preprocess_fn(lambda name: made(name)["made"])
-        _, dead = run.create(NASTY) | RunInference(handler).with_exception_handling()
+        _, dead = run.create(UNCODABLE) | RunInference(handler).with_exception_handling()
         rows = shuffled(run, dead | DeadLetterRows())
-        assert len(rows) == len(NASTY)
+        assert len(rows) == len(UNCODABLE)
         assert r"caf\udce9" in {row.element for row in rows}
         assert r"refused caf\udce9" in {row.message for row in rows}
 
 
-def test_what_can_be_encoded_stays_the_very_record():
+def test_encodable_record_is_returned_unchanged():
     record = ([{"text": "caf\u00e9", "n": 2**70}], ErrorRecord((ValueError, "ValueError()", ["lines"]), key=("k", 1)))
     assert encodable_record(record) is record
 
 
-def test_what_is_replaced_leaves_the_rest_of_the_record():
+def test_replaced_part_leaves_the_rest_of_the_record():
     source, triple = {"s": 1}, (KeyError, "KeyError('x')", ["one\n", "two\n"])
     error = ErrorRecord(triple, attempts=3, model_id="m", key="k", source=source, wrapped=True)
     (element,), copy = encodable_record(([("k", threading.Lock(), source)], error))
@@ -137,7 +138,7 @@ def test_what_is_replaced_leaves_the_rest_of_the_record():
     assert vars(copy) == vars(error)
 
 
-def test_a_tensor_on_an_accelerator_arrives_in_memory(monkeypatch):
+def test_tensor_on_an_accelerator_is_copied_to_memory(monkeypatch):
     class Tensor:
         def __init__(self, kind):
             self.device = SimpleNamespace(type=kind)

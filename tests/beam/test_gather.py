@@ -1,4 +1,4 @@
-"""Unbounded elements that wait for others across bundles: how long, with whom, and what they keep."""
+"""Unbounded elements wait across bundles: how long, with which others, and what they keep."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import FakeClock, SlowHandler
 
 NOW = [0.0]
-"""What time it is, as the stream's elements say."""
+"""The current time in seconds, set by the stream's elements."""
 SEEN: list = []
-"""What came out, with timestamp (seconds) and window's start."""
+"""The outputs: (value, timestamp, start of the window), in seconds."""
 
 
 class Sizes(ModelHandler):
@@ -46,8 +46,8 @@ def now():
     return NOW[0]
 
 
-def told(pair):
-    """The element, after its time."""
+def set_clock(pair):
+    """Sets the clock to the element's time, and returns the element."""
     NOW[0] = pair[1]
     return pair[0]
 
@@ -57,7 +57,7 @@ def see(value, timestamp=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam):
 
 
 class Stream:
-    """A stream of one-element bundles; ``wait`` lets time pass."""
+    """A stream of one-element bundles; ``wait`` advances processing time."""
 
     def __init__(self):
         self._stream = test_stream.TestStream().advance_watermark_to(0)
@@ -79,12 +79,12 @@ class Stream:
         return self
 
     def run(self, transform, into=None, lateness=0):
-        """What comes out, in order: (value, timestamp, start of its window)."""
+        """The outputs in order: (value, timestamp, start of the window), in seconds."""
         SEEN.clear()
         options = PipelineOptions()
         options.view_as(StandardOptions).streaming = True
         with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
-            elements = pipeline | self._stream.advance_watermark_to_infinity() | "Tell" >> beam.Map(told)
+            elements = pipeline | self._stream.advance_watermark_to_infinity() | "Time" >> beam.Map(set_clock)
             out = (elements | beam.WindowInto(into, allowed_lateness=lateness) if into else elements) | transform
             if isinstance(out, tuple):
                 good, dead = out
@@ -105,23 +105,23 @@ def batches(seen):
     return {tuple(batch) for (_, batch), _, _ in seen}
 
 
-def test_bundles_of_one_element_reach_the_target():
+def test_batches_reach_the_target_across_bundles_of_one_element():
     seen = Stream().add(*range(10)).run(waiting(4))
     assert batches(seen) == {(0, 1, 2, 3), (4, 5, 6, 7), (8, 9)}
     assert sorted((example, stamp) for (example, _), stamp, _ in seen) == [(n, float(n)) for n in range(10)]
 
 
-def test_nobody_waits_longer_than_asked():
+def test_wait_ends_after_the_longest_duration():
     stream = Stream().add(1).wait(3).add(2).wait(2).add(3).wait(4).add(4).wait(1).add(5)
     assert batches(stream.run(waiting(100))) == {(1, 2), (3, 4), (5,)}
 
 
-def test_a_batch_that_left_leaves_no_alarm_behind():
+def test_timer_is_cleared_with_its_batch():
     stream = Stream().add(1).wait(3).add(2, 3).wait(3).add(4).wait(1).add(5)
     assert batches(stream.run(waiting(2))) == {(1, 2), (3, 4), (5,)}
 
 
-def test_windows_never_mix():
+def test_windows_never_share_a_batch():
     seen = Stream().add(1, 11, 2, 12, 3, 15).run(waiting(3), window.FixedWindows(10))
     assert sorted(seen) == [
         *(((n, [1, 2, 3]), float(n), 0.0) for n in (1, 2, 3)),
@@ -129,7 +129,7 @@ def test_windows_never_mix():
     ]
 
 
-def test_the_end_of_a_window_ends_the_wait():
+def test_wait_ends_with_the_window():
     stream = Stream().add(1, 2).watermark(10).add(11).wait(1).add(12, 3, at=14)
     seen = stream.run(waiting(3, seconds=1000), window.FixedWindows(10))
     assert batches(seen) == {(1, 2), (3, 11, 12)}
@@ -141,8 +141,8 @@ INTO = [window.FixedWindows(10), window.SlidingWindows(10, 5), window.Sessions(1
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("lateness", [0, 60])
 @pytest.mark.parametrize("arguments", [False, True])
-def test_what_waits_is_in_the_global_window(into, lateness, arguments):
-    """In any other a runner drops late elements (Flink does), the bundle-based direct runner does not."""
+def test_state_is_in_the_global_window(into, lateness, arguments):
+    """In any other window Flink drops late elements; the bundle-based direct runner does not."""
     pipeline = beam.Pipeline(runner=FnApiRunner())
     side = pipeline | "Side" >> beam.Create([("a", 1)]) | "Side's" >> beam.WindowInto(window.FixedWindows(10))
     batching = BatchingConfig(max_batch_duration_secs=5)
@@ -166,8 +166,8 @@ def test_what_waits_is_in_the_global_window(into, lateness, arguments):
 
 @pytest.mark.parametrize("into", INTO)
 @pytest.mark.parametrize("lateness", [0, 60])
-def test_elements_after_the_end_of_their_window_come_out(into, lateness):
-    """As without waiting, whatever lateness is allowed: what becomes of them is for the steps behind to say."""
+def test_late_elements_come_out(into, lateness):
+    """Whatever lateness is allowed: as without waiting, later steps decide what to do with them."""
     stream = Stream().add(1).watermark(100).add(2, 103, 3).watermark(101).wait(5).add(4)
     seen = stream.run(waiting(2, seconds=5), into, lateness=lateness)
     windows = {n: {one.start for one in into.assign(into.AssignContext(Timestamp(n)))} for n in (1, 2, 3, 4, 103)}
@@ -176,19 +176,19 @@ def test_elements_after_the_end_of_their_window_come_out(into, lateness):
     )
 
 
-def test_an_element_in_two_windows_waits_in_both():
+def test_element_in_two_windows_waits_in_both():
     seen = Stream().add(6, 7).run(waiting(2), window.SlidingWindows(10, 5))
     assert sorted(seen) == [((n, [6, 7]), float(n), start) for n in (6, 7) for start in (0.0, 5.0)]
 
 
-def test_only_the_bad_element_becomes_a_dead_letter():
+def test_bad_element_is_the_only_dead_letter():
     seen = Stream().add(*range(10, 18)).run(waiting(4).with_exception_handling())
     assert [value for value, stamp, _ in seen if value == [13] and stamp == 13.0] == [[13]]
     assert sorted(value[0] for value, _, _ in seen if value != [13]) == [10, 11, 12, 14, 15, 16, 17]
 
 
-def test_an_isolated_model_gets_batches_across_bundles():
-    class Counting(ModelHandler):  # a class of a function travels to the host as it is
+def test_isolated_model_gets_batches_across_bundles():
+    class Counting(ModelHandler):  # a local class is pickled by value
         def load_model(self):
             return len
 
@@ -200,18 +200,18 @@ def test_an_isolated_model_gets_batches_across_bundles():
     assert [value for value, _, _ in seen] == [3, 3, 3, 3, 3, 3, 1]
 
 
-def test_what_is_preprocessed_waits_before_that():
+def test_elements_wait_before_preprocessing():
     handler = Sizes().with_preprocess_fn(len)
     assert batches(Stream().add("a", "bb", "ccc").run(waiting(2, handler=handler))) == {(1, 2), (3,)}
 
 
-def test_elements_that_are_batches_wait_for_nobody():
+def test_elements_that_are_batches_do_not_wait():
     handler = Sizes().with_no_batching()
     seen = Stream().add((1, 2), (3,)).run(waiting(2, handler=handler))
     assert sorted(value for value, _, _ in seen) == [(1, [1, 2]), (2, [1, 2]), (3, [3])]
 
 
-def test_elements_of_sessions_share_batches_and_keep_their_windows():
+def test_elements_in_sessions_share_batches_and_keep_their_windows():
     seen = Stream().add(1, 2, 50, 3).run(waiting(2, seconds=1000), window.Sessions(10))
     assert sorted(seen) == [
         ((1, [1, 2]), 1.0, 1.0),
@@ -222,7 +222,7 @@ def test_elements_of_sessions_share_batches_and_keep_their_windows():
 
 
 def test_elements_that_may_be_late_share_batches_and_keep_their_windows():
-    """State in their windows would hold the watermark on Flink until nothing can be late."""
+    """In their own windows state would hold Flink's watermark until nothing can be late."""
     stream = Stream().add(1, 11).watermark(25).add(2, 22)
     seen = stream.run(waiting(2, seconds=1000), window.FixedWindows(10), lateness=60)
     assert sorted(seen) == [
@@ -234,7 +234,7 @@ def test_elements_that_may_be_late_share_batches_and_keep_their_windows():
 
 
 def in_sessions(pipeline, elements, transform=None):
-    """The sessions' elements, from unbounded input, with or without a transform between."""
+    """Each session's elements and window, from unbounded input, with or without a transform before the grouping."""
     stamped = pipeline | beam.Create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n))
     stamped.is_bounded = False
     windowed = stamped | beam.WindowInto(window.Sessions(10))
@@ -246,7 +246,7 @@ def in_sessions(pipeline, elements, transform=None):
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
-def test_sessions_group_after_the_wait_as_without_it(count):
+def test_sessions_merge_after_the_wait_as_without_it(count):
     elements = [1, 5, 14, 40, 41, 55, 70, 79]
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         grouped = in_sessions(pipeline, elements, waiting(count, seconds=1000))
@@ -259,7 +259,7 @@ def test_dead_letters_of_sessions_keep_their_windows():
     assert sorted(seen, key=repr) == [((12, [12]), 12.0, 12.0), ([13], 13.0, 13.0)]
 
 
-def test_each_model_has_its_own_wait():
+def test_models_have_buffers_of_their_own():
     handler = KeyedModelHandler([KeyModelMapping(["a"], Sizes()), KeyModelMapping(["b"], Sizes())])
     seen = (
         Stream()
@@ -270,14 +270,14 @@ def test_each_model_has_its_own_wait():
     assert {tuple(value[1][1]) for value, _, _ in seen if value != [("c", 5)]} == {(1, 3), (2, 4)}
 
 
-def test_buckets_and_weights_are_kept():
+def test_buckets_and_weights_limit_batches():
     words = ["aa", "bbbbbb", "cc", "dddddd", "e", "ff"]
     seen = Stream().add(*words).run(waiting(2, length_fn=len, bucket_boundaries=[4], max_batch_weight=6))
     assert batches(seen) == {("aa", "cc"), ("e", "ff"), ("bbbbbb",), ("dddddd",)}
 
 
-def test_a_size_that_adapts_is_learnt_across_bundles(run):
-    """On FnApiRunner, which keeps a session from bundle to bundle, as engines do; its clock does not reach 1000."""
+def test_adaptive_size_is_learnt_across_bundles(run):
+    """On FnApiRunner, which keeps a session across bundles, as engines do; its clock does not reach 1000."""
     clock = FakeClock()
     handler = SlowHandler(clock, fixed=1.0, each=0.01)
     batching = BatchingConfig(max_batch_duration_secs=1000)
@@ -290,7 +290,7 @@ def test_a_size_that_adapts_is_learnt_across_bundles(run):
 
 
 class Timer:
-    """What a runner knows of a timer: when it fires, and at which timestamp it holds the watermark."""
+    """A runner's timer: when it fires, and at which timestamp it holds the watermark."""
 
     def __init__(self):
         self.fires = self.holds = None
@@ -341,7 +341,7 @@ def chunk(coder, stamps, waited=0.0):
     st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.floats(0, 4)), max_size=20),
     st.integers(1, 6),
 )
-def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arrivals, target):
+def test_watermark_hold_is_the_earliest_element_and_the_timer_stays(arrivals, target):
     batching = BatchingConfig(min_batch_size=target, max_batch_size=target, max_batch_duration_secs=5, clock=now)
     wait = BufferDoFn(prepare(Sizes(), InferenceRequest(batching=batching)), WINDOW_CODER)
     coder = ChunkCoder(beam.coders.VarIntCoder())
@@ -363,7 +363,7 @@ def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arriv
         assert (due.fires, due.holds is None) == (pytest.approx(first + 5) if kept else None, not kept)
         if kept:
             first_of_all = min(stamps) if began_here else min(first_of_all, *stamps)
-            assert first_of_all <= due.holds <= min(kept)  # a chunk that is parted holds it for all its elements
+            assert first_of_all <= due.holds <= min(kept)  # a split chunk holds it for all of its elements
             assert window_end.fires == pytest.approx(100, abs=0.001)
     left += wait.on_window_end(KEY, bag, state, due)
     assert (due.fires, wait.on_due(KEY, bag, state, due)) == (None, [])
@@ -376,7 +376,7 @@ def test_the_watermark_is_held_at_the_earliest_element_and_the_alarm_stays(arriv
     wait.teardown()
 
 
-def test_what_an_element_waited_in_its_bundle_counts():
+def test_wait_includes_the_time_in_the_bundle():
     batching = BatchingConfig(min_batch_size=2, max_batch_duration_secs=5, clock=now)
     wait = BufferDoFn(prepare(Sizes(), InferenceRequest(batching=batching)), WINDOW_CODER)
     wait.setup()
@@ -388,7 +388,7 @@ def test_what_an_element_waited_in_its_bundle_counts():
 
 
 @pytest.mark.parametrize("waits_secs", [None, 5])
-def test_prism_is_told_not_to_split_bundles_where_elements_wait(waits_secs):
+def test_prism_must_not_split_bundles_if_elements_wait(waits_secs):
     pipeline = beam.Pipeline()
     elements = pipeline | test_stream.TestStream().advance_watermark_to_infinity()
     _ = elements | RunInference(Sizes(), batching=BatchingConfig(max_batch_duration_secs=waits_secs))

@@ -1,4 +1,4 @@
-"""The collector is spared what was there before a pipeline, and only that, and only while it runs."""
+"""While a pipeline runs, garbage collections skip the objects from before it, and no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.runtime.heap import hold_heap, release_heap
 AT_START = gc.get_freeze_count()
 
 
-def test_held_and_given_back():
+def test_heap_is_frozen_until_its_last_release():
     hold_heap()
     assert gc.get_freeze_count() > AT_START + 1000
     later = [[] for _ in range(1000)]
@@ -24,7 +24,7 @@ def test_held_and_given_back():
     assert gc.get_freeze_count() == 0
 
 
-def test_what_others_froze_is_left_alone():
+def test_objects_frozen_by_others_stay_frozen():
     gc.freeze()
     try:
         hold_heap()
@@ -51,12 +51,12 @@ class Frozen(ModelHandler):
         return [(gc.get_freeze_count() > AT_START, tracked) for _ in batch]
 
 
-def test_a_pipeline_holds_it_but_not_its_models(run):
+def test_pipeline_freezes_the_heap_but_not_its_models(run):
     assert run.values(out=run.create([1]) | RunInference(Frozen())) == [(True, True)]
     assert gc.get_freeze_count() == 0
 
 
-def test_a_pipeline_whose_model_does_not_load_gives_it_back(run):
+def test_pipeline_whose_model_fails_to_load_unfreezes_the_heap(run):
     with pytest.raises(Exception, match="no disk"):
         run.values(out=run.create([1]) | RunInference(Frozen(loads=False)))
     assert gc.get_freeze_count() == 0

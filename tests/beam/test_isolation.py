@@ -1,11 +1,9 @@
-"""With its model in a host a pipeline gives what it gives without: values and their places, dead letters, metrics."""
+"""With its model in a host, a pipeline has the same values, timestamps, windows, dead letters and metrics."""
 
 from __future__ import annotations
 
 import os
 import signal
-import uuid
-from pathlib import Path
 
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
@@ -19,28 +17,8 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 MB = 1 << 20
 
 
-@pytest.fixture
-def processes(monkeypatch):
-    """The processes that descend from this test, whatever has become of their parents."""
-    token = uuid.uuid4().hex
-    monkeypatch.setenv("HEADRACE_TEST_TOKEN", token)
-
-    def find():
-        folders = Path("/proc").glob("[0-9]*")
-        return [int(folder.name) for folder in folders if token.encode() in _environment(folder)]
-
-    return find
-
-
-def _environment(folder):
-    try:
-        return (folder / "environ").read_bytes()
-    except OSError:
-        return b""
-
-
 class Adder(ModelHandler):
-    """Adds a number of a large model to each; where a "signal" is, so does that."""
+    """Adds a number from a large model; some examples raise, kill the process or hang."""
 
     def __init__(self, amount=1, **options):
         super().__init__(**options)
@@ -71,18 +49,18 @@ class Where(ModelHandler):
 
 
 def figures(run):
-    """Metrics, less the times."""
+    """The metrics; of times, only the counts."""
     found = run.metrics()
     times = [key for key in found if "secs" in key[1] or "msec" in key[1]]
     assert len(times) >= 3
     counts = {(*key, "count"): found.pop(key).count for key in times}
     size = found.pop(("RunInference", "model_byte_size"))
-    assert size.max == pytest.approx(64 * MB, rel=0.25)  # whatever else this process allocates meanwhile
+    assert size.max == pytest.approx(64 * MB, rel=0.25)  # this process allocates other memory meanwhile
     return {**found, **counts, "loads": size.count}
 
 
 def stages(run, isolate):
-    """What becomes of elements in sliding windows that fail in every stage."""
+    """Outputs and metrics for elements in sliding windows that fail in every stage."""
     handler = Adder(min_batch_size=4, max_batch_size=4).with_preprocess_fn(int)
     handler = handler.with_postprocess_fn(lambda n: n // (n - 9)).with_postprocess_fn(str)
     words = [str(n) for n in range(12)] + ["x", "13", "14"]
@@ -102,14 +80,14 @@ def stages(run, isolate):
     return [sorted(map(repr, one)) for one in outputs], figures(run)
 
 
-def test_predictions_and_dead_letters_in_their_places_and_all_figures(make_run):
+def test_outputs_and_metrics_are_the_same_in_a_host(make_run):
     here, there = (stages(make_run(), isolate) for isolate in (False, True))
     assert there == here
     assert [len(one) for one in there[0]] == [24, 2, 2, 2]
     assert there[1]["RunInference", "num_inferences"] == 13
 
 
-def test_models_by_key(make_run):
+def test_models_by_key_are_the_same_in_a_host(make_run):
     def by_key(run, isolate):
         models = [KeyModelMapping(["a", "b"], Adder(10)), KeyModelMapping(["c"], Adder(20))]
         handler = KeyedModelHandler(models, max_models_per_worker_hint=1).with_preprocess_fn(
@@ -117,9 +95,9 @@ def test_models_by_key(make_run):
         )
         transform = RunInference(handler, isolate=isolate).with_exception_handling()
         good, dead = run.create([*range(8), 12]) | transform
-        values, letters = run.values(good=good, dead=dead.failed_inferences)
+        values, dead_letters = run.values(good=good, dead=dead.failed_inferences)
         keys = {key[1] for key in run.metrics() if "bytes" not in key[1] and "BeamML_KeyedModels" in key}
-        return sorted(values), sorted(record[0] for record in letters), keys
+        return sorted(values), sorted(record[0] for record in dead_letters), keys
 
     here, there = (by_key(make_run(), isolate) for isolate in (False, True))
     assert there == here
@@ -128,7 +106,7 @@ def test_models_by_key(make_run):
 
 
 @pytest.mark.parametrize("how", [{"timeout": 60}, {"use_subprocess": True}])
-def test_what_isolates(run, processes, how):
+def test_options_that_isolate(run, processes, how):
     good, _ = run.create(range(9)) | RunInference(Where(max_batch_size=2)).with_exception_handling(**how)
     found = run.values(good=good)
     [host] = {host for _, *hosts in found for host in hosts}
@@ -137,7 +115,7 @@ def test_what_isolates(run, processes, how):
     assert processes() == []
 
 
-def test_arguments_and_environment(run):
+def test_arguments_and_environment_variables_reach_the_host(run):
     handler = Adder(env_vars={"HEADRACE_TEST_VARIABLE": "1"}).with_postprocess_fn(
         lambda n: (n, os.getenv("HEADRACE_TEST_VARIABLE"))
     )
@@ -147,12 +125,12 @@ def test_arguments_and_environment(run):
     assert "HEADRACE_TEST_VARIABLE" not in os.environ
 
 
-def test_hosts_that_are_lost_are_counted(run):
+def test_lost_hosts_are_counted(run):
     transform = RunInference(Adder(min_batch_size=3, max_batch_size=3)).with_exception_handling(timeout=1)
     good, dead = run.create([1, 98, 2, 3, 99, 4]) | transform
-    values, letters = run.values(good=good, dead=dead.failed_inferences)
+    values, dead_letters = run.values(good=good, dead=dead.failed_inferences)
     assert sorted(values) == [2, 3, 4, 5]
-    assert {(element, error.__name__) for [element], (error, _, _) in letters} == {
+    assert {(element, error.__name__) for [element], (error, _, _) in dead_letters} == {
         (98, "TimeoutError"),
         (99, "HostDiedError"),
     }
@@ -162,7 +140,7 @@ def test_hosts_that_are_lost_are_counted(run):
     assert found["RunInference", "num_inferences"] == 4
 
 
-def test_handlers_that_report_themselves(run):
+def test_handler_that_reports_itself_has_no_other_metrics(run):
     class Reporting(Where):
         def override_metrics(self, metrics_namespace=""):
             return True
@@ -188,7 +166,7 @@ class Theirs(incumbent.ModelHandler):
 
 
 @pytest.mark.large
-def test_handlers_written_for_beam(run):
+def test_handler_written_for_beam_runs_in_a_host(run):
     handler = incumbent.KeyedModelHandler(Theirs()).with_preprocess_fn(lambda n: ("key", n))
     handler = handler.with_postprocess_fn(lambda pair: (pair[0], type(pair[1]).__module__, pair[1].inference))
     found = run.values(out=run.create(range(5)) | RunInference(handler, isolate=True))

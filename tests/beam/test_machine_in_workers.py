@@ -1,11 +1,9 @@
-"""Worker processes of an engine share what the machine has of a model, and leave nothing behind."""
+"""Worker processes of an engine share the machine's copy of a model, and leave nothing behind."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import uuid
-from pathlib import Path
 
 import pytest
 
@@ -48,7 +46,7 @@ def main():
         direct_num_workers=3,
         direct_running_mode="multi_processing",
         save_main_session=True,
-        pickle_library="cloudpickle",  # dill, the default before Beam 2.65, loses what the main module has
+        pickle_library="cloudpickle",  # dill, the default before Beam 2.65, loses the main module's names
     )
     with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
         good = pipeline | beam.Create(range(60)) | beam.Reshuffle() | RunInference(HANDLERS[sys.argv[1]]())
@@ -59,27 +57,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture
-def processes(monkeypatch):
-    """The processes that descend from this test, whatever has become of their parents."""
-    token = uuid.uuid4().hex
-    monkeypatch.setenv("HEADRACE_TEST_TOKEN", token)
-
-    def find():
-        return [int(folder.name) for folder in Path("/proc").glob("[0-9]*") if token.encode() in _environment(folder)]
-
-    return find
-
-
-def _environment(folder):
-    try:
-        return (folder / "environ").read_bytes()
-    except OSError:
-        return b""
-
-
 @pytest.mark.parametrize("handler", ["large", "copies", "beam"])
-def test_one_load_for_all(tmp_path, runtime, processes, handler, wait_until):
+def test_worker_processes_share_one_load(tmp_path, runtime, processes, handler, wait_until):
     script = tmp_path / "pipeline.py"
     script.write_text(f"import apache_beam.ml.inference.base\nFOLDER = {str(tmp_path)!r}\n{PIPELINE}")
     command = [sys.executable, script, handler]

@@ -1,4 +1,4 @@
-"""Beam's metric names, with right figures."""
+"""Metrics have Beam's names and the right values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CLOCK = FakeClock()
 
 
 class Model:
-    """Beam can only hold what can be referred to weakly."""
+    """Supports weak references, which Beam needs."""
 
 
 class Timed(ModelHandler):
-    """Takes half a second to load and 3 ms a batch, by a clock that the test's process holds."""
+    """Takes half a second to load and 3 ms per batch, by the clock of the test's process."""
 
     def load_model(self):
         CLOCK.advance(0.5)
@@ -37,7 +37,7 @@ class Timed(ModelHandler):
 
 
 class ProcessClock:
-    """Pickles; reads the clock of the process it is in."""
+    """A clock that pickles; reads the fake clock of its process."""
 
     def time_ns(self):
         return CLOCK.time_ns()
@@ -49,8 +49,8 @@ def run_transform(run, handler, elements, **options):
     return run.metrics()
 
 
-def test_figures(run, monkeypatch):
-    """What a process takes is also the affair of those with whom it shares pages, so here it is given."""
+def test_metrics_have_the_right_values(run, monkeypatch):
+    """The process's resident memory is faked: the real one also depends on processes that share its pages."""
     monkeypatch.setattr(session, "resident_bytes", itertools.count(1 << 30, 32 << 20).__next__)
     found = run_transform(run, Timed(min_batch_size=2, max_batch_size=2), range(5))
     assert found["RunInference", "num_inferences"] == 5
@@ -67,7 +67,7 @@ def test_figures(run, monkeypatch):
     assert ("RunInference", "failed_batches_counter") not in found
 
 
-def test_names_are_the_incumbents(make_run):
+def test_metrics_have_beams_names(make_run):
     ours = run_transform(make_run(), Timed(), range(3), metrics_namespace="ns")
     run = make_run()
     _ = run.create(range(3)) | incumbent.RunInference(Timed(), metrics_namespace="ns")
@@ -76,7 +76,7 @@ def test_names_are_the_incumbents(make_run):
     assert {key for key in ours if key[0] == "ns"} == {key for key in run.metrics() if key[0] == "ns"}
 
 
-def test_failed_batches(run):
+def test_failed_batches_are_counted(run):
     handler = Timed(min_batch_size=4, max_batch_size=4)
     good, _ = run.create([1, 2, -3, 4]) | RunInference(handler, ProcessClock()).with_exception_handling()
     run.values(good=good)
@@ -88,7 +88,7 @@ def test_failed_batches(run):
     ("keyed", "mapping"),
     [(KeyedModelHandler, KeyModelMapping), (incumbent.KeyedModelHandler, incumbent.KeyModelMapping)],
 )
-def test_models_by_key_are_counted_each_and_together(run, keyed, mapping):
+def test_models_by_key_are_counted_separately_and_together(run, keyed, mapping):
     handler = keyed([mapping(["a", "b"], Timed()), mapping(["c"], Timed())])
     found = run_transform(run, handler, [("a", 1), ("b", 2), ("c", 3)])
     assert found["BeamML_KeyedModels", "num_inferences"] == 3
@@ -98,7 +98,7 @@ def test_models_by_key_are_counted_each_and_together(run, keyed, mapping):
     assert found["BeamML_KeyedModels", "c-_load_model_latency_milli_secs"].count == 1
 
 
-def test_a_handler_may_report_itself(run):
+def test_handler_that_reports_itself_has_no_other_metrics(run):
     class Silent(Timed):
         def override_metrics(self, metrics_namespace=""):
             beam.metrics.Metrics.counter(metrics_namespace, "mine")

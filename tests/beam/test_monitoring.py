@@ -1,4 +1,4 @@
-"""A transform that watches gets what the model says, whatever becomes of it afterwards."""
+"""A monitoring transform gets every prediction, whether postprocessing succeeds, fails or skips it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import headrace.beam
 from headrace.beam import KeyedModelHandler, ModelHandler, PredictionResult, RunInference
 from headrace.testing import DoublingHandler
 
-WATCHED: list = []
+MONITORED: list = []
 
 
 class Doubler(ModelHandler):
@@ -22,110 +22,109 @@ class Doubler(ModelHandler):
         return [model(example) for example in batch]
 
 
-class Watch(beam.PTransform):
+class Monitor(beam.PTransform):
     def expand(self, pcoll):
-        return pcoll | beam.Map(watch)
+        return pcoll | beam.Map(note)
 
 
-def watch(value, timestamp=beam.DoFn.TimestampParam):
-    WATCHED.append((value, float(timestamp)))
+def note(value, timestamp=beam.DoFn.TimestampParam):
+    MONITORED.append((value, float(timestamp)))
 
 
 @pytest.fixture(autouse=True)
-def _nothing_watched():
-    WATCHED.clear()
+def _nothing_monitored():
+    MONITORED.clear()
 
 
-def watched(run, handler, elements, infer=RunInference, **outputs):
-    """What is watched, with its time; and what comes out: the elements' times are their numbers."""
+def monitored(run, handler, elements, infer=RunInference, **outputs):
+    """The monitored predictions with their timestamps, and the values; elements have themselves as timestamps."""
     stamped = run.create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n if type(n) is int else 0))
-    found = run.values(good=stamped | infer(handler, monitoring_transform=Watch()), **outputs)
-    return sorted(WATCHED, key=str), sorted(found)
+    found = run.values(good=stamped | infer(handler, monitoring_transform=Monitor()), **outputs)
+    return sorted(MONITORED, key=str), sorted(found)
 
 
-def test_predictions_without_postprocessing(run):
-    assert watched(run, Doubler(), [1, 2]) == ([(2, 1.0), (4, 2.0)], [2, 4])
+def test_monitoring_without_postprocessing(run):
+    assert monitored(run, Doubler(), [1, 2]) == ([(2, 1.0), (4, 2.0)], [2, 4])
 
 
-def test_predictions_before_postprocessing(run):
+def test_monitoring_gets_predictions_before_postprocessing(run):
     handler = Doubler().with_preprocess_fn(abs).with_postprocess_fn(float).with_postprocess_fn(str)
     stamped = run.create([1, -2]) | beam.Map(lambda n: window.TimestampedValue(n, abs(n)))
-    infer = RunInference(handler).with_monitoring_transform(Watch())
+    infer = RunInference(handler).with_monitoring_transform(Monitor())
     assert sorted(run.values(good=stamped | infer)) == ["2.0", "4.0"]
-    assert sorted(WATCHED) == [(2, 1.0), (4, 2.0)]
+    assert sorted(MONITORED) == [(2, 1.0), (4, 2.0)]
 
 
 @pytest.mark.large
-def test_predictions_of_a_host(run):
+def test_monitoring_gets_predictions_of_a_host(run):
     handler = DoublingHandler().with_postprocess_fn(str).with_postprocess_fn(len)
-    assert run.values(good=run.create([7]) | RunInference(handler, isolate=True, monitoring_transform=Watch())) == [
+    assert run.values(good=run.create([7]) | RunInference(handler, isolate=True, monitoring_transform=Monitor())) == [
         len(str(PredictionResult(7, 14)))
     ]
-    assert [value for value, _ in WATCHED] == [PredictionResult(7, 14)]
+    assert [value for value, _ in MONITORED] == [PredictionResult(7, 14)]
 
 
 BEAMS = pytest.mark.since_beam("2.77", reason="Beam has no monitoring_transform before")
 
 
 @pytest.mark.parametrize("package", [pytest.param(incumbent, marks=BEAMS), headrace.beam], ids=["beam's", "ours"])
-def test_as_beams_watches(make_run, package):
+def test_monitoring_gets_the_same_as_with_beam(make_run, package):
     class OfPackage(package.ModelHandler):
         load_model = Doubler.load_model
         run_inference = Doubler.run_inference
 
     keyed = package.KeyedModelHandler(OfPackage()).with_postprocess_fn(str)
-    seen, values = watched(make_run(), keyed, [("a", 1), ("b", 2)], package.RunInference)
-    assert [value for value, _ in seen] == [("a", 2), ("b", 4)]  # their times are lost with Beam
+    seen, values = monitored(make_run(), keyed, [("a", 1), ("b", 2)], package.RunInference)
+    assert [value for value, _ in seen] == [("a", 2), ("b", 4)]  # Beam loses their timestamps
     assert values == ["('a', 2)", "('b', 4)"]
 
 
-def test_predictions_that_cannot_be_postprocessed(run):
-    """Their dead letters are what they are without watching."""
+def test_monitoring_gets_predictions_that_fail_in_postprocessing(run):
+    """Monitoring does not change their dead letters."""
     handler = Doubler().with_postprocess_fn(lambda n: n // (n - 4)).with_postprocess_fn(lambda n: 10 // n)
-    infer = RunInference(handler, monitoring_transform=Watch()).with_exception_handling()
+    infer = RunInference(handler, monitoring_transform=Monitor()).with_exception_handling()
     good, dead = run.create([1, 2, 3, None]) | infer
     values, inference, first, second = run.values(
         good=good, failed=dead.failed_inferences, one=dead.failed_postprocessing[0], two=dead.failed_postprocessing[1]
     )
     assert sorted(values) == [-10, 3]
-    assert [letter[0] for letter in inference] == [[None]]
+    assert [dead_letter[0] for dead_letter in inference] == [[None]]
     assert [(element, error[0]) for element, error in first] == [(4, ZeroDivisionError)]
     assert second == []
-    assert sorted(value for value, _ in WATCHED) == [2, 4, 6]
+    assert sorted(value for value, _ in MONITORED) == [2, 4, 6]
 
 
-def test_a_later_function_that_fails(run):
+def test_monitoring_leaves_dead_letters_of_later_functions_unchanged(run):
     handler = (
         KeyedModelHandler(Doubler()).with_postprocess_fn(lambda pair: pair[1]).with_postprocess_fn(lambda n: 1 / n)
     )
-    good, dead = (
-        run.create([("a", 0), ("b", 1)]) | RunInference(handler, monitoring_transform=Watch()).with_exception_handling()
-    )
-    values, letters = run.values(good=good, bad=dead.failed_postprocessing[1])
+    infer = RunInference(handler, monitoring_transform=Monitor()).with_exception_handling()
+    good, dead = run.create([("a", 0), ("b", 1)]) | infer
+    values, dead_letters = run.values(good=good, bad=dead.failed_postprocessing[1])
     assert values == [0.5]
-    [(element, error)] = letters
+    [(element, error)] = dead_letters
     assert (element, error[0], error.attempts) == (0, ZeroDivisionError, 1)
-    assert sorted(value for value, _ in WATCHED) == [("a", 0), ("b", 2)]
+    assert sorted(value for value, _ in MONITORED) == [("a", 0), ("b", 2)]
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("handled", [False, True])
 @pytest.mark.parametrize("isolate", [False, True])
-def test_predictions_that_a_later_function_skips_are_watched(run, handled, isolate):
-    def skip_small(result):  # in here, so that a host need not import it
+def test_monitoring_gets_predictions_that_are_skipped(run, handled, isolate):
+    def skip_small(result):  # local, so that a host need not import it
         return headrace.SKIP if result.inference < 3 else result.inference
 
     handler = DoublingHandler().with_postprocess_fn(skip_small)
     handler = handler.with_postprocess_fn(lambda number: headrace.SKIP if number > 7 else number)
-    infer = RunInference(handler, monitoring_transform=Watch(), isolate=isolate).with_skipped_elements()
+    infer = RunInference(handler, monitoring_transform=Monitor(), isolate=isolate).with_skipped_elements()
     outputs = run.create([1, 2, 3, 4]) | (infer.with_exception_handling() if handled else infer)
     values, skipped = run.values(good=outputs[0], skipped=outputs[-1])
     assert sorted(values) == [4, 6]
     assert sorted(skipped, key=str) == [8, (1, 2, None)]
-    assert sorted(value.inference for value, _ in WATCHED) == [2, 4, 6, 8]
+    assert sorted(value.inference for value, _ in MONITORED) == [2, 4, 6, 8]
 
 
-def test_what_ml_aware_backends_are_told():
-    infer = RunInference(Doubler(), monitoring_transform=Watch())
+def test_annotations_name_the_monitoring_transform():
+    infer = RunInference(Doubler(), monitoring_transform=Monitor())
     assert infer.annotations()["monitoring_transform"] == str(infer._monitoring_transform)
     assert "monitoring_transform" not in RunInference(Doubler()).annotations()

@@ -1,4 +1,4 @@
-"""A handler's own metrics, timestamps and windows are the same when batches run beside the bundle's thread."""
+"""Batches on a second thread: the handler's own metrics, timestamps and windows are the same."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Counting(ModelHandler):
         return [example * 10 for example in batch]
 
 
-def in_place(value, windowed=beam.DoFn.WindowParam, timestamp=beam.DoFn.TimestampParam):
+def with_window(value, windowed=beam.DoFn.WindowParam, timestamp=beam.DoFn.TimestampParam):
     return value, float(windowed.start), float(timestamp)
 
 
-def test_metrics_timestamps_and_windows(monkeypatch):
+def test_metrics_timestamps_and_windows_are_the_same_on_a_second_thread(monkeypatch):
     monkeypatch.setattr(background, "AdaptiveOverlap", Always)
     pipeline = beam.Pipeline(FnApiRunner())
     rows = pipeline | beam.Create([TimestampedValue(n, n) for n in range(20)]) | beam.WindowInto(SlidingWindows(10, 5))
@@ -55,8 +55,8 @@ def test_metrics_timestamps_and_windows(monkeypatch):
     expected = [
         (n * 10 + 1, start, n) for n in range(20) if n != 5 for start in range(-5, 20, 5) if start <= n < start + 10
     ]
-    assert_that(good | beam.Map(in_place), equal_to(expected))
-    assert_that(failed.failed_inferences | beam.Map(lambda letter: letter[0]), equal_to([[5], [5]]), "failed")
+    assert_that(good | beam.Map(with_window), equal_to(expected))
+    assert_that(failed.failed_inferences | beam.Map(lambda dead_letter: dead_letter[0]), equal_to([[5], [5]]), "failed")
     result = pipeline.run()
     result.wait_until_finish()
     found = result.metrics().query(MetricsFilter().with_namespace("own"))

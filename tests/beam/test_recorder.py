@@ -1,4 +1,4 @@
-"""What is counted in a forked child without a bundle and replayed in one is what the same calls give in a bundle."""
+"""Metric updates recorded in a forked child and replayed in a bundle give the same as updates in the bundle."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ AT_IMPORT = Metrics.counter("made", "at_import")
 
 
 class Handler:
-    """Holds its metrics, as handlers do."""
+    """Has metrics as attributes, as handlers do."""
 
     def __init__(self):
         self.seen = Metrics.counter("handler", "seen")
@@ -98,7 +98,7 @@ def strings():
 def paths():
     for value in (["a", "b"], ("a", "c"), "xyz"):
         Metrics.bounded_trie("n", "few").add(value)
-    for i in (i * 97 % 300 for i in range(300)):  # more than Beam keeps, and in no order: what it cuts depends on that
+    for i in (i * 97 % 300 for i in range(300)):  # more than Beam keeps, out of order: the order decides what it cuts
         Metrics.bounded_trie("n", "many").add((f"top{i % 7}", f"middle{i // 2}", str(i)))
 
 
@@ -134,12 +134,12 @@ CASES = {
     "refused": [refused_later],
     "several": [counters, gauges, strings, refused_gauge, distributions, lambda: None, strings],
 }
-"""By name, the pieces of work, in the order in which they are done."""
+"""By name, the pieces of work in order; each is recorded on its own."""
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    """What each case's pieces came to in a process that was forked from one with no bundle, nor a pipeline."""
+    """The records of each case's pieces, from a process forked by one without a bundle or a pipeline."""
     done = subprocess.run([sys.executable, "-c", CHILD, __file__], stdout=subprocess.PIPE, check=True)
     found, rest = {}, done.stdout
     while rest:
@@ -151,7 +151,7 @@ def recorded():
 
 @pytest.fixture
 def recorder():
-    """In this process; it takes out what others have counted for the process, and at the end what the test has."""
+    """A recorder in this process; before and after the test the metrics of the process are emptied."""
     recorder = BeamRecorder()
     with recorder.recording():
         pass
@@ -200,15 +200,15 @@ def metrics_of(dofn, runner=FnApiRunner):
 
 @pytest.mark.large
 @pytest.mark.parametrize("name", CASES)
-def test_replayed_as_in_a_bundle(name, recorded):
+def test_replay_gives_the_metrics_of_a_bundle(name, recorded):
     expected = metrics_of(InBundle(CASES[name]))
-    if name == "refused":  # its empty distribution says nothing
+    if name == "refused":  # its empty distribution is not replayed
         assert expected.pop(("distributions", "n", "values")).count == 0
     assert expected
     assert metrics_of(Replayed(recorded[name])) == expected
 
 
-def test_figures(recorded):
+def test_replay_gives_the_right_values(recorded):
     counted = metrics_of(Replayed(recorded["several"]))
     assert counted["counters", "n", "up"] == 7
     assert counted["counters", "n", "down"] == -3
@@ -220,7 +220,7 @@ def test_figures(recorded):
     assert counted["string_sets", "n", "labels"] == {"a", "b"}
 
 
-def test_other_threads_are_lost_as_with_beam(recorded):
+def test_updates_from_other_threads_are_lost_as_with_beam(recorded):
     assert [record.name for record in recorded["threads"][0]] == ["level"]
 
 
@@ -231,12 +231,12 @@ def test_records_are_plain_data(recorded):
     assert b"apache_beam" not in pickle.dumps(records)
 
 
-def test_a_piece_of_work_that_counts_nothing_has_no_records(recorded):
+def test_recording_without_updates_is_empty(recorded):
     assert recorded["several"][5] == []
 
 
 @pytest.mark.since_beam("2.70", reason="runners report no histograms before")
-def test_histograms_where_a_runner_reports_them(recorder):
+def test_histograms_are_replayed_if_a_runner_reports_them(recorder):
     def observe():
         for value in (0.5, 3.5, 3.6, 400):
             Metrics.histogram("n", "delays", LinearBucket(0, 1, 10)).update(value)
@@ -260,7 +260,7 @@ def metrics_of_the_process():
 
 
 def counted_for_the_process():
-    """What tests counted for this process: the others' metrics are left out, and times."""
+    """The values that tests counted for this process, without other metrics and times."""
     cells = MetricsEnvironment.process_wide_container().metrics
     counted = {str(key.metric_name): cell.get_cumulative() for key, cell in cells.items()}
     return {
@@ -279,8 +279,8 @@ def counted_for_the_process():
         ),
     ],
 )
-def test_metrics_of_the_process(recorder, count, metrics):
-    """They are reported for the process, not the step, whichever thread counts."""
+def test_metrics_of_the_process_are_recorded_from_all_threads(recorder, count, metrics):
+    """Runners report them for the process, not for the step."""
     count()
     expected = counted_for_the_process()
     assert len(expected) == metrics
@@ -295,8 +295,8 @@ def test_metrics_of_the_process(recorder, count, metrics):
     assert counted_for_the_process() == expected
 
 
-def test_recordings_within_recordings(recorder):
-    """A model that loads while a batch runs; and no trace is left on the thread."""
+def test_recordings_can_be_nested(recorder):
+    """As when a model loads during a batch; the thread keeps no trace."""
     with recorder.recording() as outer:
         Metrics.counter("n", "outer").inc()
         with recorder.recording() as inner:
@@ -310,7 +310,7 @@ def test_recordings_within_recordings(recorder):
     assert after == []
 
 
-def test_within_a_bundle_the_bundle_is_left_as_it_was():
+def test_recording_within_a_bundle_leaves_its_metrics_unchanged():
     def calls():
         Metrics.counter("n", "before").inc()
         with BeamRecorder().recording():
@@ -320,7 +320,7 @@ def test_within_a_bundle_the_bundle_is_left_as_it_was():
     assert metrics_of(InBundle([calls])) == {("counters", "n", "before"): 1, ("counters", "n", "after"): 1}
 
 
-def test_threads_record_each_their_own(recorder):
+def test_threads_record_separately(recorder):
     both = threading.Barrier(2)
 
     def work(name):
@@ -334,14 +334,14 @@ def test_threads_record_each_their_own(recorder):
         assert list(pool.map(work, "ab")) == [["a"], ["b"]]
 
 
-def test_the_runtime_finds_it(recorder):
+def test_recorder_is_found_by_its_entry_point(recorder):
     with EngineMetrics().recording() as records:
         Metrics.counter("n", "calls").inc(3)
     assert records == [HandlerMetric("counter", "n", "calls", 3)]
 
 
-def test_every_kind_of_metric_that_beam_has_is_known():
-    """A new version of Beam may have more of them, and an old one has fewer."""
+def test_kinds_of_metrics_in_beam_are_all_known():
+    """A new version of Beam may add kinds; older ones have fewer."""
     assert set(vars(MetricUpdates())) <= {
         "counters",
         "distributions",
@@ -352,12 +352,12 @@ def test_every_kind_of_metric_that_beam_has_is_known():
     }
 
 
-def test_other_events_are_none_of_its_business():
+def test_replay_ignores_other_events():
     MetricReplay().on_event(BatchFailed("", 1, ValueError()))
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
-def test_values_with_a_summary(values):
+def test_values_of_a_summary_have_the_same_summary(values):
     given, made = DistributionCell(), DistributionCell()
     for value in values:
         given.update(value)

@@ -1,4 +1,4 @@
-"""Newer models come with a side input or as files, and predictions say which model they are of."""
+"""Newer models come from a side input or from files; predictions name their model."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from headrace.runtime.prepare import InferenceRequest, prepare
 
 WAITING = {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}
 ALIVE = weakref.WeakSet()
+"""The models in memory; if this module is pickled by value, the copy has its own."""
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ class Versioned(ModelHandler):
 
 
 class Counted(Versioned):
-    """Predicts the size of the batch; its models can be counted."""
+    """Predicts the size of the batch; its models in memory are in ``ALIVE``."""
 
     def load_model(self):
         model = Model(super().load_model())
@@ -92,12 +93,12 @@ def in_memory():
 
 
 def numbered(tick, began, timestamp=beam.DoFn.TimestampParam):
-    """Which tick it is, and of which second, going by the window that it will be in."""
+    """The tick's number, and the second of its window, both from the beginning."""
     return round(20 * (float(tick) - began)), timestamp.micros // 10**6 - began
 
 
 def settled(value, wait_until):
-    """Waits for the model that an element's second calls for, and for it to be alone once it predicts."""
+    """Waits until the model for the element's second is in memory; if it predicted, until no other is."""
     wanted = f"v{max(0, value.example[1])}"
     if value.model_id == wanted:
         assert wait_until(lambda: in_memory() == {wanted})
@@ -115,14 +116,14 @@ def predicted(values):
 
 
 def stamped(run, label, values):
-    """In windows of ten seconds each."""
+    """A PCollection of values with timestamps, in windows of ten seconds."""
     pcoll = run.pipeline | label >> beam.Create(values) | f"{label} at" >> beam.MapTuple(window.TimestampedValue)
     return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
 
 
 @pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
-def test_the_side_inputs_model_is_the_first_one(run, place):
+def test_first_model_comes_from_the_side_input(run, place):
     newer = run.pipeline | "Newer" >> beam.Create([metadata("v1")])
     values = run.values(out=run.create([1, 2]) | RunInference(Versioned("bad"), model_metadata_pcoll=newer, **place))
     assert predicted(values) == [(1, "v1"), (2, "v1")]
@@ -130,13 +131,13 @@ def test_the_side_inputs_model_is_the_first_one(run, place):
     assert metrics["RunInference", "num_inferences"] == metrics["RunInference", "name of v1_num_inferences"] == 2
 
 
-def test_without_a_value_the_handlers_own_model_serves(run):
+def test_handlers_own_model_serves_without_an_update(run):
     newer = run.pipeline | "Newer" >> beam.Create([])
     values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), model_metadata_pcoll=newer))
     assert predicted(values) == [(1, "v0")]
 
 
-def test_of_several_values_the_latest_counts(run):
+def test_latest_of_several_updates_counts(run):
     update = [window.TimestampedValue(metadata(f"v{n}"), n) for n in (1, 3, 2)]
     newer = run.pipeline | "Newer" >> beam.Create(update) | "At" >> beam.Map(lambda one: one)
     values = run.values(out=run.create([1]) | RunInference(Versioned("v0"), model_metadata_pcoll=newer))
@@ -145,7 +146,7 @@ def test_of_several_values_the_latest_counts(run):
 
 @pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
-def test_bounded_elements_wait_for_the_model_of_their_window_and_a_bad_one_is_none(run, place):
+def test_bounded_elements_wait_for_the_last_good_model_of_their_window(run, place):
     elements = stamped(run, "Elements", [(n, n) for n in (1, 11, 21, 22, 31)])
     newer = stamped(run, "Newer", [(metadata("v1"), 10), (metadata("bad"), 20), (metadata("v3"), 30)])
     transform = RunInference(Versioned("v0"), model_metadata_pcoll=newer, **place)
@@ -159,7 +160,7 @@ def test_bounded_elements_wait_for_the_model_of_their_window_and_a_bad_one_is_no
     assert metrics["RunInference", "failed_model_refreshes"] == 1
 
 
-def test_keys_of_one_model_get_two(run):
+def test_keys_of_one_model_can_be_given_different_models(run):
     elements = stamped(run, "Elements", [(("a", 1), 1), (("b", 2), 1), (("a", 3), 11), (("b", 4), 11), (("c", 5), 11)])
     newer = stamped(run, "Newer", [([KeyModelPathMapping(["b"], "v1", "one")], 11)])
     handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Versioned("ab")), KeyModelMapping(["c"], Versioned("c"))])
@@ -179,7 +180,7 @@ def test_keys_of_one_model_get_two(run):
         (WAITING, window.Sessions(0.01), 0),
     ],
 )
-def test_on_a_stream_the_older_model_is_forgotten_and_no_element_is(run, wait_until, options, windows, lateness):
+def test_stream_frees_older_models_and_loses_no_element(run, wait_until, options, windows, lateness):
     began = int(time.time()) + 1
     ticks = run.pipeline | PeriodicImpulse(Timestamp(began), Timestamp(began + 2.9), 0.05)
     elements = ticks | beam.Map(numbered, began) | beam.WindowInto(windows, allowed_lateness=lateness)
@@ -195,35 +196,35 @@ def test_on_a_stream_the_older_model_is_forgotten_and_no_element_is(run, wait_un
 
 
 @pytest.mark.large
-def test_the_newest_file_is_told_of_once_and_those_from_before_are_not(run, tmp_path):
+def test_newest_file_is_announced_once_and_older_files_never(run, tmp_path):
     (tmp_path / "before.bin").touch()
     os.utime(tmp_path / "before.bin", (1, 1))
     watched = WatchFilePattern(str(tmp_path / "*.bin"), interval=0.2, stop_timestamp=Timestamp.now() + 1)
     for name, ahead in (("first", 10), ("older", 5), ("second", 20)):
         (tmp_path / f"{name}.bin").touch()
         os.utime(tmp_path / f"{name}.bin", (time.time() + ahead,) * 2)
-    told = run.values(out=run.pipeline | watched)
-    names = [one.model_name for one in told if one.model_name]
+    updates = run.values(out=run.pipeline | watched)
+    names = [one.model_name for one in updates if one.model_name]
     assert names[-1] == "second"
     assert len(set(names)) == len(names)
     assert "before" not in names
-    assert all(one.model_id == str(tmp_path / f"{one.model_name}.bin") for one in told if one.model_name)
+    assert all(one.model_id == str(tmp_path / f"{one.model_name}.bin") for one in updates if one.model_name)
 
 
-def test_of_files_found_in_one_look_the_newest_has_the_latest_moment(run, tmp_path):
+def test_newest_of_the_files_found_together_has_the_latest_timestamp(run, tmp_path):
     pattern = str(tmp_path / "*.bin")
     watched = WatchFilePattern(pattern, interval=10, stop_timestamp=Timestamp.now() + 0.5)
     for ahead in range(1, 6):
         (tmp_path / f"{ahead}.bin").touch()
         os.utime(tmp_path / f"{ahead}.bin", (time.time() + 10 * ahead,) * 2)
-    told = run.collect(out=run.pipeline | watched)
-    moments = [moment for _, moment, _ in told]
-    assert len(set(moments)) == len(moments)
-    assert max(told, key=itemgetter(1))[0].model_name == "5"
+    updates = run.collect(out=run.pipeline | watched)
+    timestamps = [timestamp for _, timestamp, _ in updates]
+    assert len(set(timestamps)) == len(timestamps)
+    assert max(updates, key=itemgetter(1))[0].model_name == "5"
 
 
 @pytest.mark.parametrize(("latest", "served", "failed"), [("1.bin", "1.bin", 0), ("bad.bin", "0.bin", 1)])
-def test_a_newer_file_is_the_model_unless_it_cannot_be_loaded(run, tmp_path, latest, served, failed):
+def test_newer_file_serves_unless_it_fails_to_load(run, tmp_path, latest, served, failed):
     for name, modified in (("0.bin", 1), (latest, time.time() + 60)):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (modified, modified))
@@ -235,7 +236,7 @@ def test_a_newer_file_is_the_model_unless_it_cannot_be_loaded(run, tmp_path, lat
 
 
 @pytest.mark.parametrize("options", [{}, {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}])
-def test_a_stream_watches_files_without_a_side_input(run, tmp_path, options):
+def test_stream_watches_files_without_a_side_input(run, tmp_path, options):
     (tmp_path / "1.bin").touch()
     os.utime(tmp_path / "1.bin", (time.time() + 60,) * 2)
     began = Timestamp.now()
@@ -245,20 +246,20 @@ def test_a_stream_watches_files_without_a_side_input(run, tmp_path, options):
     assert {value.model_id for value in values} == {str(tmp_path / "1.bin")}
 
 
-def test_where_nothing_matches_the_pattern_the_pipeline_fails(run, tmp_path):
+def test_pattern_without_a_match_fails_the_pipeline(run, tmp_path):
     watching = {"watch_model_pattern": str(tmp_path / "*.bin")}
     with pytest.raises(Exception, match="no file matches watch_model_pattern"):
         run.values(out=run.create([1]) | RunInference(Versioned("v0"), **watching))
 
 
-def test_a_worker_that_keeps_its_side_input_learns_what_it_says_later(wait_until):
+def test_side_input_kept_by_a_worker_shows_later_updates(wait_until):
     pairs = []
-    told = AsIter._from_runtime_iterable(pairs, {})  # once, as Beam's workers do where it is in the global window
+    updates = AsIter._from_runtime_iterable(pairs, {})  # once, as Beam's workers do for the global window
     dofn = InferenceDoFn(prepare(Versioned("v0"), InferenceRequest()), switching=Switching())
 
     def ask():
         dofn.start_bundle()
-        outputs = [*dofn.process(1, GlobalWindows.windowed_value(1), None, told), *dofn.finish_bundle()]
+        outputs = [*dofn.process(1, GlobalWindows.windowed_value(1), None, updates), *dofn.finish_bundle()]
         return [output.value.model_id for output in outputs]
 
     dofn.setup()
@@ -280,18 +281,18 @@ def test_a_worker_that_keeps_its_side_input_learns_what_it_says_later(wait_until
         ({"interval": 3}, "interval go with watch_model_pattern"),
     ],
 )
-def test_what_makes_no_sense_is_said_at_once(arguments, message):
+def test_wrong_arguments_are_refused_at_construction(arguments, message):
     with pytest.raises(ConfigurationError, match=message):
         RunInference(Versioned("v0"), **arguments)
 
 
-def test_files_are_of_one_model():
+def test_watching_files_is_refused_for_models_by_key():
     keyed = KeyedModelHandler([KeyModelMapping(["a"], Versioned("a")), KeyModelMapping(["b"], Versioned("b"))])
     with pytest.raises(ConfigurationError, match="model_metadata_pcoll"):
         RunInference(keyed, watch_model_pattern="*")
 
 
-def test_files_that_come_after_the_end_do_not_count(run, tmp_path):
+def test_files_after_the_stop_timestamp_are_ignored(run, tmp_path):
     for name, ahead in (("1", 60), ("2", 600)):
         (tmp_path / f"{name}.bin").touch()
         os.utime(tmp_path / f"{name}.bin", (time.time() + ahead,) * 2)
@@ -300,7 +301,7 @@ def test_files_that_come_after_the_end_do_not_count(run, tmp_path):
     assert [value.model_id for value in values] == [str(tmp_path / "1.bin")]
 
 
-def test_a_side_input_is_read_once_for_each_window_and_bundle():
+def test_side_input_is_read_once_per_window_and_bundle():
     reads = []
 
     class Pairs:
@@ -322,7 +323,7 @@ def test_a_side_input_is_read_once_for_each_window_and_bundle():
     assert len(reads) == 4
 
 
-def test_only_one_source_tells_of_models():
+def test_side_input_and_files_together_are_refused():
     pipeline = beam.Pipeline(runner=FnApiRunner())
     newer = pipeline | beam.Create([metadata("v1")])
     with pytest.raises(ConfigurationError, match="not both"):

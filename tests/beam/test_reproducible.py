@@ -1,4 +1,4 @@
-"""With one fixed size two runs give the same bytes, though the model's bits depend on the batch."""
+"""With a fixed batch size two runs give the same bytes, though the last bits depend on the batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.beam import RunInference
 
 
 class Bits(ModelHandler):
-    """Answers with sums whose last bits depend on the size of the batch."""
+    """Predicts sums whose last bits depend on the size of the batch."""
 
     def load_model(self):
         return numpy.random.default_rng(1).normal(size=(37, 5)).astype("f4")
@@ -21,7 +21,7 @@ class Bits(ModelHandler):
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_length_fn": numpy.count_nonzero}], ids=["as-they-come", "sorted"])
-def test_two_runs_are_byte_equal(make_run, options):
+def test_predictions_of_two_runs_are_byte_equal(make_run, options):
     rows = numpy.random.default_rng(0).normal(size=(1000, 37)).astype("f4")
     rows[numpy.random.default_rng(2).random(rows.shape) < 0.3] = 0
 

@@ -1,4 +1,4 @@
-"""Unbounded input on the bundle-based direct runner: bundle by bundle, windows and timestamps kept."""
+"""Unbounded input on the bundle-based direct runner: windows and timestamps are kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def described(value, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam)
     return value, int(time), int(where.end)
 
 
-def test_a_stream_keeps_its_windows():
+def test_stream_keeps_its_windows():
     options = PipelineOptions()
     options.view_as(StandardOptions).streaming = True
     stream = (

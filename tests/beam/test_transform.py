@@ -1,4 +1,4 @@
-"""The transform: Beam's arguments, Beam's meanings, and clear errors for what cannot be done yet."""
+"""The transform: Beam's arguments with Beam's meanings, and clear errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, Pred
 
 
 class Adder(ModelHandler):
-    """Adds what is given; its model is a tuple."""
+    """Adds the model's numbers; its model is a tuple."""
 
     def __init__(self, amount=1, **options):
         super().__init__(**options)
@@ -51,11 +51,11 @@ def inferences(results):
     return sorted(result.inference for result in results)
 
 
-def test_predicts(run):
+def test_transform_predicts(run):
     assert inferences(run.values(out=run.create([1, 2, 3]) | RunInference(Adder()))) == [2, 3, 4]
 
 
-def test_inference_args(run):
+def test_inference_args_reach_the_model(run):
     out = run.create([1]) | RunInference(Adder(), inference_args={"plus": 5})
     assert inferences(run.values(out=out)) == [7]
 
@@ -66,19 +66,19 @@ def test_positional_arguments_are_beams(run):
     assert ("my_namespace", "num_inferences") in run.metrics()
 
 
-def test_environment_variables(run, monkeypatch):
+def test_environment_variables_are_set_before_the_load(run, monkeypatch):
     monkeypatch.setenv("HEADRACE_TEST_EXTRA", "0")
     out = run.create([1]) | RunInference(Adder(env_vars={"HEADRACE_TEST_EXTRA": "40"}))
     assert inferences(run.values(out=out)) == [42]
 
 
-def test_processing_several_of_each(run):
+def test_functions_of_each_stage_run_in_order(run):
     handler = Adder().with_preprocess_fn(lambda x: x * 2).with_preprocess_fn(int)
     handler = handler.with_postprocess_fn(lambda result: result.inference).with_postprocess_fn(str)
     assert sorted(run.values(out=run.create(["1", "2"]) | RunInference(handler))) == ["3", "5"]
 
 
-def test_batches_as_elements(run):
+def test_elements_that_are_batches(run):
     out = run.create([[1, 2], [3]]) | RunInference(Adder().with_no_batching())
     assert inferences(run.values(out=out)) == [2, 3, 4]
 
@@ -91,7 +91,7 @@ def test_batching_replaces_the_handlers_options(run):
 
 
 @pytest.mark.parametrize("keyed", [KeyedModelHandler, incumbent.KeyedModelHandler])
-def test_keys(run, keyed):
+def test_keys_stay_with_their_predictions(run, keyed):
     out = run.create([("a", 1), ("b", 2)]) | RunInference(keyed(Adder()))
     assert sorted((key, result.inference) for key, result in run.values(out=out)) == [("a", 2), ("b", 3)]
 
@@ -100,7 +100,7 @@ def test_keys(run, keyed):
     ("keyed", "mapping"),
     [(KeyedModelHandler, KeyModelMapping), (incumbent.KeyedModelHandler, incumbent.KeyModelMapping)],
 )
-def test_models_by_key_with_processing_around(run, keyed, mapping):
+def test_models_by_key_with_postprocessing(run, keyed, mapping):
     handler = keyed([mapping(["a", "b"], Adder(10)), mapping(["c"], Adder(20))], max_models_per_worker_hint=1)
     handler = handler.with_postprocess_fn(lambda pair: (pair[0], pair[1].inference))
     stamp = beam.Map(lambda kv: beam.window.TimestampedValue(kv, kv[1]))
@@ -114,7 +114,7 @@ def test_models_by_key_with_processing_around(run, keyed, mapping):
     ]
 
 
-def test_a_handler_written_for_beam_runs_unchanged_with_its_wrappers(run):
+def test_handler_written_for_beam_runs_unchanged_with_its_wrappers(run):
     handler = Theirs().with_preprocess_fn(int).with_postprocess_fn(lambda result: result.inference)
     out = run.create(["1", "2"]) | RunInference(handler)
     assert sorted(run.values(out=out)) == [11, 12]
@@ -126,7 +126,7 @@ REMOTE = pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler b
 
 @pytest.mark.large
 @REMOTE
-def test_a_remote_handler_written_for_beam_runs_with_beams_retries(run):
+def test_remote_handler_written_for_beam_runs_with_beams_retries(run):
     class Remote(incumbent.RemoteModelHandler):
         def create_client(self):
             return Client()
@@ -142,7 +142,7 @@ def test_a_remote_handler_written_for_beam_runs_with_beams_retries(run):
 
 
 @REMOTE
-def test_billed_requests_are_not_tried_again_in_parts(run):
+def test_billed_requests_are_not_retried_in_parts(run):
     class Remote(incumbent.RemoteModelHandler):
         def create_client(self):
             return {}
@@ -163,7 +163,7 @@ def test_billed_requests_are_not_tried_again_in_parts(run):
 @pytest.mark.large
 @REMOTE
 @pytest.mark.parametrize("isolate", [False, True])
-def test_beside_an_endpoint_batches_of_this_processs_models_are_searched(isolate):
+def test_batches_of_local_models_beside_an_endpoint_are_searched(isolate):
     class Remote(incumbent.RemoteModelHandler):
         def create_client(self):
             return None
@@ -191,7 +191,7 @@ def test_beside_an_endpoint_batches_of_this_processs_models_are_searched(isolate
     assert [one for one in here if not isinstance(one, Failure)] == [("here", 1.0), ("here", 0.5), ("here", 0.25)]
 
 
-def test_from_callable(run):
+def test_from_callable_makes_a_transform(run):
     out = run.create([1]) | RunInference.from_callable(Adder, amount=5)
     assert inferences(run.values(out=out)) == [6]
 
@@ -201,7 +201,7 @@ def test_model_manager_options_are_accepted(run):
     assert inferences(run.values(out=out)) == [2]
 
 
-def test_one_identifier_one_model(run):
+def test_identifier_shares_one_model(run):
     pcoll = run.create([1])
     one, two = (
         pcoll | label >> RunInference(Adder(), model_identifier="adder", metrics_namespace=label)
@@ -211,11 +211,11 @@ def test_one_identifier_one_model(run):
     assert sum(("load_model_latency_milli_secs" in key) for key in run.metrics()) == 1
 
 
-def test_annotations():
-    told = RunInference(Adder(), model_identifier="me").annotations()
-    assert told["model_identifier"] == "me"
-    assert told["model_handler_type"] == f"{__name__}.Adder"
-    assert "Adder" in told["model_handler"]
+def test_annotations_describe_the_handler():
+    annotations = RunInference(Adder(), model_identifier="me").annotations()
+    assert annotations["model_identifier"] == "me"
+    assert annotations["model_handler_type"] == f"{__name__}.Adder"
+    assert "Adder" in annotations["model_handler"]
 
 
 def test_resource_hints_reach_the_runner():
@@ -230,19 +230,19 @@ def test_resource_hints_reach_the_runner():
     assert any(b"2000" in dict(hint).values() for hint in hints)
 
 
-def test_predictions_suit_typed_transforms_downstream(run):
+def test_predictions_pass_typed_transforms(run):
     def inference(result: PredictionResult) -> int:
         return result.inference
 
     assert run.values(out=run.create([1]) | RunInference(Adder()) | beam.Map(inference)) == [2]
 
 
-def test_an_error_of_the_model_fails_the_pipeline(run):
+def test_error_in_the_model_fails_the_pipeline(run):
     with pytest.raises(Exception, match="unsupported operand"):
         run.values(out=run.create([None]) | RunInference(Adder()))
 
 
-def test_nothing_loads_at_construction():
+def test_construction_loads_nothing():
     class Unloadable(Adder):
         def load_model(self):
             raise AssertionError
@@ -272,7 +272,7 @@ def test_threads_of_a_process_share_one_load(make_run):
     assert run.metrics()["RunInference", "load_model_latency_milli_secs"].count == 1
 
 
-def test_a_transform_applied_again_loads_its_model_again(make_run, tmp_path):
+def test_transform_applied_again_loads_its_model_again(make_run, tmp_path):
     class FromFile(Adder):
         def load_model(self):
             return (int((tmp_path / "amount").read_text()),)
@@ -286,12 +286,12 @@ def test_a_transform_applied_again_loads_its_model_again(make_run, tmp_path):
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", float("inf"), float("nan")])
-def test_a_timeout_must_be_a_positive_number(timeout):
+def test_timeout_must_be_a_positive_number(timeout):
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
         RunInference(Adder()).with_exception_handling(timeout=timeout)
 
 
-def test_a_handler_that_cannot_be_isolated_is_an_error_at_construction():
+def test_handler_that_does_not_pickle_cannot_be_isolated():
     handler = Adder(amount=threading.Lock())
     assert RunInference(handler)
     for isolate in (
@@ -328,7 +328,7 @@ class Where(Adder):
         ({}, {"use_subprocess": True}),
     ],
 )
-def test_what_isolates(run, arguments, handling):
+def test_options_that_isolate(run, arguments, handling):
     transform = RunInference(Where(), **arguments)
     out = run.create([0]) | (transform if handling is None else transform.with_exception_handling(**handling))
     assert inferences(run.values(out=out if handling is None else out[0])) != [os.getpid()]

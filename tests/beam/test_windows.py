@@ -31,7 +31,7 @@ def stamped(elements, run, windowing=None):
     return pcoll | beam.WindowInto(windowing) if windowing else pcoll
 
 
-def test_timestamps_in_the_global_window(run):
+def test_timestamps_in_the_global_window_are_kept(run):
     results = stamped([1, 2, 4, 5, 6], run) | RunInference(Echo(min_batch_size=2, max_batch_size=2))
     assert sorted(run.collect(results=results)) == [(-n, n, None) for n in (6, 5, 4, 2, 1)]
 
@@ -50,7 +50,7 @@ def test_fixed_windows_share_batches_and_keep_their_elements(run):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_an_element_of_several_windows_is_inferred_once_and_stands_in_each_once(run, size):
+def test_element_in_several_windows_is_inferred_once_and_comes_out_in_each(run, size):
     elements = [1, 2, 4, 5, 6, 7, 8]
     handler = Echo(min_batch_size=size, max_batch_size=size)
     results = stamped(elements, run, window.SlidingWindows(6, 2)) | RunInference(handler)
@@ -66,7 +66,7 @@ def test_counts_in_sliding_windows_are_right_downstream(run):
     assert sorted((span, n) for n, _, span in run.collect(counts=counts)) == [((-2, 2), 2), ((0, 4), 3), ((2, 6), 1)]
 
 
-def test_dead_letters_keep_them_too(run):
+def test_dead_letters_keep_timestamps_and_windows(run):
     pcoll = stamped([1, 3, 13, 5], run, window.SlidingWindows(4, 2))
     _, dead = pcoll | RunInference(Echo(min_batch_size=2, max_batch_size=2)).with_exception_handling()
     found = [(record[0], time, span) for record, time, span in run.collect(dead=dead.failed_inferences)]
@@ -84,7 +84,7 @@ def test_dead_letters_keep_them_too(run):
     st.integers(1, 9),
     st.sampled_from([None, window.FixedWindows(7), window.SlidingWindows(9, 3), window.Sessions(4)]),
 )
-def test_results_stand_where_a_plain_map_would_put_them(make_run, elements, size, windowing):
+def test_results_have_the_windows_of_a_plain_map(make_run, elements, size, windowing):
     run = make_run()
     pcoll = stamped(elements, run, windowing)
     handler = Echo(min_batch_size=size, max_batch_size=size)

@@ -1,13 +1,11 @@
-"""The same runtime over any iterable."""
+"""``predict`` runs a handler over any iterable."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import threading
-import uuid
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import apache_beam.ml.inference.base as incumbent
 import pandas
@@ -47,7 +45,7 @@ def fixed(size):
     return BatchingConfig(min_batch_size=size, max_batch_size=size)
 
 
-def test_predictions_in_order():
+def test_predictions_come_in_order():
     assert list(predict(Doubler(), range(10))) == [2 * n for n in range(10)]
 
 
@@ -64,12 +62,12 @@ def test_predictions_in_order():
         (5, "5"),
     ],
 )
-def test_what_would_give_columns_keys_or_letters_is_refused(given, cure):
+def test_iterables_of_columns_keys_or_letters_are_refused(given, cure):
     with pytest.raises(ConfigurationError, match=f"needs an iterable of elements, not .*{cure}"):
         predict(Doubler(), given)
 
 
-def test_what_gives_rows_may_have_a_method_that_is_called_columns():
+def test_iterable_of_rows_may_have_a_method_named_columns():
     class Result(list):  # as SQLAlchemy's
         def columns(self, *names):
             return self
@@ -81,7 +79,7 @@ def test_arguments_reach_the_model():
     assert list(predict(Doubler(), [1, 2], inference_args={"plus": 5})) == [7, 9]
 
 
-def test_only_what_the_next_batch_needs_is_read():
+def test_iterable_is_read_only_as_far_as_the_next_batch_needs():
     source = iter(itertools.count())
     predictions = predict(Doubler(), source, batching=fixed(3))
     assert next(source) == 0
@@ -89,32 +87,32 @@ def test_only_what_the_next_batch_needs_is_read():
     assert next(source) == 4
 
 
-def test_mistakes_are_errors_at_once():
+def test_wrong_arguments_are_refused_at_once():
     with pytest.raises(ConfigurationError, match="on_failure"):
         predict(Doubler(), [], on_failure="ignore")
     with pytest.raises(ConfigurationError, match="retry must be a RetryConfig"):
         predict(Doubler(), [], retry=3)
 
 
-def test_failures_raise():
+def test_failures_are_raised_by_default():
     with pytest.raises(ValueError, match="bad"):
         list(predict(Doubler(), [1, "bad"]))
 
 
-def test_failures_come_in_their_elements_place():
+def test_failures_take_their_elements_place():
     results = list(predict(Doubler(), [1, "bad", 3], on_failure="yield", batching=fixed(3)))
     assert (results[0], results[2]) == (2, 6)
     assert isinstance(results[1], Failure)
     assert (results[1].element, repr(results[1].error)) == ("bad", "ValueError('bad')")
 
 
-def test_a_preprocessing_failure_waits_for_its_turn():
+def test_preprocessing_failure_waits_for_its_turn():
     handler = Doubler().with_preprocess_fn(int)
     results = list(predict(handler, ["1", "2", "x", "4", "5"], on_failure="yield", batching=fixed(2)))
     assert [r if isinstance(r, int) else "failure" for r in results] == [2, 4, "failure", 8, 10]
 
 
-def test_models_by_key_keep_the_order_unless_told_otherwise():
+def test_models_by_key_keep_the_order_unless_unordered():
     handler = KeyedModelHandler([KeyModelMapping(["a"], Doubler()), KeyModelMapping(["b"], Doubler())])
     elements = [("a", 1), ("b", 2), ("b", 3), ("a", 4)]
     expected = [("a", 2), ("b", 4), ("b", 6), ("a", 8)]
@@ -123,7 +121,7 @@ def test_models_by_key_keep_the_order_unless_told_otherwise():
     assert as_finished == [("b", 4), ("b", 6), ("a", 2), ("a", 8)]
 
 
-def test_an_element_whose_batch_never_fills_does_not_hold_up_the_rest_for_ever():
+def test_batch_that_never_fills_does_not_hold_up_the_rest():
     handler = KeyedModelHandler([KeyModelMapping(["a"], Doubler()), KeyModelMapping(["b"], Doubler())])
     read = []
 
@@ -139,7 +137,7 @@ def test_an_element_whose_batch_never_fills_does_not_hold_up_the_rest_for_ever()
     predictions.close()
 
 
-def test_batches_as_elements():
+def test_elements_that_are_batches():
     handler = Doubler().with_no_batching()
     assert list(predict(handler, [[1, 2], [3]])) == [2, 4, 6]
     results = list(predict(handler, [[1, "bad"], [3]], on_failure="yield"))
@@ -147,7 +145,7 @@ def test_batches_as_elements():
     assert results[1:] == [6]
 
 
-def test_a_handler_written_for_beam():
+def test_handler_written_for_beam():
     class Theirs(incumbent.ModelHandler):
         def load_model(self):
             return {"any": "object"}
@@ -158,7 +156,7 @@ def test_a_handler_written_for_beam():
     assert list(predict(Theirs().with_postprocess_fn(str), [1])) == ["(1, 'object')"]
 
 
-def test_closing_early_lets_the_model_go():
+def test_closing_early_releases_the_model():
     released = []
 
     class Model:
@@ -183,7 +181,7 @@ def test_closing_early_lets_the_model_go():
 
 
 class Where(ModelHandler):
-    """Predicts where it runs."""
+    """Predicts the process that it runs in."""
 
     def load_model(self):
         return os.getpid()
@@ -193,7 +191,7 @@ class Where(ModelHandler):
 
 
 class Hanging(Doubler):
-    """Hangs on what is not 0."""
+    """Hangs on every example except 0."""
 
     def run_inference(self, batch, model, inference_args=None):
         if batch != [0]:
@@ -209,26 +207,6 @@ class Nesting(ModelHandler):
 
     def run_inference(self, batch, model, inference_args=None):
         return [(os.getpid(), *one) for one in predict(model, batch, isolate=True)]
-
-
-@pytest.fixture
-def processes(monkeypatch):
-    """The processes that descend from this test, whatever has become of their parents."""
-    token = uuid.uuid4().hex
-    monkeypatch.setenv("HEADRACE_TEST_TOKEN", token)
-
-    def find():
-        folders = Path("/proc").glob("[0-9]*")
-        return [int(folder.name) for folder in folders if token.encode() in _environment(folder)]
-
-    return find
-
-
-def _environment(folder):
-    try:
-        return (folder / "environ").read_bytes()
-    except OSError:
-        return b""
 
 
 def keyed(number):
@@ -250,17 +228,17 @@ def keyed(number):
     ids=["plain", "processed", "keyed", "by key", "weighed", "batches"],
 )
 @pytest.mark.parametrize("ordered", [True, False])
-def test_isolated_as_here(handler, ordered):
+def test_isolated_outcomes_are_the_same_as_in_process(handler, ordered):
     here, there = (list(predict(handler, range(20), isolate=isolate, ordered=ordered)) for isolate in (False, True))
     assert there == here if ordered else sorted(there) == sorted(here)
 
 
 @pytest.mark.parametrize("option", [{"isolate": True}, {"timeout": 50}, {"placement": PlacementConfig(isolate=True)}])
-def test_what_isolates(option):
+def test_options_that_isolate(option):
     assert next(predict(Where(), [1], **option))[1] != os.getpid()
 
 
-def test_failures_in_a_host_come_in_their_elements_place():
+def test_failures_in_a_host_take_their_elements_place():
     results = list(predict(Doubler(), [1, "bad", 3], on_failure="yield", batching=fixed(3), isolate=True))
     assert (results[0], results[2]) == (2, 6)
     assert (results[1].element, repr(results[1].error)) == ("bad", "ValueError('bad')")
@@ -276,7 +254,7 @@ def test_failures_in_a_host_come_in_their_elements_place():
         Doubler(element_size_fn=lambda n: 1).with_preprocess_fn(abs),
     ],
 )
-def test_only_a_few_batches_are_read_ahead(handler):
+def test_iterable_is_read_a_few_batches_ahead_of_a_host(handler):
     source = iter(itertools.count())
     predictions = predict(handler, source, batching=fixed_of(handler, 3), isolate=True)
     assert next(source) == 0
@@ -297,7 +275,7 @@ def test_closing_early_ends_the_host(processes):
     assert processes() == []
 
 
-def test_forgetting_ends_the_host(processes):
+def test_dropping_the_iterator_ends_the_host(processes):
     predictions = predict(Where(), itertools.count(), isolate=True)
     next(predictions)
     del predictions
@@ -311,13 +289,13 @@ def test_closing_early_ends_a_host_that_hangs(processes):
     assert processes() == []
 
 
-def test_without_a_first_item_there_is_no_host(processes):
+def test_host_starts_with_the_first_item(processes):
     predictions = predict(Where(), [1], isolate=True)
     assert processes() == []
     predictions.close()
 
 
-def test_two_runs_at_once_have_a_host_each(processes):
+def test_runs_at_the_same_time_have_one_host_each(processes):
     runs = [predict(Where(), itertools.count(), isolate=True, batching=fixed(2)) for _ in range(2)]
     found = [[next(run) for run in runs] for _ in range(7)]
     assert [[n for n, _ in pair] for pair in found] == [[n, n] for n in range(7)]
@@ -329,7 +307,7 @@ def test_two_runs_at_once_have_a_host_each(processes):
     assert processes() == []
 
 
-def test_a_run_outlives_the_thread_that_began_it(processes):
+def test_run_outlives_the_thread_that_began_it(processes):
     predictions = predict(Where(), range(9), isolate=True, batching=fixed(1))
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(next, predictions).result()
@@ -339,7 +317,7 @@ def test_a_run_outlives_the_thread_that_began_it(processes):
     assert processes() == []
 
 
-def test_a_host_may_have_hosts(processes):
+def test_host_may_have_hosts(processes):
     found = list(predict(Nesting(), range(3), isolate=True, batching=fixed(3)))
     [(outer, inner)] = {(outer, inner) for outer, _, inner in found}
     assert len({os.getpid(), outer, inner}) == 3
@@ -347,7 +325,7 @@ def test_a_host_may_have_hosts(processes):
     assert processes() == []
 
 
-def test_an_error_of_the_iterable_ends_the_host(processes):
+def test_error_in_the_iterable_ends_the_host(processes):
     def source():
         yield from range(5)
         raise KeyError("source")
@@ -358,12 +336,12 @@ def test_an_error_of_the_iterable_ends_the_host(processes):
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", float("inf"), float("nan"), True])
-def test_a_wrong_timeout_is_an_error_at_once(timeout):
+def test_wrong_timeout_is_refused_at_once(timeout):
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds"):
         predict(Doubler(), [], timeout=timeout)
 
 
-def test_a_handler_that_cannot_travel_is_an_error_at_once():
+def test_handler_that_does_not_pickle_is_refused_at_once():
     handler = Doubler()
     handler.connection = {"lock": threading.Lock()}
     with pytest.raises(ConfigurationError, match=r"Doubler cannot go .* Doubler\.connection\['lock'\].* load_model"):
@@ -373,7 +351,7 @@ def test_a_handler_that_cannot_travel_is_an_error_at_once():
 
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
-def test_a_function_that_stops_an_iteration_loses_nothing(prepared, ordered):
+def test_function_that_raises_stop_iteration_loses_nothing(prepared, ordered):
     handler = Doubler(max_batch_size=2).with_postprocess_fn(lambda value: next(iter([])) if value == 6 else value)
     handler = handler.with_preprocess_fn(int) if prepared else handler
     with pytest.raises(RuntimeError, match="StopIteration"):

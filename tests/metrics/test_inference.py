@@ -26,7 +26,7 @@ def counted(*events, **options):
     return table
 
 
-def test_batches():
+def test_batches_are_counted_and_timed():
     table = counted(BatchCompleted("", 3, 24, 0.0015), BatchCompleted("", 1, 8, 0.001))
     assert table.counters == {("ns", "num_inferences"): 4}
     assert table.distributions == {
@@ -36,14 +36,14 @@ def test_batches():
     }
 
 
-def test_padding_is_counted_where_it_is_known():
+def test_padding_is_counted_if_lengths_are_known():
     table = counted(
         BatchCompleted("", 3, 24, 0.1, useful=7.0, padded=9.0), BatchCompleted("", 1, 8, 0.1, useful=2, padded=2)
     )
     assert table.counters == {("ns", "num_inferences"): 4, ("ns", "useful_length"): 9, ("ns", "padded_length"): 11}
 
 
-def test_loads_and_failures():
+def test_loads_and_failures_are_counted():
     table = counted(
         ModelLoaded("", 0.5, 1000), BatchFailed("", 3, ValueError()), ElementFailed(Stage.INFERENCE, ValueError())
     )
@@ -54,7 +54,7 @@ def test_loads_and_failures():
     }
 
 
-def test_skipped_elements():
+def test_skipped_elements_are_counted():
     events = ElementsSkipped("", Stage.PREPROCESSING, 1), ElementsSkipped("k", Stage.INFERENCE, 3)
     assert counted(*events).counters == {
         ("ns", "skipped_elements_counter"): 4,
@@ -62,12 +62,12 @@ def test_skipped_elements():
     }
 
 
-def test_named_models_count_twice():
+def test_named_models_are_counted_twice():
     table = counted(BatchCompleted("k", 3, 24, 0.001))
     assert table.counters == {("ns", "num_inferences"): 3, ("ns", "k-_num_inferences"): 3}
 
 
-def test_batch_elements_are_counted_when_asked_for():
+def test_batch_elements_metrics_are_optional():
     table = counted(BatchCompleted("", 3, 24, 0.002), batch_elements=True)
     assert table.distributions["BatchElements", "batch_size"] == [3]
     assert table.distributions["BatchElements", "msec_per_batch"] == [2]

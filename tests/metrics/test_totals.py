@@ -1,4 +1,4 @@
-"""Totals add up, also when several threads tell them."""
+"""Totals add up events, also from several threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.core.result import Stage
 from headrace.metrics.totals import Totals
 
 
-def test_adds_up():
+def test_totals_add_up_events():
     totals = Totals()
     for event in (
         ModelLoaded("", 0.5, 100),
@@ -28,11 +28,11 @@ def test_adds_up():
     assert totals.failures == {("inference", "ValueError"): 1, ("preprocessing", "KeyError"): 1}
 
 
-def test_no_batches_have_no_size():
+def test_mean_batch_size_is_zero_before_the_first_batch():
     assert Totals().mean_batch_size == 0.0
 
 
-def test_threads():
+def test_totals_are_exact_across_threads():
     totals = Totals()
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: totals.on_event(BatchCompleted("", 1, 1, 0.0)), range(2000)))

@@ -1,4 +1,4 @@
-"""What the tests of a model's homes share: handlers that say where they load and compute, and ways to run them."""
+"""Shared by the tests of placement: handlers that say where they load and compute, and ways to run them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pickle.dump((outcomes, list(events)), sys.stdout.buffer)
 
 
 class Model:
-    """Knows who has loaded it, and has weights; leaves a note of each process in which one is finalized."""
+    """Has weights, and the process that loaded it; leaves a file for each process in which one is finalized."""
 
     def __init__(self, folder, guard=None):
         self.weights = numpy.full(100_000, 2)
@@ -87,19 +87,19 @@ class Homely(ModelHandler):
 
 
 class Events(list):
-    """What an observer was told."""
+    """An observer that keeps its events."""
 
     def on_event(self, event):
         self.append(event)
 
 
 def note(folder, what):
-    """Leaves word that something has happened in this process."""
+    """Leaves a file that says that something has happened in this process."""
     (folder / f"{what}-{os.getpid()}-{os.urandom(4).hex()}").touch()
 
 
 def noted(folder, what):
-    """The processes in which it has happened, each as often as it has."""
+    """The processes in which it has happened, one entry per occurrence."""
     return [int(file.name.split("-")[1]) for file in sorted(folder.glob(f"{what}-*"))]
 
 
@@ -127,12 +127,12 @@ def unreadable(folder):
 
 
 def second_time(folder):
-    """A model that takes two attempts."""
+    """A model whose first load dies."""
     return os._exit(7) if len(list(folder.glob("loaded-*"))) < 2 else Model(folder)
 
 
 class Home:
-    """The runtime directory of a test, and what happens in and around it."""
+    """A test's runtime directory, and the workers and models that use it."""
 
     Model, guarded, unreadable, second_time = map(staticmethod, (Model, guarded, unreadable, second_time))
 
@@ -149,18 +149,18 @@ class Home:
         return catching(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1), **request)), caught)
 
     def open(self, spec):
-        """A worker, which is closed in the end if not before."""
+        """Opens a worker, which is closed at the latest with the test."""
         worker = open_worker(spec)
         self._stack.callback(worker.close)
         return worker
 
     def run(self, spec, elements=(1,)):
-        """Values and failures, and what was told."""
+        """Values and failures, and the events."""
         events = Events()
         return run(self.open(spec), elements, events), events
 
     def elsewhere(self, spec, elements=(1,)):
-        """The same in another process, which ends."""
+        """The same in another process, which then ends."""
         content = cloudpickle.dumps((spec, list(elements), Events(), run))
         command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", ELSEWHERE]
         done = subprocess.run(command, input=content, capture_output=True, timeout=60, check=False)
@@ -168,15 +168,15 @@ class Home:
         return pickle.loads(done.stdout)
 
     def noted(self, what):
-        """The processes in which it has happened, each as often as it has."""
+        """The processes in which it has happened, one entry per occurrence."""
         return noted(self.folder, what)
 
     def logged(self):
-        """What was said of where models live."""
+        """The log messages about where models live."""
         return [one.getMessage() for one in self._caplog.records if one.name == "headrace.runtime.placement"]
 
     def close(self):
-        """Closes all workers and waits until the machine has nothing of theirs any more; returns whether it has not."""
+        """Closes all workers; returns whether the machine then holds nothing of theirs."""
         self._stack.close()
         deadline = time.monotonic() + 5
         while glob(f"{self.runtime}/*") and time.monotonic() < deadline:
@@ -186,7 +186,7 @@ class Home:
 
 @pytest.fixture
 def home(tmp_path, runtime, caplog):
-    """No collection of garbage is needed for the machine to be rid of everything: the directory's fixture waits."""
+    """Without garbage collections: the machine must release everything all the same, and the fixture waits for that."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     caplog.set_level(logging.INFO)
     gc.collect()

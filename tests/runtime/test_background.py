@@ -1,4 +1,4 @@
-"""The second thread: bounded, the worker's own, ended with it, and heard by the bundle's thread only."""
+"""The background thread: bounded, one per worker, ends with it; the bundle's thread reports its batches."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Gated(ModelHandler):
 
 
 class Told(list):
-    """Notes on which thread it was told."""
+    """Keeps the thread of each event."""
 
     def on_event(self, event):
         self.append((type(event), threading.current_thread()))
@@ -96,7 +96,7 @@ def values(outcomes):
     return [value for outcome in outcomes for value in getattr(outcome, "values", [outcome])]
 
 
-def test_the_bundle_goes_on_while_a_batch_runs_and_one_waits(worker, background, handler):
+def test_bundle_continues_while_one_batch_runs_and_one_waits(worker, background, handler):
     bundle = worker.bundle(Told())
     assert values(bundle.add(1, 1)) == []
     handler.begun.acquire()
@@ -109,7 +109,7 @@ def test_the_bundle_goes_on_while_a_batch_runs_and_one_waits(worker, background,
     assert background.submitted == 0
 
 
-def test_one_thread_runs_all_batches_and_the_bundles_hears_of_them(worker, background, handler):
+def test_background_thread_runs_all_batches_and_the_bundles_thread_reports_them(worker, background, handler):
     handler.allow(100)
     told = Told()
     PLACE.set("here")
@@ -125,7 +125,7 @@ def test_one_thread_runs_all_batches_and_the_bundles_hears_of_them(worker, backg
     assert {thread for _, thread in told} == {threading.current_thread()}
 
 
-def test_the_thread_ends_with_the_worker(handler):
+def test_background_thread_ends_with_the_worker(handler):
     before = threading.active_count()
     handler.allow(100)
     worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
@@ -138,7 +138,7 @@ def test_the_thread_ends_with_the_worker(handler):
     assert threading.active_count() == before
 
 
-def test_the_next_bundle_drops_what_a_failed_one_left(handler):
+def test_next_bundle_drops_the_batches_of_a_failed_one(handler):
     worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
     worker._background.policy = Always()
     failed = worker.bundle(Told())
@@ -152,7 +152,7 @@ def test_the_next_bundle_drops_what_a_failed_one_left(handler):
     worker.close()
 
 
-def test_what_is_not_caught_is_raised_and_leaves_no_thread(handler):
+def test_uncaught_error_is_raised_and_leaves_no_thread(handler):
     before = threading.active_count()
     worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
     worker._background.policy = Always()
@@ -164,7 +164,7 @@ def test_what_is_not_caught_is_raised_and_leaves_no_thread(handler):
     assert threading.active_count() == before
 
 
-def test_on_a_clock_that_stands_still_nothing_runs_beside():
+def test_clock_that_stands_still_keeps_batches_inline():
     class Slow(Gated):
         def run_inference(self, batch, model, inference_args=None):
             time.sleep(0.003)
@@ -185,7 +185,7 @@ def test_on_a_clock_that_stands_still_nothing_runs_beside():
     worker.close()
 
 
-def test_times_taken_beside_are_not_learnt_from(worker, background, handler):
+def test_times_of_background_batches_are_not_learnt_from(worker, background, handler):
     seen = []
 
     class Noting:
@@ -205,7 +205,7 @@ def test_times_taken_beside_are_not_learnt_from(worker, background, handler):
     assert seen == [True, False]
 
 
-def test_a_fork_has_a_thread_of_its_own(worker, handler, background):
+def test_forked_process_has_a_background_thread_of_its_own(worker, handler, background):
     handler.allow(1)
     bundle = worker.bundle(Told())
     assert [outcome.values for outcome in [*bundle.add(1, None), *bundle.finish()]] == [[1]]

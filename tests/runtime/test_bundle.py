@@ -1,4 +1,4 @@
-"""Every element comes out once: as a prediction in its own place, or as a failure of the operation that failed."""
+"""Every element comes out once: as a prediction with its own tag, or as a failure of the operation that failed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.runtime.worker import Worker
 
 
 class Poisoned(ModelHandler):
-    """Adds the model to each example; fails for a batch with a negative example in it. Records its batches."""
+    """Adds the model to each example; raises for batches with a negative one. Records its batches."""
 
     def __init__(self, model=100, **options):
         super().__init__(**options)
@@ -76,7 +76,7 @@ def fixed(size):
     return BatchingConfig(min_batch_size=size, max_batch_size=size)
 
 
-def test_batches_are_full_but_the_last():
+def test_batches_are_full_except_the_last():
     handler = Poisoned()
     good, _ = run(handler, range(7), batching=fixed(3))
     assert handler.batches == [[0, 1, 2], [3, 4, 5], [6]]
@@ -91,7 +91,7 @@ def test_batches_are_full_but_the_last():
     st.booleans(),
     st.booleans(),
 )
-def test_failures_are_exactly_the_bad_elements_at_every_stage(elements, size, before, after, weighed):
+def test_failures_are_exactly_the_bad_elements_in_every_stage(elements, size, before, after, weighed):
     handler = Poisoned()
     expected = {}
     for place, element in enumerate(elements):
@@ -121,7 +121,7 @@ def test_failures_are_exactly_the_bad_elements_at_every_stage(elements, size, be
     assert sorted(good) == [((0, n), e + 100) for n, e in enumerate(elements) if n not in expected]
 
 
-def test_one_percent_poison_in_ten_thousand_rows():
+def test_failures_with_one_percent_of_bad_rows_in_ten_thousand():
     handler = Poisoned()
     elements = [-1 if n % 100 == 17 else n for n in range(10_000)]
     good, bad = run(handler, elements, caught=Exception, batching=fixed(100))
@@ -130,14 +130,14 @@ def test_one_percent_poison_in_ten_thousand_rows():
     assert len(handler.batches) <= 100 + 100 * 2 * 7
 
 
-def test_uncaught_errors_are_raised_as_they_are():
+def test_uncaught_errors_are_raised_unchanged():
     with pytest.raises(ValueError, match="poison"):
         run(Poisoned(), [1, -1])
     with pytest.raises(ValueError, match="poison"):
         run(Poisoned(), [1, -1], caught=KeyError)
 
 
-def test_batches_as_elements_are_given_as_they_are_and_fail_as_a_whole():
+def test_elements_that_are_batches_pass_unchanged_and_fail_whole():
     handler = Poisoned().with_no_batching()
     good, bad = run(handler, [[1, 2], [3, -1], (4,)], caught=Exception)
     assert handler.batches == [[1, 2], [3, -1], [4]]
@@ -145,7 +145,7 @@ def test_batches_as_elements_are_given_as_they_are_and_fail_as_a_whole():
     assert [(f.tag, f.element, f.whole_batch) for f in bad] == [((0, 1), [3, -1], True)]
 
 
-def test_batches_as_elements_may_have_any_number_of_predictions():
+def test_elements_that_are_batches_may_have_any_number_of_predictions():
     class Summing(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             return [sum(batch)] if batch else []
@@ -161,12 +161,12 @@ def test_keys_stay_with_their_predictions():
     assert [failure.element for failure in bad] == [("b", -1)]
 
 
-def test_processing_around_a_keyed_handler_sees_the_pairs():
+def test_functions_around_a_keyed_handler_get_the_pairs():
     handler = KeyedModelHandler(Poisoned()).with_preprocess_fn(lambda x: (x % 2, x)).with_postprocess_fn(list)
     assert run(handler, [1, 2])[0] == [((0, 0), [1, 101]), ((0, 1), [0, 102])]
 
 
-def test_elements_of_one_model_go_to_it_together():
+def test_elements_of_one_model_share_its_batches():
     ten, twenty = Poisoned(10), Poisoned(20)
     handler = KeyedModelHandler([KeyModelMapping(["a", "b"], ten), KeyModelMapping(["c"], twenty)])
     elements = [("a", 1), ("c", 1), ("b", 2), ("c", 2), ("c", 3)]
@@ -182,7 +182,7 @@ def test_elements_of_one_model_go_to_it_together():
     ]
 
 
-def test_an_unknown_key_is_that_elements_failure():
+def test_unknown_key_fails_its_element():
     handler = KeyedModelHandler([KeyModelMapping(["a"], Poisoned())])
     good, bad = run(handler, [("a", 1), ("z", 2), 3], caught=Exception)
     assert good == [((0, 0), ("a", 101))]
@@ -192,7 +192,7 @@ def test_an_unknown_key_is_that_elements_failure():
         run(handler, [("z", 2)])
 
 
-def test_a_model_that_does_not_load_fails_its_own_elements_only():
+def test_model_that_fails_to_load_fails_only_its_own_elements():
     class Unloadable(Poisoned):
         def load_model(self):
             raise OSError("no disk")
@@ -205,13 +205,13 @@ def test_a_model_that_does_not_load_fails_its_own_elements_only():
     assert broken.batches == []
 
 
-def test_a_size_function_that_raises_is_its_elements_failure():
+def test_size_function_that_raises_fails_its_element():
     batching = BatchingConfig(element_size_fn=len)
     _, bad = run(Poisoned(), [1], caught=Exception, batching=batching)
     assert isinstance(bad[0].error, TypeError)
 
 
-def test_what_a_failed_bundle_left_is_not_in_the_next_one():
+def test_next_bundle_starts_without_elements_of_a_failed_one():
     handler = Poisoned()
     worker = Worker(prepare(handler, InferenceRequest(batching=fixed(3))))
     abandoned = worker.bundle(Seen())
@@ -222,7 +222,7 @@ def test_what_a_failed_bundle_left_is_not_in_the_next_one():
     worker.close()
 
 
-def test_events():
+def test_events_report_loads_batches_and_failures():
     seen = Seen()
     run(Poisoned(), [1, -1, 2], caught=Exception, batching=fixed(3), seen=seen)
     assert len(seen.of(ModelLoaded)) == 1
@@ -238,14 +238,14 @@ def test_sizes_are_learnt_across_bundles():
     assert max(map(len, handler.batches)) > 8
 
 
-def test_a_pair_that_is_none_is_its_elements_failure():
+def test_element_that_is_no_pair_fails_alone():
     good, bad = run(KeyedModelHandler(Poisoned()), [(1, 2), {"a": 1, "b": 2}, (3, 4), 5], caught=Exception)
     assert [place for (_, place), _ in good] == [0, 2]
     assert places(bad) == [1, 3]
 
 
 @pytest.mark.parametrize("weight", [None, float("nan"), float("inf"), -1, "heavy"])
-def test_a_weight_that_is_no_weight_is_its_elements_failure(weight):
+def test_invalid_weight_fails_its_element(weight):
     batching = BatchingConfig(element_size_fn=lambda n: weight if n == 5 else 1, max_batch_weight=2)
     handler = Poisoned()
     good, bad = run(handler, [1, 5, 2, 3], caught=Exception, batching=batching)
@@ -254,7 +254,7 @@ def test_a_weight_that_is_no_weight_is_its_elements_failure(weight):
 
 
 class Hungry(ModelHandler):
-    """Takes memory for each example; how much there is drifts."""
+    """Needs memory for each example; the available memory drifts."""
 
     def __init__(self, limits, error=MemoryError):
         super().__init__()
@@ -275,14 +275,14 @@ class Hungry(ModelHandler):
 @pytest.mark.large
 @settings(max_examples=30)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=9), st.integers(1, 64), st.booleans())
-def test_a_model_that_runs_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches):
+def test_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches):
     handler = Hungry(itertools.cycle(limits))
     good, bad = run(handler, range(100), caught=Exception if catches else (), batching=fixed(size))
     assert bad == []
     assert sorted(good) == [((0, n), n) for n in range(100)]
 
 
-def test_batches_stay_smaller_where_memory_was_wanting():
+def test_batches_stay_smaller_after_out_of_memory():
     handler, seen = Hungry(itertools.repeat(20)), Seen()
     run(handler, range(640), batching=fixed(64), seen=seen)
     assert handler.sizes[:6] == [64, 32, 16, 16, 16, 16]
@@ -290,7 +290,7 @@ def test_batches_stay_smaller_where_memory_was_wanting():
     assert len(seen.of(BatchFailed)) == sum(size > 20 for size in handler.sizes) <= 5
 
 
-def test_a_row_that_alone_is_too_much_fails_alone():
+def test_row_too_large_for_memory_fails_alone():
     handler = Hungry(itertools.repeat(0))
     with pytest.raises(MemoryError, match="1 are too many"):
         run(handler, range(4), batching=fixed(4))
@@ -298,14 +298,14 @@ def test_a_row_that_alone_is_too_much_fails_alone():
     assert (good, places(bad)) == ([], [0, 1, 2, 3])
 
 
-def test_a_model_with_no_memory_at_all_is_tried_once_for_a_row():
+def test_model_without_any_memory_is_tried_once_per_row():
     handler = Hungry(itertools.repeat(0))
     _, bad = run(handler, range(1000), caught=Exception, batching=fixed(100))
     assert len(bad) == 1000
     assert len(handler.sizes) < 1000 + 10
 
 
-def test_what_is_not_caught_is_raised_though_memory_is_wanting_too():
+def test_uncaught_error_is_raised_although_memory_runs_out_too():
     def fail():
         yield from (1, 0, 0)
         raise AssertionError("not asked so often")

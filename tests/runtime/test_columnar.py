@@ -1,4 +1,4 @@
-"""Columnar elements give the predictions, and the failures, that their rows would give one by one."""
+"""Columnar elements have the predictions and failures that their rows would have one by one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Doubling(ModelHandler):
-    """Doubles a column; refuses negative numbers, and more rows than there is memory for."""
+    """Doubles a column; raises for negative numbers, and for more rows than memory can hold."""
 
     def __init__(self, memory=10**9, answer=lambda column: column * 2, **options):
         super().__init__(**options)
@@ -78,7 +78,7 @@ CUTS = st.lists(st.integers(0, 60), max_size=6)
 
 @settings(max_examples=40)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(-2, 30), min_size=1, max_size=60), CUTS, st.integers(1, 25), st.integers(1, 30))
-def test_each_row_is_predicted_or_fails_alone(rows, cuts, size, memory):
+def test_rows_are_predicted_or_fail_alone(rows, cuts, size, memory):
     elements = elements_of(rows, [min(at, len(rows)) for at in cuts])
     outcomes = list(predict(Doubling(memory), elements, on_failure="yield", batching=fixed(size)))
     expected = [(row, 2 * row if row >= 0 else f"{row} is negative") for row in rows]
@@ -92,7 +92,7 @@ def test_each_row_is_predicted_or_fails_alone(rows, cuts, size, memory):
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_in_a_host_as_here(isolate):
+def test_outcomes_in_a_host_are_the_same_as_in_process(isolate):
     elements = [numpy.arange(start, start + 50) for start in range(0, 500, 50)]
     elements[3][7] = -1
     outcomes = list(predict(Doubling(), elements, on_failure="yield", batching=fixed(64), isolate=isolate))
@@ -103,7 +103,7 @@ def test_in_a_host_as_here(isolate):
 
 
 class Lethal(Doubling):
-    """Ends its process for a batch with that row in it."""
+    """Ends its process for batches with that row."""
 
     def __init__(self, row, how=lambda: os._exit(3), **options):
         super().__init__(**options)
@@ -117,7 +117,7 @@ class Lethal(Doubling):
 
 @pytest.mark.large
 @pytest.mark.parametrize("places", [[157], [0, 63, 64, 499]], ids=str)
-def test_a_row_that_kills_its_host_fails_alone(places):
+def test_row_that_kills_its_host_fails_alone(places):
     elements = [numpy.arange(start, start + 50) for start in range(0, 500, 50)]
     for place in places:
         elements[place // 50][place % 50] = 1000
@@ -132,7 +132,7 @@ def test_a_row_that_kills_its_host_fails_alone(places):
 
 
 @pytest.mark.large
-def test_a_row_that_hangs_fails_alone():
+def test_row_that_hangs_fails_alone():
     elements = [numpy.arange(5), numpy.array([5, 1000, 7])]
     handler = Lethal(1000, hang)
     outcomes = list(predict(handler, elements, on_failure="yield", batching=fixed(8), timeout=3))
@@ -143,7 +143,7 @@ def test_a_row_that_hangs_fails_alone():
     assert sorted(good) == [0, 1, 2, 3, 4, 5, 7]
 
 
-def test_batches_are_of_rows_and_pieces_keep_their_elements_tags():
+def test_batches_consist_of_rows_and_keep_their_elements_tags():
     spec = catching(prepare(Doubling(), InferenceRequest(batching=fixed(4))), Exception)
     worker, totals = Worker(spec), Totals()
     try:
@@ -158,7 +158,7 @@ def test_batches_are_of_rows_and_pieces_keep_their_elements_tags():
     assert (totals.predictions, totals.batches) == (10, 3)
 
 
-def test_an_answer_may_name_the_model_and_hold_several_columns():
+def test_answer_may_name_the_model_and_have_several_columns():
     handler = Doubling(answer=lambda rows: PredictionResult(None, {"one": rows, "two": 2 * rows}, "model 7"))
     first, second = predict(handler, [numpy.arange(2), numpy.arange(3)], batching=fixed(5))
     assert {name: column.tolist() for name, column in first.inference.items()} == {"one": [0, 1], "two": [0, 2]}
@@ -179,7 +179,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
-def test_as_many_predictions_as_rows(answer):
+def test_wrong_number_of_predictions_for_rows_fails(answer):
     handler = Doubling(answer=answer)
     with pytest.raises(PredictionCountError, match=r"Doubling\.run_columns was given 3 examples and returned"):
         list(predict(handler, [numpy.arange(3)], batching=fixed(5)))
@@ -191,14 +191,14 @@ def test_as_many_predictions_as_rows(answer):
     ]
 
 
-def test_what_is_no_columnar_element_fails_for_itself():
+def test_element_that_is_not_columnar_fails_alone():
     outcomes = list(predict(Doubling(), [numpy.arange(2), 5, numpy.arange(1)], on_failure="yield", batching=fixed(3)))
     [failure] = [one for one in outcomes if isinstance(one, Failure)]
     assert (failure.element, type(failure.error)) == (5, TypeError)
     assert sum(len(one.inference) for one in outcomes if one is not failure) == 3
 
 
-def test_preprocessing_and_postprocessing_are_of_columns():
+def test_functions_get_columns():
     handler = Doubling().with_preprocess_fn(lambda rows: rows + 1).with_postprocess_fn(lambda one: one.inference.sum())
     assert list(predict(handler, [numpy.arange(3)], batching=fixed(3))) == [12]
 
@@ -219,11 +219,11 @@ class Plain(ModelHandler):
         (Doubling().with_no_batching(), r"does not go together with with_no_batching\(\)"),
     ],
 )
-def test_what_cannot_be_columnar_is_said_at_once(handler, complaint):
+def test_invalid_columnar_options_are_refused_at_once(handler, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         predict(handler, [], batching=BatchingConfig(columnar=True))
 
 
-def test_columns_have_no_weights():
+def test_columnar_elements_have_no_weights():
     with pytest.raises(ConfigurationError, match="columnar elements have rows and no weights"):
         BatchingConfig(columnar=True, length_fn=len)

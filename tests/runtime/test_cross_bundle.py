@@ -1,4 +1,4 @@
-"""Bundles of several threads share what they leave over: no outcome lost or mixed up, no deadlock, no needless wait."""
+"""Bundles of several threads share their last batches: no outcome is lost or mixed up, no bundle waits needlessly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECS = 10
 
 
 class Shared:
-    """A ``CrossBundleBatching`` on a clock that stands still, and what was run."""
+    """A ``CrossBundleBatching`` on a clock that stands still, and its batches."""
 
     def __init__(self, target=4, wait=threading.Condition.wait, names=(None,)):
         self.clock = FakeClock()
@@ -70,26 +70,26 @@ def never(condition, seconds):
     raise AssertionError(f"waited for {seconds}")
 
 
-def test_who_is_alone_waits_for_nobody():
+def test_bundle_that_is_alone_does_not_wait():
     shared = Shared(wait=never)
     for _ in range(2):
         assert values(shared.finish(shared.cross_bundle.join(), 1, 2)) == {"tag of 1": 1, "tag of 2": 2}
     assert shared.ran == [(None, [1, 2])] * 2
 
 
-def test_who_has_nothing_left_waits_for_nobody():
+def test_bundle_with_nothing_left_does_not_wait():
     shared = Shared(wait=never)
     shared.cross_bundle.join()
     assert shared.finish(shared.cross_bundle.join()) == []
 
 
-def test_who_fills_a_batch_waits_for_nobody():
+def test_bundle_that_fills_a_batch_does_not_wait():
     shared = Shared(wait=never)
     shared.cross_bundle.join()
     assert len(values(shared.finish(shared.cross_bundle.join(), 1, 2, 3, 4))) == 4
 
 
-def test_the_wait_ends_when_it_has_been_long_enough():
+def test_wait_ends_after_the_longest_duration():
     def wait(condition, seconds):
         waits.append(seconds)
         shared.clock.advance(seconds)
@@ -102,7 +102,7 @@ def test_the_wait_ends_when_it_has_been_long_enough():
 
 
 def in_two_threads(shared, first, second, *, names=(None, None)):
-    """What two bundles get: the second ends once the first one waits."""
+    """The outcomes of two bundles; the second ends once the first one waits."""
     waiting = threading.Event()
 
     def wait(condition, seconds):
@@ -122,13 +122,13 @@ def in_two_threads(shared, first, second, *, names=(None, None)):
     return theirs, mine
 
 
-def test_bundles_share_a_batch_and_each_gets_its_own():
+def test_bundles_share_a_batch_and_get_their_own_outcomes():
     shared = Shared()
     assert in_two_threads(shared, [1, 2], [3, 4]) == ({"tag of 1": 1, "tag of 2": 2}, {"tag of 3": 3, "tag of 4": 4})
     assert shared.ran == [(None, [1, 2, 3, 4])]
 
 
-def test_the_last_to_end_waits_for_nobody_and_frees_the_rest():
+def test_last_bundle_to_end_does_not_wait_and_releases_the_others():
     shared = Shared()
     assert in_two_threads(shared, [1], [2]) == ({"tag of 1": 1}, {"tag of 2": 2})
     assert shared.ran == [(None, [1, 2])]
@@ -140,13 +140,13 @@ def test_models_have_batches_of_their_own():
     assert sorted(shared.ran) == [("a", [1]), ("b", [2])]
 
 
-def test_a_failure_goes_to_its_own_bundle():
+def test_failure_goes_to_its_own_bundle():
     shared = Shared()
     assert in_two_threads(shared, [1, "failing"], [2]) == ({"tag of 1": 1, "tag of failing": None}, {"tag of 2": 2})
 
 
 @pytest.mark.parametrize(("first", "second"), [(["bad"], [1]), ([1], ["bad"])])
-def test_no_bundle_fails_for_another_ones_element(first, second):
+def test_bundle_does_not_fail_for_another_bundles_element(first, second):
     shared = Shared()
     theirs, mine = in_two_threads(shared, first, second)
     good, bad = (mine, theirs) if first == ["bad"] else (theirs, mine)
@@ -155,20 +155,20 @@ def test_no_bundle_fails_for_another_ones_element(first, second):
 
 
 @pytest.mark.parametrize(("first", "second"), [(["wrong"], [1]), ([1], ["wrong"])])
-def test_a_wrong_count_fails_all_bundles_of_its_batch_since_alone_each_might_pass(first, second):
+def test_wrong_count_fails_all_bundles_of_its_batch(first, second):
     shared = Shared()
     assert [type(one) for one in in_two_threads(shared, first, second)] == [PredictionCountError] * 2
     assert len(shared.ran) == 1
 
 
-def test_nobody_waits_for_a_bundle_that_was_given_up():
+def test_abandoned_bundle_is_not_waited_for():
     shared = Shared(wait=never)
     other = shared.cross_bundle.join()
     other.leave()
     assert values(shared.finish(shared.cross_bundle.join(), 1)) == {"tag of 1": 1}
 
 
-def test_what_a_bundle_had_waiting_is_forgotten_when_it_is_given_up():
+def test_abandoned_bundles_elements_are_dropped():
     shared = Shared(wait=never)
     shared.cross_bundle.join()
     with pytest.raises(AssertionError, match="waited"):
@@ -184,7 +184,7 @@ def test_what_a_bundle_had_waiting_is_forgotten_when_it_is_given_up():
     st.integers(0, 3),
 )
 def test_threads_with_many_bundles_lose_nothing_and_never_hang(threads, target, bad):
-    """Elements of 30 and ``bad`` below it raise: their bundle fails, and no other."""
+    """Elements of 30 or more, and ``bad`` below it, raise: only their bundle fails."""
 
     def wait(condition, seconds):
         threading.Condition.wait(condition, 0.0005)  # lets others go on; time passes on the clock only
@@ -222,7 +222,7 @@ def test_threads_with_many_bundles_lose_nothing_and_never_hang(threads, target, 
 
 
 @pytest.mark.parametrize("ends", ["bundle", "close"])
-def test_a_worker_gives_up_the_bundle_that_it_never_ended(ends):
+def test_worker_abandons_a_bundle_that_never_ended(ends):
     config = BatchingConfig(min_batch_size=4, max_batch_size=4, max_batch_duration_secs=SECS)
     spec = prepare(DoublingHandler(), InferenceRequest(batching=config))
     failed, other = open_worker(spec), open_worker(spec)
@@ -251,7 +251,7 @@ def test_a_worker_gives_up_the_bundle_that_it_never_ended(ends):
         ({"max_batch_duration_secs": 1, "length_fn": len}, False, True),
     ],
 )
-def test_who_shares(options, prebatched, shares):
+def test_bundles_share_only_in_suitable_plans(options, prebatched, shares):
     handler = DoublingHandler().with_no_batching() if prebatched else DoublingHandler()
     worker = open_worker(prepare(handler, InferenceRequest(batching=BatchingConfig(**options))))
     assert (worker.session.cross_bundle is not None) is shares

@@ -1,4 +1,4 @@
-"""A process that has lost its device makes no dead letters of what it can no longer do, and does not try."""
+"""A process that has lost its device makes no dead letters of the work that it cannot do, and stops trying."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCHING = BatchingConfig(8, 8)
 
 
 class Counting(DeviceLosingHandler):
-    """Counts its calls, in this process."""
+    """Counts its calls in this process."""
 
     def __init__(self, *poison, **options):
         super().__init__(*poison, **options)
@@ -56,8 +56,8 @@ def add_all(bundle, elements, outcomes):
 
 @pytest.mark.parametrize("caught", [Exception, BaseException, ()])
 @pytest.mark.parametrize("retry", [RetryConfig(), RetryConfig(retryable=lambda error: True)])
-def test_in_inference(caught, retry):
-    """Neither repeated nor halved; the predictions of earlier batches have come out."""
+def test_lost_device_in_inference_is_raised(caught, retry):
+    """The batch is neither repeated nor halved; the predictions of earlier batches are out."""
     worker, outcomes = worker_of(Counting(13), caught, retry=retry), []
     try:
         with pytest.raises(DeviceLostError, match=CURE) as raised:
@@ -71,7 +71,7 @@ def test_in_inference(caught, retry):
 
 
 def client():
-    """A handler of an endpoint that has lost its device; of Beam's, which has such handlers since 2.65."""
+    """A handler for an endpoint that has lost its device; derived from Beam's, which has such handlers since 2.65."""
 
     class Client(incumbent.RemoteModelHandler):
         def create_client(self):
@@ -86,7 +86,7 @@ def client():
 
 
 @pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
-def test_an_endpoint_that_has_lost_its_device_costs_this_process_nothing():
+def test_endpoint_that_lost_its_device_does_not_affect_this_process():
     outcomes = list(predict(client(), range(6), batching=BatchingConfig(2, 2), on_failure="yield"))
     assert [one for one in outcomes if not isinstance(one, Failure)] == [0, 1, 4, 5]
     assert [str(one.error) for one in outcomes[2:4]] == [SAID, SAID]
@@ -95,7 +95,7 @@ def test_an_endpoint_that_has_lost_its_device_costs_this_process_nothing():
 @pytest.mark.large
 @pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
 @pytest.mark.parametrize("isolate", [False, True])
-def test_nor_does_one_beside_models_of_this_process(isolate):
+def test_endpoint_that_lost_its_device_does_not_affect_local_models(isolate):
     mappings = [KeyModelMapping(["there"], client()), KeyModelMapping(["here"], DoublingHandler())]
     pairs = [("there", 3), ("there", 4), ("here", 3), ("here", 4)]
     outcomes = list(
@@ -109,14 +109,14 @@ def test_nor_does_one_beside_models_of_this_process(isolate):
 
 
 @pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
-def test_beside_an_endpoint_this_process_may_lose_its_own():
+def test_lost_device_of_a_local_model_beside_an_endpoint_is_raised():
     mappings = [KeyModelMapping(["there"], client()), KeyModelMapping(["here"], DeviceLosingHandler(13))]
     with pytest.raises(DeviceLostError, match=CURE):
         list(predict(KeyedModelHandler(mappings), [("there", 4), ("here", 13)], on_failure="yield"))
 
 
-def test_in_a_search():
-    """Of an element that raises its own error others are looked for; one of them loses the device."""
+def test_lost_device_in_a_search_is_raised():
+    """One element raises an error of its own, which starts a search; another one loses the device."""
 
     class Both(Counting):
         def run_inference(self, batch, model, inference_args=None):
@@ -135,7 +135,7 @@ def test_in_a_search():
         worker.close()
 
 
-def test_later_bundles_and_workers_of_the_process_do_not_call_the_model():
+def test_lost_device_stops_later_bundles_and_workers_from_calling_the_model():
     worker = worker_of(Counting(3))
     try:
         handler, early = worker.plan.handler, worker.bundle(FanOut())
@@ -158,7 +158,7 @@ def test_later_bundles_and_workers_of_the_process_do_not_call_the_model():
 
 @pytest.mark.parametrize("caught", [Exception, (), BaseException])
 @pytest.mark.parametrize("stage", ["before", "after"])
-def test_before_and_after_inference(stage, caught):
+def test_lost_device_in_preprocessing_or_postprocessing_is_raised(stage, caught):
     lose = FaultyFunction(FakeDevice().lose, 13)
     handler = DoublingHandler()
     if stage == "before":
@@ -185,7 +185,7 @@ def open_bundle(spec):
 
 
 @pytest.mark.parametrize("caught", [Exception, ()])
-def test_in_loading(caught):
+def test_lost_device_in_loading_is_raised(caught):
     device = FakeDevice()
     loads = []
 
@@ -202,7 +202,7 @@ def test_in_loading(caught):
     assert loads == [1]
 
 
-def test_of_a_model_by_key():
+def test_lost_device_of_a_model_by_key_is_raised():
     handler = KeyedModelHandler(
         [KeyModelMapping(["a"], DeviceLosingHandler(4)), KeyModelMapping(["b"], DoublingHandler())]
     )
@@ -211,13 +211,13 @@ def test_of_a_model_by_key():
         list(predict(handler, rows, on_failure="yield", batching=BATCHING))
 
 
-def test_of_a_model_by_key_that_does_not_load():
+def test_lost_device_in_loading_a_model_by_key_is_raised():
     handler = KeyedModelHandler([KeyModelMapping(["a"], FaultyLoadHandler(FakeDevice().lose))])
     with pytest.raises(DeviceLostError, match=CURE):
         list(predict(handler, [("a", 1)], on_failure="yield"))
 
 
-def test_of_columns():
+def test_lost_device_with_columnar_elements_is_raised():
     class Columns(DeviceLosingHandler):
         def run_columns(self, columns, model, inference_args=None):
             self._device.use()
@@ -230,7 +230,7 @@ def test_of_columns():
         list(predict(Columns(), elements, on_failure="yield", batching=BatchingConfig(8, 8, columnar=True)))
 
 
-def test_on_the_second_thread():
+def test_lost_device_on_the_background_thread_is_raised():
     class Always:
         def next_in_background(self):
             return True
@@ -249,8 +249,8 @@ def test_on_the_second_thread():
         worker.close()
 
 
-def test_where_bundles_share_batches():
-    """Each is told, of which none has lost an element."""
+def test_lost_device_in_a_shared_batch_is_raised():
+    """Every bundle raises the error, and none has lost an element."""
     worker = worker_of(Counting(3), batching=BatchingConfig(8, 8, max_batch_duration_secs=1))
     try:
         bundle = worker.bundle(FanOut())
@@ -263,22 +263,22 @@ def test_where_bundles_share_batches():
         worker.close()
 
 
-def test_of_weights_that_are_the_machines(own_runtime):
+def test_lost_device_with_shared_weights_is_raised(own_runtime):
     with own_runtime(), pytest.raises(DeviceLostError, match=CURE):
         list(predict(DeviceLosingHandler(3, large_model=True), range(8), on_failure="yield"))
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_dead_letters_of_other_errors_stay(isolate):
-    """Other errors of a device pass, and those of a host have passed."""
+def test_other_errors_remain_dead_letters(isolate):
+    """Other device errors are transient, and those in a host end with it."""
     device = FakeDevice(message="CUDA error: invalid configuration argument")
     handler = DoublingHandler().with_preprocess_fn(FaultyFunction(device.lose, 3))
     outcomes = list(predict(handler, range(8), isolate=isolate, on_failure="yield"))
     assert [isinstance(one, Failure) for one in outcomes] == [n == 3 for n in range(8)]
 
 
-def test_ctrl_c_stays_ctrl_c():
-    """Even where it comes as the handler sees to the loss of its device."""
+def test_keyboard_interrupt_stays_a_keyboard_interrupt():
+    """Even during the handling of a lost device."""
 
     class Interrupted(DeviceLosingHandler):
         def run_inference(self, batch, model, inference_args=None):

@@ -1,4 +1,4 @@
-"""Recorders are found by name, once their engine is there, and never bring an engine in."""
+"""Recorders are found by entry point once their engine is imported, and never import an engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(json.dumps([records, sorted({name.partition(".")[0] for name in sys.module
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Makes engines that only count, each with an installed recorder."""
+    """Makes fake engines that only count, each with an installed recorder."""
     folder = tmp_path / "engines-1.dist-info"
     folder.mkdir()
     folder.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: engines\nVersion: 1\n")
@@ -58,7 +58,7 @@ def install(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_only_engines_that_are_loaded_are_recorded(install):
+def test_recorders_exist_only_for_imported_engines(install):
     install("engine_of_tests_a", "engine_of_tests_b")
     recorders = EngineMetrics()
     with recorders.recording() as nothing:
@@ -75,7 +75,7 @@ def test_only_engines_that_are_loaded_are_recorded(install):
     assert records == [1, 5]
 
 
-def test_looking_tells_what_is_new(install):
+def test_look_returns_whether_there_are_new_recorders(install):
     install("engine_of_tests_c")
     recorders = EngineMetrics()
     recorders.load_imported()  # other tests may have loaded real engines
@@ -85,7 +85,7 @@ def test_looking_tells_what_is_new(install):
     assert not recorders.load_imported()
 
 
-def test_what_was_counted_before_an_exception_is_there(install):
+def test_recording_keeps_updates_from_before_an_exception(install):
     install("engine_of_tests_d")
     engine = importlib.import_module("engine_of_tests_d")
     recorders = EngineMetrics()
@@ -99,7 +99,7 @@ def test_what_was_counted_before_an_exception_is_there(install):
     assert records == [4]
 
 
-def test_an_engine_that_comes_too_late_is_told_of(install, caplog):
+def test_engine_imported_too_late_is_logged(install, caplog):
     install("engine_of_tests_e")
     recorders = EngineMetrics()
     with caplog.at_level(logging.INFO), recorders.recording() as records:
@@ -113,7 +113,7 @@ def test_an_engine_that_comes_too_late_is_told_of(install, caplog):
     assert caplog.text == ""
 
 
-def test_without_beam_beam_is_not_loaded():
+def test_recording_does_not_import_beam():
     done = subprocess.run([sys.executable, "-c", FRESH], stdout=subprocess.PIPE, check=True)
     records, modules = json.loads(done.stdout)
     assert records == []

@@ -26,7 +26,7 @@ class Unused(ModelHandler):
 
 
 class AsynchronousExecutor:
-    """Answers no batch before as many as allowed are in flight, and then the last one first."""
+    """Answers only once as many batches as allowed are in flight, and then the last one first."""
 
     preprocess_here = True
 

@@ -1,4 +1,4 @@
-"""However many elements a bundle has, and however large they are: only so many bytes of them are in memory."""
+"""However many elements a bundle has, and however large: the bytes in memory are bounded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Deaf:
 
 
 def peak(handler, elements, **options):
-    """Bytes that were allocated at most, and how many outcomes there were."""
+    """The peak of allocated bytes, and the number of outcomes."""
     worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(lookahead_bytes=BOUND, **options))))
     count = 0
     try:
@@ -63,33 +63,33 @@ def megabytes(count):
     ],
     ids=["as-they-come", "weighed", "sorted"],
 )
-def test_many_large_elements(options):
+def test_memory_is_bounded_with_many_large_elements(options):
     most, count = peak(Sum(), megabytes(1000), **options)
     assert count == 1000
     assert most < 5 * BOUND  # one batch forms, one waits, one runs
 
 
 @pytest.mark.large
-def test_thousands_of_them():
+def test_memory_is_bounded_with_thousands_of_large_elements():
     most, count = peak(Sum(), megabytes(10_000), target_batch_overhead=1e-9)
     assert count == 10_000
     assert most < 5 * BOUND  # one batch forms, one waits, one runs
 
 
-def test_many_models_with_a_few_elements_each():
+def test_memory_is_bounded_with_a_few_elements_for_each_of_many_models():
     handler = KeyedModelHandler([KeyModelMapping([n], Sum()) for n in range(100)])
     most, count = peak(handler, ((n % 100, one) for n, one in enumerate(megabytes(500))), min_batch_size=50)
     assert count == 500
     assert most < 5 * BOUND  # one batch forms, one waits, one runs
 
 
-def test_large_columnar_elements():
+def test_memory_is_bounded_with_large_columnar_elements():
     tables = (numpy.zeros((10, 100_000), numpy.uint8) for _ in range(500))
     most, _ = peak(Sum(), tables, columnar=True, target_batch_overhead=1e-9)
     assert most < 6 * BOUND  # one batch forms, one waits, one runs and is joined
 
 
-def test_a_minimum_is_kept_where_there_is_one_model_so_that_a_fixed_size_stays_fixed():
+def test_minimum_batch_size_is_kept_with_a_single_model():
     handler = Sum()
     worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(20, 20, lookahead_bytes=BOUND))))
     bundle = worker.bundle(Deaf())

@@ -1,4 +1,4 @@
-"""Batches are computed elsewhere while the bundle's thread preprocesses; only so many are on their way."""
+"""Batches run in hosts while the bundle's thread preprocesses; the number in flight is bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Patient(ModelHandler):
-    """Answers a batch once a file is there."""
+    """Answers a batch once a file exists."""
 
     def __init__(self, file, **options):
         super().__init__(**options)
@@ -36,7 +36,7 @@ class Deaf:
 
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("isolate", [False, True])
-def test_elements_are_taken_while_batches_run_elsewhere(tmp_path, isolate):
+def test_elements_are_accepted_while_batches_run_in_a_host(tmp_path, isolate):
     file, most = tmp_path / "go", 4  # two for each host
 
     def go(element):

@@ -1,4 +1,4 @@
-"""What a model host shares with its owner's program, and what it does not: classes, variables, modules."""
+"""What a model host has in common with its owner's program: classes, environment variables, modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Doing(ModelHandler):
-    """Does to each example what is given."""
+    """Applies a given function to each example."""
 
     def __init__(self, what, **options):
         super().__init__(**options)
@@ -101,7 +101,7 @@ if __name__ == "__main__":
 """
 
 
-def test_what_a_script_defines_is_its_own_when_it_comes_back(tmp_path):
+def test_objects_of_a_scripts_classes_come_back_as_the_scripts(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=280, check=False)
@@ -110,12 +110,12 @@ def test_what_a_script_defines_is_its_own_when_it_comes_back(tmp_path):
     assert done.stderr == ""
 
 
-def test_environment_variables_are_the_hosts_only():
+def test_environment_variables_are_set_only_in_the_host():
     assert hosted(os.getenv, ["HEADRACE_TEST_VARIABLE"], env_vars={"HEADRACE_TEST_VARIABLE": "1"}) == ["1"]
     assert "HEADRACE_TEST_VARIABLE" not in os.environ
 
 
-def test_the_owners_surroundings_are_the_hosts(monkeypatch, tmp_path):
+def test_host_has_its_owners_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "2")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "modules")
@@ -127,7 +127,7 @@ def test_the_owners_surroundings_are_the_hosts(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("example", "needed"), [(1, []), (numpy.ones(3), ["numpy"])])
-def test_a_host_imports_what_is_needed_and_no_more(example, needed):
+def test_host_imports_only_what_it_needs(example, needed):
     def packages(_):
         found = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
         return sorted(name for name in found if not name.startswith("_"))

@@ -1,4 +1,4 @@
-"""Models in a host are used as if they were here: loaded once, shared, told of, let go of."""
+"""Models in a host behave as in process: loaded once, shared, reported, released."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Where(ModelHandler):
 
 
 class Doing(ModelHandler):
-    """Does to each example what is given, once the model is loaded in the way that is given."""
+    """Loads and predicts with given functions."""
 
     def __init__(self, what, load=lambda: None, **options):
         super().__init__(**options)
@@ -73,7 +73,7 @@ class Batches(ModelHandler):
 
 
 class Events(list):
-    """What an observer was told."""
+    """An observer that keeps its events."""
 
     def on_event(self, event):
         self.append(event)
@@ -92,7 +92,7 @@ def hosted(handler, exceptions=(), **request):
 
 @pytest.fixture
 def opened():
-    """Opens workers, which are closed in the end."""
+    """Opens workers, and closes them at the end."""
     with ExitStack() as stack:
 
         def open_(spec, kind=HostedWorker):
@@ -128,17 +128,17 @@ def run(worker, elements, events=None):
     return list(itertools.chain.from_iterable(parts))
 
 
-def test_it_is_another_process(where):
+def test_model_runs_in_another_process(where):
     [(host, batch)] = run(where, [1])
     assert host != os.getpid()
     assert batch == [1]
 
 
-def test_what_loading_sets_on_the_handler_stays_in_the_host(where):
+def test_attributes_set_by_loading_stay_in_the_host(where):
     assert not hasattr(where.plan.handler, "made")
 
 
-def test_a_hosts_bundles_are_the_sessions(where):
+def test_bundles_in_a_host_keep_their_own_batches(where):
     first, second = where.bundle(Events()), where.bundle(Events())
     assert not first.add(1, "a")
     assert not second.add(2, "b")
@@ -175,7 +175,7 @@ def test_threads_that_open_at_once_load_once(opened):
     assert len(events.of(ModelLoaded)) == 1
 
 
-def test_a_host_ends_with_its_last_worker(opened, alive):
+def test_host_ends_with_its_last_worker(opened, alive):
     spec = hosted(Where())
     first, second = HostedWorker(spec), opened(spec)
     [(host, _)] = run(first, [1])
@@ -184,7 +184,7 @@ def test_a_host_ends_with_its_last_worker(opened, alive):
     assert alive(host)
 
 
-def test_a_host_that_lingers_is_there_for_the_same_transform_and_gone_for_another(alive):
+def test_lingering_host_serves_the_same_transform_and_ends_for_another(alive):
     spec = hosted(Where())
     worker = HostedWorker(spec)
     [(host, _)] = run(worker, [1])
@@ -197,15 +197,15 @@ def test_a_host_that_lingers_is_there_for_the_same_transform_and_gone_for_anothe
     assert not alive(host)
 
 
-def test_after_a_bundle_that_was_given_up(where):
-    """What it left in the host is no other bundle's."""
+def test_next_bundle_works_after_an_abandoned_one(where):
+    """What the abandoned bundle left in the host belongs to no other bundle."""
     given_up = where.bundle(Events())
     for n in range(5):
         given_up.add(n, n)
     assert [batch for _, batch in run(where, [7, 8, 9])] == [[7, 8], [7, 8], [9]]
 
 
-def test_what_is_told_of_a_run(opened):
+def test_events_of_a_run(opened):
     memory = Doing(len, lambda: bytearray(os.urandom(MB) * 64))
     events, worker = Events(), opened(hosted(memory, batching=fixed(3)))
     run(worker, ["a"] * 8, events)
@@ -221,7 +221,7 @@ def test_what_is_told_of_a_run(opened):
     assert len(events) == 5
 
 
-def test_what_is_told_of_failures(opened):
+def test_events_of_failures(opened):
     worker, events = opened(hosted(PoisonHandler(3), ValueError, batching=fixed(4))), Events()
     run(worker, [1, 2, 3, 4], events)
     assert [(event.model, event.examples, repr(event.error)) for event in events.of(BatchFailed)] == [
@@ -231,7 +231,7 @@ def test_what_is_told_of_failures(opened):
     assert sum(event.examples for event in events.of(BatchCompleted)) == 3
 
 
-def test_what_is_told_before_an_error_is_raised(opened):
+def test_events_come_before_a_raised_error(opened):
     """As in this process."""
     for kind, request in ((Worker, {}), (HostedWorker, {"isolate": True})):
         worker, events = opened(prepare(PoisonHandler(3), InferenceRequest(**request)), kind), Events()
@@ -241,20 +241,20 @@ def test_what_is_told_before_an_error_is_raised(opened):
         assert failed.error is caught.value
 
 
-def test_an_error_shows_where_in_the_host_it_was_raised(opened):
+def test_error_shows_its_traceback_in_the_host(opened):
     worker = opened(hosted(PoisonHandler(3)))
     with pytest.raises(ValueError, match="poisonous") as caught:
         run(worker, [3])
     assert "testing/faults.py" in str(caught.value.__cause__)
 
 
-def test_a_model_that_cannot_be_loaded_is_an_error_at_once():
+def test_model_that_fails_to_load_is_an_error_at_once():
     with pytest.raises(OSError, match="the model cannot be loaded") as caught:
         HostedWorker(hosted(BrokenLoadHandler(), Exception))
     assert "load_model" in str(caught.value.__cause__)
 
 
-def test_hosts_that_loading_kills_are_told_of(opened):
+def test_hosts_that_die_while_loading_are_reported(opened):
     worker, events = opened(hosted(FaultyLoadHandler(lambda: os._exit(3)), Exception)), Events()
     [failure] = run(worker, [1], events)
     assert isinstance(failure.error, HostDiedError)
@@ -263,7 +263,7 @@ def test_hosts_that_loading_kills_are_told_of(opened):
     assert failed.error is failure.error
 
 
-def test_while_everything_dies_a_batch_costs_its_probes_and_no_search(opened):
+def test_batches_are_not_searched_while_everything_dies(opened):
     def sometimes(example):
         return example if example >= 0 else os._exit(3)
 
@@ -277,16 +277,16 @@ def test_while_everything_dies_a_batch_costs_its_probes_and_no_search(opened):
     assert good == 3
 
 
-def test_each_element_counts_its_own_losses(opened):
-    """Of those that are given up together some have been tried alone, others in the whole batch only."""
+def test_elements_count_their_own_lost_hosts(opened):
+    """Of the elements given up, some were tried alone, others only with the whole batch."""
     worker = opened(
         hosted(Doing(lambda example: threading.Event().wait()), Exception, batching=fixed(8), timeout_secs=0.1)
     )
     assert [failure.attempts for failure in run(worker, range(8), Events())] == [2] * 4 + [1] * 4
 
 
-def test_a_model_that_cannot_be_loaded_is_not_the_other_models_affair(opened):
-    """Neither where elements must be preprocessed before it is known which model they go to."""
+def test_model_that_fails_to_load_does_not_affect_other_models(opened):
+    """Not even if elements must be preprocessed before their model is known."""
 
     def end():
         os._exit(3)
@@ -302,15 +302,15 @@ def test_a_model_that_cannot_be_loaded_is_not_the_other_models_affair(opened):
 
 
 @pytest.mark.parametrize("limit", [{}, {"element_size_fn": len, "max_batch_weight": 5}])
-def test_batches_are_those_of_an_unhosted_run(opened, limit):
+def test_batches_are_the_same_as_in_process(opened, limit):
     handler = Batches().with_preprocess_fn(lambda n: [n] * (n % 3))
     elements, batching = list(range(700)), fixed(9, **limit)
     here = run(opened(prepare(handler, InferenceRequest(batching=batching)), Worker), elements)
     assert run(opened(hosted(handler, batching=batching)), elements) == here
 
 
-def test_batch_sizes_are_learnt_from_the_hosts_times(opened):
-    """By a clock of the host's own, which only the model advances."""
+def test_batch_sizes_are_learnt_from_times_in_the_host(opened):
+    """Measured with the host's own clock, which only the model advances."""
 
     def sizes(kind, **request):
         clock, events = FakeClock(), Events()
@@ -326,7 +326,7 @@ def test_batch_sizes_are_learnt_from_the_hosts_times(opened):
     assert len(there) < 2 * len(here)
 
 
-def test_arrays_that_come_back_can_be_written_to(opened):
+def test_arrays_from_a_host_are_writable(opened):
     worker = opened(hosted(Doing(lambda array: array * 2), batching=fixed(4)))
     first = run(worker, [numpy.full(5000, n) for n in range(4)])
     for array in first:

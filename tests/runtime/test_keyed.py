@@ -1,4 +1,4 @@
-"""Many models by key: as few in memory as asked for, few loads, each with batches of its own; wherever they live."""
+"""Models by key: within the limit, loaded rarely, each with batches of its own, wherever they live."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ WAY_IDS = ["process", "isolated", "machine"]
 
 @pytest.fixture(autouse=True, scope="module")
 def _handlers_travel():
-    """To processes that cannot import this module."""
+    """Pickles what this module defines by value: hosts cannot import test modules."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 class Notes:
-    """A model that writes down when it comes and when it goes."""
+    """A model that records when it is created and freed."""
 
     def __init__(self, name, path):
         self.name, self.path = name, path
@@ -62,12 +62,12 @@ class Notes:
 
 
 def Mapped(name, path):
-    """In another process: no load."""
+    """A copy in another process is no load."""
     return Notes(name, path)
 
 
 class Named(ModelHandler):
-    """Predicts its name, and how large the batch was."""
+    """Predicts its name and the size of the batch."""
 
     def __init__(self, name, path, **options):
         super().__init__(**options)
@@ -81,7 +81,7 @@ class Named(ModelHandler):
 
 
 class Loud(KeyedModelHandler):
-    """The runner leaves the keys to it."""
+    """Splits keys itself."""
 
     def run_inference(self, batch, model, inference_args=None):
         return super().run_inference(batch, model, inference_args)
@@ -112,7 +112,7 @@ def pairs(count, models=6):
 
 @pytest.mark.large
 @pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
-def test_no_more_models_than_the_limit_and_each_loaded_once(tmp_path, way):
+def test_models_stay_within_the_limit_and_load_once(tmp_path, way):
     elements = pairs(300)
     found = list(predict(keyed(tmp_path / "notes"), elements, **way))
     assert sorted((key, example) for key, (example, _, _) in found) == sorted(elements)
@@ -125,7 +125,7 @@ def test_no_more_models_than_the_limit_and_each_loaded_once(tmp_path, way):
 
 @pytest.mark.parametrize("way", WAYS[:2], ids=WAY_IDS[:2])
 @pytest.mark.parametrize("wrap", ["plain", "processed", "subclass", "prebatched"])
-def test_the_limit_holds_however_many_threads_there_are(tmp_path, way, wrap):
+def test_limit_on_models_holds_with_many_threads(tmp_path, way, wrap):
     handler = keyed(tmp_path / "notes", cls=Loud if wrap == "subclass" else KeyedModelHandler)
     if wrap == "processed":
         handler = handler.with_preprocess_fn(lambda pair: pair).with_postprocess_fn(lambda pair: pair)
@@ -157,8 +157,8 @@ class Deaf:
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_length_fn": lambda n: 1 + n % 5}], ids=["in-order", "sorted"])
-def test_a_bounded_number_of_bytes_waits_for_models_that_are_not_there(tmp_path, options):
-    """Some leave before the end, many together."""
+def test_bytes_that_wait_for_absent_models_are_bounded(tmp_path, options):
+    """Some leave before the end, in large batches."""
     batching = BatchingConfig(lookahead_bytes=20_000, min_batch_size=4, max_batch_size=4)
     spec = prepare(keyed(tmp_path / "notes", **options), InferenceRequest(batching=batching))
     worker = open_worker(spec)
@@ -181,7 +181,7 @@ def test_functions_get_the_pair_and_may_change_the_key(tmp_path, way):
 
 
 @pytest.mark.parametrize("way", WAYS[:2], ids=WAY_IDS[:2])
-def test_each_model_has_the_batches_that_its_own_handler_asks_for(tmp_path, way):
+def test_models_have_the_batching_options_of_their_own_handlers(tmp_path, way):
     own = [
         Named(0, tmp_path / "notes", min_batch_size=2, max_batch_size=2),
         Named(1, tmp_path / "notes", max_batch_weight=30, element_size_fn=int, min_batch_size=3, max_batch_size=3),
@@ -204,7 +204,7 @@ def test_each_model_has_the_batches_that_its_own_handler_asks_for(tmp_path, way)
 
 
 @pytest.mark.parametrize("by_key", [True, False])
-def test_what_is_no_pair_fails_alone_and_is_named(by_key):
+def test_element_that_is_no_pair_fails_alone_and_is_named(by_key):
     one = DoublingHandler()
     handler = KeyedModelHandler([KeyModelMapping(["a"], one)] if by_key else one)
     elements = [("a", 1), ("a", 1, 2), ["a", 2], ("a",), 5, "ab", {"a": 1, "b": 2}, {"a", "b"}]
@@ -214,7 +214,7 @@ def test_what_is_no_pair_fails_alone_and_is_named(by_key):
     assert all(f"pairs, not {outcome.element!r}" in str(outcome.error) for outcome in bad)
 
 
-def test_options_of_one_model_that_contradict_are_refused_at_once(tmp_path):
+def test_contradicting_options_of_one_model_are_refused_at_once(tmp_path):
     with pytest.raises(ConfigurationError, match=r"Minimum \(9\) must not be greater"):
         make_plan(keyed(tmp_path / "notes", min_batch_size=9, max_batch_size=3))
 
@@ -231,8 +231,8 @@ def large(count, **options):
     return KeyedModelHandler([KeyModelMapping([n], Large(n, "", **options)) for n in range(count)])
 
 
-def test_models_stay_within_the_memory_that_there_is_without_a_hint(monkeypatch):
-    """Room for three, and a margin; afterwards their memory is free again."""
+def test_models_without_a_limit_stay_within_available_memory(monkeypatch):
+    """There is room for three models and a margin; afterwards their memory is free again."""
     before = resident_bytes()
     limit = 200 * MIB
     figures = (lambda: limit - (resident_bytes() - before), lambda: limit, resident_bytes)
@@ -244,7 +244,7 @@ def test_models_stay_within_the_memory_that_there_is_without_a_hint(monkeypatch)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
-def test_models_that_went_leave_no_memory_behind(way):
+def test_evicted_models_free_their_memory(way):
     before = resident_bytes()
     handler = KeyedModelHandler([KeyModelMapping([n], Large(n, "")) for n in range(4)], 1)
     seen = [nbytes for _, (nbytes, _) in predict(handler, [(n, n) for n in range(4)], **way)]

@@ -1,4 +1,4 @@
-"""What a handler's files tell of its model's size."""
+"""Estimates of a model's size from its handler's files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def bytes_of(**attributes):
 
 @pytest.mark.parametrize("name", ["model_uri", "_model", "state_dict_path", "the_WEIGHTS"])
 @pytest.mark.parametrize("kind", [str, lambda path: path], ids=["string", "path"])
-def test_half_of_a_file_that_a_handler_names(file, name, kind):
+def test_estimate_is_half_of_the_file_that_a_handler_names(file, name, kind):
     assert bytes_of(**{name: kind(file)}) == 500
 
 
-def test_several_files_together(file):
+def test_estimate_adds_up_several_files(file):
     assert bytes_of(model_path=file, weights_path=str(file), vocabulary_path=str(file)) == 1000
 
 
@@ -36,15 +36,15 @@ def test_several_files_together(file):
     ["gs://bucket/model.bin", "no such file", "a\0null", "x" * 5000, "", None, 7, b"model", ["model"], print],
     ids=["remote", "missing", "null", "long", "empty", "None", "number", "bytes", "list", "function"],
 )
-def test_what_is_no_local_file_tells_nothing(value):
+def test_estimate_is_unknown_without_a_local_file(value):
     assert bytes_of(model_uri=value) is None
 
 
-def test_neither_does_a_folder_or_an_empty_file(tmp_path):
+def test_estimate_is_unknown_for_a_folder_or_an_empty_file(tmp_path):
     (tmp_path / "empty").touch()
     assert bytes_of(model_path=tmp_path) is None
     assert bytes_of(model_path=tmp_path / "empty") is None
 
 
-def test_nor_a_handler_that_names_none():
+def test_estimate_is_unknown_if_the_handler_names_no_file():
     assert bytes_of(threads=4) is None

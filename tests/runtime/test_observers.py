@@ -1,4 +1,4 @@
-"""Subscribers hear what happens while they are subscribed."""
+"""Subscribers receive events while they are subscribed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Ear:
         self.heard.append(event)
 
 
-def test_subscribers_and_own_observers():
+def test_events_reach_own_observers_and_subscribers():
     own, subscriber = Ear(), Ear()
     everybody = FanOut(own)
     first, second, third = (BatchFailed("", n, ValueError()) for n in range(3))

@@ -1,4 +1,4 @@
-"""Batches run beside the bundle's thread only where that has proved to pay."""
+"""Batches run in the background only if that has proved to save time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.runtime.overlap import AdaptiveOverlap
 
 
 def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):
-    """Which of so many batches ran beside, where that saves so much of the shorter part of a batch's time."""
+    """Whether each batch ran in the background, where overlap saves ``gain`` times the shorter part of its time."""
     policy, beside = AdaptiveOverlap(), []
     for n in range(batches):
         beside.append(policy.next_in_background())
@@ -21,7 +21,7 @@ def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):
     return beside
 
 
-def test_nearly_all_run_beside_where_it_saves_half_of_the_time():
+def test_overlap_is_used_for_nearly_all_batches_if_it_halves_the_time():
     beside = simulate(1000)
     assert not any(beside[:3])
     assert sum(beside) > 970
@@ -31,17 +31,17 @@ def test_nearly_all_run_beside_where_it_saves_half_of_the_time():
 @pytest.mark.parametrize(
     "times", [{"call": 0.0019}, {"idle": 0.0004}, {"call": 1, "idle": 0.05}, {"call": 0.0}, {"idle": 0.0}]
 )
-def test_none_runs_beside_where_there_is_nothing_to_gain(times):
+def test_overlap_is_not_used_without_a_gain(times):
     assert not any(simulate(1000, **times))
 
 
-def test_where_it_gains_nothing_it_is_tried_ever_more_rarely():
+def test_overlap_without_a_gain_is_tried_ever_more_rarely():
     beside = simulate(10_000, gain=0.05)
     assert 0 < sum(beside) < 150
     assert sum(beside[5000:]) <= 48
 
 
-def test_what_pays_later_is_found():
+def test_overlap_that_pays_later_is_found():
     policy, late = AdaptiveOverlap(), 0
     for n in range(8000):
         pays = n > 1000
@@ -53,13 +53,13 @@ def test_what_pays_later_is_found():
     assert late > 5000
 
 
-def test_the_size_settles_first():
+def test_overlap_waits_until_the_batch_size_has_settled():
     assert not any(simulate(9, size=lambda n: 2**n))
     assert any(simulate(20, size=lambda n: 2 ** min(n, 9)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.floats(0, 1), st.floats(0, 1)), max_size=300))
-def test_no_period_is_endless_whatever_the_times(batches):
+def test_overlap_periods_are_finite_for_any_times(batches):
     policy, in_a_row = AdaptiveOverlap(), 0
     for size, call, idle in batches * 3:
         if policy.next_in_background():

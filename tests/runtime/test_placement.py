@@ -1,4 +1,4 @@
-"""Each model lives where it should, is loaded as often as it must, and is let go of with its session."""
+"""Models live where they should, load as often as they must, and are released with their session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of(kind, events):
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_one_that_can_be_mapped_is(home):
+def test_mappable_model_is_mapped(home):
     spec = home.spec(home.handler(large_model=True))
     [(first, loader, computing)], events = home.run(spec)
     assert (first, computing) == (2, HERE)
@@ -36,7 +36,7 @@ def test_one_that_can_be_mapped_is(home):
     assert [line.rpartition(" in ")[0] for line in home.logged()] == ["Homely: mapped 0.8 MB"]
 
 
-def test_threads_map_it_once(home):
+def test_threads_map_a_model_once(home):
     spec = home.spec(home.handler(large_model=True))
     specs = [replace(spec, plan=replace(spec.plan, models={None: copy.copy(spec.plan.handler)})) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
@@ -45,7 +45,7 @@ def test_threads_map_it_once(home):
     assert len(of(ModelLoaded, [*events, *more])) == len(home.noted("loaded")) == len(home.logged()) == 1
 
 
-def test_in_isolation_a_host_maps_it(home):
+def test_isolated_model_is_mapped_by_its_host(home):
     spec = home.spec(home.handler(large_model=True), isolate=True)
     [(_, loader, host)], events = home.run(spec)
     [(_, same, other)], others = home.elsewhere(spec)
@@ -55,7 +55,7 @@ def test_in_isolation_a_host_maps_it(home):
     assert home.logged() == []
 
 
-def test_copies_are_hosts_of_the_machines(home):
+def test_copies_are_hosts_on_the_machine(home):
     spec = home.spec(home.handler(model_copies=2, computers=2))
     here, events = home.run(spec, range(6))
     there, others = home.elsewhere(spec, range(6))
@@ -69,7 +69,7 @@ def test_copies_are_hosts_of_the_machines(home):
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_one_that_cannot_be_mapped_lives_in_a_host_for_all(home, isolate):
+def test_unmappable_model_lives_in_one_host_for_all(home, isolate):
     spec = home.spec(home.handler(home.guarded, large_model=True), isolate=isolate)
     [(_, loader, host)], _ = home.run(spec)
     [(_, _, same)], _ = home.elsewhere(spec)
@@ -79,7 +79,7 @@ def test_one_that_cannot_be_mapped_lives_in_a_host_for_all(home, isolate):
     assert "lock" in line
 
 
-def test_each_host_loads_what_cannot_be_mapped(home):
+def test_unmappable_model_is_loaded_by_each_host(home):
     here, _ = home.run(home.spec(home.handler(home.guarded, model_copies=2, computers=2)), range(6))
     assert all(loader == host for _, loader, host in here)
     assert sorted(home.noted("loaded")) == sorted({host for _, _, host in here})
@@ -96,7 +96,7 @@ def test_each_host_loads_what_cannot_be_mapped(home):
     ],
     ids=["mapped", "copies", "mapped in isolation", "copies in isolation"],
 )
-def test_where_processing_runs(home, options, request_, hosted):
+def test_functions_run_in_the_host_or_in_process(home, options, request_, hosted):
     handler = home.handler(**options)
     handler = handler.with_preprocess_fn(lambda element: [os.getpid()])
     handler = handler.with_postprocess_fn(lambda prediction: (prediction, os.getpid()))
@@ -105,7 +105,7 @@ def test_where_processing_runs(home, options, request_, hosted):
     assert after == doubled[0]
 
 
-def test_models_by_key(home):
+def test_models_by_key_are_placed_separately(home):
     mappings = [KeyModelMapping(["a"], home.handler(large_model=True)), KeyModelMapping(["b"], home.handler())]
     spec = home.spec(KeyedModelHandler(mappings))
     [(_, (_, first, computing)), (_, second)], events = home.run(spec, [("a", 1), ("b", 1)])
@@ -120,7 +120,7 @@ def test_models_by_key(home):
 
 @pytest.mark.large
 @pytest.mark.parametrize("isolate", [False, True])
-def test_those_by_key_that_cannot_be_mapped_live_in_the_machines_hosts(home, isolate):
+def test_unmappable_models_by_key_live_in_hosts_on_the_machine(home, isolate):
     mappings = [KeyModelMapping([key], home.handler(home.guarded, large_model=True)) for key in "ab"]
     spec = home.spec(KeyedModelHandler(mappings), isolate=isolate)
     outcomes, events = home.run(spec, [("a", 1), ("b", 1)])
@@ -136,7 +136,7 @@ def test_those_by_key_that_cannot_be_mapped_live_in_the_machines_hosts(home, iso
 
 
 @pytest.mark.large
-def test_models_by_key_have_as_many_hosts_as_each_asks_for(home):
+def test_models_by_key_have_their_own_numbers_of_hosts(home):
     mappings = [KeyModelMapping([key], home.handler(model_copies=copies)) for key, copies in [("a", 2), ("b", 1)]]
     outcomes, _ = home.run(home.spec(KeyedModelHandler(mappings)), [("a", 1), ("b", 1)])
     (_, (_, loader, host)), (_, (_, _, computing)) = outcomes
@@ -149,7 +149,7 @@ def test_models_by_key_have_as_many_hosts_as_each_asks_for(home):
 
 @pytest.mark.large
 @pytest.mark.parametrize("isolate", [False, True])
-def test_keys_that_look_alike_are_different_models(home, isolate):
+def test_keys_with_the_same_text_are_different_models(home, isolate):
     mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in (1, "1")]
     outcomes, events = home.run(home.spec(KeyedModelHandler(mappings), isolate=isolate), [(1, 5), ("1", 5)])
     (_, (_, first, _)), (_, (_, second, _)) = outcomes
@@ -159,7 +159,7 @@ def test_keys_that_look_alike_are_different_models(home, isolate):
 
 @pytest.mark.large
 @pytest.mark.parametrize("how", ["once", "always"])
-def test_a_host_by_key_that_dies_is_replaced_and_tried_once_more(home, how):
+def test_host_of_a_model_by_key_is_replaced_and_retried_after_its_death(home, how):
     handler = home.handler(home.guarded, large_model=True, dies=how)
     spec = catching(home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)])), Exception)
     [outcome], events = home.run(spec, [("a", 3)])
@@ -171,7 +171,7 @@ def test_a_host_by_key_that_dies_is_replaced_and_tried_once_more(home, how):
 
 
 @pytest.mark.large
-def test_too_little_memory_in_a_host_by_key_is_learnt_from(home):
+def test_out_of_memory_in_a_host_of_a_model_by_key_is_learnt_from(home):
     handler = home.handler(home.guarded, large_model=True, fits=2)
     spec = home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)]))
     spec = replace(spec, plan=replace(spec.plan, batching=BatchingConfig(8, 8)))
@@ -181,7 +181,7 @@ def test_too_little_memory_in_a_host_by_key_is_learnt_from(home):
 
 
 @pytest.mark.parametrize("load", ["guarded", "Model"])
-def test_what_fails_there_fails_here(home, load):
+def test_failures_in_the_machines_hosts_are_failures_here(home, load):
     handler = home.handler(getattr(home, load), large_model=True)
     spec = catching(home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)])), Exception)
     outcomes, events = home.run(spec, [("a", 1), ("a", None), ("a", 2)])
@@ -193,7 +193,7 @@ def test_what_fails_there_fails_here(home, load):
 
 
 @pytest.mark.large
-def test_in_isolation_the_processes_host_maps_models_by_key(home):
+def test_isolated_models_by_key_are_mapped_by_the_processes_host(home):
     mappings = [KeyModelMapping([key], home.handler(large_model=True)) for key in "ab"]
     spec = home.spec(KeyedModelHandler(mappings), isolate=True)
     [(_, (_, first, host)), (_, (_, second, same))], events = home.run(spec, [("a", 1), ("b", 1)])
@@ -220,7 +220,7 @@ def test_automatic_placement(home, monkeypatch, cores, placement, isolate):
 
 
 def two(home, load, pipelines="pp"):
-    """Specifications of two transforms that share a model's identifier but not a handler."""
+    """Specs of two transforms that share a model's identifier but not a handler."""
     handlers = [home.handler(load, made=name, large_model=True) for name in ("first", "second")]
     pairs = zip(handlers, pipelines, strict=True)
     return [replace(home.spec(one, model_identifier="m"), pipeline=pipeline) for one, pipeline in pairs]
@@ -240,7 +240,7 @@ def test_transforms_with_one_identifier_map_one_model(home):
 
 @pytest.mark.large
 @pytest.mark.parametrize("load", ["guarded", "Model"])
-def test_hosts_are_a_transforms_own(home, load):
+def test_hosts_belong_to_one_transform(home, load):
     specs = two(home, getattr(home, load))
     if load == "Model":
         specs = [replace(spec, copies=2) for spec in specs]

@@ -1,4 +1,4 @@
-"""What ``placement="auto"`` chooses."""
+"""The choice of ``placement="auto"``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ GB = 10**9
         (3 * GB, 8, 32 * GB, "machine"),
     ],
 )
-def test_half_of_what_is_free_is_for_all_else(nbytes, processes, free, placement):
+def test_choice_leaves_half_of_the_free_memory_unused(nbytes, processes, free, placement):
     assert choose(nbytes, processes, free).placement == placement
 
 
-def test_the_figures_are_said():
+def test_choice_explains_its_numbers():
     assert choose(3 * GB, 8, 32 * GB).why == (
         "3.0 GB for each of 8 processes, one for each core, of 32.0 GB that are free for models and everything else"
     )

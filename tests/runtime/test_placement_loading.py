@@ -1,4 +1,4 @@
-"""What becomes of a shared model's load, and of what it has loaded: errors, deaths, repetitions, finalizers."""
+"""Loads of shared models: errors, deaths, repetitions, finalizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def of(kind, events):
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_what_pickles_but_does_not_unpickle_lives_in_a_host(home):
+def test_model_that_does_not_unpickle_in_the_loader_lives_in_a_host(home):
     [(value, loader, host)], events = home.run(home.spec(home.handler(home.unreadable, large_model=True)))
     assert value == 2
     assert loader == host
@@ -29,7 +29,7 @@ def test_what_pickles_but_does_not_unpickle_lives_in_a_host(home):
     assert len(of(ModelLoaded, events)) == 1
 
 
-def test_what_does_not_unpickle_here_is_an_error(home):
+def test_model_that_does_not_unpickle_here_is_an_error(home):
     here = HERE
 
     def unpickled(*parts):
@@ -57,7 +57,7 @@ each_kind = pytest.mark.parametrize(("options", "request_"), KINDS.values(), ids
 
 
 @each_kind
-def test_a_load_that_raises_is_an_error_at_once(home, options, request_):
+def test_load_that_raises_is_an_error_at_once(home, options, request_):
     def refused(folder):
         raise ValueError("no model today")
 
@@ -68,14 +68,14 @@ def test_a_load_that_raises_is_an_error_at_once(home, options, request_):
 
 @pytest.mark.large
 @each_kind
-def test_a_load_that_dies_is_an_error(home, options, request_):
+def test_load_that_dies_repeatedly_is_an_error(home, options, request_):
     handler = home.handler(lambda folder: os._exit(7), **options)
     with pytest.raises(Exception, match="while it was loading the model of Homely") as caught:
         home.open(home.spec(handler, **request_))
     assert type(caught.value).__name__ == "HostDiedError"
 
 
-def test_one_that_dies_once_is_repeated(home):
+def test_load_that_dies_once_is_repeated(home):
     [(value, _, computing)], events = home.run(home.spec(home.handler(home.second_time, large_model=True)))
     assert (value, computing) == (2, HERE)
     assert [event.timed_out for event in of(HostLost, events)] == [False]
@@ -83,7 +83,7 @@ def test_one_that_dies_once_is_repeated(home):
 
 
 @pytest.mark.large
-def test_one_by_key_that_dies_fails_its_elements_only(home):
+def test_load_by_key_that_dies_fails_only_its_elements(home):
     mappings = [
         KeyModelMapping(["a"], home.handler(lambda folder: os._exit(7), large_model=True)),
         KeyModelMapping(["b"], home.handler(large_model=True)),
@@ -97,7 +97,7 @@ def test_one_by_key_that_dies_fails_its_elements_only(home):
 
 
 @pytest.mark.large
-def test_one_by_key_that_raises_is_tried_once_for_all(home, monkeypatch):
+def test_load_by_key_that_raises_is_tried_once_for_all_processes(home, monkeypatch):
     def refused(folder):
         raise ValueError("no model today")
 
@@ -114,7 +114,7 @@ def test_one_by_key_that_raises_is_tried_once_for_all(home, monkeypatch):
 
 
 @pytest.mark.large
-def test_those_that_raise_cost_one_connection_together(home):
+def test_loads_that_raise_share_one_connection(home):
     def refused(folder):
         raise ValueError("no model today")
 
@@ -127,7 +127,7 @@ def test_those_that_raise_cost_one_connection_together(home):
 
 
 @pytest.mark.large
-def test_a_load_that_hangs_is_ended(home):
+def test_load_that_hangs_is_killed(home):
     def hang(folder):
         while True:
             os.getpid()
@@ -143,7 +143,7 @@ def test_a_load_that_hangs_is_ended(home):
 
 @pytest.mark.large
 @each_kind
-def test_the_model_is_finalized_only_where_it_was_used(home, options, request_):
+def test_model_is_finalized_only_where_it_was_used(home, options, request_):
     outcomes, _ = home.run(home.spec(home.handler(**options), **request_), range(4))
     home.close()
     computing = {process for _, _, process in outcomes}

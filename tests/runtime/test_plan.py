@@ -1,4 +1,4 @@
-"""A handler is taken apart into data, Headrace's and Beam's alike."""
+"""A handler, Headrace's or Beam's, is parsed into data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Theirs(incumbent.ModelHandler):
 
 
 @pytest.mark.parametrize("cls", [Ours, Theirs])
-def test_processing_comes_off(cls):
+def test_functions_are_taken_off_the_handler(cls):
     plan = make_plan(cls().with_preprocess_fn(int).with_postprocess_fn(str).with_preprocess_fn(float))
     assert plan.preprocess == (float, int)
     assert plan.postprocess == (str,)
@@ -27,14 +27,14 @@ def test_processing_comes_off(cls):
 
 
 @pytest.mark.parametrize("cls", [Ours, Theirs])
-def test_batches_as_elements(cls):
+def test_elements_that_are_batches_are_recognized(cls):
     plan = make_plan(cls().with_no_batching())
     assert plan.prebatched
     assert type(plan.models[ONLY]) is cls
 
 
 @pytest.mark.parametrize(("keyed", "cls"), [(KeyedModelHandler, Ours), (incumbent.KeyedModelHandler, Theirs)])
-def test_one_handler_for_all_keys(keyed, cls):
+def test_keyed_handler_with_one_model(keyed, cls):
     plan = make_plan(keyed(cls()).with_postprocess_fn(str))
     assert (plan.keyed, plan.routed) == (True, False)
     assert type(plan.models[ONLY]) is cls
@@ -47,7 +47,7 @@ def test_one_handler_for_all_keys(keyed, cls):
         (incumbent.KeyedModelHandler, incumbent.KeyModelMapping, Theirs),
     ],
 )
-def test_a_handler_for_each_set_of_keys(keyed, mapping, cls):
+def test_keyed_handler_with_a_model_for_each_set_of_keys(keyed, mapping, cls):
     handler = keyed([mapping(["a", "b"], cls()), mapping(["c"], cls())], max_models_per_worker_hint=1)
     plan = make_plan(handler.with_preprocess_fn(str))
     assert (plan.keyed, plan.routed, plan.model_limit) == (True, True, 1)
@@ -56,7 +56,7 @@ def test_a_handler_for_each_set_of_keys(keyed, mapping, cls):
 
 
 @pytest.mark.parametrize("keyed", [KeyedModelHandler, incumbent.KeyedModelHandler])
-def test_whatever_a_subclass_does_with_keys_is_left_to_it(keyed):
+def test_subclass_of_a_keyed_handler_keeps_its_own_behaviour(keyed):
     class Mine(keyed):
         def run_inference(self, batch, model, inference_args=None):
             return [("mine", example) for _, example in batch]
@@ -66,7 +66,7 @@ def test_whatever_a_subclass_does_with_keys_is_left_to_it(keyed):
     assert type(plan.models[ONLY]) is Mine
 
 
-def test_what_a_subclass_of_beams_keyed_handler_says_of_itself_holds():
+def test_subclass_of_beams_keyed_handler_keeps_its_own_answers():
     class Mine(incumbent.KeyedModelHandler):
         def get_metrics_namespace(self):
             return "Mine"
@@ -81,7 +81,7 @@ def test_what_a_subclass_of_beams_keyed_handler_says_of_itself_holds():
 
 
 @pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
-def test_requests_to_an_endpoint_are_known():
+def test_remote_models_are_recognized():
     class Theirs(incumbent.RemoteModelHandler):
         def create_client(self):
             return None
@@ -99,7 +99,7 @@ def test_batching_options_are_the_handlers_unless_replaced():
     assert make_plan(handler, BatchingConfig(max_batch_size=5)).batching == BatchingConfig(max_batch_size=5)
 
 
-def test_unknown_batching_options_are_an_error():
+def test_unknown_batching_options_are_refused():
     class Wrong(ModelHandler):
         def batch_elements_kwargs(self):
             return {"batch_size": 3}

@@ -1,4 +1,4 @@
-"""What is wrong is said at once; what has no effect yet is said once."""
+"""Wrong options are refused at once; options without effect warn once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Handler(ModelHandler):
 
 
 @pytest.mark.parametrize("given", ["handler", Handler, None])
-def test_no_handler(given):
+def test_object_that_is_no_handler_is_refused(given):
     with pytest.raises(ConfigurationError, match="no model handler"):
         prepare(given, InferenceRequest())
 
@@ -40,12 +40,12 @@ def test_batching_must_be_a_batching_config():
 
 
 @pytest.mark.parametrize("given", ["ValueError", [ValueError], (ValueError, 3), int])
-def test_only_exceptions_can_be_caught(given):
+def test_caught_must_be_exception_classes(given):
     with pytest.raises(ConfigurationError, match="exc_class must be"):
         catching(prepare(Handler(), InferenceRequest()), given)
 
 
-def test_retries_are_configured_by_a_config():
+def test_retry_must_be_a_retry_config():
     assert prepare(Handler(), InferenceRequest()).retry == RetryConfig()
     assert prepare(Handler(), InferenceRequest(retry=RetryConfig(7))).retry.attempts == 7
     with pytest.raises(ConfigurationError, match="retry must be a RetryConfig, not 3"):
@@ -53,7 +53,7 @@ def test_retries_are_configured_by_a_config():
 
 
 @pytest.mark.parametrize("placement", [None, "process", PlacementConfig(), PlacementConfig("process")])
-def test_the_process_is_where_models_live(placement):
+def test_models_live_in_the_process_by_default(placement):
     assert prepare(Handler(), InferenceRequest(placement=placement)).plan.models
 
 
@@ -81,19 +81,19 @@ def test_the_process_is_where_models_live(placement):
         ),
     ],
 )
-def test_what_is_shared(base, asks, placement, shared, copies, automatic):
+def test_models_that_are_shared(base, asks, placement, shared, copies, automatic):
     spec = prepare(base(**asks), InferenceRequest(placement=placement))
     assert (spec.shared, spec.copies, spec.automatic) == (frozenset([ONLY] if shared else []), copies, automatic)
     assert spec.is_hosted_or_shared == shared
 
 
-def test_what_is_shared_of_models_by_key():
+def test_models_by_key_that_are_shared():
     mappings = [KeyModelMapping(["a"], Handler(large_model=True)), KeyModelMapping(["b"], Handler())]
     assert len(prepare(KeyedModelHandler(mappings), InferenceRequest()).shared) == 1
     assert len(prepare(KeyedModelHandler(mappings), InferenceRequest(placement="machine")).shared) == 2
 
 
-def test_a_runtime_directory_that_cannot_be_used_is_an_error_at_once(tmp_path, monkeypatch):
+def test_unusable_runtime_directory_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / ("long" * 30)))
     prepare(Handler(), InferenceRequest())
     with pytest.raises(ConfigurationError, match="HEADRACE_RUNTIME_DIR"):
@@ -106,7 +106,7 @@ def test_keyed_models_give_no_warning():
         prepare(KeyedModelHandler([KeyModelMapping(["a"], Handler())]), InferenceRequest())
 
 
-def test_the_handler_may_refuse_arguments():
+def test_handler_may_refuse_arguments():
     class Strict(Handler):
         def validate_inference_args(self, inference_args):
             if inference_args:
@@ -116,7 +116,7 @@ def test_the_handler_may_refuse_arguments():
         prepare(Strict(), InferenceRequest(inference_args={"a": 1}))
 
 
-def test_identifiers():
+def test_identifiers_are_unique_unless_given():
     one, two = prepare(Handler(), InferenceRequest()), prepare(Handler(), InferenceRequest())
     assert one.transform != two.transform
     assert one.model_identifier != two.model_identifier
@@ -135,7 +135,7 @@ def test_identifiers():
         (InferenceRequest(timeout_secs=0.5, isolate=True), 0.5),
     ],
 )
-def test_what_isolates(request_, timeout):
+def test_options_that_isolate(request_, timeout):
     spec = prepare(Handler(), request_)
     assert (spec.isolated, spec.timeout_secs) == (True, timeout)
 
@@ -144,13 +144,13 @@ def test_what_isolates(request_, timeout):
     "request_",
     [InferenceRequest(), InferenceRequest(placement=PlacementConfig()), InferenceRequest(placement="process")],
 )
-def test_what_does_not(request_):
+def test_options_that_do_not_isolate(request_):
     spec = prepare(Handler(), request_)
     assert (spec.isolated, spec.timeout_secs) == (False, None)
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, -1, float("inf"), float("nan"), "5", [5], True])
-def test_a_timeout_must_be_a_positive_number(timeout):
+def test_timeout_must_be_a_positive_number(timeout):
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
         prepare(Handler(), InferenceRequest(timeout_secs=timeout))
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
@@ -158,27 +158,27 @@ def test_a_timeout_must_be_a_positive_number(timeout):
 
 
 class Holding(Handler):
-    """Holds something that does not pickle."""
+    """Has an attribute that does not pickle."""
 
     def __init__(self, **loaded_model):
         super().__init__()
         self.connections = loaded_model
 
 
-def test_what_cannot_go_to_a_host_is_named():
+def test_attribute_that_does_not_pickle_is_named():
     handler = Holding(main=threading.Lock())
     assert not prepare(handler, InferenceRequest()).isolated
     with pytest.raises(ConfigurationError, match=r"^Holding cannot go .* Holding\.connections\['main'\],.* load_model"):
         prepare(handler, InferenceRequest(isolate=True))
 
 
-def test_neither_can_what_a_handler_within_holds():
+def test_attribute_of_an_inner_handler_that_does_not_pickle_is_named():
     models = [KeyModelMapping(["a"], Handler()), KeyModelMapping(["b"], Holding(x=threading.Lock()))]
     with pytest.raises(ConfigurationError, match=r"connections\['x'\], of type _thread.lock, does not pickle"):
         prepare(KeyedModelHandler(models), InferenceRequest(isolate=True))
 
 
-def test_nor_a_functions_variable():
+def test_variable_of_a_function_that_does_not_pickle_is_named():
     lock = threading.Lock()
 
     def guarded(element):
@@ -189,6 +189,6 @@ def test_nor_a_functions_variable():
         prepare(Handler().with_preprocess_fn(guarded), InferenceRequest(timeout_secs=3))
 
 
-def test_nor_an_argument():
+def test_argument_that_does_not_pickle_is_named():
     with pytest.raises(ConfigurationError, match=r"inference_args\['lock'\]"):
         prepare(Handler(), InferenceRequest(isolate=True, inference_args={"lock": threading.Lock()}))

@@ -1,4 +1,4 @@
-"""What is said of a handler is what a pipeline that shares its model would meet; afterwards nothing is left."""
+"""A handler's profile is what a pipeline would experience; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _nothing_stays(monkeypatch):
 
 
 class Doing(headrace.ModelHandler):
-    """Loads and predicts in the ways that are given."""
+    """Loads and predicts with given functions."""
 
     def __init__(self, load=dict, predict=list, **options):
         super().__init__(**options)
@@ -60,7 +60,7 @@ def look(handler, rows=None, **options):
     return profile_handler(profiling_spec(handler), rows, **options)
 
 
-def test_a_linear_model(tmp_path):
+def test_profile_of_a_linear_model(tmp_path):
     model = sklearn.linear_model.LogisticRegression().fit(numpy.eye(4), [0, 1, 0, 1])
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
     rows = iter(numpy.eye(4))
@@ -82,7 +82,7 @@ def test_a_linear_model(tmp_path):
 
 
 @pytest.mark.large
-def test_a_torch_module_without_rows():
+def test_profile_of_a_torch_module_without_rows():
     import torch
 
     found = look(Doing(lambda: torch.nn.Linear(1000, 1000), large_model=True))  # of 4 MB
@@ -94,7 +94,7 @@ def test_a_torch_module_without_rows():
     assert found.copy_each == model.nbytes * found.cores
 
 
-def test_a_model_that_lives_in_a_host():
+def test_profile_of_a_model_in_a_host():
     found = look(Doing(threading.Lock, lambda batch: [os.getpid() for _ in batch], max_batch_size=8), iter([1, 2]))
     (model,) = found.models
     assert not model.mapped
@@ -104,7 +104,7 @@ def test_a_model_that_lives_in_a_host():
     assert [cost.size for cost in model.costs] == [1, 8]
 
 
-def test_models_by_key_one_after_the_other():
+def test_profile_of_models_by_key():
     mappings = [headrace.KeyModelMapping(["a"], Doing()), headrace.KeyModelMapping(["b"], Doing())]
     found = look(headrace.KeyedModelHandler(mappings, max_models_per_worker_hint=1), [("a", 1), ("c", 1), ("a", 2)])
     assert found.routed
@@ -112,7 +112,7 @@ def test_models_by_key_one_after_the_other():
     assert "belongs to no KeyModelMapping" in found.models[1].trouble
 
 
-def test_handlers_are_given_what_a_pipeline_gives_them():
+def test_profile_calls_handlers_as_a_pipeline_does():
     seen = []
 
     def predict(batch):
@@ -134,13 +134,13 @@ def die():
 
 
 @pytest.mark.parametrize(("load", "error", "words"), [(fail, OSError, "^no such weights$"), (die, HostDiedError, "3")])
-def test_a_model_that_does_not_load(load, error, words):
+def test_profile_of_a_model_that_fails_to_load(load, error, words):
     with pytest.raises(error, match=words):
         look(Doing(load))
 
 
 @pytest.mark.parametrize("load", [dict, threading.Lock])
-def test_batches_that_fail_end_the_measuring_not_the_examination(load):
+def test_failed_batches_end_the_measurement_but_not_the_profile(load):
     def predict(batch):
         if len(batch) > 8:
             raise RuntimeError("too large")
@@ -151,13 +151,13 @@ def test_batches_that_fail_end_the_measuring_not_the_examination(load):
     assert model.trouble == "RuntimeError: too large"
 
 
-def test_rows_none_of_which_can_be_preprocessed():
+def test_profile_if_no_row_can_be_preprocessed():
     (model,) = look(Doing().with_preprocess_fn(lambda row: row["a"]), iter([{}, {}])).models
     assert model.costs == ()
     assert model.trouble == "no row can be preprocessed: KeyError: 'a'"
 
 
-def test_what_cannot_be_preprocessed_is_left_out():
+def test_rows_that_fail_in_preprocessing_are_left_out():
     def positive(row):
         if row < 0:
             raise ValueError(row)
@@ -178,7 +178,7 @@ class Remote(Doing):
         return None
 
 
-def test_whoever_calls_an_endpoint_has_no_model_here():
+def test_remote_handler_has_no_local_model():
     with pytest.raises(ConfigurationError, match="sends requests to an endpoint"):
         look(Remote())
 
@@ -200,7 +200,7 @@ def test_batches_grow_until_one_takes_a_second(one_call, largest, sizes):
     assert costs[0].seconds == pytest.approx(one_call)
 
 
-def test_nothing_to_measure():
+def test_measurement_without_rows_is_empty():
     assert list(measure(fail, lambda count: [], 8)) == []
 
 
@@ -214,7 +214,7 @@ def test_nothing_to_measure():
         (1, True, "no", 100),
     ],
 )
-def test_what_sharing_takes(copies, routed, reason, expected):
+def test_memory_needed_for_sharing(copies, routed, reason, expected):
     model = ModelFindings("", 1.0, 2.0, 300, 100, reason, private=None if reason else 10, costs=(Cost(1, 1.0, 1),))
     choice = choose(100, 2, 1000)
     found = Profile("H", "process", copies, 2, 2000, 1000, (model,), 4, choice, routed)

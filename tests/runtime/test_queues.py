@@ -1,4 +1,4 @@
-"""Each element waits in the queue of its model, and a batch leaves when it is full."""
+"""Elements wait in the queue of their model; a batch leaves when it is full."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def by_key(*keys):
     return KeyedModelHandler([KeyModelMapping([key], DoublingHandler()) for key in keys])
 
 
-def test_a_batch_leaves_when_it_is_full_and_the_rest_when_flushed():
+def test_batch_leaves_when_full_and_the_rest_when_flushed():
     queues = queues_for(DoublingHandler(), fixed(2))
     assert cut(queues, [1, 2, 3]) == [(ONLY, [1, 2]), (ONLY, [3])]
     assert list(queues.flush()) == []
 
 
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 9))
-def test_the_direct_queue_gives_the_batches_that_every_other_way_gives(elements, size):
+def test_direct_queue_gives_the_same_batches(elements, size):
     direct = queues_for(DoublingHandler(), fixed(size))
     weighed = queues_for(DoublingHandler(), fixed(size, element_size_fn=lambda _: 1))
     taken = [batch for n, one in enumerate(elements) if (batch := direct.direct.add(one, n))]
@@ -69,7 +69,7 @@ LENGTH_OPTIONS = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12)), max_size=40), st.integers(1, 9), LENGTH_OPTIONS)
-def test_models_and_buckets_never_mix_and_nobody_is_overtaken_for_ever(elements, size, options):
+def test_models_and_buckets_never_mix_and_none_starves(elements, size, options):
     config = fixed(size, **options)
     queues = queues_for(by_key("a", "b"), config)
     left, waiting = [], {"a": [], "b": []}
@@ -110,11 +110,11 @@ def test_models_and_buckets_never_mix_and_nobody_is_overtaken_for_ever(elements,
     ],
     ids=["one-model", "keys-but-one-model", "models-by-key", "batches-as-elements", "weights", "lengths"],
 )
-def test_a_queue_is_direct_where_nothing_is_asked_of_an_element(handler, options, direct):
+def test_queue_is_direct_if_batching_ignores_the_element(handler, options, direct):
     assert (queues_for(handler, fixed(2, **options)).direct is not None) is direct
 
 
-def test_an_element_waits_for_others_of_its_model():
+def test_element_waits_for_others_of_its_model():
     elements = [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("b", 3)]
     assert cut(queues_for(by_key("a", "b"), fixed(2)), elements) == [
         ("b", [("b", 1), ("b", 2)]),
@@ -123,21 +123,21 @@ def test_an_element_waits_for_others_of_its_model():
     ]
 
 
-def test_an_element_that_is_a_batch_leaves_at_once():
+def test_element_that_is_a_batch_leaves_at_once():
     queues = queues_for(DoublingHandler().with_no_batching(), fixed(5))
     for element in ([1, 2], [3], []):
         assert queues.add(element, "tag") == [(ONLY, Batch([element], ["tag"]))]
     assert list(queues.flush()) == []
 
 
-def test_what_is_sorted_waits_until_it_is_enough():
+def test_sorted_elements_wait_for_the_lookahead():
     queues = queues_for(DoublingHandler(), fixed(2, length_fn=abs, lookahead=4))
     assert [list(queues.add(n, n)) for n in (1, 9, 2)] == [[], [], []]
     assert [batch.elements for _, batch in queues.add(8, 8)] == [[9, 8], [2, 1]]
     assert cut(queues, [5, 6, 7]) == [(ONLY, [7, 6]), (ONLY, [5])]
 
 
-def test_bytes_bound_what_waits_in_all_queues_together():
+def test_bytes_limit_all_queues_together():
     queues = queues_for(by_key("a", "b"), fixed(2, length_fn=lambda pair: len(pair[1]), lookahead_bytes=4000))
     small, large = b"x" * 100, b"y" * 1000
     assert [
@@ -163,25 +163,25 @@ def test_bytes_bound_what_waits_in_all_queues_together():
         ({"length_fn": abs, "element_size_fn": abs}, [[9], [4], [3], [2], [1, 1]]),
     ],
 )
-def test_what_elements_are_sorted_by_and_what_limits_a_batch(options, batches):
+def test_lengths_sort_elements_and_weights_limit_batches(options, batches):
     assert [
         taken for _, taken in cut(queues_for(DoublingHandler(), fixed(2, **options)), [1, 4, 1, 3, 9, 2])
     ] == batches
 
 
-def test_sizes_that_are_weights_fill_a_batch_and_two_may_leave_at_once():
+def test_weights_fill_a_batch_and_two_batches_may_leave_at_once():
     queues = queues_for(DoublingHandler(), fixed(6, element_size_fn=abs))
     assert [batch.weight for _, batch in [*queues.add(4, "a"), *queues.add(9, "b")]] == [4, 9]
     assert [taken for _, taken in cut(queues, [1, 2, 3, 4, 9, 1, 1])] == [[1, 2, 3], [4], [9], [1, 1]]
 
 
 @pytest.mark.parametrize("options", [{}, {"length_fn": float}], ids=["in-order", "sorted"])
-def test_where_sizes_are_weights_any_number_of_light_elements_share_a_batch(options):
+def test_light_elements_share_a_batch_in_any_number_if_sizes_are_weights(options):
     queues = queues_for(DoublingHandler(), fixed(2, element_size_fn=float, **options))
     assert [len(batch) for _, batch in cut(queues, [0, 0.25, 0.25, 0.25, 0])] == [5]
 
 
-def test_a_weight_is_asked_for_once():
+def test_weight_is_computed_once():
     asked = []
     cut(queues_for(DoublingHandler(), fixed(2, element_size_fn=lambda n: asked.append(n) or 1)), [1, 2, 3])
     assert asked == [1, 2, 3]
@@ -189,7 +189,7 @@ def test_a_weight_is_asked_for_once():
 
 @pytest.mark.parametrize("option", ["element_size_fn", "length_fn"])
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1])
-def test_an_element_without_a_weight_is_in_no_queue(weight, option):
+def test_element_without_a_weight_is_in_no_queue(weight, option):
     queues = queues_for(DoublingHandler(), fixed(2, **{option: lambda n: weight if n == 5 else 1}))
     queues.add(1, "good")
     with pytest.raises(ValueError, match=f"{option} must return a finite number"):
@@ -197,7 +197,7 @@ def test_an_element_without_a_weight_is_in_no_queue(weight, option):
     assert [batch.tags for _, batch in queues.flush()] == [["good"]]
 
 
-def test_an_element_without_a_model_is_in_no_queue():
+def test_element_without_a_model_is_in_no_queue():
     queues = queues_for(by_key("a"), fixed(2))
     with pytest.raises(UnknownKeyError):
         queues.add(("z", 1), "bad")
@@ -207,7 +207,7 @@ def test_an_element_without_a_model_is_in_no_queue():
     assert list(queues.flush()) == []
 
 
-def test_a_queue_is_emptied_when_its_turn_comes():
+def test_queue_is_emptied_in_its_turn():
     queues = queues_for(by_key("a", "b"), fixed(3))
     for key in "ab":
         queues.add((key, 1), key)

@@ -1,4 +1,4 @@
-"""A newer model loads beside the older one, wherever models live, and takes its place between two batches."""
+"""A newer model loads beside the older one, wherever models live, and replaces it between two batches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COPIES = {"copies": {"model_copies": 2}}
 
 
 class Model:
-    """Circular, as models are."""
+    """Refers to itself, as models do."""
 
     def __init__(self, path):
         self.path = path
@@ -82,7 +82,7 @@ class Events(list):
 
 
 class Thread:
-    """One thread's refreshing worker, and what it has come to."""
+    """One thread's switching worker, and its outcomes and events."""
 
     def __init__(self, spec):
         self.spec = spec
@@ -135,7 +135,7 @@ class Thread:
 
 @pytest.fixture
 def place(request):
-    """How a test asks for a place; those of the machine have a runtime directory of their own."""
+    """Arguments that place the model; on the machine, with a runtime directory of the test's own."""
     name = getattr(request, "param", "process")
     if "mapped" in name or name == "copies":
         request.getfixturevalue("runtime")
@@ -170,7 +170,7 @@ def serves(wait_until):
 
 
 def models(path):
-    """Those of this process that were loaded from there, weakly."""
+    """Weak references to the models that this process loaded from a path."""
     everything = gc.get_objects()
     return [weakref.ref(one) for one in everything if type(one) is Model and one.path == path]
 
@@ -185,7 +185,7 @@ def ids(values):
 
 @pytest.mark.large
 @pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_batches_go_on_with_the_old_model_until_the_new_one_is_there(thread, serves, tmp_path, place):
+def test_old_model_serves_until_the_new_one_is_loaded(thread, serves, tmp_path, place):
     one = thread(Versioned(tmp_path, max_batch_size=2, **COPIES.get(place, {})))
     assert ids(one.ask(1, 2, 3)) == ["v0"] * 3
     one.told("v1")
@@ -200,7 +200,7 @@ def test_batches_go_on_with_the_old_model_until_the_new_one_is_there(thread, ser
 
 @pytest.mark.large
 @pytest.mark.parametrize("place", PLACES, indirect=True)
-def test_a_model_that_cannot_be_loaded_leaves_the_old_one(thread, wait_until, tmp_path, caplog, place):
+def test_new_model_that_fails_to_load_leaves_the_old_one(thread, wait_until, tmp_path, caplog, place):
     one = thread(Versioned(tmp_path, **COPIES.get(place, {})), caught=Exception)
     one.ask(1)
     with caplog.at_level(logging.WARNING, "headrace.runtime.refresh"):
@@ -212,7 +212,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(thread, wait_until, tm
 
 
 class Losing(Versioned):
-    """Loses its device over a model of that name."""
+    """Loses its device when it loads the model of that name."""
 
     device = FakeDevice()
 
@@ -223,8 +223,8 @@ class Losing(Versioned):
 
 
 @pytest.mark.parametrize("place", ["process", "isolated"], indirect=True)
-def test_a_newer_model_over_which_the_device_is_lost(thread, wait_until, tmp_path, caplog, place):
-    """In this process it is lost for the older one, too; in a host of its own it is not."""
+def test_new_model_over_which_the_device_is_lost(thread, wait_until, tmp_path, caplog, place):
+    """In this process the device is lost for the older model, too; in a host of its own it is not."""
     one = thread(Losing(tmp_path), caught=Exception)
     one.ask(1)
     with caplog.at_level(logging.WARNING, "headrace.runtime.refresh"):
@@ -237,7 +237,7 @@ def test_a_newer_model_over_which_the_device_is_lost(thread, wait_until, tmp_pat
         one.ask(1)
 
 
-def test_a_batch_has_one_model_though_it_is_swapped_in_mid_bundle(thread, serves, tmp_path):
+def test_batch_has_one_model_although_it_changes_within_a_bundle(thread, serves, tmp_path):
     one = thread(Versioned(tmp_path, max_batch_size=4, min_batch_size=4))
     (tmp_path / "v1").touch()
     one.add(1, 2, 3, 4, 5, 6)
@@ -248,7 +248,7 @@ def test_a_batch_has_one_model_though_it_is_swapped_in_mid_bundle(thread, serves
     assert [value.example for value in values] == list(range(1, 12))
 
 
-def test_the_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path):
+def test_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path):
     handler = Versioned(tmp_path)
     gc.collect()
     busy = thread(handler)
@@ -266,7 +266,7 @@ def test_the_old_model_drains_and_is_freed(thread, serves, wait_until, tmp_path)
     assert new[0]() is not None
 
 
-def test_who_is_about_to_open_the_older_model_finds_it_there(thread, serves, wait_until, tmp_path, monkeypatch):
+def test_old_model_stays_for_a_thread_about_to_open_it(thread, serves, wait_until, tmp_path, monkeypatch):
     one = thread(Versioned(tmp_path))
     late = thread(one.spec)
     one.ask(0)
@@ -287,25 +287,25 @@ def test_who_is_about_to_open_the_older_model_finds_it_there(thread, serves, wai
     assert (loads(tmp_path, "v0"), loads(tmp_path, "v1")) == (1, 1)
 
 
-def test_the_very_first_model_is_the_newest_and_is_waited_for(thread, tmp_path):
+def test_first_model_is_the_newest_and_is_waited_for(thread, tmp_path):
     (tmp_path / "v7").touch()
     one = thread(Versioned(tmp_path, path="bad"), first=ModelUpdate(3, ModelMetadata("v7", "seven")))
     assert ids(one.ask(1)) == ["v7"]
     assert (loads(tmp_path, "v7"), one.count(ModelRefreshed)) == (1, 0)
 
 
-def test_where_the_very_first_model_cannot_be_loaded_the_handlers_own_serves(thread, tmp_path):
+def test_first_model_that_fails_to_load_is_replaced_by_the_handlers_own(thread, tmp_path):
     one = thread(Versioned(tmp_path), first=ModelUpdate(3, ModelMetadata("bad", "")))
     assert ids(one.ask(1)) == ["v0"]
     assert one.count(RefreshFailed) == 1
 
 
-def test_where_no_model_can_be_loaded_the_bundle_fails(thread, tmp_path):
+def test_bundle_fails_if_no_model_can_be_loaded(thread, tmp_path):
     with pytest.raises(ValueError, match="bad1"):
         thread(Versioned(tmp_path, "bad1"), first=ModelUpdate(3, ModelMetadata("bad2", "")))
 
 
-def test_news_that_do_not_fit_the_handler_are_said_once_and_change_nothing(thread, tmp_path):
+def test_update_that_does_not_fit_the_handler_is_reported_once(thread, tmp_path):
     one = thread(Versioned(tmp_path))
     mappings = [KeyModelPathMapping(["a"], "v1")]
     one.bundle.follow(ModelUpdate(1, mappings))
@@ -318,7 +318,7 @@ def test_news_that_do_not_fit_the_handler_are_said_once_and_change_nothing(threa
     assert "a ModelMetadata or a list of KeyModelPathMapping, not with 'v1'" in messages[1]
 
 
-def test_where_all_input_is_there_elements_wait_for_the_model_they_are_told_of(thread, tmp_path):
+def test_elements_of_bounded_input_wait_for_their_model(thread, tmp_path):
     for path in ("v1", "v2"):
         (tmp_path / path).touch()
     one = thread(Versioned(tmp_path), waits=True)
@@ -328,7 +328,7 @@ def test_where_all_input_is_there_elements_wait_for_the_model_they_are_told_of(t
     assert [(value.example, value.model_id) for value in one.finish()] == [(path, path) for path in ("v1", "v2", "v1")]
 
 
-def test_each_thread_waits_for_the_model_that_it_is_told_of(thread, tmp_path):
+def test_threads_wait_for_their_own_models(thread, tmp_path):
     for path in ("v1", "v2"):
         (tmp_path / path).touch()
     one = thread(Versioned(tmp_path), waits=True)
@@ -341,7 +341,7 @@ def test_each_thread_waits_for_the_model_that_it_is_told_of(thread, tmp_path):
     assert loads(tmp_path, "v0") == loads(tmp_path, "v1") == loads(tmp_path, "v2") == 1
 
 
-def test_who_opens_while_an_earlier_one_still_loads_gets_that_model_too(thread, serves, tmp_path, monkeypatch):
+def test_worker_opened_during_an_earlier_load_gets_that_model(thread, serves, tmp_path, monkeypatch):
     monkeypatch.setattr("headrace.runtime.refresh._LONGEST_END_SECS", 0.0)
     one = thread(Versioned(tmp_path))
     update = one.told("v1")
@@ -359,7 +359,7 @@ def test_who_opens_while_an_earlier_one_still_loads_gets_that_model_too(thread, 
         straggler.join()
 
 
-def test_what_loads_when_the_transform_ends_is_let_go_of(tmp_path, thread, wait_until):
+def test_model_that_loads_when_the_transform_ends_is_released(tmp_path, thread, wait_until):
     gc.collect()
     one = thread(Versioned(tmp_path))
     one.told("v1")
@@ -375,7 +375,7 @@ def test_what_loads_when_the_transform_ends_is_let_go_of(tmp_path, thread, wait_
 
 @pytest.mark.large
 @pytest.mark.parametrize("place", ["process", "isolated", "mapped", "mapped and isolated"], indirect=True)
-def test_only_the_models_of_the_keys_named_change(thread, serves, tmp_path, place):
+def test_update_changes_only_the_models_of_its_keys(thread, serves, tmp_path, place):
     mappings = [
         KeyModelMapping(["a", "b"], Versioned(tmp_path, "ab")),
         KeyModelMapping(["c"], Versioned(tmp_path, "c")),

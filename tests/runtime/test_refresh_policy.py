@@ -1,4 +1,4 @@
-"""Whatever the order of news, loads and failures: one version serves at a time, and the last good one wins."""
+"""Whatever the order of updates, loads and failures: one version serves at a time, and the last good one wins."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load_all(policy, broken=(), now=NOW):
     return str(policy.serving)
 
 
-def test_nothing_is_loaded_that_nobody_wants():
+def test_nothing_is_loaded_without_an_update():
     policy = RefreshPolicy()
     policy.request(ModelUpdate(0, None), {})
     policy.request(ModelUpdate(0, "same"), {})
@@ -42,7 +42,7 @@ def test_nothing_is_loaded_that_nobody_wants():
     assert policy.next(LATER) is None
 
 
-def test_what_is_wanted_while_another_loads_comes_next_and_only_the_latest_of_it():
+def test_latest_update_during_a_load_comes_next():
     policy = wanting("a")
     assert str(policy.next(NOW)) == "a"
     wanting("b", "c", policy=policy)
@@ -53,7 +53,7 @@ def test_what_is_wanted_while_another_loads_comes_next_and_only_the_latest_of_it
     assert policy.next(LATER) is None
 
 
-def test_news_are_in_the_order_of_their_moments_unless_each_thread_gets_what_it_is_told():
+def test_updates_are_ordered_by_timestamp_unless_threads_wait():
     for waits, expected in ((False, "new"), (True, "old")):
         policy = RefreshPolicy(waits=waits)
         policy.request(ModelUpdate(5, "new"), to("new"))
@@ -61,7 +61,7 @@ def test_news_are_in_the_order_of_their_moments_unless_each_thread_gets_what_it_
         assert load_all(policy) == expected
 
 
-def test_going_back_is_news():
+def test_update_to_an_earlier_model_is_news():
     policy = wanting("a")
     load_all(policy)
     policy.request(ModelUpdate(7, "b"), to("b"))
@@ -70,7 +70,7 @@ def test_going_back_is_news():
     assert load_all(policy) == "a"
 
 
-def test_what_failed_is_tried_again_ever_more_rarely():
+def test_failed_load_is_retried_ever_more_rarely():
     policy, now = wanting("broken"), NOW
     pauses = []
     for _ in range(9):
@@ -87,7 +87,7 @@ def test_what_failed_is_tried_again_ever_more_rarely():
     assert not policy.is_due(now + 9999)
 
 
-def test_what_failed_is_forgotten_for_something_newer():
+def test_failed_load_is_dropped_for_a_newer_update():
     policy = wanting("broken")
     load_all(policy, {"broken"})
     policy.request(ModelUpdate(9, "good"), to("good"))
@@ -95,7 +95,7 @@ def test_what_failed_is_forgotten_for_something_newer():
     assert not policy.is_due(LATER)
 
 
-def test_changes_of_other_keys_are_not_lost():
+def test_changes_of_other_keys_are_kept():
     policy = RefreshPolicy()
     policy.request(ModelUpdate(1, 1), to("one", "k1"))
     policy.request(ModelUpdate(2, 2), to("two", "k2"))
@@ -104,7 +104,7 @@ def test_changes_of_other_keys_are_not_lost():
     assert policy.serving == Version().after(to("one", "k1")).after(to("three", "k2"))
 
 
-def test_a_beginning_that_failed_is_tried_again_later():
+def test_first_load_that_failed_is_retried_later():
     policy = RefreshPolicy()
     update, change = ModelUpdate(1, "broken"), to("broken")
     assert str(policy.initial(change)) == "broken"
@@ -115,7 +115,7 @@ def test_a_beginning_that_failed_is_tried_again_later():
     assert str(policy.next(LATER)) == "broken"
 
 
-def test_a_beginning_without_what_served_before_tries_that_again_later():
+def test_first_load_without_the_previous_model_retries_it_later():
     policy = wanting("a")
     load_all(policy)
     policy.started(Version(), ModelUpdate(0, "a"), None, NOW)
@@ -123,7 +123,7 @@ def test_a_beginning_without_what_served_before_tries_that_again_later():
     assert load_all(policy, now=LATER) == "a"
 
 
-def test_what_is_being_loaded_is_still_wanted_where_it_is_handed_on():
+def test_load_in_progress_stays_wanted_when_handed_on():
     policy = wanting("a")
     load_all(policy)
     wanting("b", "c", policy=policy)
@@ -135,7 +135,7 @@ def test_what_is_being_loaded_is_still_wanted_where_it_is_handed_on():
     assert load_all(successor) == "b"
 
 
-def test_news_that_make_no_sense_are_said_once():
+def test_invalid_update_is_reported_once():
     policy = RefreshPolicy()
     assert policy.refuse(ModelUpdate(1, "what?"))
     assert not policy.refuse(ModelUpdate(1, "what?"))
@@ -143,7 +143,7 @@ def test_news_that_make_no_sense_are_said_once():
 
 
 @given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["begin", "end"]))), st.sets(st.integers(0, 5)))
-def test_the_last_good_one_wins(steps, broken):
+def test_last_good_version_serves(steps, broken):
     policy, said, loading, good = RefreshPolicy(), [], None, Version()
     for step in steps:
         if isinstance(step, int):

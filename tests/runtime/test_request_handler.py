@@ -1,4 +1,4 @@
-"""What a model host answers, asked in this process: the same steps as unhosted, one batch at a time."""
+"""A host's request handler, called in this process: the same steps as in process, one batch at a time."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LATE = TimeoutError("late")
 
 
 class Values(DoublingHandler):
-    """Gives bare values."""
+    """Predicts bare values."""
 
     def run_inference(self, batch, model, inference_args=None):
         return [model(example) for example in batch]
 
 
 class Watching(Values):
-    """Predicts where its host says that it is."""
+    """Predicts what its host's progress page shows."""
 
     def load_model(self):
         self.loading = activity()
@@ -47,7 +47,7 @@ class Watching(Values):
 
 
 class Model:
-    """Weak references to it can be had."""
+    """Supports weak references."""
 
 
 class Remembering(Values):
@@ -66,7 +66,7 @@ class Unpicklable(Exception):
 
 
 class Locking(Values):
-    """Gives locks, and raises where "alone" is not alone."""
+    """Predicts locks, and raises if "alone" is not alone in its batch."""
 
     def run_inference(self, batch, model, inference_args=None):
         if "alone" in batch and len(batch) > 1:
@@ -75,7 +75,7 @@ class Locking(Values):
 
 
 class Mute:
-    """Does not pickle, compare, or say what it is."""
+    """Does not pickle or compare, and has no repr."""
 
     def __init__(self, _):
         self.lock = threading.Lock()
@@ -103,7 +103,7 @@ def also(seen):
 
 
 class Asked:
-    """A request handler as it arrives in a host, and where it shows its progress."""
+    """A request handler as it arrives in a host, and its progress page."""
 
     def __init__(self, handler, exceptions=(), **request):
         spec = catching(prepare(handler, InferenceRequest(isolate=True, **request)), exceptions)
@@ -117,7 +117,7 @@ class Asked:
 
 @pytest.fixture
 def ask():
-    """Makes request handlers, which are closed in the end."""
+    """Makes request handlers, and closes them at the end."""
     made = []
 
     def make(*args, **kwargs):
@@ -130,7 +130,7 @@ def ask():
 
 
 def sent(answer):
-    """The head of an answer on the other side."""
+    """The head of a response, as the owner receives it."""
     message = encode(answer.head, answer.rows, positions=answer.positions, reducers=answer.reducers)
     memory = bytearray(message.nbytes)
     message.write(memoryview(memory))
@@ -143,14 +143,14 @@ def errors(done):
     ]
 
 
-def test_the_model_is_loaded_when_first_asked_for(ask):
+def test_model_is_loaded_by_its_first_request(ask):
     asked = ask(Values())
     first, second = asked(Work(ONLY)), asked(Work(ONLY))
     assert [type(event) for event in first.head.events] == [ModelLoaded]
     assert (list(first.rows), first.head.tags, second.head.events) == ([], [], [])
 
 
-def test_a_batch(ask):
+def test_batch_request(ask):
     answer = ask(Values())(INFER, [1, "a"])
     assert (list(answer.rows), answer.positions, answer.head.failures) == ([2, "aa"], [0, 1], [])
     loaded, completed = answer.head.events
@@ -158,28 +158,28 @@ def test_a_batch(ask):
     assert (completed.model, completed.examples) == ("", 2)
 
 
-def test_what_the_choice_of_batch_sizes_should_learn(ask):
+def test_response_has_what_batch_sizes_are_learnt_from(ask):
     clock = FakeClock()
     asked = ask(SlowHandler(clock, fixed=1.0, each=0.5), clock=clock)
     assert asked(INFER, [1, 2]).head.observations == [(2, 2.0)]
     assert asked(INFER, [1]).head.observations == [(1, 1.5)]
 
 
-def test_sizes_may_be_weights_and_have_a_clock_of_their_own(ask):
+def test_sizes_may_be_weights_with_a_clock_of_their_own(ask):
     clock = FakeClock()
     batching = BatchingConfig(element_size_fn=int, clock=clock.seconds)
     asked = ask(SlowHandler(clock), batching=batching)
     assert asked(INFER._replace(weight=11), [5, 6]).head.observations == [(11, pytest.approx(1.2))]
 
 
-def test_preprocessing_only(ask):
+def test_request_for_preprocessing_only(ask):
     answer = ask(Values().with_preprocess_fn(int), Exception)(Work(ONLY, preprocess=True), ["3", "x", "5"])
     assert (list(answer.rows), answer.head.tags) == ([3, 5], [0, 2])
     assert [(failure.tag, failure.stage) for failure in answer.head.failures] == [(1, Stage.PREPROCESSING)]
     assert [event.stage for event in answer.head.events if isinstance(event, ElementFailed)] == [Stage.PREPROCESSING]
 
 
-def test_all_of_it(ask):
+def test_request_for_all_operations(ask):
     handler = PoisonHandler(4).with_preprocess_fn(int).with_postprocess_fn(lambda result: 12 // result.inference)
     answer = ask(handler, Exception)(INFER._replace(preprocess=True), ["1", "x", "4", "0", "3"])
     assert (list(answer.rows), answer.positions) == ([6, 2], [0, 4])
@@ -190,12 +190,12 @@ def test_all_of_it(ask):
     ]
 
 
-def test_an_element_that_is_a_batch(ask):
+def test_request_with_an_element_that_is_a_batch(ask):
     answer = ask(Values().with_no_batching())(INFER, [[1, 2, 3]])
     assert (list(answer.rows), answer.positions) == ([2, 4, 6], [0, 0, 0])
 
 
-def test_models_by_key(ask):
+def test_requests_for_models_by_key(ask):
     handler = KeyedModelHandler([KeyModelMapping(["a"], Values()), KeyModelMapping(["b"], Values())])
     asked = ask(handler)
     assert asked(Work("a", preprocess=True)).head.events == []  # for which no model is needed
@@ -204,7 +204,7 @@ def test_models_by_key(ask):
     assert [event.model for event in answer.head.events] == ["b", "b"]
 
 
-def test_where_it_is(ask):
+def test_progress_page_shows_each_operation(ask):
     handler = Watching().with_preprocess_fn(also).with_preprocess_fn(also).with_postprocess_fn(also)
     answer = ask(handler)(INFER._replace(preprocess=True), [0, 1])
     at_inference = ((7, Activity.LOADING, -1, 0), (7, Activity.INFERENCE, -1, 0))
@@ -234,7 +234,7 @@ def test_a_fatal_element_fails_with_what_its_operation_would_have_been_given(ask
     assert errors(answer.head) == [(1, injected_failure.stage, injected_failure.index, element, repr(LATE))]
 
 
-def test_an_error_that_is_not_caught_with_what_was_told_before(ask):
+def test_uncaught_error_comes_with_earlier_events(ask):
     answer = ask(PoisonHandler(3), KeyError)(INFER, [1, 3])
     assert isinstance(answer.head, Raised)
     assert repr(answer.head.caught.error) == "ValueError('poisonous examples: [3]')"
@@ -244,7 +244,7 @@ def test_an_error_that_is_not_caught_with_what_was_told_before(ask):
 
 
 @pytest.mark.parametrize("exceptions", [(), Exception])
-def test_a_model_that_cannot_be_loaded(ask, exceptions):
+def test_model_that_fails_to_load(ask, exceptions):
     asked = ask(BrokenLoadHandler(), exceptions)
     for work in (Work(ONLY), INFER):
         head = asked(work, [1]).head
@@ -252,7 +252,7 @@ def test_a_model_that_cannot_be_loaded(ask, exceptions):
         assert (head.loading, repr(head.caught.error)) == (True, "OSError('the model cannot be loaded')")
 
 
-def test_environment_variables_are_set_when_the_model_is_loaded(ask, monkeypatch):
+def test_environment_variables_are_set_before_the_load(ask, monkeypatch):
     monkeypatch.delenv("HEADRACE_TEST", raising=False)
     asked = ask(Values(env_vars={"HEADRACE_TEST": "1"}))
     assert "HEADRACE_TEST" not in os.environ
@@ -268,7 +268,7 @@ def test_arguments_reach_the_model(ask):
     assert list(ask(Handler(), inference_args={"a": [1]})(INFER, [1]).rows) == [{"a": [1]}]
 
 
-def test_closing_lets_the_model_go(ask):
+def test_closing_releases_the_model(ask):
     asked = ask(Remembering())
     asked(Work(ONLY))
     [model] = Remembering.models
@@ -278,14 +278,14 @@ def test_closing_lets_the_model_go(ask):
     asked.request_handler.close()
 
 
-def test_a_request_that_cannot_be_read(ask):
+def test_request_that_cannot_be_decoded_fails(ask):
     error = Unpicklable("a")
     head = sent(ask(Values()).request_handler.unreadable(error))
     assert isinstance(head, Unreadable)
     assert (type(head.caught.error), str(head.caught.error)) == (Unpicklable, "a")
 
 
-def test_what_cannot_be_sent_becomes_a_failure(ask):
+def test_prediction_that_cannot_be_encoded_becomes_a_failure(ask):
     asked = ask(Locking(), Exception)
     answer = asked(INFER, ["a", "lock", "b"])
     with pytest.raises(TypeError, match="cannot pickle") as caught:
@@ -301,15 +301,15 @@ def test_what_cannot_be_sent_becomes_a_failure(ask):
 
 
 @pytest.mark.parametrize("exceptions", [(), KeyError])
-def test_what_cannot_be_sent_is_an_error_where_such_errors_are_not_caught(ask, exceptions):
+def test_prediction_that_cannot_be_encoded_is_an_error_if_uncaught(ask, exceptions):
     asked = ask(Locking(), exceptions)
     head = sent(asked.request_handler.unsendable(asked(INFER, ["a", "lock"]), TypeError("...")))
     assert isinstance(head, Raised)
     assert "cannot pickle '_thread.lock' object" in str(head.caught.error)
 
 
-def test_what_cannot_be_sent_beside_an_error_that_cannot_be_pickled_either(ask):
-    """The batch of three fails with it; its parts do not."""
+def test_prediction_and_error_that_cannot_be_encoded(ask):
+    """The batch of three fails with the error; its parts do not."""
     asked = ask(Locking(), Exception)
     answer = asked(INFER, ["a", "alone", "lock"])
     head = sent(asked.request_handler.unsendable(answer, TypeError("...")))
@@ -318,7 +318,7 @@ def test_what_cannot_be_sent_beside_an_error_that_cannot_be_pickled_either(ask):
     assert (type(failed.error), str(failed.error)) == (Unpicklable, "together")
 
 
-def test_a_failures_element_that_cannot_be_sent_becomes_a_text(ask):
+def test_failed_element_that_cannot_be_encoded_becomes_a_text(ask):
     asked = ask(PoisonHandler("x").with_preprocess_fn(Mute), Exception)
     answer = asked(INFER._replace(preprocess=True), [1])
     assert isinstance(answer.head.failures[0].element, Mute)
@@ -326,14 +326,14 @@ def test_a_failures_element_that_cannot_be_sent_becomes_a_text(ask):
     assert (tag, stage, element, error) == (0, Stage.INFERENCE, "<Mute>", "TypeError('Mute has no equals')")
 
 
-def test_of_a_keyed_element_that_cannot_be_sent_the_key_is_kept(ask):
+def test_keyed_element_that_cannot_be_encoded_keeps_its_key(ask):
     asked = ask(KeyedModelHandler(PoisonHandler("x")).with_preprocess_fn(mute), Exception)
     answer = asked(INFER._replace(preprocess=True), [("k", 1)])
     [(tag, _, _, element, _)] = errors(sent(asked.request_handler.unsendable(answer, TypeError("..."))))
     assert (tag, element) == (0, ("k", "<Mute>"))
 
 
-def test_elements_that_are_batches_fail_as_such(ask):
+def test_elements_that_are_batches_fail_whole(ask):
     asked = ask(Locking().with_no_batching(), Exception)
     head = sent(asked.request_handler.unsendable(asked(INFER, [["lock"]]), TypeError("...")))
     assert [failure.whole_batch for failure in head.failures] == [True]

@@ -1,4 +1,4 @@
-"""What fails for a passing reason is tried again, wherever the model lives, and nobody waits who has a fake clock."""
+"""Transient failures are retried, wherever the model lives; with a fake clock no test waits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = {
 
 @pytest.fixture
 def where(request):
-    """Arguments; where the machine's manager is needed, it has a place of its own."""
+    """Arguments that place the model; on the machine, with a runtime directory of the test's own."""
     if "placement" in request.param:
         request.getfixturevalue("runtime")
     return request.param
@@ -112,7 +112,7 @@ def outcomes(handler, elements, *, caught=(), retry=None, size=4, events=None, c
 
 @pytest.mark.large
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
-def test_a_lost_connection_costs_nobody_anything(tmp_path, where):
+def test_lost_connection_fails_no_element(tmp_path, where):
     events = Seen()
     assert outcomes(Unsteady(tmp_path, calls=2), range(5), events=events, **where) == [0, 2, 4, 6, 8]
     assert counted(tmp_path, "calls") == 4
@@ -121,7 +121,7 @@ def test_a_lost_connection_costs_nobody_anything(tmp_path, where):
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_so_it_is_where_a_key_decides_on_the_model(request, tmp_path, copies):
+def test_lost_connection_of_a_model_by_key_fails_no_element(request, tmp_path, copies):
     if copies > 1:
         request.getfixturevalue("runtime")
     handler = KeyedModelHandler([KeyModelMapping(["a"], Unsteady(tmp_path, calls=2, copies=copies))])
@@ -131,30 +131,30 @@ def test_so_it_is_where_a_key_decides_on_the_model(request, tmp_path, copies):
 
 
 @pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
-def test_when_tries_run_out_it_is_an_error_like_any_other(tmp_path, where):
+def test_exhausted_retries_leave_an_ordinary_error(tmp_path, where):
     with pytest.raises(ConnectionResetError, match="calls"):
         outcomes(Unsteady(tmp_path, calls=3), range(4), **where)
     assert counted(tmp_path, "calls") == 3
 
 
-def test_its_dead_letters_count_all_tries(tmp_path):
+def test_attempts_of_dead_letters_include_retries(tmp_path):
     failures = outcomes(Unsteady(tmp_path, calls=99), range(2), caught=Exception)
     assert [failure.attempts for failure in failures] == [6, 6]  # of both, and of each alone
     assert counted(tmp_path, "calls") == 9
 
 
-def test_poison_is_searched_for_and_what_passes_meanwhile_costs_no_neighbour(tmp_path):
+def test_search_for_bad_elements_survives_transient_errors(tmp_path):
     found = outcomes(Unsteady(tmp_path, calls=2, poison=3), range(8), caught=Exception, size=8)
     assert [out for out in found if not isinstance(out, Failure)] == [0, 2, 4, 8, 10, 12, 14]
     assert counted(tmp_path, "calls") == 2 + 1 + 2 * 3
 
 
-def test_what_cannot_pass_is_not_tried_again(tmp_path):
+def test_permanent_error_is_not_retried(tmp_path):
     with pytest.raises(KeyError):
         outcomes(Unsteady(tmp_path, calls=1, error=KeyError), range(4))
 
 
-def test_the_user_decides(tmp_path):
+def test_retry_config_decides(tmp_path):
     handler = Unsteady(tmp_path, calls=4, error=KeyError)
     retry = RetryConfig(attempts=5, retryable=lambda error: isinstance(error, KeyError))
     assert outcomes(handler, range(4), retry=retry) == [0, 2, 4, 6]
@@ -164,21 +164,21 @@ def test_the_user_decides(tmp_path):
 
 
 class Real(FakeClock):
-    """Really waits; at least a little, whatever the pause."""
+    """Really sleeps, at least a little for any pause."""
 
     def sleep(self, seconds):
         time.sleep(max(seconds, 0.2))
 
 
-def test_waiting_is_no_hanging(tmp_path):
-    """The pauses together are, most likely, longer than an operation may take."""
+def test_waiting_for_a_retry_is_not_taken_for_hanging(tmp_path):
+    """Together the pauses are most likely longer than the time limit of an operation."""
     handler = Unsteady(tmp_path, calls=2)
     assert outcomes(handler, range(4), timeout_secs=1.5, clock=Real()) == [0, 2, 4, 6]
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
-def test_a_load_is_tried_again_too_where_it_happens(tmp_path, where):
+def test_load_is_retried_where_it_happens(tmp_path, where):
     events = Seen()
     assert outcomes(Unsteady(tmp_path, loads=2), [1], events=events, **where) == [2]
     assert counted(tmp_path, "loads") == 3
@@ -186,7 +186,7 @@ def test_a_load_is_tried_again_too_where_it_happens(tmp_path, where):
 
 
 @pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
-def test_rows_get_the_error_of_a_load_that_may_pass(tmp_path, where):
+def test_rows_get_the_transient_error_of_their_load(tmp_path, where):
     found = outcomes(Unsteady(tmp_path, loads=99), range(8), caught=Exception, **where)
     assert {type(failure.error) for failure in found} == {ConnectionResetError}
     assert len(found) == 8
@@ -198,7 +198,7 @@ def test_rows_get_the_error_of_a_load_that_may_pass(tmp_path, where):
 
 
 @pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
-def test_an_error_that_does_not_tell_costs_its_row_only(tmp_path, where):
+def test_retryable_that_raises_fails_only_the_row(tmp_path, where):
     def broken(error):
         raise RuntimeError("broken")
 
@@ -207,7 +207,7 @@ def test_an_error_that_does_not_tell_costs_its_row_only(tmp_path, where):
     assert [type(out.error) if isinstance(out, Failure) else out for out in found] == [0, 2, ValueError, 6]
 
 
-def test_repeated_calls_are_counted(tmp_path):
+def test_retried_calls_are_counted(tmp_path):
     counters = Counters()
     outcomes(Unsteady(tmp_path, calls=2), range(4), events=InferenceMetrics(counters, "n"))
     assert counters == {"retried_batches_counter": 2, "num_inferences": 4}

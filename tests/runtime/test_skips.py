@@ -1,4 +1,4 @@
-"""Elements that are skipped on purpose: no output, no failure, and counted, wherever and however the model runs."""
+"""Skipped elements: no output, no failure, but counted, wherever the model runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def skip_above_50(result):
 
 
 def counted(handler, elements, **options):
-    """What comes out, and how many were skipped."""
+    """The outcomes, and the number of skipped elements."""
     totals = Totals()
     with subscribed(totals):
         found = list(predict(handler, elements, on_failure="yield", **options))
@@ -91,13 +91,13 @@ def test_rows_in_are_predictions_and_failures_and_skips(size, ordered):
         assert found.index(failures[0]) == DOUBLES.index(2 * 13)
 
 
-def test_the_model_never_sees_what_preprocessing_skips():
+def test_model_never_gets_elements_skipped_by_preprocessing():
     handler = Choosy()
     assert len(list(predict(handler.with_preprocess_fn(skip_multiples_of_5), range(11)))) == 4
     assert not [n for n in handler.seen if n % 5 == 0]
 
 
-def test_functions_behind_one_that_skips_are_not_called():
+def test_functions_after_a_skip_are_not_called():
     called = []
     handler = Choosy().with_preprocess_fn(called.append).with_preprocess_fn(lambda n: SKIP)
     assert list(predict(handler.with_postprocess_fn(called.append), [1, 2])) == []
@@ -106,7 +106,7 @@ def test_functions_behind_one_that_skips_are_not_called():
     assert called == []
 
 
-def test_skips_need_no_memory_of_the_elements_before_them():
+def test_skips_do_not_keep_earlier_elements_in_memory():
     waiting = iter(
         predict(Choosy(max_batch_size=10).with_preprocess_fn(lambda n: SKIP if n < 30_000 else n), range(30_010))
     )
@@ -114,7 +114,7 @@ def test_skips_need_no_memory_of_the_elements_before_them():
 
 
 @pytest.mark.parametrize("by_key", [False, True])
-def test_keys(by_key):
+def test_skips_of_keyed_elements(by_key):
     models = [KeyModelMapping(["even"], Choosy()), KeyModelMapping(["odd"], Choosy())] if by_key else Choosy()
     pairs = [("odd" if n % 2 else "even", n) for n in NUMBERS if n != 11]
     handler = KeyedModelHandler(models).with_postprocess_fn(lambda pair: (pair[0], pair[1].inference))
@@ -124,7 +124,7 @@ def test_keys(by_key):
 
 
 class Mine(KeyedModelHandler):
-    """Is left to itself, since it may do something else with keys."""
+    """Splits keys itself, so the runtime leaves them to it."""
 
     def run_inference(self, batch, model, inference_args=None):
         return super().run_inference(batch, model, inference_args)
@@ -138,19 +138,19 @@ KEYED = {
 
 
 @pytest.mark.parametrize("make", KEYED.values(), ids=KEYED)
-def test_handlers_that_do_the_keys_themselves(make):
+def test_skips_in_handlers_that_split_keys_themselves(make):
     found, totals = counted(make(), [("a", 1), ("b", 3), ("a", 7), ("b", 2)], batching=BatchingConfig(4, 4))
     assert [(key, one.inference) for key, one in found] == [("a", 2), ("b", 4)]
     assert totals.skipped == 2
 
 
-def test_examples_without_keys_where_there_may_be_some():
+def test_skips_of_elements_that_may_have_keys():
     found, totals = counted(MaybeKeyedModelHandler(Choosy()), [1, 3, ("a", 2), ("a", 3)], batching=BatchingConfig(4, 4))
     assert [getattr(one, "inference", None) or (one[0], one[1].inference) for one in found] == [2, ("a", 4)]
     assert totals.skipped == 2
 
 
-def test_batches_as_elements():
+def test_skips_of_elements_that_are_batches():
     found, totals = counted(Choosy().with_no_batching(), [[1, 2, 3], [6], [4]])
     assert [one.inference for one in found] == [2, 4, 8]
     assert totals.skipped == 2
@@ -204,7 +204,7 @@ class Copies(Choosy):
 
 
 @pytest.mark.parametrize("options", ELSEWHERE.values(), ids=ELSEWHERE)
-def test_elsewhere_it_is_the_same(options, request):
+def test_skips_in_other_processes_are_the_same(options, request):
     if "placement" in options:
         request.getfixturevalue("runtime")
     handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
@@ -214,7 +214,7 @@ def test_elsewhere_it_is_the_same(options, request):
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_in_the_machines_hosts_too(keyed, runtime):
+def test_skips_in_the_machines_hosts_are_the_same(keyed, runtime):
     handler = (
         KeyedModelHandler([KeyModelMapping(["a"], Unpicklable()), KeyModelMapping(["b"], Choosy())])
         if keyed
@@ -227,7 +227,7 @@ def test_in_the_machines_hosts_too(keyed, runtime):
 
 
 class Unpicklable(Choosy):
-    """Its model lives in one of the machine's hosts."""
+    """Runs its model in one of the machine's hosts."""
 
     def load_model(self):
         return Two(threading.Lock())
@@ -241,7 +241,7 @@ class Two:
         return 2 * n
 
 
-def test_outcomes_tell_what_each_operation_was_given():
+def test_skipped_outcomes_hold_each_operations_input():
     handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
     outcomes = outcomes_of(handler, [5, 3, 28, 1, 29])
     assert sorted(
@@ -254,7 +254,7 @@ def test_outcomes_tell_what_each_operation_was_given():
     assert [one for one in outcomes if isinstance(one, Predictions)] == [Predictions([3], [2])]
 
 
-def test_a_host_sends_back_what_only_it_knows():
+def test_host_returns_input_that_only_it_has():
     handler = Choosy().with_preprocess_fn(skip_multiples_of_5).with_postprocess_fn(skip_above_50)
     assert by_stage(outcomes_of(handler, [5, 3, 28, 1, 29], isolate=True)) == {
         Stage.PREPROCESSING: [5],
@@ -271,7 +271,7 @@ def skip_locks(value):
     return value if isinstance(value, PredictionResult) else SKIP
 
 
-def test_what_cannot_be_sent_back_is_described():
+def test_input_that_cannot_be_encoded_is_described():
     handler = Choosy().with_postprocess_fn(with_a_lock).with_postprocess_fn(skip_locks)
     ((lock,),) = by_stage(outcomes_of(handler, [1, 29], isolate=True)).values()
     assert lock.startswith("<unlocked _thread.lock")
@@ -311,7 +311,7 @@ def test_bundles_that_share_a_batch_get_their_own_skips():
     assert (skipped, good) == ([[1], [3]], [[2], [4]])
 
 
-def test_a_batch_of_which_all_was_skipped_closes_the_breaker():
+def test_batch_skipped_entirely_closes_the_breaker():
     class Late(Choosy):
         def run_inference(self, batch, model, inference_args=None):
             if min(batch) < 0:

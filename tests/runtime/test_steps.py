@@ -1,4 +1,4 @@
-"""What the operations do to an element, what becomes of those that fail, and what a watch sees of it."""
+"""What operations do to an element, how their failures are handled, and what a listener learns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEFORE, MODEL, AFTER = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSIN
 
 
 class Poisoned(ModelHandler):
-    """Adds 100 to each example; fails for a batch with a negative example in it. Records its batches."""
+    """Adds 100 to each example; raises for batches with a negative one. Records its batches."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ class Seen(list):
 
 
 class Notes(list):
-    """A watch that notes what it is told, and raises for one operation."""
+    """A listener that keeps its notices, and raises for one operation."""
 
     def __init__(self, forbidden=None):
         super().__init__()
@@ -133,13 +133,13 @@ def test_operations_are_numbered_in_the_order_in_which_they_run(handler, stage, 
     assert [(failure.stage, failure.index) for failure in bad] == [(stage, index)]
 
 
-def test_a_failure_holds_what_its_operation_was_given():
+def test_failure_holds_its_operations_input():
     before = Poisoned().with_preprocess_fn(explode).with_preprocess_fn(str)
     after = Poisoned().with_postprocess_fn(str).with_postprocess_fn(explode)
     assert [run(handler, [1], caught=Exception)[1][0].element for handler in (before, after)] == ["1", "101"]
 
 
-def test_a_failure_that_is_an_element_is_no_failure_of_preprocessing():
+def test_element_that_is_a_failure_object_is_no_failure():
     class Answering(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             return batch
@@ -148,7 +148,7 @@ def test_a_failure_that_is_an_element_is_no_failure_of_preprocessing():
     assert run(Answering().with_preprocess_fn(same), [failure]) == ([(0, failure)], [])
 
 
-def test_one_poison_element_in_a_batch_costs_two_calls_a_level():
+def test_search_for_one_bad_element_costs_two_calls_per_level():
     handler, seen = Poisoned(), Seen()
     good, bad = run(handler, [*range(31), -1], caught=Exception, seen=seen)
     assert places(bad) == [31]
@@ -158,14 +158,14 @@ def test_one_poison_element_in_a_batch_costs_two_calls_a_level():
     assert [event.stage for event in seen.of(ElementFailed)] == [MODEL]
 
 
-def test_only_the_asked_for_classes_are_caught():
+def test_caught_classes_only_become_failures():
     good, bad = run(Poisoned(), [1, -1], caught=(KeyError, ValueError))
     assert (good, places(bad)) == ([(0, 101)], [1])
     with pytest.raises(ValueError, match="poison"):
         run(Poisoned(), [1, -1], caught=KeyError)
 
 
-def test_an_exit_is_caught_only_if_asked_for():
+def test_system_exit_is_caught_only_on_request():
     class Exiting(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             if 2 in batch:
@@ -178,7 +178,7 @@ def test_an_exit_is_caught_only_if_asked_for():
     assert ([value for _, value in good], places(bad)) == ([1, 3], [1])
 
 
-def test_an_error_in_a_lazy_result_is_caught_too():
+def test_error_in_a_lazy_result_is_caught():
     class Lazy(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             for example in batch:
@@ -190,7 +190,7 @@ def test_an_error_in_a_lazy_result_is_caught_too():
     assert (good, places(bad)) == ([(0, 1), (2, 3)], [1])
 
 
-def test_memory_running_out_halves_the_batch():
+def test_out_of_memory_halves_the_batch():
     class Small(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             if len(batch) > 4:
@@ -201,7 +201,7 @@ def test_memory_running_out_halves_the_batch():
     assert (len(good), bad) == (30, [])
 
 
-def test_while_the_breaker_is_open_elements_are_tried_alone_and_a_success_resumes_the_search():
+def test_open_breaker_tries_elements_alone_until_one_succeeds():
     handler = Poisoned()
     bad_ones, mixed = [-1] * 4, [-1, 1, 2, 3]
     good, bad = run(handler, *[bad_ones] * 5, *[bad_ones] * 2, mixed, mixed, caught=Exception)
@@ -213,7 +213,7 @@ def test_while_the_breaker_is_open_elements_are_tried_alone_and_a_success_resume
 
 
 @pytest.mark.large
-def test_what_has_been_given_up_has_the_error_of_its_batch_and_what_was_tried_its_own():
+def test_elements_given_up_have_the_batchs_error_and_tried_ones_their_own():
     class Telling(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             raise ConnectionRefusedError(len(batch))
@@ -226,7 +226,7 @@ def test_what_has_been_given_up_has_the_error_of_its_batch_and_what_was_tried_it
     assert [failure.attempts for failure in bad[5 + size :]] == [2 + 2 * (size == 1) for size in sizes]
 
 
-def test_a_model_that_does_not_load_fails_the_batch():
+def test_model_that_fails_to_load_fails_the_batch():
     handler = KeyedModelHandler([KeyModelMapping(["a"], Poisoned()), KeyModelMapping(["b"], Unloadable())])
     good, bad = run(handler, [("b", 1), ("b", 2)], name="b", caught=Exception)
     assert (good, places(bad)) == ([], [0, 1])
@@ -236,7 +236,7 @@ def test_a_model_that_does_not_load_fails_the_batch():
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_handler_may_do_what_it_likes_with_its_list(before):
+def test_handler_may_modify_its_list_of_examples(before):
     class Consuming(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             if not before and -1 in batch:
@@ -251,7 +251,7 @@ def test_a_handler_may_do_what_it_likes_with_its_list(before):
         assert (good, places(bad)) == ([(0, 101), (2, 103)], [1, 3])
 
 
-def test_a_handler_that_drops_examples_from_its_list_is_told_so():
+def test_handler_that_drops_examples_gets_a_clear_error():
     class Dropping(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             batch[:] = batch[1:]
@@ -261,14 +261,14 @@ def test_a_handler_that_drops_examples_from_its_list_is_told_so():
         run(Dropping(), [1, 2, 3])
 
 
-def test_news_is_told_once_and_before_the_batch():
+def test_session_events_are_reported_once_and_before_the_batch():
     seen = Seen()
     run(Poisoned(), [1], [2], seen=seen)
     assert [type(event) for event in seen].index(ModelLoaded) == 0
     assert len(seen.of(ModelLoaded)) == 1
 
 
-def test_a_watch_is_told_of_every_operation_before_it_is_called():
+def test_listener_learns_of_every_operation_in_advance():
     watch = Notes()
     handler = Poisoned().with_preprocess_fn(lambda n: watch.append("first") or n).with_postprocess_fn(same)
     handler = handler.with_preprocess_fn(same).with_postprocess_fn(lambda n: watch.append("last") or n)
@@ -280,7 +280,7 @@ def test_a_watch_is_told_of_every_operation_before_it_is_called():
     ]
 
 
-def test_a_watch_is_told_of_every_attempt_of_the_search():
+def test_listener_learns_of_every_attempt_of_a_search():
     handler, watch = Poisoned(), Notes()
     run(handler, [1, 2, 3, -1], caught=Exception, watch=watch)
     assert watch == [("loading", ONLY)] + [(MODEL, None, 0)] * len(handler.batches)
@@ -297,7 +297,7 @@ def test_a_watch_is_told_of_every_attempt_of_the_search():
     ],
     ids=["preprocessing", "loading", "model", "postprocessing"],
 )
-def test_what_a_watch_raises_counts_as_raised_by_the_operation(forbidden, failed, calls):
+def test_listener_that_raises_fails_the_operation(forbidden, failed, calls):
     bare = Poisoned()
     handler = bare.with_preprocess_fn(same).with_postprocess_fn(same)
     _, bad = run(handler, [1, 2], caught=RuntimeError, watch=Notes(forbidden))
@@ -309,7 +309,7 @@ def test_what_a_watch_raises_counts_as_raised_by_the_operation(forbidden, failed
         run(handler, [1, 2], watch=Notes(forbidden))
 
 
-def test_a_watch_is_told_all_the_while_that_a_pause_lasts():
+def test_listener_learns_of_a_pause_throughout():
     class Lost(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             raise ConnectionError
@@ -328,7 +328,7 @@ def test_a_watch_is_told_all_the_while_that_a_pause_lasts():
     assert all(note == "waiting" for note, after in itertools.pairwise(watch) if after == 0.1)
 
 
-def test_tries_are_the_calls_that_a_bad_element_was_in():
+def test_attempts_are_the_calls_with_the_bad_element():
     class Small(Poisoned):
         def run_inference(self, batch, model, inference_args=None):
             tried.append(list(batch))
@@ -355,7 +355,7 @@ def test_failures_name_their_model_and_key():
     assert (failure.stage, failure.model_id, failure.attempts) == (AFTER, None, 1)
 
 
-def test_the_source_is_kept_where_it_is_at_hand():
+def test_source_is_kept_if_available():
     handler = Poisoned().with_preprocess_fn(explode).with_preprocess_fn(int)
     (failure,) = run(handler, ["7"], caught=Exception)[1]
     assert (failure.element, failure.source) == (7, "7")

@@ -1,4 +1,4 @@
-"""Newer files are looked for while bundles go on."""
+"""Workers look for newer files while bundles run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERVAL = 10
 
 
 class Named(ModelHandler):
-    """Predicts its path, unless that is one of the broken ones."""
+    """Predicts its path; broken paths fail to load."""
 
     def __init__(self, path, broken):
         super().__init__()
@@ -41,7 +41,7 @@ class Named(ModelHandler):
 
 
 class Files:
-    """A folder in which the newest file is the latest that was put there; listing it may fail."""
+    """A folder whose newest file is the one added last; listing it can be made to fail."""
 
     def __init__(self):
         self.clock = FakeClock()
@@ -91,24 +91,24 @@ def open_worker(files):
 
 
 def ask(worker, events=None):
-    """What a bundle of one element is told by whichever model serves."""
+    """The prediction of the serving model, for a bundle of one element."""
     bundle = worker.bundle(lambda _: Events() if events is None else events)
     bundle.follow(ModelUpdate(0, None))
     outcomes = [*bundle.add(1, None), *bundle.finish()]
     return next(value.inference for outcome in outcomes for value in outcome.values)
 
 
-def test_the_newest_file_is_the_very_first_model(files, open_worker):
+def test_newest_file_is_the_first_model(files, open_worker):
     files.put("v1")
     assert ask(open_worker()) == "v1"
 
 
-def test_without_one_that_is_newer_the_handlers_own_model_serves(files, open_worker):
+def test_handlers_own_model_serves_without_a_newer_file(files, open_worker):
     assert ask(open_worker()) == "v0"
     assert files.looks == 1
 
 
-def test_a_newer_one_serves_once_it_is_time_to_look(files, open_worker, wait_until):
+def test_newer_file_serves_after_the_next_look(files, open_worker, wait_until):
     worker, events = open_worker(), Events()
     ask(worker, events)
     files.put("v1")
@@ -121,7 +121,7 @@ def test_a_newer_one_serves_once_it_is_time_to_look(files, open_worker, wait_unt
     assert events.count(ModelRefreshed) == 1
 
 
-def test_threads_look_together(files, open_worker, wait_until):
+def test_threads_share_a_look(files, open_worker, wait_until):
     workers = [open_worker(), open_worker()]
     assert [ask(worker) for worker in workers] == ["v0", "v0"]
     assert files.looks == 1
@@ -131,7 +131,7 @@ def test_threads_look_together(files, open_worker, wait_until):
     assert files.looks == 2
 
 
-def test_who_opens_again_does_not_look_before_it_is_time(files, open_worker, wait_until):
+def test_reopened_worker_does_not_look_early(files, open_worker, wait_until):
     files.put("v1")
     with ExitStack() as earlier:
         assert ask(open_worker(earlier)) == "v1"
@@ -144,7 +144,7 @@ def test_who_opens_again_does_not_look_before_it_is_time(files, open_worker, wai
     assert files.looks == 2
 
 
-def test_who_opens_for_each_bundle_looks_when_it_is_time(files, open_worker, wait_until):
+def test_worker_reopened_for_each_bundle_looks_in_time(files, open_worker, wait_until):
     def ask_anew():
         with ExitStack() as one:
             return ask(open_worker(one))
@@ -170,7 +170,7 @@ def test_threads_that_begin_together_wait_for_one_look(files, open_worker):
     assert files.looks == 1
 
 
-def test_where_the_newest_cannot_be_loaded_the_one_before_is_the_first_model(files, open_worker, wait_until):
+def test_first_model_is_the_previous_file_if_the_newest_fails_to_load(files, open_worker, wait_until):
     for path in ("v1", "bad", "worse"):
         files.put(path)
     files.broken |= {"bad", "worse"}
@@ -181,7 +181,7 @@ def test_where_the_newest_cannot_be_loaded_the_one_before_is_the_first_model(fil
     assert wait_until(lambda: ask(worker) == "v2")
 
 
-def test_where_no_model_can_be_loaded_at_first_the_next_bundle_looks_again(files, open_worker):
+def test_next_bundle_looks_again_if_no_first_model_loads(files, open_worker):
     files.put("bad")
     files.broken |= {"bad", "v0"}
     worker = open_worker()
@@ -191,7 +191,7 @@ def test_where_no_model_can_be_loaded_at_first_the_next_bundle_looks_again(files
     assert ask(worker) == "v2"
 
 
-def test_where_the_first_look_fails_the_bundle_does_and_the_next_one_looks_again(files, open_worker):
+def test_first_look_that_fails_fails_its_bundle_only(files, open_worker):
     worker = open_worker()
     files.error = OSError("no such folder")
     with pytest.raises(OSError, match="no such folder"):
@@ -200,7 +200,7 @@ def test_where_the_first_look_fails_the_bundle_does_and_the_next_one_looks_again
     assert ask(worker) == "v0"
 
 
-def test_a_later_look_that_fails_is_said_and_the_next_one_comes_in_its_time(files, open_worker, wait_until):
+def test_later_look_that_fails_is_logged_and_the_next_comes_in_time(files, open_worker, wait_until):
     worker, events = open_worker(), Events()
     ask(worker, events)
     files.error = OSError("the store is away")

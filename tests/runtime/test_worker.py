@@ -1,4 +1,4 @@
-"""Threads share a model and load it once; what they do is measured right, and let go of."""
+"""Threads share a model and load it once; loads and batches are measured, and models released."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.testing import FakeClock
 
 
 class Counting(ModelHandler):
-    """Counts its loads in a list that is given; any object may be the model."""
+    """Records its loads in a given list; any object may be the model."""
 
     def __init__(self, loads, model=(1, {"a": [2]}), clock=None, **options):
         super().__init__(**options)
@@ -55,7 +55,7 @@ def opened(handler, **request):
     return Worker(prepare(handler, InferenceRequest(**request)))
 
 
-def test_nothing_loads_before_a_session_opens():
+def test_model_loads_when_a_session_opens():
     loads = []
     spec = prepare(Counting(loads), InferenceRequest())
     assert loads == []
@@ -65,7 +65,7 @@ def test_nothing_loads_before_a_session_opens():
 
 
 @pytest.mark.parametrize("model", [(1, 2), {"a": 1}, [1, 2], None, "text", 0])
-def test_any_object_is_a_model(model):
+def test_model_may_be_any_object(model):
     worker = opened(Counting([], model))
     with worker.model(ONLY) as loaded_model:
         assert loaded_model == model
@@ -104,7 +104,7 @@ def test_transforms_without_identifier_do_not():
         worker.close()
 
 
-def test_a_session_reopened_at_once_finds_its_model_again():
+def test_reopened_session_finds_its_model():
     loads = []
     spec = prepare(Counting(loads), InferenceRequest())
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_a_session_reopened_at_once_finds_its_model_again():
     assert len(loads) == 1
 
 
-def test_a_failed_load_leaves_nothing_open():
+def test_failed_load_leaves_nothing_open():
     class Failing(Counting):
         def load_model(self):
             super().load_model()
@@ -126,7 +126,7 @@ def test_a_failed_load_leaves_nothing_open():
     assert len(loads) == 2
 
 
-def test_environment_is_set_before_the_load(monkeypatch):
+def test_environment_variables_are_set_before_the_load(monkeypatch):
     monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "before")
 
     class Reading(Counting):
@@ -152,7 +152,7 @@ def test_loads_and_batches_are_measured_with_the_given_clock():
     worker.close()
 
 
-def test_the_size_of_a_model_is_what_the_process_grew_by():
+def test_model_size_is_the_growth_of_the_process():
     class Large(Counting):
         def load_model(self):
             return bytearray(b"x") * (48 << 20)
@@ -163,7 +163,7 @@ def test_the_size_of_a_model_is_what_the_process_grew_by():
     worker.close()
 
 
-def test_lazy_results_are_consumed_within_the_measurement():
+def test_lazy_results_are_consumed_within_the_timing():
     clock = FakeClock()
 
     class Lazy(Counting):
@@ -179,7 +179,7 @@ def test_lazy_results_are_consumed_within_the_measurement():
 
 
 @pytest.mark.parametrize(("answer", "got"), [([], "0"), ([1], "1"), ([1, 2, 3], "3"), (None, "None")])
-def test_a_wrong_number_of_predictions_names_the_handler_and_both_counts(answer, got):
+def test_wrong_count_error_names_the_handler_and_both_counts(answer, got):
     class Wrong(Counting):
         def run_inference(self, batch, model, inference_args=None):
             return answer
@@ -193,7 +193,7 @@ def test_a_wrong_number_of_predictions_names_the_handler_and_both_counts(answer,
     worker.close()
 
 
-def test_bytes_that_cannot_be_counted_do_not_fail_a_batch(caplog):
+def test_failing_get_num_bytes_does_not_fail_a_batch(caplog):
     class Uncountable(Counting):
         def get_num_bytes(self, batch):
             raise TypeError("no size")
@@ -206,7 +206,7 @@ def test_bytes_that_cannot_be_counted_do_not_fail_a_batch(caplog):
     worker.close()
 
 
-def test_models_by_key_load_when_needed_and_never_more_than_the_limit():
+def test_models_by_key_load_on_demand_within_the_limit():
     loads = {key: [] for key in "abc"}
     mappings = [KeyModelMapping([key], Counting(loads[key])) for key in "abc"]
     worker = opened(KeyedModelHandler(mappings, max_models_per_worker_hint=2))
@@ -218,7 +218,7 @@ def test_models_by_key_load_when_needed_and_never_more_than_the_limit():
     worker.close()
 
 
-def test_a_worker_that_lingers_keeps_its_model_until_another_transform_comes():
+def test_lingering_worker_keeps_its_model_until_another_transform_opens():
     loads = []
     spec = prepare(Counting(loads), InferenceRequest(model_identifier="same"))
     Worker(spec).close(linger=True)
@@ -227,7 +227,7 @@ def test_a_worker_that_lingers_keeps_its_model_until_another_transform_comes():
     assert len(loads) == 2
 
 
-def test_nothing_lingers_unless_it_is_asked_to():
+def test_worker_does_not_linger_by_default():
     loads = []
     spec = prepare(Counting(loads), InferenceRequest())
     for _ in range(2):
@@ -235,7 +235,7 @@ def test_nothing_lingers_unless_it_is_asked_to():
     assert len(loads) == 2
 
 
-def test_each_thread_has_a_handler_of_its_own_with_what_loading_changed():
+def test_threads_have_own_handlers_with_the_attributes_set_by_loading():
     class Scratching(Counting):
         def load_model(self):
             self.device = object()
@@ -259,7 +259,7 @@ def test_each_thread_has_a_handler_of_its_own_with_what_loading_changed():
     two.close()
 
 
-def test_the_batching_clock_is_what_the_batch_size_learns_from():
+def test_batch_size_learns_from_the_batching_clock():
     ticks = iter([5.0, 8.0])
     worker = opened(Counting([]), batching=BatchingConfig(clock=lambda: next(ticks)))
     with worker.model(ONLY) as model:
@@ -267,7 +267,7 @@ def test_the_batching_clock_is_what_the_batch_size_learns_from():
     worker.close()
 
 
-def test_a_handler_that_reports_itself_is_told_the_namespace():
+def test_handler_that_reports_itself_gets_the_namespace():
     class Reporting(Counting):
         def override_metrics(self, metrics_namespace=""):
             self.told = metrics_namespace
@@ -280,7 +280,7 @@ def test_a_handler_that_reports_itself_is_told_the_namespace():
     worker.close()
 
 
-def test_what_loading_sets_reaches_handlers_within_handlers_too_and_only_the_own_transform():
+def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform():
     class Inner(Counting):
         def load_model(self):
             self.vocabulary = ["a"]
@@ -302,7 +302,7 @@ def test_what_loading_sets_reaches_handlers_within_handlers_too_and_only_the_own
         worker.close()
 
 
-def test_a_class_that_can_load_models_is_no_handler_within():
+def test_class_with_load_model_is_no_inner_handler():
     class Makes(Counting):
         def __init__(self, models):
             super().__init__(models)
@@ -316,7 +316,7 @@ def test_a_class_that_can_load_models_is_no_handler_within():
 
 @pytest.mark.large
 @pytest.mark.parametrize("threads", [1, 4])
-def test_a_limit_on_models_is_one_on_memory(threads):
+def test_limit_on_models_limits_memory(threads):
     class Model:
         pass
 

@@ -1,4 +1,4 @@
-"""A batch for which a handler does not return as many predictions as there are examples."""
+"""Batches for which a handler returns another number of predictions than examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.runtime.observers import subscribed
 
 
 class Wrong(ModelHandler):
-    """Answers what ``answer`` makes of a batch; fails for a negative example in it. Records its batches."""
+    """Answers with ``answer(batch)``; raises for batches with a negative example. Records its batches."""
 
     def __init__(self, answer):
         super().__init__()
@@ -33,13 +33,13 @@ class Seen(list):
 
 
 def run(handler, elements, **options):
-    """Predictions and failures of elements that are one batch."""
+    """Predictions and failures of elements in one batch."""
     size = len(elements)
     return list(predict(handler, elements, batching=BatchingConfig(size, size), **options))
 
 
 @pytest.mark.parametrize("answer", [[], [1], [1, 2, 3], None], ids=repr)
-def test_a_wrong_count_fails_its_whole_batch_at_once(answer):
+def test_wrong_count_fails_its_whole_batch_at_once(answer):
     handler = Wrong(lambda batch: answer if len(batch) == 2 else [5])
     with pytest.raises(PredictionCountError):
         run(handler, [1, 2])
@@ -52,7 +52,7 @@ def test_a_wrong_count_fails_its_whole_batch_at_once(answer):
     assert len([event for event in seen if isinstance(event, BatchFailed)]) == 1
 
 
-def test_a_wrong_count_in_a_search_fails_only_its_part():
+def test_wrong_count_in_a_search_fails_only_its_part():
     handler = Wrong(lambda batch: [example + 100 for example in batch][:1])
     outcomes = run(handler, [1, 2, 3, -4], on_failure="yield")
     assert handler.batches == [[1, 2, 3, -4], [1, 2], [3, -4], [3], [-4]]
@@ -66,7 +66,7 @@ def test_a_wrong_count_in_a_search_fails_only_its_part():
 
 @pytest.mark.parametrize("answer", [{"logits": [5]}, "x", b"x", {5}, 5, pandas.DataFrame({"a": [1]})], ids=repr)
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_what_is_no_list_of_predictions_is_refused_whatever_its_length(answer, size):
+def test_answer_that_is_no_list_of_predictions_is_refused(answer, size):
     handler = Wrong(lambda batch: answer)
     for one, elements in ((handler, [1] * size), (KeyedModelHandler(handler), [("k", 1)] * size)):
         with pytest.raises(PredictionCountError, match=r"Wrong\.run_inference was given"):
@@ -77,7 +77,7 @@ def test_what_is_no_list_of_predictions_is_refused_whatever_its_length(answer, s
         ]
 
 
-def test_an_answer_to_an_element_that_is_a_batch_is_refused_the_same():
+def test_wrong_answer_to_an_element_that_is_a_batch_is_refused():
     handler = Wrong(lambda batch: {"logits": batch}).with_no_batching()
     with pytest.raises(PredictionCountError, match=r"Wrong\.run_inference returned a dict with the keys 'logits'"):
         run(handler, [[1, 2]])

@@ -70,7 +70,7 @@ def build_inference_step(
     # Elements that may be late share buffers, so that late ones, too, find others to share a batch with.
     mixed = merging or (bool(windowing.allowed_lateness.micros) and not by_window)
     coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder if mixed else None)
-    gather = Gather(spec, coder, None if mixed else window_coder)
+    gather = _gather(spec, coder, None if mixed else window_coder)
     dofn = GatheredInferenceDoFn(spec, coder, namespace, switching)
     return pcoll | "Gather" >> gather, ParDoInto(dofn, windowing, *side)
 
@@ -97,7 +97,10 @@ class ParDoInto(beam.ParDo):
         return self._windowing
 
 
-class Gather(beam.PTransform):
+@beam.ptransform_fn
+def _gather(
+    pcoll: beam.PCollection, spec: SessionSpec, coder: ChunkCoder, window_coder: coders.Coder | None
+) -> beam.PCollection:
     """Gives lists of chunk parts: the elements of a list form one batch.
 
     Every process that feeds the transform has a buffer of its own for each window, bucket and, if keys select it,
@@ -105,29 +108,20 @@ class Gather(beam.PTransform):
     would fill more slowly.
 
     Args:
+        pcoll: the elements.
         spec: of the session that will run the batches.
         coder: of the chunks.
         window_coder: of the elements' windows, if only elements of one window wait together; the output is then in that
             window. None: all wait together, and the output is in the global window.
     """
-
-    def __init__(self, spec: SessionSpec, coder: ChunkCoder, window_coder: coders.Coder | None) -> None:
-        super().__init__()
-        self._spec = spec
-        self._coder = coder
-        self._window_coder = window_coder
-
-    def expand(self, pcoll: beam.PCollection) -> beam.PCollection:
-        """A ParDo that makes chunks, and a stateful one that buffers them."""
-        pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NEVER_SPLIT)  # other runners ignore it
-        hints = self._spec.plan.handler.get_resource_hints()  # steps with different hints are never fused
-        everywhere = Windowing(GlobalWindows())  # in their own windows a runner would drop late elements
-        chunk = ParDoInto(ChunkDoFn(self._spec.plan, self._coder, self._window_coder), everywhere)
-        buffers = BufferDoFn(self._spec, self._window_coder)
-        wait = ParDoInto(buffers, everywhere if self._window_coder is None else pcoll.windowing)
-        keyed = typehints.Tuple[typehints.Tuple[str, bytes], Any]
-        chunks = pcoll | "Chunk" >> chunk.with_resource_hints(**hints).with_output_types(keyed)
-        return chunks | "Wait" >> wait.with_resource_hints(**hints).with_output_types(typehints.List[Any])
+    pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NEVER_SPLIT)  # other runners ignore it
+    hints = spec.plan.handler.get_resource_hints()  # steps with different hints are never fused
+    everywhere = Windowing(GlobalWindows())  # in their own windows a runner would drop late elements
+    chunk = ParDoInto(ChunkDoFn(spec.plan, coder, window_coder), everywhere)
+    wait = ParDoInto(BufferDoFn(spec, window_coder), everywhere if window_coder is None else pcoll.windowing)
+    keyed = typehints.Tuple[typehints.Tuple[str, bytes], Any]
+    chunks = pcoll | "Chunk" >> chunk.with_resource_hints(**hints).with_output_types(keyed)
+    return chunks | "Wait" >> wait.with_resource_hints(**hints).with_output_types(typehints.List[Any])
 
 
 class ChunkDoFn(beam.DoFn):

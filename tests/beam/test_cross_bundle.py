@@ -1,4 +1,4 @@
-"""Bounded input: bundles that several threads of one process have open share what they leave over."""
+"""Bounded input: open bundles of a process's threads fill their last batches together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOTH = threading.Barrier(2)
 def sizes(**options):
     """A handler that answers each example with the size of its batch."""
 
-    class Sizes(ModelHandler):  # a class of a function travels to a host as it is
+    class Sizes(ModelHandler):  # a local class is pickled by value
         def load_model(self):
             return len
 
@@ -42,7 +42,7 @@ def with_place(value, timestamp=beam.DoFn.TimestampParam, where=beam.DoFn.Window
 
 
 def two_bundles(pipeline, *elements):
-    """A PCollection of two elements in two windows, one for each of two threads."""
+    """Two elements in two windows, each in a bundle of its own."""
     stamped = pipeline | beam.Create(elements) | beam.Map(lambda n: window.TimestampedValue(n, n))
     return stamped | beam.WindowInto(window.FixedWindows(10)) | beam.Reshuffle()
 
@@ -61,17 +61,17 @@ def test_bundles_share_a_batch(isolate):
         assert_that(out, equal_to([((1, 2), 1.0, 0.0), ((11, 2), 11.0, 10.0)]))
 
 
-def test_a_dead_letter_stays_in_its_bundle():
+def test_dead_letter_stays_in_its_bundle():
     handler = sizes(min_batch_size=2, max_batch_size=2, max_batch_duration_secs=60)
     with pipeline() as p:
         opened = two_bundles(p, 1, 13) | "Open" >> beam.Map(both_are_open)
         good, dead = opened | RunInference(handler).with_exception_handling()
         assert_that(good | "See" >> beam.Map(with_place), equal_to([((1, 1), 1.0, 0.0)]), "good")
-        letters = dead.failed_inferences | beam.Map(lambda record: record[0]) | "Where" >> beam.Map(with_place)
-        assert_that(letters, equal_to([([13], 13.0, 10.0)]), "dead")
+        dead_letters = dead.failed_inferences | beam.Map(lambda record: record[0]) | "Where" >> beam.Map(with_place)
+        assert_that(dead_letters, equal_to([([13], 13.0, 10.0)]), "dead")
 
 
-def test_a_bundle_that_is_alone_does_not_wait():
+def test_bundle_that_is_alone_does_not_wait():
     handler = sizes(min_batch_size=2, max_batch_size=2, max_batch_duration_secs=10_000)
     with beam.Pipeline(runner=FnApiRunner()) as p:
         assert_that(p | beam.Create([1]) | RunInference(handler), equal_to([(1, 1)]))

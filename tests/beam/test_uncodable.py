@@ -1,4 +1,4 @@
-"""Elements that do not come out of a stream's state fail alone."""
+"""Elements that cannot be decoded from a stream's state fail alone."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class Unloadable:
 
 
 def made(place):
-    """A source's element: nothing has encoded it yet."""
+    """An element that nothing has encoded yet."""
     return Unloadable() if place == 1 else place
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_one_becomes_a_dead_letter_and_the_others_are_predicted(run, prepared):
+def test_uncodable_element_becomes_the_only_dead_letter(run, prepared):
     handler = Sizes().with_preprocess_fn(abs) if prepared else Sizes()
     places = run.create(range(6))
     places.is_bounded = False
     elements = places | beam.Map(made)
     predictions, dead = elements | RunInference(handler, batching=WAITING).with_exception_handling()
     failed = dead.failed_preprocessing[0] if prepared else dead.failed_inferences
-    batches, letters = run.values(out=predictions, dead=failed)
+    batches, dead_letters = run.values(out=predictions, dead=failed)
     assert sorted(batches) == [[0, 2]] * 2 + [[3, 4, 5]] * 3
     text = f"<{__name__}.Unloadable>"
-    [(element, error)] = letters
+    [(element, error)] = dead_letters
     assert element == (text if prepared else [text])
     assert error[0] is TypeError
     assert "Unloadable cannot be decoded" in error[1]
 
 
-def test_without_exception_handling_the_error_names_type_and_cure(run):
+def test_uncodable_element_raises_an_error_that_names_type_and_cure(run):
     places = run.create(range(2))
     places.is_bounded = False
     predictions = places | beam.Map(made) | RunInference(Sizes(), batching=WAITING)

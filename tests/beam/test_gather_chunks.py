@@ -1,4 +1,4 @@
-"""A bundle's elements become chunks, each for one buffer: none is lost, order stays, and nobody is kept for long."""
+"""A bundle's elements become chunks, each for one buffer: none is lost, reordered or kept for long."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Negative(ModelHandler):
         return [-example for example in batch]
 
 
-def chooses(elements, *, handler=None, pauses=(), **options):
-    """What leaves for elements with their windows: (buffer's name, its window, values, timestamp)."""
+def chunks_of(elements, *, handler=None, pauses=(), **options):
+    """The chunks of (value, timestamp, windows) elements: (buffer's name, its window, elements, timestamp)."""
     clock = FakeClock()
     batching = BatchingConfig(max_batch_duration_secs=5, clock=clock.seconds, **options)
     choose = ChunkDoFn(make_plan(handler or DoublingHandler(), batching), CODER, WINDOW_CODER)
@@ -45,7 +45,7 @@ def chooses(elements, *, handler=None, pauses=(), **options):
         clock.advance(pauses[place] if place < len(pauses) else 0)
         left += choose.process(value, WindowedValue(value, Timestamp(stamp), windows))
     left += choose.finish_bundle()
-    assert {one.windows for one in left} <= {(window.GlobalWindow(),)}  # where nothing is late
+    assert {one.windows for one in left} <= {(window.GlobalWindow(),)}  # nothing is late there
     parts = [(*one.value[0], Chunk(*one.value[1]), float(one.timestamp)) for one in left]
     wheres = [WINDOW_CODER.decode(place) for _, place, *_ in parts]
     return [
@@ -63,9 +63,9 @@ def chooses(elements, *, handler=None, pauses=(), **options):
         )
     )
 )
-def test_a_chunk_is_of_one_buffer_and_has_its_elements_in_order(elements):
+def test_chunk_is_for_one_buffer_and_keeps_the_order(elements):
     handler = KeyedModelHandler([KeyModelMapping([key], DoublingHandler()) for key in "ab"])
-    left = chooses(elements, handler=handler, length_fn=lambda pair: pair[1], bucket_boundaries=[5])
+    left = chunks_of(elements, handler=handler, length_fn=lambda pair: pair[1], bucket_boundaries=[5])
     found = defaultdict(list)
     for name, where, chunk, stamp in left:
         assert stamp == min(float(one.timestamp) for one in chunk)
@@ -78,23 +78,23 @@ def test_a_chunk_is_of_one_buffer_and_has_its_elements_in_order(elements):
     assert sorted(map(repr, found.values())) == sorted(map(repr, given_.values()))
 
 
-def test_a_long_bundle_does_not_wait_for_its_end():
+def test_chunks_leave_before_a_long_bundle_ends():
     elements = [(n, n, (WINDOWS[0],)) for n in range(2 * _LONGEST_CHUNK + 1)]
-    assert [len(chunk) for _, _, chunk, _ in chooses(elements)] == [_LONGEST_CHUNK, _LONGEST_CHUNK, 1]
+    assert [len(chunk) for _, _, chunk, _ in chunks_of(elements)] == [_LONGEST_CHUNK, _LONGEST_CHUNK, 1]
 
 
-def test_large_elements_leave_soon():
+def test_chunks_of_large_elements_are_short():
     elements = [(bytes(1000), 0, (WINDOWS[0],))] * 10
-    assert max(len(chunk) for _, _, chunk, _ in chooses(elements, lookahead_bytes=3000)) <= 4
+    assert max(len(chunk) for _, _, chunk, _ in chunks_of(elements, lookahead_bytes=3000)) <= 4
 
 
-def test_what_has_been_here_for_long_leaves_when_another_comes():
+def test_elements_that_waited_long_leave_with_the_next_element():
     elements = [(n, n, (WINDOWS[0],)) for n in range(4)]
-    left = chooses(elements, pauses=[0, 3, 3, 1])
+    left = chunks_of(elements, pauses=[0, 3, 3, 1])
     assert [[one.value for one in chunk] for _, _, chunk, _ in left] == [[0, 1, 2], [3]]
 
 
-def test_a_bundle_of_many_chunks_comes_out_in_all_windows():
+def test_bundle_of_many_chunks_comes_out_in_all_windows():
     count, handler = 2 * _LONGEST_CHUNK + 7, Negative(min_batch_size=700, max_batch_duration_secs=1000)
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         elements = pipeline | beam.Create([0]) | beam.FlatMap(lambda _: range(count))
