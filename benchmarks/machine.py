@@ -1,4 +1,4 @@
-"""Where and with what the measurements were made."""
+"""Describes the machine and the libraries of a measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIBRARIES = (
 
 
 def describe() -> dict[str, str]:
-    """Facts by name, ready to print."""
+    """Facts by name, as text."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     return {
         "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),

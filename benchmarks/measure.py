@@ -1,4 +1,4 @@
-"""Runs the same pipeline around several transforms in turn and takes the time of each."""
+"""Runs the same pipeline around several transforms in turn, and times each run."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from outputs import Outputs, OutputsDifferError
 HEADRACE, BEAM, NO_OP = "Headrace", "Beam", "no-op"
 
 Transform = Callable[..., beam.PTransform]
-"""Makes one for each run; Headrace's takes further arguments of ``RunInference``."""
+"""Makes a new transform for each run; Headrace's takes further arguments of ``RunInference``."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: rows, and the two transforms that they go through in turn."""
+    """One comparison: rows, and the two transforms that take turns on them."""
 
     name: str
     rows: int
     source: Transform
     """Makes the rows, from the root of a pipeline."""
     sides: Mapping[str, Transform]
-    """Two, by name; the first one's time is given in units of the second's."""
+    """Two transforms by name; ratios are the first one's time divided by the second's."""
     tolerance: float = 0.0
     """Largest difference, absolute and relative, between two predictions that count as equal; 0: exactly equal."""
     workers: int = 1
-    """Threads of the runner; each has a bundle at a time."""
+    """Threads of the runner; each has one bundle at a time."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a pipeline, from its submission to its end, the loading of the model included."""
+    """One run of a pipeline, from its submission to its end, including the loading of the model."""
 
     seconds: float
     cpu_seconds: float
-    """Of all threads of this process and of the processes that it started; a busy neighbour disturbs it less than the
-    wall clock."""
+    """Of all threads of this process and of the processes that it started; other processes on the machine disturb it
+    less than the wall time."""
     bundle_seconds: float
-    """From the beginning of the first bundle to the end of the last: without submission, the start of a model host and
-    the loading of the model before, without the end of all that after."""
+    """From the start of the first bundle to the end of the last: excludes submission, the start of a model host, the
+    loading of the model, and their end."""
     batches: int
-    """How many batches the model was given; 0 where there is no model."""
+    """The number of batches that the model got; 0 without a model."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs of a case; run i of one side stood next to run i of the other."""
+    """All runs of a case; run i of one side was next to run i of the other."""
 
     case: Case
     runs: dict[str, list[Run]]
@@ -74,12 +74,12 @@ class Comparison:
 
     @property
     def ratio_of_medians(self) -> float:
-        """The first side's median time in units of the second's: below 1 the first is faster."""
+        """The first side's median time divided by the second's: below 1 the first is faster."""
         return self._ratio_of_medians(self.seconds)
 
     @property
     def median_of_ratios(self) -> float:
-        """The median of the ratios of neighbouring runs, from which a slow drift of the machine cancels out."""
+        """The median of the ratios of neighbouring runs, which cancels a slow drift of the machine."""
         return self._median_of_ratios(self.seconds)
 
     @property
@@ -98,11 +98,11 @@ class Comparison:
         return self._median_of_ratios(self.bundle_seconds)
 
     def start_up_seconds(self, side: str) -> float:
-        """Median of what a run takes beside its bundles, before and after them."""
+        """The median time of a run before and after its bundles."""
         return statistics.median(run.seconds - run.bundle_seconds for run in self.runs[side])
 
     def microseconds_a_row(self, side: str) -> float:
-        """The bundles' median time beyond what they take around a transform that does nothing, for each row."""
+        """The bundles' median time per row, beyond that with a transform that does nothing."""
         extra = statistics.median(self.bundle_seconds(side)) - statistics.median(self.bundle_seconds(NO_OP))
         return extra / self.case.rows * 1e6
 
@@ -118,8 +118,8 @@ class Comparison:
 def compare(case: Case, repeats: int, tell: Callable[[str], None]) -> Comparison:
     """Runs both sides in turn, ``repeats`` times each, after one run of each whose outputs are compared.
 
-    Which of the two goes first alternates: a run depends on what memory the run before it has left behind, so each
-    side must follow the other as often as itself. The no-op runs come last, by themselves, for the same reason.
+    The order alternates: a run depends on the memory that the previous run has left behind, so each side must follow
+    the other as often as itself. For the same reason the no-op runs come last, on their own.
 
     Raises:
         OutputsDifferError: the two sides predict differently, or rows are lost.
@@ -150,23 +150,23 @@ def _in_turn(case: Case, repeat: int) -> list[tuple[str, Transform]]:
 
 
 class _Keep(beam.DoFn):
-    """Keeps what a pipeline puts out; the runner works in this process."""
+    """Keeps a pipeline's output; the runner works in this process."""
 
-    kept: list[Any] = []  # noqa: RUF012 - shared by all copies, which is the point
+    kept: list[Any] = []  # noqa: RUF012 - shared by all copies on purpose
 
     def process(self, element: Any) -> None:
         _Keep.kept.append(element)
 
 
 class _Count(beam.DoFn):
-    """Counts what a pipeline puts out; keeping it would burden the garbage collector, and so the measurement.
+    """Counts a pipeline's output; keeping it would burden the garbage collector, and so the measurement.
 
-    Fused with the transform, it sees when bundles begin, before their first row and after everybody's ``setup``, and
-    when they end, after the transform's own end.
+    Fused with the transform, it sees when a bundle begins, before its first row and after every ``setup``, and when it
+    ends, after the transform's own ``finish_bundle``.
     """
 
-    counts: list[int] = []  # noqa: RUF012 - shared by all copies, which is the point
-    began: list[float] = []  # noqa: RUF012 - shared by all copies, which is the point
+    counts: list[int] = []  # noqa: RUF012 - shared by all copies on purpose
+    began: list[float] = []  # noqa: RUF012 - shared by all copies on purpose
     ended: list[float] = []  # noqa: RUF012 - the same
 
     @classmethod
@@ -198,7 +198,7 @@ def _time(case: Case, transform: Transform) -> Run:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of the children for which it has waited, theirs included."""
+    """Of this process, and of the children that it has waited for, with theirs."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

@@ -1,4 +1,4 @@
-"""Whether two runs predicted the same, in whatever order their predictions came out."""
+"""Compares the predictions of two runs, in whatever order they came out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class OutputsDifferError(AssertionError):
 
 
 class Outputs:
-    """What a run predicted, in an order that depends on the examples only.
+    """A run's predictions, in an order that depends on the examples only.
 
     Args:
         results: ``PredictionResult`` objects, Headrace's or Beam's, in any order.
@@ -34,7 +34,7 @@ class Outputs:
                 floats round differently in batches of different sizes.
 
         Raises:
-            OutputsDifferError: a result is missing or too much, its model has another name, or its prediction differs.
+            OutputsDifferError: a result is missing or superfluous, has another model, or its prediction differs.
         """
         if len(self._keys) != len(other._keys):
             raise OutputsDifferError(f"{len(self._keys)} predictions against {len(other._keys)}")
@@ -55,7 +55,7 @@ def _check_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float) -> None
 
 
 def _identity(example: Any) -> bytes:
-    """What tells an example from the others: its text, or its shape and numbers."""
+    """Identifies an example: its text, or its shape and numbers."""
     if isinstance(example, str):
         return example.encode()
     array = _as_array(example)

@@ -1,4 +1,4 @@
-"""Runs a process that may crash, hang, or leave others behind, and sees to it that nothing of it remains."""
+"""Runs a process that may crash, hang or leave others behind, and kills whatever remains of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 
 
 def run_to_the_end(command: Sequence[str], limit_secs: float, *, directory: Path, log: IO[str]) -> str:
-    """Waits for the process, at most so long, and kills its whole group afterwards.
+    """Waits for the process, at most ``limit_secs``, and kills its whole group afterwards.
 
     Returns:
         How it ended, in words.
@@ -25,7 +25,7 @@ def run_to_the_end(command: Sequence[str], limit_secs: float, *, directory: Path
     except subprocess.TimeoutExpired:
         return f"killed after {limit_secs:g} s"
     finally:
-        with contextlib.suppress(ProcessLookupError):  # there is nobody left
+        with contextlib.suppress(ProcessLookupError):  # none is left
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if code < 0:

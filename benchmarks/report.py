@@ -12,11 +12,11 @@ from typing import Any
 from measure import NO_OP, Comparison
 
 Row = Mapping[str, Any]
-"""A line of a table, by column. What is not text is not shown: it goes to the programs only."""
+"""A line of a table, by column. Values that are not text are not shown: they are for programs only."""
 
 
 def render_comparisons(title: str, comparisons: Sequence[Comparison], machine: Row) -> str:
-    """The page of a workload that is timed."""
+    """The page of a timed workload."""
     ratios = _table([_ratio_row(comparison) for comparison in comparisons])
     times = _table([_time_row(one, side) for one in comparisons for side in (*one.case.sides, NO_OP)])
     below = "Ratios of times: below 1 the first is faster. All predictions were compared; they are equal."
@@ -24,12 +24,12 @@ def render_comparisons(title: str, comparisons: Sequence[Comparison], machine: R
 
 
 def render_facts(title: str, about: str, facts: Sequence[Row], machine: Row) -> str:
-    """The page of a workload that states facts; ``about`` says what they are, should they not speak for themselves."""
+    """The page of a workload that gives facts; ``about`` explains them if necessary."""
     return "\n\n".join(part for part in (f"# {title}", about, _table(facts), _machine(machine)) if part)
 
 
 def as_data(title: str, comparisons: Sequence[Comparison], machine: Row) -> dict[str, Any]:
-    """The same with every single run."""
+    """The page's data, with every single run."""
     return {
         "title": title,
         "machine": dict(machine),

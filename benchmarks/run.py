@@ -1,4 +1,4 @@
-"""Compares Headrace's RunInference with Beam's own: ``python benchmarks/run.py``; see README.md beside this file."""
+"""Compares Headrace's RunInference with Beam's own: ``python benchmarks/run.py``; README.md explains it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORKLOADS = (
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs workloads, prints their pages and writes them."""
     options = _parse(argv)
-    logging.getLogger().setLevel(logging.ERROR)  # Beam has much to say about each pipeline
+    logging.getLogger().setLevel(logging.ERROR)  # Beam logs much about each pipeline
     _limit_threads(options.threads)
     for name in options.only:
         page, data = _run(name, options)
@@ -98,8 +98,8 @@ def _tell(line: str) -> None:
 
 def _limit_threads(threads: int | None) -> None:
     if threads:
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # for the processes that will be started
-        import torch  # noqa: PLC0415 - only where it is asked for
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # for processes started later
+        import torch  # noqa: PLC0415 - only on request
 
         torch.set_num_threads(threads)
 

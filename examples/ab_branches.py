@@ -29,7 +29,7 @@ RUNNER = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
 
 def train(folder: Path) -> tuple[str, str, list[Any], list[int]]:
-    """Two models in files, and the rows (with their labels) that neither of them has seen."""
+    """Trains two models; returns their files, and rows with labels that neither has seen."""
     measurements, labels = load_breast_cancer(return_X_y=True)
     seen, unseen, seen_labels, unseen_labels = train_test_split(measurements, labels, random_state=0)
     regression = make_pipeline(StandardScaler(), LogisticRegression()).fit(seen, seen_labels)
@@ -42,9 +42,9 @@ def train(folder: Path) -> tuple[str, str, list[Any], list[int]]:
 def build(
     pipeline: beam.Pipeline, model_a: str, model_b: str, rows: Sequence[Any], labels: Sequence[int]
 ) -> beam.PCollection:
-    """How often each verdict was reached: pairs such as ``("only A is right", 3)``.
+    """The number of rows for each verdict: pairs such as ``("only A is right", 3)``.
 
-    Each row goes under its number, so that the answers to it can be put side by side again.
+    Each row is keyed by its number, so that its two answers can be joined again.
     """
     truth = pipeline | "Labels" >> beam.Create(enumerate(labels))
     data = pipeline | "Rows" >> beam.Create(enumerate(rows))

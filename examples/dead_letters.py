@@ -1,9 +1,9 @@
-"""Dead letters: bad records are put aside with their errors, and no good record is lost with them.
+"""Dead letters: bad records are set aside with their errors, and no good record is lost.
 
     python examples/dead_letters.py
 
 Lines of text come in, each with its time. They are parsed (preprocessing), classified (inference) and priced
-(postprocessing); each step fails for some of them. All goes by windows of a minute. Beam's options may follow.
+(postprocessing); each step fails for some of them. Windows are one minute long. Beam's options may follow.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PRICES = {"setosa": 2.50, "versicolor": 3.20}
 
 
 class DeadLetter(NamedTuple):
-    """What went wrong, ready to be written to a table."""
+    """A failure, ready to be written to a table."""
 
     minute: int
     stage: str
@@ -50,7 +50,7 @@ class DeadLetter(NamedTuple):
 
 
 def train(folder: Path) -> str:
-    """A model in a file."""
+    """Trains a model; returns its file."""
     flowers = load_iris()
     model = LogisticRegression(max_iter=1000).fit(flowers.data, flowers.target_names[flowers.target])
     (folder / "iris.pickle").write_bytes(pickle.dumps(model))
@@ -78,12 +78,12 @@ def build(
 
 
 def parse(line: str) -> Any:
-    """Numbers from text; raises ValueError where there are none."""
+    """The numbers in a line; raises ValueError if a field is none."""
     return np.array([float(field) for field in line.split(",")])
 
 
 def price(result: PredictionResult) -> float:
-    """The price of a species; raises KeyError where it has none."""
+    """The price of a species; raises KeyError if it has none."""
     return PRICES[str(result.inference)]
 
 
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             prices, dead_letters = build(pipeline, model, LINES)
             _ = prices | "Print prices" >> beam.MapTuple(lambda minute, price: print(f"minute {minute}: {price:.2f}"))
             _ = dead_letters | "Print dead letters" >> beam.Map(
-                lambda letter: print(f"minute {letter.minute}: {letter.stage} failed: {letter.error:.70}")
+                lambda one: print(f"minute {one.minute}: {one.stage} failed: {one.error:.70}")
             )
 
 

@@ -48,20 +48,20 @@ class Hit(NamedTuple):
     """A docstring that was found."""
 
     score: float
-    """Cosine of the angle to the question: 1 is the same meaning, 0 has nothing to do with it."""
+    """Cosine of the angle to the question: 1 is the same meaning, 0 an unrelated one."""
     where: str
     text: str
 
 
 def embedder(**options: Any) -> headrace.ModelHandler:
-    """Texts to vectors of length 1 with 384 components, by all-MiniLM-L6-v2, whose package brings its weights along."""
+    """Texts to vectors of length 1 with 384 components, by all-MiniLM-L6-v2, whose package contains its weights."""
     return SentenceTransformerModelHandler(get_model_path(), device="CPU", **options)
 
 
 def build(
     pipeline: beam.Pipeline, handler: Any, docstrings: Sequence[tuple[str, str]], question: Any, top: int
 ) -> beam.PCollection:
-    """The best hits, as one list.
+    """The best hits as one list.
 
     Args:
         pipeline: to build on.
@@ -94,7 +94,7 @@ def embed(handler: Any, text: str) -> Any:
 def find_docstrings(packages: Sequence[str], limit: int) -> list[tuple[str, str]]:
     """(where, name and first paragraph of the docstring) of public functions and classes; the packages take turns.
 
-    A package that is not installed is passed over.
+    A package that is not installed is skipped.
     """
     in_turn = chain.from_iterable(zip_longest(*(_docstrings_of(package) for package in packages)))
     place_of: dict[str, str] = {}

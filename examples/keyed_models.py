@@ -1,7 +1,7 @@
 """Keys choose the model: one transform, four models, at most two of them in memory at a time.
 
-With ``grouped=True`` the pairs go through a GroupByKey first, so that those of one key come together, on one worker:
-where there are many models, memory for few, and many small bundles, a model is else loaded again and again.
+With ``grouped=True`` the pairs go through a GroupByKey first, which brings those of one key together on one worker.
+Otherwise, with many models, memory for few of them, and many small bundles, models are loaded again and again.
 
     python examples/keyed_models.py
 
@@ -29,7 +29,7 @@ RUNNER = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
 DATA = {"iris": load_iris, "wine": load_wine, "digits": load_digits, "cancer": load_breast_cancer}
 
-# Which data each key's rows are from; a model serves as many keys as it likes.
+# The data set of each key's rows; a model may serve several keys.
 KEYS = {
     "iris": "iris",
     "wine-north": "wine",
@@ -41,7 +41,7 @@ KEYS = {
 
 
 def train(folder: Path) -> dict[str, str]:
-    """A model for each data set, each in its file."""
+    """Trains a model for each data set, each in its file."""
     for name, load in DATA.items():
         model = GaussianNB().fit(*load(return_X_y=True))
         (folder / f"{name}.pickle").write_bytes(pickle.dumps(model))
@@ -49,7 +49,7 @@ def train(folder: Path) -> dict[str, str]:
 
 
 def make_handler(models: dict[str, str]) -> KeyedModelHandler[Any, Any, Any, Any]:
-    """The handler for (key, row) pairs. A key may stand twice in one mapping, but not in two."""
+    """The handler for (key, row) pairs. A key may not be in two mappings."""
     mappings = [
         KeyModelMapping(["iris"], SklearnModelHandlerNumpy(models["iris"])),
         KeyModelMapping(["wine-north", "wine-south"], SklearnModelHandlerNumpy(models["wine"])),
@@ -62,7 +62,7 @@ def make_handler(models: dict[str, str]) -> KeyedModelHandler[Any, Any, Any, Any
 def build(
     pipeline: beam.Pipeline, models: dict[str, str], rows_for_each_key: int, *, grouped: bool = False
 ) -> beam.PCollection:
-    """How many rows of each key got each class: pairs such as ``(("iris", "setosa"), 50)``."""
+    """The number of rows for each key and predicted class: pairs such as ``(("iris", "setosa"), 50)``."""
     pairs = pipeline | "Keys" >> beam.Create(list(KEYS)) | "Rows" >> beam.FlatMap(rows_of, rows_for_each_key)
     if grouped:
         pairs = pairs | "Together by key" >> beam.GroupByKey() | "Apart again" >> beam.FlatMapTuple(each)
@@ -75,13 +75,13 @@ def build(
 
 
 def rows_of(key: str, count: int) -> Iterator[tuple[str, Any]]:
-    """Some rows of a key's data, with the key; from all over the data, where the classes stand one after the other."""
+    """Some (key, row) pairs, spread over the key's data, which is sorted by class."""
     rows, _ = DATA[KEYS[key]](return_X_y=True)
     return ((key, rows[place]) for place in np.linspace(0, len(rows) - 1, count, dtype=int))
 
 
 def each(key: str, rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Pairs again."""
+    """Turns groups into (key, row) pairs again."""
     return ((key, row) for row in rows)
 
 

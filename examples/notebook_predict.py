@@ -21,14 +21,14 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 
 
 def train(folder: Path) -> str:
-    """A model in a file: guesses the alcohol of a wine from its other measurements."""
+    """Trains a model that predicts the alcohol of a wine from its other measurements; returns its file."""
     wines = load_wine().data
     (folder / "alcohol.pickle").write_bytes(pickle.dumps(LinearRegression().fit(wines[:, 1:], wines[:, 0])))
     return str(folder / "alcohol.pickle")
 
 
 def guess_alcohol(model: str, wines: Iterable[np.ndarray]) -> Iterator[float | headrace.Failure]:
-    """Percent of alcohol for each wine, in their order, read as they are needed."""
+    """The alcohol of each wine in percent, in order; wines are read as they are needed."""
     handler = SklearnModelHandlerNumpy(model, max_batch_size=50).with_postprocess_fn(
         lambda result: float(result.inference)
     )
@@ -36,9 +36,9 @@ def guess_alcohol(model: str, wines: Iterable[np.ndarray]) -> Iterator[float | h
 
 
 def main() -> None:
-    """Trains, guesses, prints a few."""
+    """Trains, predicts, prints a few predictions."""
     wines = load_wine().data[::30, 1:]
-    wines[2, 0] = np.nan  # a measurement that is missing
+    wines[2, 0] = np.nan  # a missing measurement
     with tempfile.TemporaryDirectory() as folder:
         for guess in guess_alcohol(train(Path(folder)), wines):
             if isinstance(guess, headrace.Failure):

@@ -1,4 +1,4 @@
-"""Sequence: what the first model says decides what goes to the second.
+"""Sequence: the first model's predictions decide what the second one gets.
 
     python examples/sequence.py
 
@@ -30,12 +30,12 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 
 RUNNER = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
-MALIGNANT = 0  # as the data set counts
+MALIGNANT = 0  # the data set's label
 CLEARED_BELOW = 0.02
 
 
 def train(folder: Path) -> tuple[str, str, list[Any]]:
-    """Two models in files, and the samples that neither of them has seen."""
+    """Trains two models; returns their files, and samples that neither has seen."""
     measurements, labels = load_breast_cancer(return_X_y=True)
     seen, unseen, seen_labels, _ = train_test_split(measurements, labels, random_state=0)
     first_ten = make_column_transformer((StandardScaler(), slice(0, 10)))
@@ -47,7 +47,7 @@ def train(folder: Path) -> tuple[str, str, list[Any]]:
 
 
 def build(pipeline: beam.Pipeline, screening: str, diagnosis: str, samples: Sequence[Any]) -> beam.PCollection:
-    """(number of the sample, 0 for malignant or 1 for benign), for those that the screening does not clear."""
+    """(number of the sample, 0 for malignant or 1 for benign), for samples that the screening does not clear."""
     first = SklearnModelHandlerNumpy(screening, inference_fn=probability_of_cancer)
     second = SklearnModelHandlerNumpy(diagnosis)
     return (
@@ -66,12 +66,12 @@ def probability_of_cancer(model: Any, batch: Sequence[Any], _: dict[str, Any] | 
 
 
 def not_cleared(number: int, result: PredictionResult) -> list[tuple[int, Any]]:
-    """Between the models: drops what is cleared, and hands on the measurements of the rest."""
+    """Between the models: drops cleared samples, and passes on the measurements of the others."""
     return [] if result.inference < CLEARED_BELOW else [(number, result.example)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Trains, runs both models one after the other, prints how many samples got where."""
+    """Trains, runs both models one after the other, prints how many samples reached each."""
     with tempfile.TemporaryDirectory() as folder:
         screening, diagnosis, samples = train(Path(folder))
         with beam.Pipeline(argv=[RUNNER, *(sys.argv[1:] if argv is None else argv)]) as pipeline:

@@ -3,7 +3,7 @@
     python examples/digits/prepare.py demo
 
 Writes into the folder ``demo``: ``digits.csv`` (the 1,797 digits that come with scikit-learn: 64 columns of pixels and
-the true label), ``model.pkl`` (trained on the first half of them) and ``spoilt.json`` (which rows are spoilt, and how).
+the true label), ``model.pkl`` (trained on the first half of them) and ``spoilt.json`` (the spoilt rows, and how).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-# row -> (pixel, what stands there instead of a number)
+# row -> (pixel, its text instead of a number)
 SPOILT = {
     7: ("pixel_12", "smudge"),
     130: ("pixel_0", ""),

@@ -2,7 +2,7 @@
 
     python examples/digits/report.py demo
 
-The folder is the one that ``prepare.py`` has filled.
+The folder is that of ``prepare.py``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ SHADES = " .:-=+*#%@"
 
 def main(folder: Path) -> int:
     predictions = read(folder / "predictions.jsonl")
-    letters = read(folder / "predictions.dead-letters.jsonl")
+    dead_letters = read(folder / "predictions.dead-letters.jsonl")
     spoilt = {each["row"] for each in json.loads((folder / "spoilt.json").read_text())}
-    held_out = [each for each in predictions if each["row"] >= (len(predictions) + len(letters)) // 2]
+    held_out = [each for each in predictions if each["row"] >= (len(predictions) + len(dead_letters)) // 2]
     right = sum(each["prediction"] == each["label"] for each in held_out)
 
     print(f"A digit that the model has never seen, taken for a {held_out[0]['prediction']}:\n\n{drawn(held_out[0])}\n")
@@ -26,10 +26,10 @@ def main(folder: Path) -> int:
     for each in held_out[:5]:
         print(f"{each['row']:<6} {each['label']:<5} {each['prediction']}")
     print(f"\n{right} of the {len(held_out)} digits held out are right: {right / len(held_out):.1%}\n")
-    for letter in letters:
-        print(f"row {letter['row']['row']:<5} {letter['stage']}: {letter['message']}")
+    for dead_letter in dead_letters:
+        print(f"row {dead_letter['row']['row']:<5} {dead_letter['stage']}: {dead_letter['message']}")
     return judge(
-        predicted=[each["row"] for each in predictions], dead=[letter["row"]["row"] for letter in letters], bad=spoilt
+        predicted=[each["row"] for each in predictions], dead=[one["row"]["row"] for one in dead_letters], bad=spoilt
     )
 
 
@@ -45,7 +45,7 @@ def drawn(digit: dict) -> str:
 
 
 def judge(predicted: list[int], dead: list[int], bad: set[int]) -> int:
-    """0 if each row came out once: the spoilt ones as dead letters, all others with predictions."""
+    """0 if each row came out once, the spoilt ones as dead letters and all others with predictions; else 1."""
     rows = range(len(predicted) + len(dead))
     good = sorted(dead) == sorted(bad) and sorted(predicted + dead) == list(rows)
     if good:
