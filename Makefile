@@ -13,7 +13,6 @@ OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,test]' skl2onnx pytest-timeout
 
 # Two workers on two cores are as fast as more: each collects all of the tests.
 PYTEST_WORKERS ?= 2
-SIDE_BY_SIDE := -n $(PYTEST_WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -44,14 +43,14 @@ flink-up: $(VENV)/.dev ## start that cluster; pipelines of your own run on it, t
 flink-down: $(VENV)/.dev ## end it, and everything that it has started
 	$(BIN)/python engines/flink.py down
 
-test: $(VENV)/.dev-light ## the tests that are quick and need no large framework (installs 0.8 GB)
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m 'not large'
+test: $(VENV)/.dev-light ## the tests that are quick and need no large framework (installs 0.9 GB)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m 'not large'
 
 test-all: $(VENV)/.dev ## the whole test suite, but for what needs an engine (installs every framework: 9 GB)
-	$(BIN)/pytest $(SIDE_BY_SIDE)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
 
 test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version of Beam that is supported
-	$(OLDEST)/bin/pytest $(SIDE_BY_SIDE) tests/beam tests/jobs tests/architecture/test_same_as_beam.py \
+	$(OLDEST)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/beam tests/jobs tests/architecture/test_same_as_beam.py \
 	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_engine_metrics.py \
 	    tests/handlers/test_sklearn_inference.py tests/cli/test_run_mistakes.py
 

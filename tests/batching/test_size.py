@@ -249,6 +249,7 @@ def test_within_fifty_batches_the_size_is_nearly_the_best(fixed, each):
     assert min(shares) > 0.87
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("time_of", [CONVOLUTIONAL, TRANSFORMER, LOGISTIC])
 @pytest.mark.parametrize(("noise", "goal"), [(quiet, 0.95), (noisy, 0.95), (in_spells, 0.9)])
 def test_models_as_they_were_measured_reach_nearly_their_best(time_of, noise, goal):

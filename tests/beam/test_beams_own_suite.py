@@ -63,6 +63,7 @@ LARGE = {  # they wait for seconds, or need PyTorch
     "test_run_inference_timeout_does_garbage_collection",
     "test_run_inference_timeout_on_inference_dlq",
     "test_run_inference_timeout_on_load_dlq",
+    "test_run_inference_timeout_not_hit",
     "test_run_inference_impl_with_model_manager",
     "test_run_inference_impl_with_model_manager_args",
     "test_run_inference_impl_with_model_manager_oom",

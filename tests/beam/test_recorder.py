@@ -208,6 +208,7 @@ def test_replay_gives_the_metrics_of_a_bundle(name, recorded):
     assert metrics_of(Replayed(recorded[name])) == expected
 
 
+@pytest.mark.large
 def test_replay_gives_the_right_values(recorded):
     counted = metrics_of(Replayed(recorded["several"]))
     assert counted["counters", "n", "up"] == 7

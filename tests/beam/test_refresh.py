@@ -144,6 +144,7 @@ def test_latest_of_several_updates_counts(run):
     assert predicted(values) == [(1, "v3")]
 
 
+@pytest.mark.large
 @pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
 def test_bounded_elements_wait_for_the_last_good_model_of_their_window(run, place):

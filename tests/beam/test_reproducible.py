@@ -20,6 +20,7 @@ class Bits(ModelHandler):
         return list(logits + numpy.float32(1e-7) * len(batch))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("options", [{}, {"batch_length_fn": numpy.count_nonzero}], ids=["as-they-come", "sorted"])
 def test_predictions_of_two_runs_are_byte_equal(make_run, options):
     rows = numpy.random.default_rng(0).normal(size=(1000, 37)).astype("f4")

@@ -100,6 +100,7 @@ class Clocked(beam.DoFn):
         Clocked.moments["teardown"] = time.perf_counter()
 
 
+@pytest.mark.large
 def test_what_comes_before_and_after_the_bundles_is_start_up(measure, make_case):
     case = make_case(doubled, doubled)
     clocked = replace(case, sides={**case.sides, "Beam": lambda: beam.ParDo(Clocked())})

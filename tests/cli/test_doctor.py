@@ -157,6 +157,7 @@ def test_what_a_handler_needs(headrace, model, wait_until):
     assert wait_until(lambda: not (machine_status().managers or machine_status().stale))
 
 
+@pytest.mark.large
 def test_the_needs_as_json(headrace, model):
     found = json.loads(headrace("doctor", "sklearn-numpy", "--model", model, "--processes", 7, "--json").out)
     (examined,) = found["models"]

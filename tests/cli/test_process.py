@@ -47,6 +47,7 @@ def test_who_was_started_to_ignore_interrupts_ignores_them(old, command, handler
     assert len(old.rows("p.jsonl")) == 1000
 
 
+@pytest.mark.large
 def test_with_and_without_a_terminal(old, handlers, popen):
     """The handler is one of the current folder, from which neither program is started."""
     (old.path / "mine.py").write_text(f"from {handlers} import Add")

@@ -6,7 +6,7 @@ import os
 import pickle
 from dataclasses import dataclass
 
-import apache_beam.ml.inference.base as incumbent
+import apache_beam.ml.inference.base as beams_base
 import cloudpickle
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_composition_survives_pickling():
     assert apply(handler.get_postprocess_fns(), 5) == -5
 
 
-@pytest.mark.parametrize("base", [Adder(), incumbent.ModelHandler()])
+@pytest.mark.parametrize("base", [Adder(), beams_base.ModelHandler()])
 def test_bare_takes_everything_off_again(base):
     handler = bare(base.with_preprocess_fn(int).with_postprocess_fn(str).with_no_batching())
     assert handler.get_preprocess_fns() == []

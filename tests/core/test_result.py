@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import weakref
 
-import apache_beam.ml.inference.base as incumbent
+import apache_beam.ml.inference.base as beams_base
 
 from headrace import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
 from headrace.core.result import Caught
@@ -23,9 +23,9 @@ def raised(error):
 
 
 def test_prediction_results_equal_the_incumbents():
-    assert PredictionResult(1, 2) == incumbent.PredictionResult(1, 2) == (1, 2, None)
+    assert PredictionResult(1, 2) == beams_base.PredictionResult(1, 2) == (1, 2, None)
     assert PredictionResult(1, 2, "m").model_id == "m"
-    assert ModelMetadata("path", "name") == incumbent.ModelMetadata("path", "name")
+    assert ModelMetadata("path", "name") == beams_base.ModelMetadata("path", "name")
 
 
 def test_a_failed_inference_is_a_batch_of_one_element():

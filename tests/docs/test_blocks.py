@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(
     file for pattern in ("*.md", "docs/*.md", "examples/**/*.md", "benchmarks/**/*.md") for file in ROOT.glob(pattern)
 )
-WITH_LARGE_FRAMEWORKS = {"docs/handlers.md"}
+LIGHT = {"README.md", "docs/failures.md"}
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?headrace ((?:.*\\\n)*.*)$", re.MULTILINE)
 BEAM_OPTIONS = {f"--{name}" for name in PipelineOptions([]).get_all_options()}
@@ -56,7 +56,7 @@ def namespace(monkeypatch, tmp_path):
 
 
 def blocks_of(name):
-    return pytest.param(ROOT / name, id=name, marks=[pytest.mark.large] if name in WITH_LARGE_FRAMEWORKS else [])
+    return pytest.param(ROOT / name, id=name, marks=[] if name in LIGHT else [pytest.mark.large])
 
 
 @pytest.mark.parametrize("path", [blocks_of(str(file.relative_to(ROOT))) for file in FILES])

@@ -28,6 +28,7 @@ def test_a_key_may_stand_twice_in_one_mapping(example, tmp_path):
     assert handler.max_models == 2
 
 
+@pytest.mark.large
 def test_it_prints_counts_for_every_key(example, capsys):
     keyed = example("keyed_models")
     keyed.main([])

@@ -169,6 +169,7 @@ def end(ending):
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("ending", "code"),
     {

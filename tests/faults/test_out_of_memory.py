@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.large
+
 LIMIT = 320 << 20
 PROGRAM = Path(__file__).with_name("hungry.py")
 

@@ -20,6 +20,7 @@ def test_undisturbed(start_owner):
     assert start_owner(servers=1).result() == EXPECTED
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("moment", "number"), [*((moment, KILL) for moment in MOMENTS), ("start", TERM), ("batch", TERM)], ids=named
 )
@@ -53,6 +54,7 @@ def test_host(start_owner, census, moment, number):
     assert owner.result() == EXPECTED
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("moment", ["load", "idle"])
 def test_a_host_that_is_stopped_counts_as_hung(start_owner, census, moment):
     owner = start_owner(moment, timeout=1).reached()

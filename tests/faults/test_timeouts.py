@@ -58,6 +58,7 @@ def assert_only(outcomes, culprits):
     ]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("fault", HANGS.values(), ids=HANGS)
 def test_one_among_64(fault):
     outcomes = run(FaultyHandler(fault, 13))

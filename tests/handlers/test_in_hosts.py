@@ -110,6 +110,7 @@ if torch:
     CASES.append((torch_handlers, ROWS + TENSORS + ANY, {"numpy", "torch"}))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(("make", "elements", "needed"), CASES)
 def test_a_host_predicts_as_this_process(folder, make, elements, needed):
     handler = make(folder).with_postprocess_fn(frameworks)

@@ -369,6 +369,7 @@ def test_what_is_missing_is_named_with_its_cure(said_without, package, name):
     assert said_without("headrace.handlers.sklearn_inference", package) == MISSING.format(name)
 
 
+@pytest.mark.large
 def test_arrays_need_no_pandas(said_without):
     assert said_without("headrace.handlers.sklearn_inference", "pandas") == ""
     assert said_without("headrace.handlers.sklearn_pandas", "pandas") == MISSING.format("pandas")

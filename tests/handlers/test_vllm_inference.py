@@ -229,6 +229,7 @@ def test_a_server_whose_engine_is_dead_is_ended_and_replaced(tmp_path, starts):
     assert starts() == 2
 
 
+@pytest.mark.large
 def test_a_lethal_prompt_fails_alone_after_a_bounded_number_of_servers(starts):
     *good, failure = here(VLLMCompletionsModelHandler(MODEL, **AT_ONCE), [*PROMPTS, "die"])
     assert good == [prompt.upper() for prompt in PROMPTS]
@@ -305,6 +306,7 @@ def test_what_is_missing_is_named(said_without, monkeypatch):
         VLLMCompletionsModelHandler(MODEL).load_model()
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("where", [{"isolate": True, "placement": "process"}, {}], ids=["isolated", "machine"])
 def test_in_hosts(where, own_runtime):
     with own_runtime() if not where else nullcontext():

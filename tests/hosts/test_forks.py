@@ -39,6 +39,7 @@ def in_child(work, leave=os._exit):
 """
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("work", "leave"),
     [

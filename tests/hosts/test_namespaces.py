@@ -94,6 +94,7 @@ print(json.dumps([main(None), main("machine")]))
 """
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("options", MOUNTS.values(), ids=MOUNTS.keys())
 def test_hosts_work_there(run_inside, options):
     for outcomes in run_inside(PREDICTS, options):

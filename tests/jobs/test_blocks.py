@@ -148,6 +148,7 @@ def csv_text(seed, count, ends="\n", clean=3000):
     return (ends.join([HEADER, *lines]) + chosen.choice(["", ends])).encode("utf-8", "surrogateescape")
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_csv_with_all_that_can_be_wrong(both_ways, tmp_path, output, ends):
@@ -290,6 +291,7 @@ def test_columns_of_the_names_of_our_own(both_ways, tmp_path):
     both_ways(parquet(tmp_path / "in.parquet", a=[1.5], b=[1], **{"headrace.source": [7], "headrace.place": [8]}))
 
 
+@pytest.mark.large
 def test_in_a_host(both_ways, good, plain):
     both_ways(good, keep=["id"], isolate=True, handler=SklearnModelHandlerNumpy(plain))
 

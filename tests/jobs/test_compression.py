@@ -65,6 +65,7 @@ def test_a_file_that_breaks_off_is_no_shorter_file(read, extension):
             read(extension, content)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("behind", [b"40000,1\n", b"\n", b"BZh9 and so on", b"\xfd7zXZ\0 and so on"])
 @pytest.mark.parametrize("extension", KINDS)
 def test_what_is_behind_the_last_stream_is_an_error(read, extension, behind):

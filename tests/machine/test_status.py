@@ -144,6 +144,7 @@ def test_a_directory_that_cannot_be_used(directory):
     assert f"chmod 700 {directory}" in state.problem
 
 
+@pytest.mark.large
 def test_models_that_are_mapped_and_models_in_hosts(shared, classifier):
     shared(classifier, numpy.ones(1_000_000))
     shared(Unmappable(max_batch_size=1), 1)

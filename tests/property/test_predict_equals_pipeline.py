@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import apache_beam as beam
-import apache_beam.ml.inference.base as incumbent
+import apache_beam.ml.inference.base as beams_base
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given, settings
@@ -38,7 +38,7 @@ class Ours(ModelHandler):
         return [SKIP if example % 11 == 5 else example * model for example in batch]
 
 
-class Theirs(incumbent.ModelHandler):
+class Theirs(beams_base.ModelHandler):
     load_model = Ours.load_model
     run_inference = Ours.run_inference
 

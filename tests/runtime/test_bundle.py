@@ -298,6 +298,7 @@ def test_row_too_large_for_memory_fails_alone():
     assert (good, places(bad)) == ([], [0, 1, 2, 3])
 
 
+@pytest.mark.large
 def test_model_without_any_memory_is_tried_once_per_row():
     handler = Hungry(itertools.repeat(0))
     _, bad = run(handler, range(1000), caught=Exception, batching=fixed(100))

@@ -76,6 +76,7 @@ def test_memory_is_bounded_with_thousands_of_large_elements():
     assert most < 5 * BOUND  # one batch forms, one waits, one runs
 
 
+@pytest.mark.large
 def test_memory_is_bounded_with_a_few_elements_for_each_of_many_models():
     handler = KeyedModelHandler([KeyModelMapping([n], Sum()) for n in range(100)])
     most, count = peak(handler, ((n % 100, one) for n, one in enumerate(megabytes(500))), min_batch_size=50)

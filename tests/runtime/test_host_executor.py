@@ -34,6 +34,7 @@ class Deaf:
         pass
 
 
+@pytest.mark.large
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("isolate", [False, True])
 def test_elements_are_accepted_while_batches_run_in_a_host(tmp_path, isolate):

@@ -231,6 +231,7 @@ def large(count, **options):
     return KeyedModelHandler([KeyModelMapping([n], Large(n, "", **options)) for n in range(count)])
 
 
+@pytest.mark.large
 def test_models_without_a_limit_stay_within_available_memory(monkeypatch):
     """There is room for three models and a margin; afterwards their memory is free again."""
     before = resident_bytes()
@@ -243,6 +244,7 @@ def test_models_without_a_limit_stay_within_available_memory(monkeypatch):
     assert resident_bytes() - before < 40 * MIB
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
 def test_evicted_models_free_their_memory(way):
     before = resident_bytes()

@@ -68,6 +68,7 @@ def test_copies_are_hosts_on_the_machine(home):
     assert home.logged() == ["Homely: the model lives in the machine's hosts, in 2 copies that map the same weights."]
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("isolate", [False, True])
 def test_unmappable_model_lives_in_one_host_for_all(home, isolate):
     spec = home.spec(home.handler(home.guarded, large_model=True), isolate=isolate)
@@ -86,6 +87,7 @@ def test_unmappable_model_is_loaded_by_each_host(home):
     assert len(home.noted("loaded")) == 2
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     ("options", "request_", "hosted"),
     [
@@ -105,6 +107,7 @@ def test_functions_run_in_the_host_or_in_process(home, options, request_, hosted
     assert after == doubled[0]
 
 
+@pytest.mark.large
 def test_models_by_key_are_placed_separately(home):
     mappings = [KeyModelMapping(["a"], home.handler(large_model=True)), KeyModelMapping(["b"], home.handler())]
     spec = home.spec(KeyedModelHandler(mappings))
@@ -180,6 +183,7 @@ def test_out_of_memory_in_a_host_of_a_model_by_key_is_learnt_from(home):
     assert len(of(BatchFailed, events)) <= 4  # of 8 and 4, and trials; not all of five batches
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("load", ["guarded", "Model"])
 def test_failures_in_the_machines_hosts_are_failures_here(home, load):
     handler = home.handler(getattr(home, load), large_model=True)
@@ -226,6 +230,7 @@ def two(home, load, pipelines="pp"):
     return [replace(home.spec(one, model_identifier="m"), pipeline=pipeline) for one, pipeline in pairs]
 
 
+@pytest.mark.large
 def test_transforms_with_one_identifier_map_one_model(home):
     first, second = two(home, home.Model)
     [(_, loader, _)], events = home.run(first)

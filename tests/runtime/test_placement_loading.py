@@ -18,6 +18,7 @@ def of(kind, events):
     return [event for event in events if isinstance(event, kind)]
 
 
+@pytest.mark.large
 def test_model_that_does_not_unpickle_in_the_loader_lives_in_a_host(home):
     [(value, loader, host)], events = home.run(home.spec(home.handler(home.unreadable, large_model=True)))
     assert value == 2
@@ -56,6 +57,7 @@ KINDS = {
 each_kind = pytest.mark.parametrize(("options", "request_"), KINDS.values(), ids=KINDS.keys())
 
 
+@pytest.mark.large
 @each_kind
 def test_load_that_raises_is_an_error_at_once(home, options, request_):
     def refused(folder):

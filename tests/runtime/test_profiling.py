@@ -60,6 +60,7 @@ def look(handler, rows=None, **options):
     return profile_handler(profiling_spec(handler), rows, **options)
 
 
+@pytest.mark.large
 def test_profile_of_a_linear_model(tmp_path):
     model = sklearn.linear_model.LogisticRegression().fit(numpy.eye(4), [0, 1, 0, 1])
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))

@@ -328,6 +328,7 @@ def test_listener_learns_of_a_pause_throughout():
     assert all(note == "waiting" for note, after in itertools.pairwise(watch) if after == 0.1)
 
 
+@pytest.mark.large
 def test_attempts_are_the_calls_with_the_bad_element():
     class Small(Poisoned):
         def run_inference(self, batch, model, inference_args=None):

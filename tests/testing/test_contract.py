@@ -389,6 +389,7 @@ def _fixtures(make: Any, examples: list[Any], wanted: Any, monkeypatch: Any) -> 
     return ((name, given[name]()) for name in wanted)
 
 
+@pytest.mark.large
 def test_the_documented_suite_runs_as_it_stands(tmp_path):
     text = (Path(__file__).parents[2] / "docs" / "handlers.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
