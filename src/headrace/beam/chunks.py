@@ -72,9 +72,14 @@ class ChunkCoder:
         """A chunk of elements; each has exactly one window if windows are encoded."""
         panes = [one.pane_info for one in arrived]
         known = any(pane is not PANE_INFO_UNKNOWN and pane != PANE_INFO_UNKNOWN for pane in panes)
-        coder, types = self.window_coder, [type(one.value) for one in arrived]
+        values = [one.value for one in arrived]
+        coder, types = self.window_coder, list(map(type, values))
+        try:
+            elements: list[Any] = [self._coder.encode(value) for value in values]  # map would swallow StopIteration
+        except Exception:  # one by one is slower
+            elements = list(map(self._encode_one, values))
         return Chunk(
-            elements=[self._encoded(one.value) for one in arrived],
+            elements=elements,
             types=list(map(as_type_name, types if len(set(types)) > 1 else types[:1])),
             micros=[one.timestamp_micros for one in arrived],
             sizes=sizes,
@@ -86,18 +91,21 @@ class ChunkCoder:
 
     def decode(self, chunk: Chunk, window: Any) -> list[WindowedValue]:
         """The elements, or an ``Uncodable`` in place of one; ``window`` is the buffer's."""
-        types = chunk.types if len(chunk.types) > 1 else [*chunk.types] * len(chunk.elements)
-        elements = map(self._decoded, chunk.elements, types)
+        try:
+            elements = [self._coder.decode(content) for content in chunk.elements]
+        except Exception:  # one by one is slower
+            types = chunk.types if len(chunk.types) > 1 else [*chunk.types] * len(chunk.elements)
+            elements = list(map(self._decode_one, chunk.elements, types))
         panes = repeat(PANE_INFO_UNKNOWN) if chunk.panes is None else pickle.loads(chunk.panes)
         return list(map(windowed_value.create, elements, chunk.micros, self._windows(chunk, window), panes))
 
-    def _encoded(self, element: Any) -> bytes | tuple[str, str]:
+    def _encode_one(self, element: Any) -> bytes | tuple[str, str]:
         try:
             return bytes(self._coder.encode(element))
         except Exception as error:
             return short_repr(element), _problem(as_type_name(type(element)), "encoded", error)
 
-    def _decoded(self, content: bytes | tuple[str, str], type_name: str) -> Any:
+    def _decode_one(self, content: bytes | tuple[str, str], type_name: str) -> Any:
         if isinstance(content, tuple):
             return Uncodable(*content)
         try:
