@@ -144,7 +144,12 @@ def test_the_command(headrace):
     assert headrace("handlers", "--markdown").out == as_markdown(listed_handlers()) + "\n"
 
 
-@pytest.mark.parametrize("one", [one for one in listed_handlers() if not one.trouble], ids=lambda one: one.name)
+def marked(one):
+    is_light = one.path.removeprefix(OURS).startswith(("onnx", "sklearn", "tensorrt", "vllm"))
+    return pytest.param(one, id=one.name, marks=[] if is_light else [pytest.mark.large])
+
+
+@pytest.mark.parametrize("one", [marked(one) for one in listed_handlers() if not one.trouble])
 def test_a_class_has_the_card_in_the_table(one):
     module, _, name = one.path.rpartition(".")
     assert one.card is getattr(importlib.import_module(module), name).card is CARDS[one.path.removeprefix(OURS)]
