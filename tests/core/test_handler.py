@@ -58,6 +58,13 @@ def test_options_become_batch_elements_kwargs():
     }
 
 
+def test_length_options_have_the_names_of_batching_config_too():
+    handler = ModelHandler(length_fn=len, bucket_boundaries=[5])
+    assert handler.batch_elements_kwargs() == {"length_fn": len, "bucket_boundaries": [5]}
+    with pytest.raises(ConfigurationError, match="batch_length_fn and length_fn are the same; give one of them"):
+        ModelHandler(length_fn=len, batch_length_fn=len)
+
+
 def test_a_misspelt_option_is_an_error():
     with pytest.raises(ConfigurationError, match=r"ModelHandler has no arguments \['max_batchsize'\]"):
         ModelHandler(max_batchsize=3)

@@ -15,7 +15,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from headrace import ConfigurationError, PredictionCountError, PredictionResult, predict
 from headrace.beam import RunInference
 from headrace.core.errors import UnsupportedError
-from headrace.handlers import torch_tensors
+from headrace.handlers import torch_devices
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.testing import HandlerContract, nearly_equal
 
@@ -306,8 +306,8 @@ def test_metrics_and_bytes_are_those_of_the_data():
 
 
 def test_a_model_that_does_not_fit_the_gpu_goes_to_the_cpu(classifier, monkeypatch, caplog):
-    monkeypatch.setattr(torch_tensors, "cuda_is_usable", lambda: True)
-    monkeypatch.setitem(torch_tensors.DEVICES, "GPU", torch.device("cuda", 99))
+    monkeypatch.setattr(torch_devices, "cuda_is_usable", lambda: True)
+    monkeypatch.setitem(torch_devices.DEVICES, "GPU", torch.device("cuda", 99))
     model = keyed_handler(classifier, device="GPU").load_model()
     assert model.device.type == "cpu"
     assert caplog.records[0].message.startswith("The model did not load onto the GPU and goes to the CPU: ")

@@ -17,7 +17,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import ConfigurationError, PredictionResult, predict
 from headrace.beam import RunInference
-from headrace.handlers import pytorch_inference, torch_tensors
+from headrace.handlers import pytorch_inference, torch_devices
 from headrace.handlers.pytorch_inference import (
     PytorchModelHandlerKeyedTensor,
     PytorchModelHandlerTensor,
@@ -344,7 +344,7 @@ def test_a_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, 
             raise failure
         return torch.nn.Linear(3, 2)
 
-    monkeypatch.setattr(torch_tensors, "cuda_is_usable", lambda: True)
+    monkeypatch.setattr(torch_devices, "cuda_is_usable", lambda: True)
     path = save_state(torch.nn.Linear(3, 2), folder / "large.pt")
     model = PytorchModelHandlerTensor(path, make_model, device="GPU").load_model()
     assert model.weight.device.type == "cpu"

@@ -1,6 +1,6 @@
-"""What handlers there are.
+"""The list of installed handlers.
 
-Headrace's own are listed from a table: a framework takes seconds to import, and may not be there.
+Headrace's own come from a table: a framework takes seconds to import, and may not be installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OURS = f"{GROUP}."
 
 _UNSAID = "-"
 _WIDE = 120
-"""Characters for which all columns have room."""
+"""Width of a terminal, in characters, that has room for all columns."""
 _COLUMNS = (
     "handler, in `headrace.handlers`",
     "name on the command line",
@@ -40,18 +40,18 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Listed:
-    """A handler that an installed package names."""
+    """A handler of an installed package."""
 
     name: str
-    """On the command line, if it can be fed there."""
+    """Its name on the command line; "-" if it has none."""
     path: str
     """``package.module.Class``."""
     card: HandlerCard | None
-    """None: it has none."""
+    """None: it has none, or cannot be imported."""
     install: str
-    """Of ``pip install``: the package, with its extra."""
+    """What ``pip install`` takes: the package, with its extra."""
     trouble: str = ""
-    """Why it cannot be used as it is."""
+    """Why it cannot be used; empty if it can."""
 
 
 def listed_handlers() -> list[Listed]:
@@ -69,7 +69,7 @@ def as_markdown(handlers: Iterable[Listed]) -> str:
 
 
 def show_handlers(console: Console, handlers: Iterable[Listed]) -> None:
-    """Prints the table for people; a narrow terminal gets the columns for which it has room."""
+    """Prints the table for people; a narrow terminal shows fewer columns."""
     wide = console.width >= _WIDE
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for title in ("name", *(_COLUMNS[2:6] if wide else _COLUMNS[2:4]), "install"):
@@ -110,7 +110,7 @@ def _imported_card(value: str) -> tuple[HandlerCard | None, str]:
 
 
 def _missing(distribution: str, extra: str) -> list[str]:
-    """The packages of an extra that are not installed; of markers only the extra's is looked at."""
+    """The packages of an extra that are not installed; markers other than the extra's are ignored."""
     requirements = [
         one for one in metadata.requires(distribution) or () if re.search(rf"extra == ['\"]{extra}['\"]", one)
     ]

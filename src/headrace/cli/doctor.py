@@ -1,4 +1,4 @@
-"""``headrace doctor``: what there is on this machine, and what a handler needs on it."""
+"""``headrace doctor``: what Headrace runs on this machine, and what a handler needs on it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HEALTHY, FAILED, MISUSED = 0, 1, 2
 
 
 def run_doctor(args: DoctorArgs) -> int:
-    """Looks; returns the exit code."""
+    """Reports; returns the exit code."""
     errors, out = Console(stderr=True), Console()
     with console_logging(errors, verbose=args.verbose), Signals() as signals:
         try:
-            _refuse_stray_words(args)
-            return _look_around(args, out) if args.handler is None else _examine(args, errors, out)
+            _refuse_stray_options(args)
+            return _report_status(args, out) if args.handler is None else _report_profile(args, errors, out)
         except (KeyboardInterrupt, Exception) as error:
             if signals.received:
                 report_error(errors, "interrupted.")
@@ -34,7 +34,7 @@ def run_doctor(args: DoctorArgs) -> int:
             return _fail(errors, MISUSED, error, verbose=args.verbose)
 
 
-def _refuse_stray_words(args: DoctorArgs) -> None:
+def _refuse_stray_options(args: DoctorArgs) -> None:
     if args.handler is None:
         alone = ("clean", "as_json", "verbose")
         stray = [name for name, value in asdict(args).items() if value and name not in alone]
@@ -53,13 +53,13 @@ def _option(name: str) -> str:
     return "--" + plain.get(name, name).replace("_", "-")
 
 
-def _look_around(args: DoctorArgs, out: Console) -> int:
-    from headrace.hosts.system import why_no_hosts  # noqa: PLC0415 - what follows needs what not every system has
+def _report_status(args: DoctorArgs, out: Console) -> int:
+    from headrace.hosts.system import why_no_hosts  # noqa: PLC0415 - not every system has what hosts need
 
     reason = why_no_hosts()
     if reason is not None:
         raise ConfigurationError(f"models cannot be shared on this machine: {reason}.")
-    from headrace.cli.findings import census_as_json, show_census  # noqa: PLC0415 - as above
+    from headrace.cli.findings import show_status, status_as_json  # noqa: PLC0415 - as above
     from headrace.machine.status import clean, machine_status  # noqa: PLC0415 - as above
 
     state = machine_status()
@@ -68,20 +68,20 @@ def _look_around(args: DoctorArgs, out: Console) -> int:
         clean(state)
         state = machine_status()
     if args.as_json:
-        _print_json(out, census_as_json(state, cleaned))
+        _print_json(out, status_as_json(state, cleaned))
     else:
-        show_census(out, state, cleaned)
+        show_status(out, state, cleaned)
     return FAILED if state.leftovers or state.problem else HEALTHY
 
 
-def _examine(args: DoctorArgs, errors: Console, out: Console) -> int:
+def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
     from headrace.cli.handlers import make_handler, parse_arguments  # noqa: PLC0415 - only where there is a handler
 
     inference_args = parse_arguments("--inference-arg", args.inference_args) or None
     with errors.status("loading the model") if errors.is_terminal else nullcontext():
         handler = make_handler(args.handler or "", parse_arguments("--handler-arg", args.handler_args), args.model)
         handler, batching, rows = _over_rows(handler, args) if args.rows else (handler, _batching(handler, args), None)
-        from headrace.cli.findings import examination_as_json, show_examination  # noqa: PLC0415 - as below
+        from headrace.cli.findings import profile_as_json, show_profile  # noqa: PLC0415 - as below
         from headrace.runtime.profiling import profile_handler, profiling_spec  # noqa: PLC0415 - not every system has what it needs
 
         spec = profiling_spec(handler, inference_args, batching)
@@ -89,11 +89,11 @@ def _examine(args: DoctorArgs, errors: Console, out: Console) -> int:
             found = profile_handler(spec, rows, args.processes)
         except Exception as error:
             return _fail(errors, FAILED, error, "the model cannot be loaded: ", verbose=args.verbose)
-    found = replace(found, handler=args.handler or "")  # not that of rows, which is ours
+    found = replace(found, handler=args.handler or "")  # not the wrapper for rows
     if args.as_json:
-        _print_json(out, examination_as_json(found))
+        _print_json(out, profile_as_json(found))
     else:
-        show_examination(out, found)
+        show_profile(out, found)
     troubles = [f"{model.name}: {model.trouble}".removeprefix(": ") for model in found.models if model.trouble]
     for trouble in troubles:
         report_error(errors, trouble)
@@ -101,7 +101,7 @@ def _examine(args: DoctorArgs, errors: Console, out: Console) -> int:
 
 
 def _batching(handler: Any, args: DoctorArgs) -> Any:
-    """What the handler asks for, with the size that is asked for here; None: no more than that."""
+    """The handler's batching with ``--max-batch-size``; None: the handler's own."""
     if args.max_batch_size is None:
         return None
     from headrace.core.config import BatchingConfig  # noqa: PLC0415 - only where it is needed
@@ -112,7 +112,7 @@ def _batching(handler: Any, args: DoctorArgs) -> Any:
 
 
 def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]:
-    """A handler of rows, its batching, and the rows, as ``headrace run`` has them."""
+    """A handler of rows, its batching, and the rows, as in ``headrace run``."""
     from headrace.cli.columns import choose  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
     from headrace.jobs.rows import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above

@@ -14,7 +14,7 @@ _BEAM = "apache_beam"
 
 
 def report_error(console: Console, message: str, level: str = "error") -> None:
-    """Prints one line, whatever line ends the message has."""
+    """Prints one line; line ends in the message become spaces."""
     line = " ".join(message.split())
     console.print(f"[bold red]{level}:[/]", end=" ", soft_wrap=True)
     console.print(line, markup=False, highlight=False, soft_wrap=True)

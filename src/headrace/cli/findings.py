@@ -1,4 +1,4 @@
-"""What ``headrace doctor`` has found, for people and for programs."""
+"""What ``headrace doctor`` found, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ if TYPE_CHECKING:
     from headrace.runtime.profiling import ModelFindings, Profile
 
 Line = tuple[str, str]
-"""A name, and what there is to say; without a name it goes on with the line before, without both it is a gap."""
+"""A name and a text; without a name it continues the line before, without both it is an empty line."""
 
 _CURE = "headrace doctor --clean removes stale files and ends hosts without an owner"
 
 
-def census_as_json(state: MachineState, cleaned: MachineState | None = None) -> dict[str, Any]:
+def status_as_json(state: MachineState, cleaned: MachineState | None = None) -> dict[str, Any]:
     """Plain values; bytes and seconds."""
     found = asdict(state)
     found["own_hosts"] = {str(owner): hosts for owner, hosts in found["own_hosts"].items()}
     found["nothing_left_over"] = not state.leftovers
     for one in (*found["managers"], *found["silent"]):
-        one["seat"] = one["endpoint"]  # as it was called before
+        one["seat"] = one["endpoint"]  # its earlier name
     if cleaned is not None:
         found["cleaned"] = {"stale": list(cleaned.stale), "orphans": [one.process for one in cleaned.orphans]}
     return found
 
 
-def show_census(console: Console, state: MachineState, cleaned: MachineState | None = None) -> None:
-    """Prints what there is on the machine."""
-    _show(console, list(_census_lines(state, cleaned)))
+def show_status(console: Console, state: MachineState, cleaned: MachineState | None = None) -> None:
+    """Prints what Headrace runs on the machine."""
+    _show(console, list(_status_lines(state, cleaned)))
 
 
-def examination_as_json(found: Profile) -> dict[str, Any]:
+def profile_as_json(found: Profile) -> dict[str, Any]:
     """Plain values; bytes and seconds."""
     models = [
         {**asdict(model), "mapped": model.mapped, "costs": [cost._asdict() for cost in model.costs]}
@@ -50,9 +50,9 @@ def examination_as_json(found: Profile) -> dict[str, Any]:
     }
 
 
-def show_examination(console: Console, found: Profile) -> None:
+def show_profile(console: Console, found: Profile) -> None:
     """Prints what a handler needs."""
-    _show(console, list(_examination_lines(found)))
+    _show(console, list(_profile_lines(found)))
 
 
 def _show(console: Console, lines: Sequence[Line]) -> None:
@@ -61,7 +61,7 @@ def _show(console: Console, lines: Sequence[Line]) -> None:
         console.print(f"{name:<{width}}{value}".rstrip(), markup=False, highlight=False, soft_wrap=True)
 
 
-def _census_lines(state: MachineState, cleaned: MachineState | None) -> Iterator[Line]:
+def _status_lines(state: MachineState, cleaned: MachineState | None) -> Iterator[Line]:
     yield "runtime directory", state.directory or f"none: {state.problem}"
     if not (state.managers or state.silent):
         yield "managers", "none; one starts when a pipeline shares a model, and ends with the last of them"
@@ -121,12 +121,12 @@ def _described(process: ProcessState) -> str:
     return f"process {process.process} ({_bytes(process.private)} private, {_bytes(process.pss)} PSS)"
 
 
-def _examination_lines(found: Profile) -> Iterator[Line]:
+def _profile_lines(found: Profile) -> Iterator[Line]:
     yield "handler", f"{found.handler}; asks for placement={found.default!r}{_copies(found)}"
     available, limit = _bytes(found.memory_available), _bytes(found.memory_limit)
     yield "machine", f"{_counted(found.cores, 'core')}; {available} of {limit} of memory available"
     for model in found.models:
-        yield from _finding_lines(model)
+        yield from _model_findings(model)
     yield "", ""
     yield f"for {_counted(found.processes, 'process', 'processes')}", ""
     yield "  a copy each", _bytes(found.copy_each)
@@ -137,7 +137,7 @@ def _examination_lines(found: Profile) -> Iterator[Line]:
         yield "", f"for {_counted(found.processes, 'process', 'processes')} the same rule says {asked!r}"
 
 
-def _finding_lines(model: ModelFindings) -> Iterator[Line]:
+def _model_findings(model: ModelFindings) -> Iterator[Line]:
     yield "", ""
     if model.name:
         yield "model", model.name

@@ -18,16 +18,15 @@ _GROUP = "headrace.handlers"
 
 
 def make_handler(name: str, arguments: dict[str, Any], model: str | None = None) -> Any:
-    """The handler that a factory makes.
+    """Finds a factory and makes a handler with it.
 
     Args:
         name: of an entry point, or ``package.module:factory``.
         arguments: for the factory, by name.
-        model: stands for the parameter that the factory's ``model_parameter`` names, else for ``model``, else for its
-            first.
+        model: the argument that the factory's ``model_parameter`` names, else ``model``, else its first.
 
     Raises:
-        ConfigurationError: it cannot be found or made; the message says why and lists what there is.
+        ConfigurationError: it cannot be found or made; the message says why, and lists the known names.
     """
     factory = _find(name)
     parameters = _parameters(factory)
@@ -47,7 +46,7 @@ def parse_arguments(option: str, pairs: Iterable[str] | None) -> dict[str, Any]:
     """``key=value`` pairs; a value is JSON if it parses as such, else text.
 
     Raises:
-        ConfigurationError: one has no ``=``, or a key stands twice.
+        ConfigurationError: a pair has no ``=``, or a key is given twice.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs or ():
@@ -117,15 +116,15 @@ def _model_argument(
         raise ConfigurationError(f"{name} has no parameter for --model; leave --model out.")
     if taken.name in arguments:
         raise ConfigurationError(f"--model and --handler-arg {taken.name} are the same; give one of them.")
-    is_file = ":" not in name and taken.name.endswith(("_uri", "_path", "_state"))  # a factory's is its own affair
-    is_file = is_file and not getattr(factory, "models_have_ids", False)
+    has_ids = ":" in name or getattr(factory, "models_have_ids", False)  # a factory of the user's may take anything
+    is_file = taken.name.endswith(("_uri", "_path", "_state")) and not has_ids
     if is_file and "://" not in model and not os.path.exists(model):
         raise ConfigurationError(f"there is no file {model!r}, which --model names.")
     return {taken.name: model}
 
 
 def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:
-    """A text as the member of that name, where the parameter's default shows that it takes an enumeration."""
+    """The member that a text names, if the parameter's default is a member of an enumeration."""
     default = parameter.default if parameter is not None else None
     if not isinstance(default, enum.Enum) or not isinstance(value, str) or isinstance(default, str):
         return value
@@ -136,7 +135,7 @@ def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:
 
 
 def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Names a missing or unknown argument before the factory fails on it."""
+    """Names a missing or unknown argument before the factory is called."""
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):

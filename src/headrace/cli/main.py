@@ -24,8 +24,8 @@ _RUN = "\n\n".join(
         "Predict for every row of JSONL, CSV or Parquet files.",
         "Each row comes out once: with its prediction in OUT or, if something fails for it, with the error in the dead "
         "letters beside OUT (predictions.jsonl: predictions.dead-letters.jsonl). Both files appear at the end, when "
-        "everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT stays as it was.",
-        "Every other option is taken for one of Apache Beam's, for example --direct_num_workers=4.",
+        "everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT is left alone.",
+        "Every other option goes to Apache Beam, for example --direct_num_workers=4.",
         _EXIT_CODES,
     )
 )
@@ -33,21 +33,21 @@ _RUN = "\n\n".join(
 _RETRY = "\n\n".join(
     (
         "Predict for the rows of dead letters, as headrace run does for those of files.",
-        "Each row goes through the model as it was when it was read, and comes out once: in OUT, or in new dead "
-        "letters, whose attempts go on from the old ones. DEAD_LETTERS stays as it is.",
-        "Every other option is taken for one of Apache Beam's, for example --direct_num_workers=4.",
+        "Each row goes through the model as it was first read, and comes out once: in OUT, or in new dead letters, "
+        "which add to the attempts of the old ones. DEAD_LETTERS is not changed.",
+        "Every other option goes to Apache Beam, for example --direct_num_workers=4.",
         _EXIT_CODES,
     )
 )
 
 _DOCTOR = "\n\n".join(
     (
-        "Say what there is of Headrace on this machine; or what a handler needs on it.",
-        "Without HANDLER: the managers of shared models, their models, memory, clients and hosts, and what killed "
-        "processes have left over.",
-        "With HANDLER: loads its model once as for sharing, says what that takes, what each process would need, what "
-        "batches cost (--rows), and where placement='auto' would have the model live. Nothing stays behind.",
-        "Exit codes: 0 all is well, 1 something is left over, or the model fails, 2 a wrong argument or input, 130 "
+        "Show what Headrace runs on this machine, or what a handler needs on it.",
+        "Without HANDLER: the managers of shared models, with their models, memory, clients and hosts, and what killed "
+        "processes left behind.",
+        "With HANDLER: loads its model once, as for sharing, and reports what that takes, what each process would "
+        "need, what batches cost (--rows), and where placement='auto' would put the model. Nothing stays behind.",
+        "Exit codes: 0 all is well, 1 something was left behind, or the model fails, 2 a wrong argument or input, 130 "
         "interrupted.",
     )
 )
@@ -81,7 +81,7 @@ def headrace(
 
 
 def list_handlers(args: HandlersArgs) -> int:
-    """Lists the handlers that there are; returns the exit code."""
+    """Lists the handlers; returns the exit code."""
     from headrace.cli.catalogue import as_markdown, listed_handlers, show_handlers  # noqa: PLC0415 - only for this
 
     if args.markdown:
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:
-        # typer's errors of usage: its own classes or click's, by its version; alike in what they can do.
+        # typer's usage errors: its own classes or click's, depending on its version, with the same methods.
         if not hasattr(error, "format_message"):
             raise
         report_error(Console(stderr=True), error.format_message())

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 _INPUT, _MODEL, _OUTPUT, _RUN = "Input", "Model", "Output", "Running"
-_DOCTOR = "Examination"
+_REPORT = "Report"
 
 _HANDLER_HELP = (
     "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
@@ -36,12 +36,12 @@ def _option(name: str, panel: str, text: str, metavar: str | None = None, **limi
     return typer.Option(name, help=text, metavar=metavar, rich_help_panel=panel, **limits)
 
 
-_MaxBatchSize = Annotated[int | None, _option("--max-batch-size", _MODEL, "Rows a batch at most.")]
+_MaxBatchSize = Annotated[int | None, _option("--max-batch-size", _MODEL, "Most rows in a batch.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelArgs:
-    """What every command that runs a model asks for."""
+    """Options of every command that runs a model."""
 
     handler: Annotated[Any, _option("--handler", _MODEL, _HANDLER_HELP, "NAME")]
     model: Annotated[
@@ -71,7 +71,7 @@ class ModelArgs:
 
 @dataclass(frozen=True, kw_only=True)
 class FileArgs:
-    """What there is to say about files of rows."""
+    """Options of commands that read files of rows."""
 
     text_columns: Annotated[
         list[str] | None,
@@ -80,16 +80,17 @@ class FileArgs:
         ),
     ] = None
     file_format: Annotated[
-        FileFormat | None, _option("--format", _INPUT, "Of the inputs; their extensions tell by default.")
+        FileFormat | None, _option("--format", _INPUT, "Format of the inputs; by default their extensions decide.")
     ] = None
     delimiter: Annotated[
-        str | None, _option("--delimiter", _INPUT, "Of CSV files; a comma by default, a tab for .tsv.", "CHARACTER")
+        str | None,
+        _option("--delimiter", _INPUT, "Delimiter of CSV files; by default a comma, or a tab for .tsv.", "CHARACTER"),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobArgs(ModelArgs):
-    """What ``headrace run`` and ``headrace retry`` both ask for."""
+    """Options of both ``headrace run`` and ``headrace retry``."""
 
     handler: Annotated[str, _option("--handler", _MODEL, _HANDLER_HELP, "NAME")]
     output: Annotated[
@@ -109,12 +110,12 @@ class JobArgs(ModelArgs):
         _option(
             "--keep",
             _OUTPUT,
-            "The columns that stand beside the prediction: names or globs. All by default; '' for none.",
+            "The columns to write beside the prediction: names or globs. All by default; '' for none.",
             "A,B,'C*'",
         ),
     ] = None
     min_batch_size: Annotated[
-        int | None, _option("--min-batch-size", _MODEL, "Rows a batch at least, but for the last one.")
+        int | None, _option("--min-batch-size", _MODEL, "Fewest rows in a batch; the last one may have fewer.")
     ] = None
     max_batch_size: _MaxBatchSize = None
     placement: Annotated[
@@ -153,7 +154,7 @@ class JobArgs(ModelArgs):
         _option(
             "--resume",
             _RUN,
-            "Keep what is done if the run fails, is interrupted or killed; the same command then goes on from there.",
+            "Keep what is done if the run fails, is interrupted or killed; the same command then continues.",
         ),
     ] = False
     runner: Annotated[
@@ -173,7 +174,7 @@ class RunArgs(FileArgs, JobArgs):
         list[str],
         typer.Argument(metavar="INPUT", help="Files or globs ('data/*.jsonl'): local, or of any filesystem of Beam."),
     ]
-    """Inputs, mixed with options that are not ours."""
+    """Inputs, mixed with Beam's options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +189,7 @@ class RetryArgs(JobArgs):
             help="Files or globs of dead letters (.jsonl or .parquet), of headrace run or retry.",
         ),
     ]
-    """Inputs, mixed with options that are not ours."""
+    """Inputs, mixed with Beam's options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,19 +205,17 @@ class DoctorArgs(FileArgs, ModelArgs):
         int | None,
         _option(
             "--processes",
-            _DOCTOR,
-            "How many worker processes to reckon with. By default one for each core.",
+            _REPORT,
+            "How many worker processes to plan for. By default one for each core.",
             "COUNT",
             min=1,
         ),
     ] = None
     clean: Annotated[
-        bool, _option("--clean", _DOCTOR, "Remove files of managers, and end hosts, whose owner is gone.")
+        bool, _option("--clean", _REPORT, "Remove files of managers, and end hosts, whose owner is gone.")
     ] = False
-    as_json: Annotated[bool, _option("--json", _DOCTOR, "Print JSON: plain values, in bytes and seconds.")] = False
-    verbose: Annotated[
-        bool, _option("--verbose", _DOCTOR, "Show what is logged meanwhile, and the traceback of a failure.")
-    ] = False
+    as_json: Annotated[bool, _option("--json", _REPORT, "Print JSON: plain values, in bytes and seconds.")] = False
+    verbose: Annotated[bool, _option("--verbose", _REPORT, "Show the log, and the traceback of a failure.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)

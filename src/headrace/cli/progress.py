@@ -1,4 +1,4 @@
-"""The line that moves while a job runs."""
+"""The line that shows the progress of a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PAUSE_SECONDS = 0.1
 
 
 def wait(done: threading.Event, totals: Totals, console: Console, *, show: bool) -> None:
-    """Waits until it is done, showing how far it is; nothing is shown where ``console`` is no terminal."""
+    """Waits until the job is done and shows its progress, if ``console`` is a terminal."""
     display = Live(ProgressLine(totals, time.monotonic), console=console, refresh_per_second=8, transient=True)
     with display if show and console.is_terminal else nullcontext():
         while not done.wait(_PAUSE_SECONDS):
@@ -29,13 +29,13 @@ def wait(done: threading.Event, totals: Totals, console: Console, *, show: bool)
 
 
 def rows_done(totals: Totals) -> int:
-    """Rows that have come as far as the model or failed before it."""
+    """Rows that the model has answered, or that failed before it."""
     late = sum(count for (stage, _), count in totals.failures.copy().items() if stage == "postprocessing")
     return totals.predictions + totals.failed - late
 
 
 class ProgressLine:
-    """Rows, rows a second over the last seconds, mean batch size, failures."""
+    """Rows, rows a second over the last few seconds, mean batch size, failures."""
 
     def __init__(self, totals: Totals, clock: Callable[[], float]) -> None:
         self._totals = totals
@@ -45,7 +45,7 @@ class ProgressLine:
         self._spinner = Spinner("dots")
 
     def __rich__(self) -> Any:
-        """What to draw now."""
+        """The line as it is now."""
         self._spinner.update(text=Text(self.text()))
         return self._spinner
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM, so that a command can end itself in good order."""
+"""SIGINT and SIGTERM, so that a command can end in an orderly way."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 class Signals:
     """While the context is open, a signal raises KeyboardInterrupt in the main thread and is remembered.
 
-    Remembered, since modules that are being imported swallow some exceptions. A signal that the process was started
-    to ignore stays ignored; outside the main thread, which alone may handle signals, nothing is changed.
+    It is remembered because modules that are being imported swallow some exceptions. A signal that the process was
+    started to ignore stays ignored. Outside the main thread, the only one that can handle signals, nothing changes.
     """
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self.heeded = True
-        """Whether signals raise; not while their work is being done."""
+        """Whether signals raise; not while one is being handled."""
         self._before: dict[int, Any] = {}
 
     @property
     def exit_code(self) -> int:
-        """What shells expect of a process that a signal ended."""
+        """What shells expect from a process that a signal ended."""
         return 128 + (self.received[0] if self.received else signal.SIGINT)
 
     def __enter__(self) -> Signals:

@@ -1,4 +1,4 @@
-"""What is said at the end of a run."""
+"""The summary at the end of a run."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def summary(counted: Counted, totals: Totals, seconds: float) -> list[Line]:
 def show(
     console: Console, lines: Sequence[Line], files: Mapping[str, str], messages: Mapping[str, int] | None = None
 ) -> None:
-    """Prints the summary: a table on a terminal, plain lines elsewhere; where the files are, and why rows failed.
+    """Prints the summary (a table on a terminal, plain lines elsewhere), the files, and why rows failed.
 
     Args:
         console: to print on.
         lines: of the summary.
-        files: where they are.
-        messages: of the dead letters, and how many have each, the most frequent first.
+        files: their paths, by name.
+        messages: how many dead letters have each message, the most frequent first.
     """
     if console.is_terminal:
         table = Table(show_header=False)

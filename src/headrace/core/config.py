@@ -149,6 +149,11 @@ class BatchingConfig:
                 not self.columnar or not (self.element_size_fn or self.length_fn),
                 "columnar elements have rows and no weights; leave element_size_fn and length_fn out.",
             ),
+        ]
+        return [message for good, message in checks if not good] + self._problems_of_limits()
+
+    def _problems_of_limits(self) -> list[str]:
+        checks = [
             (self.lookahead >= 1, f"lookahead must be at least 1, not {self.lookahead}."),
             (self.lookahead_bytes >= 1, f"lookahead_bytes must be at least 1, not {self.lookahead_bytes}."),
             (

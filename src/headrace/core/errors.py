@@ -21,7 +21,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -49,6 +50,26 @@ class MissingExtraError(ConfigurationError, ImportError):
     def __init__(self, package: str, extra: str) -> None:
         """Names the missing ``package`` and the ``extra`` of Headrace that brings it."""
         super().__init__(f"{package} is not installed; install it with: pip install 'headrace[{extra}]'")
+
+
+_PACKAGES = {"sklearn": "scikit-learn", "cuda": "cuda-python"}
+"""Names of packages, by that of their module where it is another."""
+
+
+@contextmanager
+def extra_required(extra: str) -> Iterator[None]:
+    """A context for imports of a framework: an ImportError becomes a MissingExtraError.
+
+    Raises:
+        MissingExtraError: a module cannot be imported; names its package and the ``extra`` of Headrace that brings it.
+    """
+    try:
+        yield
+    except MissingExtraError:
+        raise
+    except ImportError as error:
+        module = (error.name or str(error)).partition(".")[0]
+        raise MissingExtraError(_PACKAGES.get(module, module), extra) from error
 
 
 class PredictionCountError(HeadraceError, ValueError):

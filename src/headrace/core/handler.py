@@ -39,14 +39,16 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         max_batch_duration_secs: longest time, in seconds, that an element waits for others across bundles.
         max_batch_weight: largest sum of ``element_size_fn`` in a batch; requires ``element_size_fn``.
         element_size_fn: the weight of an element.
-        batch_length_fn: the length of an element; elements of similar length are batched together.
-        batch_bucket_boundaries: sorted positive lengths at which buckets begin; requires ``batch_length_fn``.
+        batch_length_fn: Beam's name for ``length_fn``.
+        batch_bucket_boundaries: Beam's name for ``bucket_boundaries``.
         large_model: whether the machine should hold one copy of the model for all worker processes.
         model_copies: the exact number of copies on the machine; implies ``large_model``.
-        kwargs: ``env_vars``, a dict of environment variables set before the model is loaded.
+        kwargs: further arguments by name. ``length_fn``: the length of an element; elements of similar length are
+            batched together. ``bucket_boundaries``: sorted positive lengths at which buckets begin; requires
+            ``length_fn``. ``env_vars``: a dict of environment variables set before the model is loaded.
 
     Raises:
-        ConfigurationError: an unknown argument, which Beam would ignore.
+        ConfigurationError: an unknown argument, which Beam would ignore, or one given under both its names.
     """
 
     card: ClassVar[HandlerCard | None] = None
@@ -66,7 +68,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         model_copies: int | None = None,
         **kwargs: Any,
     ) -> None:
-        options = {
+        options: dict[str, Any] = {
             "min_batch_size": min_batch_size,
             "max_batch_size": max_batch_size,
             "max_batch_duration_secs": max_batch_duration_secs,
@@ -75,9 +77,14 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             "length_fn": batch_length_fn,
             "bucket_boundaries": batch_bucket_boundaries,
         }
-        unknown = sorted(set(kwargs) - {"env_vars"})
+        name_of = type(self).__qualname__
+        for name in kwargs.keys() & {"length_fn", "bucket_boundaries"}:
+            if options[name] is not None:
+                raise ConfigurationError(f"{name_of}: batch_{name} and {name} are the same; give one of them.")
+            options[name] = kwargs[name]
+        unknown = sorted(kwargs.keys() - options.keys() - {"env_vars"})
         if unknown:
-            raise ConfigurationError(f"{type(self).__qualname__} has no arguments {unknown}; is one misspelt?")
+            raise ConfigurationError(f"{name_of} has no arguments {unknown}; is one misspelt?")
         self._batching_kwargs = {name: value for name, value in options.items() if value is not None}
         self._env_vars = kwargs.get("env_vars", {})
         for name, value in self._env_vars.items():

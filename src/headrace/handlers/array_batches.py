@@ -1,36 +1,54 @@
-"""What the handlers of numpy arrays share: how the examples of a batch become arrays for the model."""
+"""Shared by the handlers of numpy arrays: how a batch of examples becomes arrays for the model."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import answer_with_rows, in_groups
-from headrace.core.errors import MissingExtraError
+from headrace.core.conversion import FLOAT32_MAX, answer_with_rows, in_groups, to_numbers
+from headrace.core.errors import extra_required
 
-try:
+with extra_required("onnx"):
     import numpy
-except ImportError as error:
-    raise MissingExtraError("numpy", "onnx") from error
 
-__all__ = ["fitted", "stacked_alike"]
+__all__ = ["Array", "ArrayExamples", "Float32Rows", "fitted", "stacked_alike"]
 
 Array = numpy.ndarray[Any, Any]
 
 _kind = operator.attrgetter("dtype", "shape")
 
 
+class ArrayExamples:
+    """For a handler whose examples are numpy arrays."""
+
+    def get_num_bytes(self, batch: Sequence[Array]) -> int:
+        """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
+        return sum(numpy.asarray(array).nbytes for array in batch)
+
+
+class Float32Rows(ArrayExamples):
+    """For a handler whose examples are numpy arrays, and whose model takes 32-bit floats."""
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Array:
+        """A row's columns, in their order, as a 1-D array of 32-bit floats.
+
+        Raises:
+            ValueError: a value is no finite 32-bit number; names the column and the value.
+        """
+        return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
+
+
 def stacked_alike(
     batch: Any, predict: Callable[[Array], Any], dtype: Any = None, rows: Callable[[Any], Any] = lambda answer: answer
 ) -> Any:
-    """Predictions of arrays, where ``predict`` is called once for those of one dtype and shape, stacked.
+    """Predicts for arrays: stacks those of one dtype and shape, and calls ``predict`` once for each stack.
 
     Args:
-        batch: arrays, or lists of numbers; an array with the examples as its rows stays as it is.
-        predict: what the model answers to an array's rows.
-        dtype: what the model takes, see ``fitted``; None: whatever it is given.
-        rows: makes predictions, one for each row, of an answer.
+        batch: arrays, or lists of numbers; an array whose rows are the examples is passed on unchanged.
+        predict: calls the model on an array with a row for each example.
+        dtype: converts examples to this dtype, as ``fitted`` does; None: no conversion.
+        rows: turns an answer into one prediction for each row.
 
     Raises:
         TypeError, ValueError: an example cannot be converted to ``dtype``.
@@ -48,14 +66,13 @@ def stacked_alike(
 
 
 def fitted(array: Array, dtype: Any) -> Array:
-    """An array as one of another dtype, if that changes no value by more than rounding a float.
+    """Converts an array to another dtype, if that changes no value beyond rounding a float.
 
-    Numbers and booleans become floats, and whole numbers integers or booleans; strings and objects nothing but what
-    they are.
+    Numbers and booleans become floats, whole numbers integers or booleans; strings and objects are not converted.
 
     Raises:
-        TypeError: the array is not of numbers.
-        ValueError: it holds a number that ``dtype`` cannot.
+        TypeError: the array does not hold numbers.
+        ValueError: ``dtype`` cannot hold one of its numbers.
     """
     dtype = numpy.dtype(dtype)
     if array.dtype == dtype or (dtype.kind == "O" and array.dtype.kind in "OUST"):
@@ -75,7 +92,7 @@ def fitted(array: Array, dtype: Any) -> Array:
 
 
 def _numbers(array: Array) -> Array | None:
-    """The array, if it is of numbers; of objects that are numbers, or booleans, one of these."""
+    """The array, if it holds numbers or booleans, possibly as objects; else None."""
     if array.dtype.kind == "O" and all(isinstance(item, int | float | numpy.number) for item in array.flat):
         array = numpy.array(array.tolist())
     return array if array.dtype.kind in "biuf" else None

@@ -1,21 +1,19 @@
-"""Which classes of transformers the handlers of Hugging Face models take."""
+"""The classes of transformers that the Hugging Face handlers accept."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headrace.core.errors import ConfigurationError, MissingExtraError, UnsupportedError
+from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
 
-try:
+with extra_required("huggingface"):
     import transformers
-except ImportError as error:
-    raise MissingExtraError("transformers", "huggingface") from error
 
 __all__ = ["as_class", "no_tensorflow"]
 
 
 def as_class(model_class: Any) -> Any:
-    """A class of models that run with PyTorch; a string is a name in transformers."""
+    """A class whose models run with PyTorch; a string names one in transformers."""
     name = model_class if isinstance(model_class, str) else getattr(model_class, "__name__", "")
     modules = {base.__module__.partition(".")[0] for base in getattr(model_class, "__mro__", ())}
     if name.startswith(("TF", "Flax")) or modules & {"keras", "tensorflow", "tf_keras"}:
@@ -29,7 +27,7 @@ def as_class(model_class: Any) -> Any:
 
 
 def no_tensorflow(asked: str) -> UnsupportedError:
-    """The error for whoever asks for TensorFlow, with the cure."""
+    """The error for a model of TensorFlow's, with the cure."""
     return UnsupportedError(
         asked,
         "transformers 5 has no TensorFlow any more: load the same model with its PyTorch class (framework='pt'), or a "

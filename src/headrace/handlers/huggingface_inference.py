@@ -8,37 +8,27 @@ from typing import Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of
 from headrace.core.conversion import FLOAT32_MAX, in_groups, to_numbers, to_results
-from headrace.core.errors import ConfigurationError, MissingExtraError
-from headrace.core.handler import ModelHandler
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
 from headrace.handlers.huggingface_classes import as_class, no_tensorflow
 from headrace.handlers.huggingface_tasks import PipelineTask
+from headrace.handlers.torch_devices import CPU, AutoPlacement, device_named, device_of, load_onto
 from headrace.handlers.torch_tensors import (
-    CPU,
-    DEVICES,
+    KeyedTensorExamples,
+    TensorExamples,
     answer_to,
     by_example,
     column_dtypes,
-    column_tensor,
-    cuda_is_usable,
-    device_named,
-    device_of,
     kind_of,
-    load_onto,
-    num_bytes,
     owned,
     settled,
 )
 
-try:
+with extra_required("huggingface"):
     import torch
-except ImportError as error:
-    raise MissingExtraError("torch", "huggingface") from error
-try:
     import transformers
-except ImportError as error:
-    raise MissingExtraError("transformers", "huggingface") from error
 
 __all__ = [
     "HuggingFaceModelHandlerKeyedTensor",
@@ -61,7 +51,7 @@ PipelineInferenceFn = Callable[[Sequence[Any], Any, dict[str, Any]], Iterable[An
 
 
 class _IncompleteError(ConfigurationError, RuntimeError):
-    """Arguments that name no model; a RuntimeError, as Beam raises here."""
+    """Arguments that name no model; also a RuntimeError, as Beam raises here."""
 
 
 def default_tensor_inference_fn(
@@ -73,8 +63,8 @@ def default_tensor_inference_fn(
 ) -> Iterable[PredictionResult]:
     """Calls the model on the stacked examples, where its first weights are, whatever the ``device``.
 
-    Examples of different dtypes or shapes are run in groups of equal ones. Of an answer with several outputs each
-    example gets a dict of those that have a row for it: not a loss or a cache of the whole batch.
+    Examples of different dtypes or shapes run in groups of equal ones. If the answer has several outputs, each example
+    gets a dict of those that have a row for it, without a loss or a cache of the whole batch.
     """
     return default_keyed_tensor_inference_fn(batch, model, device, inference_args, model_id)
 
@@ -99,42 +89,43 @@ def default_keyed_tensor_inference_fn(
 def default_pipeline_inference_fn(
     batch: Sequence[Any], pipeline: Any, inference_args: dict[str, Any] | None = None
 ) -> Iterable[Any]:
-    """What the pipeline says of each example: a dict, or a list of them, as the task has it."""
+    """The pipeline's answer for each example: a dict or a list of dicts, depending on the task."""
     answer = pipeline(list(batch), **(inference_args or {}))
-    # Of a list of one, some tasks give that one's answer and not a list with it; fill-mask's is a list itself.
+    # For a list of one example, some tasks return its answer without a list; that of fill-mask is itself a list.
     is_list = isinstance(answer, list) and (len(answer) == 1 and getattr(pipeline, "task", None) != "fill-mask")
     return answer if is_list or len(batch) > 1 else [answer]
 
 
-class _HuggingFaceModelHandler(ModelHandler[TensorT, PredictionResult, Any]):
-    """What the two handlers of tensors have in common: the model and its device."""
+class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
+    """Loads the model onto its device; subclasses know their examples."""
 
     models_have_ids: ClassVar[bool] = True
-    """Whether a model's URI may be its id on a hub, of which there is no file here."""
+    """Whether a model's URI may be its id on a hub, so that no local file needs to exist."""
 
-    _default_inference_fn: ClassVar[Callable[..., Iterable[PredictionResult]]]
+    _inference_fn: InferenceFn[TensorT]
 
-    def _configure(
+    def __init__(
         self,
         model_uri: str | os.PathLike[str],
         model_class: Any,
         device: str,
+        *,
         inference_fn: InferenceFn[TensorT] | None,
         load_model_args: dict[str, Any] | None,
+        **options: Any,
     ) -> None:
+        super().__init__(model_uri or "", inference_fn, **options)
         if not (model_uri and model_class):
             raise _IncompleteError(
                 f"{type(self).__qualname__} needs model_uri and model_class, such as 'bert-base-uncased' and "
                 f"transformers.AutoModel, not {model_uri!r} and {model_class!r}."
             )
-        self._model_uri = os.fspath(model_uri)
         self._model_class = as_class(model_class)
         self._device = device_named(device)
-        self._inference_fn = inference_fn or self._default_inference_fn
         self._load_model_args = load_model_args or {}
 
     def load_model(self) -> Any:
-        """The model, in evaluation mode, on its device, or on those of its ``device_map``.
+        """Loads the model in evaluation mode onto its device, or onto those of its ``device_map``.
 
         A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
         log.
@@ -146,46 +137,42 @@ class _HuggingFaceModelHandler(ModelHandler[TensorT, PredictionResult, Any]):
     def run_inference(
         self, batch: Sequence[TensorT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts, where the model's first weights are."""
+        """Predicts on the device of the model's first weights."""
         device = "CPU" if device_of(model, self._device) == CPU else "GPU"
         return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri)
 
-    def update_model_path(self, model_path: str | None = None) -> None:
-        """Makes the next ``load_model`` load another model; ``None`` leaves it as it is."""
-        self._model_uri = model_path or self._model_uri
-
     def _load(self, device: torch.device | None) -> Any:
-        """Loads and moves, but not what accelerate has put where it belongs."""
+        """Loads the model and moves it, unless accelerate has already placed it."""
         model = self._model_class.from_pretrained(self._model_uri, **self._load_model_args)
         if device is not None and getattr(model, "hf_device_map", None) is None:
             model = model.to(device)
         return model.eval().requires_grad_(False)
 
 
-class HuggingFaceModelHandlerKeyedTensor(_HuggingFaceModelHandler[dict[str, torch.Tensor]]):
-    """Predicts for dicts of tensors, whose names are those of the model's arguments, as a tokenizer makes them.
+class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelHandler[dict[str, torch.Tensor]]):
+    """Predicts for dicts of tensors named as the model's arguments, such as a tokenizer makes.
 
     Args:
-        model_uri: id of a model on the Hugging Face hub, or the folder of one that was saved.
+        model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
         model_class: a class with ``from_pretrained``, such as ``transformers.AutoModelForSequenceClassification``, or
             the name of one in transformers.
         framework: ``"pt"``, PyTorch.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA where it can be used and else, with a warning in the log, the CPU.
-        inference_fn: ``(batch, model, device, inference_args, model_id)`` gives a PredictionResult for each example,
-            where ``device`` says where the model is, ``"CPU"`` or ``"GPU"``; by default
-            ``default_keyed_tensor_inference_fn``.
-        load_model_args: keyword arguments for ``from_pretrained``; with a ``device_map`` that decides on the device.
-        dtypes: of columns of a file that are neither 32-bit floats nor named as token ids and masks are, such as
-            ``{"words": "int64"}``.
+        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log.
+        inference_fn: ``(batch, model, device, inference_args, model_id)`` returns a PredictionResult for each example;
+            ``device`` is the model's, ``"CPU"`` or ``"GPU"``. By default ``default_keyed_tensor_inference_fn``.
+        load_model_args: keyword arguments for ``from_pretrained``; a ``device_map`` among them decides the device.
+        dtypes: the dtype of columns of a file whose name does not imply it, such as ``{"words": "int64"}``. By default
+            columns named like token ids and masks are 64-bit integers, all others 32-bit floats.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: the device, the framework or the class is none that can be used; or (then it is a
-            RuntimeError too) there is no model or no class.
+        ConfigurationError: the device, the framework or the class cannot be used; or the model or the class is
+            missing (then it is also a RuntimeError).
     """
 
     card = CARDS["huggingface_inference.HuggingFaceModelHandlerKeyedTensor"]
 
+    _metrics_namespace = "BeamML_HuggingFaceModelHandler_KeyedTensor"
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)
 
     def __init__(
@@ -200,47 +187,30 @@ class HuggingFaceModelHandlerKeyedTensor(_HuggingFaceModelHandler[dict[str, torc
         dtypes: Mapping[str, torch.dtype | str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
         self._dtypes = column_dtypes(dtypes)
         if framework == "tf":
             raise no_tensorflow("framework='tf'")
         if framework != "pt":
             raise ConfigurationError(f"framework must be 'pt', not {framework!r}.")
-        self._configure(model_uri, model_class, device, inference_fn, load_model_args)
-
-    def get_num_bytes(self, batch: Sequence[dict[str, torch.Tensor]]) -> int:
-        """Bytes of the tensors' elements."""
-        return sum(num_bytes(tensor) for example in batch for tensor in example.values())
-
-    def get_metrics_namespace(self) -> str:
-        """Beam's for this handler."""
-        return "BeamML_HuggingFaceModelHandler_KeyedTensor"
-
-    def example_from_row(self, row: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """A row's columns as tensors: a number without dimensions, a list as a 1-D tensor.
-
-        They are 64-bit integers where the column is named as token ids and masks are (``input_ids``,
-        ``attention_mask``, ...), what ``dtypes`` says, and else 32-bit floats; never what a row's values look like.
-
-        Raises:
-            ValueError: a value is no number that the column's dtype can hold; names the column and the value.
-        """
-        return {column: column_tensor(column, value, self._dtypes) for column, value in row.items()}
+        super().__init__(
+            model_uri, model_class, device, inference_fn=inference_fn, load_model_args=load_model_args, **options
+        )
 
 
-class HuggingFaceModelHandlerTensor(_HuggingFaceModelHandler[torch.Tensor]):
+class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[torch.Tensor]):
     """Predicts for tensors: an example is the model's first argument, without the batch dimension.
 
-    All of them become what that argument takes: token ids 64-bit integers; pixels, sounds and embeddings the model's
-    floats. Where neither the argument's name nor the model's first weights (an embedding's) say what it takes, 64-bit
-    floats, as rows of files are, become the model's floats, and all else stays as it is.
+    Examples are converted to what that argument takes: token ids to 64-bit integers; pixels, sounds and embeddings to
+    the model's float dtype. If neither the argument's name nor the model's first weights (an embedding's) tell what it
+    takes, 64-bit floats, as in rows of files, become the model's float dtype; everything else is left alone.
 
-    Args and errors are those of ``HuggingFaceModelHandlerKeyedTensor``, but that there is no ``framework`` and no
-    ``dtypes``, and the default ``inference_fn`` is ``default_tensor_inference_fn``.
+    Args and errors are those of ``HuggingFaceModelHandlerKeyedTensor``, without ``framework`` and ``dtypes``; the
+    default ``inference_fn`` is ``default_tensor_inference_fn``.
     """
 
     card = CARDS["huggingface_inference.HuggingFaceModelHandlerTensor"]
 
+    _metrics_namespace = "BeamML_HuggingFaceModelHandler_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
     def __init__(
@@ -253,16 +223,17 @@ class HuggingFaceModelHandlerTensor(_HuggingFaceModelHandler[torch.Tensor]):
         load_model_args: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self._configure(model_uri, model_class, device, inference_fn, load_model_args)
+        super().__init__(
+            model_uri, model_class, device, inference_fn=inference_fn, load_model_args=load_model_args, **options
+        )
 
     def run_inference(
         self, batch: Sequence[torch.Tensor], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts, where the model's first weights are; the results hold the examples as they were given.
+        """Predicts on the device of the model's first weights; results hold the examples as they were given.
 
         Raises:
-            ValueError: an example with a fraction is given to a model of token ids.
+            ValueError: an example for a model of token ids has a fractional value.
         """
         tensors = settled(batch, model)
         given = {id(tensor): example for tensor, example in zip(tensors, batch, strict=True)}
@@ -270,45 +241,39 @@ class HuggingFaceModelHandlerTensor(_HuggingFaceModelHandler[torch.Tensor]):
             is_fed = isinstance(result, PredictionResult) and id(result.example) in given
             yield result._replace(example=given[id(result.example)]) if is_fed else result
 
-    def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
-        """Bytes of the tensors' elements."""
-        return sum(map(num_bytes, batch))
-
-    def get_metrics_namespace(self) -> str:
-        """Beam's for this handler."""
-        return "BeamML_HuggingFaceModelHandler_Tensor"
-
     def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
-        """A row's numbers as a 1-D tensor of 64-bit floats, which become what the model takes when it is there.
+        """A row's numbers as a 1-D tensor of 64-bit floats, converted to what the model takes once it is loaded.
 
         Raises:
-            ValueError: a value is no finite 32-bit number; names the column and the value.
+            ValueError: a value is not a finite 32-bit number; names the column and the value.
         """
         return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=torch.float64)
 
 
-class HuggingFacePipelineModelHandler(ModelHandler[Any, PredictionResult, Any]):
-    """Runs a Hugging Face pipeline: texts, paths or images in, what the task makes of them out.
+class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
+    """Runs a Hugging Face pipeline on texts, paths, images or whatever its task takes.
 
     Args:
         task: a task that the installed transformers knows, by its name or as a ``PipelineTask``.
-        model: id of a model on the Hugging Face hub, or the folder of one that was saved; empty: the one that
-            transformers chooses for the task. Where it names a model on the hub that says its task, ``task`` may be
-            empty.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA where it can be used and else, with a warning in the log, the CPU;
-            None: the GPU if there is one.
-        inference_fn: ``(batch, pipeline, inference_args)`` gives one answer for each example; by default
+        model: id of a model on the Hugging Face hub, or the folder of a saved one; empty: the one that transformers
+            chooses for the task. If the hub knows the model's task, ``task`` may be empty.
+        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log. None:
+            the GPU if there is one.
+        inference_fn: ``(batch, pipeline, inference_args)`` returns one answer for each example; by default
             ``default_pipeline_inference_fn``.
         load_pipeline_args: keyword arguments for ``transformers.pipeline``; a ``device`` or ``device_map`` among them
-            takes the place of the argument ``device``.
+            replaces the argument ``device``.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: the device is another one, or given twice; or (then it is a RuntimeError too) there is
-            neither a task nor a model.
+        ConfigurationError: the device is unknown, or given twice; or there is neither a task nor a model (then it is
+            also a RuntimeError).
     """
 
     card = CARDS["huggingface_inference.HuggingFacePipelineModelHandler"]
+
+    _metrics_namespace = "BeamML_HuggingFacePipelineModelHandler"
+    _default_inference_fn = staticmethod(default_pipeline_inference_fn)
 
     def __init__(
         self,
@@ -320,53 +285,28 @@ class HuggingFacePipelineModelHandler(ModelHandler[Any, PredictionResult, Any]):
         load_pipeline_args: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(model, inference_fn, **options)
         if not (task or model):
             raise _IncompleteError(f"{type(self).__qualname__} needs a task, such as 'fill-mask', or a model.")
         self._task = task.value if isinstance(task, PipelineTask) else task
-        self._model = os.fspath(model)
-        self._device = device_named(str(device).upper()) if device else None
-        self._inference_fn = inference_fn
         self._load_pipeline_args = load_pipeline_args or {}
-        self._is_placed = bool(_places(self._load_pipeline_args))
-        if device and self._is_placed:
-            raise ConfigurationError(
-                f"load_pipeline_args say where the pipeline goes ({', '.join(_places(self._load_pipeline_args))}), so "
-                f"device={device!r} would have no effect; leave one of them out."
-            )
+        self._placement = AutoPlacement(device, self._load_pipeline_args, "load_pipeline_args")
 
     def load_model(self) -> Any:
-        """The pipeline, on its device.
+        """Loads the pipeline onto its device.
 
         A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
         log.
         """
-        if self._is_placed:
-            return self._load()
-        device = self._device or DEVICES["GPU" if cuda_is_usable() else "CPU"]
-        return load_onto(device, lambda device: self._load(device=device))
+        return self._placement.load(self._load)
 
     def run_inference(
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """Runs the pipeline on the examples."""
         answers = self._inference_fn(batch, model, inference_args or {})
-        results = to_results(batch, answers, self._model or None)
+        results = to_results(batch, answers, self._model_uri or None)
         return [result._replace(inference=owned(result.inference)) for result in results]
 
-    def update_model_path(self, model_path: str | None = None) -> None:
-        """Makes the next ``load_model`` load another model for the same task; ``None`` leaves it as it is."""
-        self._model = model_path or self._model
-
-    def get_metrics_namespace(self) -> str:
-        """Beam's for this handler."""
-        return "BeamML_HuggingFacePipelineModelHandler"
-
     def _load(self, **where: Any) -> Any:
-        return transformers.pipeline(self._task or None, self._model or None, **where, **self._load_pipeline_args)
-
-
-def _places(load_pipeline_args: Mapping[str, Any]) -> list[str]:
-    """Which of the arguments of a pipeline say where it goes."""
-    given = {**(load_pipeline_args.get("model_kwargs") or {}), **load_pipeline_args}
-    return [name for name in ("device", "device_map") if given.get(name) is not None]
+        return transformers.pipeline(self._task or None, self._model_uri or None, **where, **self._load_pipeline_args)

@@ -1,4 +1,4 @@
-"""The tasks of Hugging Face pipelines that have a name."""
+"""The tasks of Hugging Face pipelines, by Beam's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["PipelineTask"]
 
 
 class PipelineTask(str, Enum):
-    """Tasks of Hugging Face pipelines by Beam's names; which of them there are depends on the version of transformers.
+    """Tasks of Hugging Face pipelines by Beam's names; which of them exist depends on the version of transformers.
 
     Any other task can be given as a string.
     """

@@ -1,4 +1,4 @@
-"""How numpy's arrays and scalars travel between processes: the plug-in that ``headrace.arrays`` finds for numpy."""
+"""The plug-in for numpy in ``headrace.arrays``: how arrays and scalars travel between processes."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ from pickle import PickleBuffer
 from typing import Any, Literal
 
 from headrace.core.arrays import LARGE, Stacked
-from headrace.core.errors import MissingExtraError
+from headrace.core.errors import extra_required
 
-try:
+with extra_required("onnx"):
     import numpy
-except ImportError as error:
-    raise MissingExtraError("numpy", "onnx") from error
 
 __all__ = ["NumpyArrays"]
 
 Array = numpy.ndarray[Any, Any]
 
 _SCALARS = {numpy.dtype(code).type for code in numpy.typecodes["AllInteger"] + numpy.typecodes["AllFloat"] + "?"}
-"""Those whose type says all about their memory, unlike datetime64, str_ or void."""
+"""Types that determine a scalar's memory completely, unlike datetime64, str_ or void."""
 
 _DTYPE = attrgetter("dtype")
 _PLACEMENT = attrgetter("shape", "strides")
 
 
 class NumpyArrays:
-    """Stacks arrays of one dtype and shape that are C-contiguous, and numbers of one type."""
+    """Stacks C-contiguous arrays of one dtype and shape, and scalars of one type."""
 
     def stack(self, values: Sequence[Any]) -> Stacked | None:
-        """Those values as one piece; None where they differ, or are of a subclass, or hold Python objects."""
+        """The values as one piece; None if they differ, belong to a subclass, or hold Python objects."""
         kind = type(values[0])
         if (kind is not numpy.ndarray and kind not in _SCALARS) or set(map(type, values)) != {kind}:
             return None
         return _stacked_arrays(values) if kind is numpy.ndarray else _stacked_scalars(values)
 
     def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
-        """Arrays that are views on ``memory``, or scalars."""
+        """Arrays as views on ``memory``, or scalars."""
         code, shape = layout
         if shape is None:
             return list(numpy.frombuffer(memory, code))
@@ -46,18 +44,18 @@ class NumpyArrays:
         return list(block) if shape else [block[index, ...] for index in range(count)]
 
     def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
-        """Arrays that are not contiguous are made so; those that are go without a copy, in C's order or Fortran's."""
+        """Contiguous arrays, in C's order or Fortran's, are not copied; others are made contiguous."""
         return {numpy.ndarray: _reduce}
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
-        """Arrays keep their strides and whether they can be written to; memory-mapped files are read into memory.
+        """Arrays keep their strides, and whether they are writable; memory-mapped files are read into memory.
 
-        Arrays that overlap go on doing so where each of them takes at least ``LARGE`` bytes.
+        Arrays that overlap still overlap afterwards, if each has at least ``LARGE`` bytes.
         """
         return {numpy.ndarray: _export, numpy.memmap: _export}
 
     def limit_threads(self, count: int) -> Callable[[], None]:
-        """Does nothing: numpy computes with the threads that its BLAS took from the environment when imported."""
+        """Does nothing: numpy's BLAS reads its number of threads from the environment when it is imported."""
         return lambda: None
 
 
@@ -80,7 +78,7 @@ def _stacked_arrays(values: Sequence[Array]) -> Stacked | None:
         if not len(memory):
             return
         block = _on(memory, dtype, (count, *shape))
-        if shape:  # end to end: three times as fast as numpy.stack, which looks at each array in Python
+        if shape:  # three times as fast as numpy.stack, which inspects each array in Python
             numpy.concatenate(values, out=block.reshape(count * shape[0], *shape[1:]), casting="no")
         else:
             numpy.stack(values, out=block, casting="no")
@@ -89,13 +87,13 @@ def _stacked_arrays(values: Sequence[Array]) -> Stacked | None:
 
 
 def _is_plain(dtype: numpy.dtype[Any]) -> bool:
-    """Whether memory is all there is to an array's values."""
+    """Whether an array's memory determines its values completely."""
     of_another_package = dtype.isbuiltin == 2
     return bool(dtype.itemsize) and not (dtype.hasobject or of_another_package or dtype.metadata)
 
 
 def _agree(values: Sequence[Array]) -> bool:
-    """Whether all are like the first; equal strides mean that they are contiguous if it is."""
+    """Whether all are like the first; with equal strides, all are contiguous if the first is."""
     first = values[0]
     if not all(map(is_, map(_DTYPE, values), repeat(first.dtype))) and not all(
         dtype == first.dtype and not dtype.metadata for dtype in map(_DTYPE, values)
@@ -105,19 +103,19 @@ def _agree(values: Sequence[Array]) -> bool:
 
 
 def _code(dtype: numpy.dtype[Any]) -> Any:
-    """A dtype as a short string from which numpy makes it again, where there is one."""
+    """A dtype as a short string from which numpy restores it, if there is one."""
     if dtype.kind in "biufc":
         return dtype.str[0] + dtype.char if dtype.itemsize > 1 else dtype.char  # "q" is not the same type as "l"
     return dtype if dtype.kind == "V" else dtype.str
 
 
 def _reduce(array: Array) -> Any:
-    """What a pickle says of an array; a small one loads without Python, in a third of the time of numpy's own way."""
+    """An array's reduction; a small one is restored without Python code, three times as fast as numpy's own."""
     dtype = array.dtype
     if not _is_plain(dtype):
         return array.__reduce_ex__(5)
     contiguous = array if array.flags.forc else array.copy()
-    exportable = dtype.kind in "biufcSU"  # numpy shows nobody the memory of datetime64, for one
+    exportable = dtype.kind in "biufcSU"  # numpy exports no buffer of datetime64, for example
     buffer = PickleBuffer(contiguous if exportable else contiguous.view(f"V{dtype.itemsize}"))  # type: ignore[arg-type]
     order = "C" if contiguous.flags.c_contiguous else "F"
     if array.nbytes >= LARGE:
@@ -126,14 +124,14 @@ def _reduce(array: Array) -> Any:
 
 
 def _on(memory: memoryview, dtype: Any, shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> Array:
-    """An array on a memory, which it keeps from being freed or unmapped, as ``numpy.ndarray(...)`` would not."""
+    """An array on a memory, which it keeps alive; ``numpy.ndarray(...)`` would not."""
     if not len(memory):
         return numpy.empty(shape, dtype, order)
     return numpy.frombuffer(memory, dtype).reshape(shape, order=order)
 
 
 def _export(array: Array) -> Any:
-    """An array as the memory between its first byte and its last, and how it lies there."""
+    """An array as the memory from its first byte to its last, and its layout there."""
     if array.dtype.hasobject or not array.nbytes:
         return array.__reduce_ex__(5)
     memory = _Memory(array)
@@ -147,10 +145,10 @@ def _memmap(*place: Any) -> Array:
 
 
 class _Memory:
-    """The bytes from an array's first to its last in memory, whatever the strides; numpy sees them as an array.
+    """The memory from an array's first byte to its last, whatever the strides, as a 1-D array of bytes.
 
     Attributes:
-        start: where among them the array's first element lies.
+        start: offset of the array's first element, in bytes.
     """
 
     def __init__(self, array: Array) -> None:

@@ -8,33 +8,26 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headrace.core.conversion import FLOAT32_MAX, in_groups, to_matrix, to_numbers, to_results
-from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
-from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
+from headrace.handlers.torch_devices import device_named, device_of, load_onto
 from headrace.handlers.torch_tensors import (
+    KeyedTensorExamples,
+    TensorExamples,
     answer_to,
     call_model,
     column_dtypes,
-    column_tensor,
-    device_named,
-    device_of,
     kind_of,
-    load_onto,
-    num_bytes,
     on_cpu,
     rows,
 )
 
-try:
+with extra_required("pytorch"):
     import numpy
-except ImportError as error:
-    raise MissingExtraError("numpy", "pytorch") from error
-try:
     import torch
-except ImportError as error:
-    raise MissingExtraError("torch", "pytorch") from error
 
 __all__ = [
     "PytorchModelHandlerKeyedTensor",
@@ -57,13 +50,14 @@ KeyedTensorInferenceFn = InferenceFn[dict[str, torch.Tensor]]
 
 
 class _ModelArgumentsError(ConfigurationError, RuntimeError):
-    """Arguments that name no model, half of one, or two; a RuntimeError, as Beam raises here."""
+    """Arguments that name no model, half of one, or two; also a RuntimeError, as Beam raises here."""
 
 
-class _PytorchModelHandler(ModelHandler[TensorT, PredictionResult, torch.nn.Module]):
-    """What the two handlers have in common: the model and its device."""
+class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
+    """Loads the model onto its device; subclasses know their examples."""
 
-    _default_inference_fn: Callable[..., Iterable[PredictionResult]]
+    _metrics_namespace = "BeamML_PyTorch"
+    _inference_fn: InferenceFn[TensorT]
 
     def __init__(
         self,
@@ -77,18 +71,16 @@ class _PytorchModelHandler(ModelHandler[TensorT, PredictionResult, torch.nn.Modu
         load_model_args: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self._state_dict_path = _as_path(state_dict_path)
+        super().__init__(torch_script_model_path or state_dict_path or "", inference_fn, **options)
+        self._is_script = bool(torch_script_model_path)
         self._model_class = model_class
         self._model_params = model_params or {}
         self._device = device_named(device)
-        self._inference_fn = inference_fn or self._default_inference_fn
-        self._torch_script_model_path = _as_path(torch_script_model_path)
         self._load_model_args = load_model_args or {}
-        self._check_model_arguments()
+        self._check_model_arguments(state_dict_path)
 
     def load_model(self) -> torch.nn.Module:
-        """The model, in evaluation mode, on its device.
+        """Loads the model in evaluation mode onto its device.
 
         A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
         log.
@@ -98,25 +90,13 @@ class _PytorchModelHandler(ModelHandler[TensorT, PredictionResult, torch.nn.Modu
     def run_inference(
         self, batch: Sequence[TensorT], model: torch.nn.Module, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts, where the model is; examples whose tensors have equal dtypes and shapes go together."""
-        return self._inference_fn(
-            batch, model, device_of(model, self._device), inference_args or {}, self._model_path()
-        )
+        """Predicts on the model's device; examples whose tensors have equal dtypes and shapes share a call."""
+        device = device_of(model, self._device)
+        return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri or None)
 
-    def update_model_path(self, model_path: str | None = None) -> None:
-        """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
-        if self._torch_script_model_path:
-            self._torch_script_model_path = model_path or self._torch_script_model_path
-        else:
-            self._state_dict_path = model_path or self._state_dict_path
-
-    def get_metrics_namespace(self) -> str:
-        """Beam's for PyTorch."""
-        return "BeamML_PyTorch"
-
-    def _check_model_arguments(self) -> None:
-        """A subclass that loads its model in a way of its own may leave them all out."""
-        path, model_class, script = self._state_dict_path, self._model_class, self._torch_script_model_path
+    def _check_model_arguments(self, path: Any) -> None:
+        """A subclass with a ``load_model`` of its own needs none of them."""
+        model_class, script = self._model_class, self._is_script
         ours = type(self).load_model is _PytorchModelHandler.load_model
         checks = [
             (model_class or not path, "state_dict_path needs model_class: what makes the model with this state"),
@@ -128,12 +108,9 @@ class _PytorchModelHandler(ModelHandler[TensorT, PredictionResult, torch.nn.Modu
             if not good:
                 raise _ModelArgumentsError(f"{type(self).__qualname__}: {complaint}.")
 
-    def _model_path(self) -> str | None:
-        return self._torch_script_model_path or self._state_dict_path
-
     def _load(self, device: torch.device) -> torch.nn.Module:
-        with open_uri(str(self._model_path())) as file:
-            if self._torch_script_model_path:
+        with open_uri(self._model_uri) as file:
+            if self._is_script:
                 model: torch.nn.Module = torch.jit.load(file, map_location=device, **self._load_model_args)
             else:
                 assert self._model_class
@@ -152,9 +129,9 @@ def default_tensor_inference_fn(
     *,
     model_fn: str = "__call__",
 ) -> Iterable[PredictionResult]:
-    """Calls the model, or its method ``model_fn``, on the stacked batch; tensors in its answer come back to the CPU.
+    """Calls the model, or its method ``model_fn``, on the stacked batch, and moves tensors of its answer to the CPU.
 
-    Examples of different dtypes or shapes are run in groups of equal ones.
+    Examples of different dtypes or shapes run in groups of equal ones.
     """
 
     def predict(alike: Sequence[Any]) -> Any:
@@ -186,24 +163,23 @@ def make_keyed_tensor_model_fn(model_fn: str) -> KeyedTensorInferenceFn:
     return partial(default_keyed_tensor_inference_fn, model_fn=model_fn)
 
 
-class PytorchModelHandlerTensor(_PytorchModelHandler[torch.Tensor]):
-    """Predicts for tensors: an example is a tensor of the model's input's shape without the batch dimension.
+class PytorchModelHandlerTensor(TensorExamples, _PytorchModelHandler[torch.Tensor]):
+    """Predicts for tensors: an example has the shape of the model's input without the batch dimension.
 
     Args:
         state_dict_path: path or URI of the model's saved ``state_dict()``; needs ``model_class``.
-        model_class: the class of the model, or a function that makes one.
+        model_class: the class of the model, or a function that makes the model.
         model_params: keyword arguments for ``model_class``.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA where it can be used and else, with a warning in the log, the CPU.
-        inference_fn: ``(batch, model, device, inference_args, model_id)`` gives a PredictionResult for each example;
+        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log.
+        inference_fn: ``(batch, model, device, inference_args, model_id)`` returns a PredictionResult for each example;
             by default ``default_tensor_inference_fn``.
-        torch_script_model_path: path or URI of a TorchScript model, in place of ``state_dict_path`` and
-            ``model_class``.
+        torch_script_model_path: path or URI of a TorchScript model; replaces ``state_dict_path`` and ``model_class``.
         load_model_args: keyword arguments for ``torch.load`` or ``torch.jit.load``.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: the device is another one; or (then it is a RuntimeError too) the arguments name no model,
-            half of one, or two.
+        ConfigurationError: the device is unknown; or the arguments name no model, half of one, or two (then it is also
+            a RuntimeError).
     """
 
     card = CARDS["pytorch_inference.PytorchModelHandlerTensor"]
@@ -215,12 +191,12 @@ class PytorchModelHandlerTensor(_PytorchModelHandler[torch.Tensor]):
     ) -> PredictionResult:
         """Predicts for all rows of a tensor or array, or of columns that make a matrix of 32-bit floats.
 
-        An ``inference_fn`` that is not one of this module's gets the tensor for its batch.
+        An ``inference_fn`` that is not from this module gets the tensor as its batch.
         """
         tensor: Any = columns
         if not isinstance(columns, torch.Tensor):
             tensor = torch.from_numpy(numpy.require(to_matrix(columns, numpy, "float32"), requirements="W"))
-        device, path, function = device_of(model, self._device), self._model_path(), self._inference_fn
+        device, path, function = device_of(model, self._device), self._model_uri or None, self._inference_fn
         function, options = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
         if function is default_tensor_inference_fn:
             answer = call_model(tensor.to(device), model, inference_args, **options)
@@ -229,29 +205,26 @@ class PytorchModelHandlerTensor(_PytorchModelHandler[torch.Tensor]):
         return PredictionResult(columns, [result.inference for result in results], path)
 
     def columns_equal_rows(self) -> bool:
-        """Whether ``run_columns`` predicts what ``run_inference`` does: an ``inference_fn`` may need single rows."""
+        """Whether ``run_columns`` predicts what ``run_inference`` does; an ``inference_fn`` may need single rows."""
         function = self._inference_fn.func if isinstance(self._inference_fn, partial) else self._inference_fn
         return function is default_tensor_inference_fn
-
-    def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
-        """Bytes of the tensors' elements."""
-        return sum(map(num_bytes, batch))
 
     def example_from_row(self, row: Mapping[str, Any]) -> torch.Tensor:
         """A row's columns, in their order, as a 1-D tensor of 32-bit floats.
 
         Raises:
-            ValueError: a value is no finite 32-bit number; names the column and the value.
+            ValueError: a value is not a finite 32-bit number; names the column and the value.
         """
         return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=torch.float32)
 
 
-class PytorchModelHandlerKeyedTensor(_PytorchModelHandler[dict[str, torch.Tensor]]):
-    """Predicts for dicts of tensors, whose names are those of the model's arguments.
+class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[dict[str, torch.Tensor]]):
+    """Predicts for dicts of tensors named as the model's arguments.
 
-    Args and errors are those of ``PytorchModelHandlerTensor``, but that batches are of dicts, the default
-    ``inference_fn`` is ``default_keyed_tensor_inference_fn``, and there are ``dtypes``: of columns of a file that are
-    neither 32-bit floats nor named as token ids and masks are, such as ``{"words": "int64"}``.
+    Args and errors are those of ``PytorchModelHandlerTensor``, with batches of dicts; the default ``inference_fn`` is
+    ``default_keyed_tensor_inference_fn``. ``dtypes`` gives the dtype of columns of a file whose name does not imply it,
+    such as ``{"words": "int64"}``; by default columns named like token ids and masks are 64-bit integers, all others
+    32-bit floats.
     """
 
     card = CARDS["pytorch_inference.PytorchModelHandlerKeyedTensor"]
@@ -282,22 +255,3 @@ class PytorchModelHandlerKeyedTensor(_PytorchModelHandler[dict[str, torch.Tensor
             **options,
         )
         self._dtypes = column_dtypes(dtypes)
-
-    def get_num_bytes(self, batch: Sequence[dict[str, torch.Tensor]]) -> int:
-        """Bytes of the tensors' elements."""
-        return sum(num_bytes(tensor) for example in batch for tensor in example.values())
-
-    def example_from_row(self, row: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """A row's columns as tensors: a number without dimensions, a list as a 1-D tensor.
-
-        They are 64-bit integers where the column is named as token ids and masks are (``input_ids``,
-        ``attention_mask``, ...), what ``dtypes`` says, and else 32-bit floats; never what a row's values look like.
-
-        Raises:
-            ValueError: a value is no number that the column's dtype can hold; names the column and the value.
-        """
-        return {column: column_tensor(column, value, self._dtypes) for column, value in row.items()}
-
-
-def _as_path(given: str | os.PathLike[str] | None) -> str | None:
-    return os.fspath(given) if given else None

@@ -7,57 +7,52 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.core.conversion import to_results
-from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
-from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
-from headrace.handlers.torch_tensors import DEVICES, cuda_is_usable, device_named, load_onto, owned
+from headrace.handlers.torch_devices import AutoPlacement
+from headrace.handlers.torch_tensors import owned
 
-try:
+with extra_required("sentence-transformers"):
     import numpy
-except ImportError as error:
-    raise MissingExtraError("numpy", "sentence-transformers") from error
-try:
-    import torch
-except ImportError as error:
-    raise MissingExtraError("torch", "sentence-transformers") from error
-try:
     import sentence_transformers
-except ImportError as error:
-    raise MissingExtraError("sentence_transformers", "sentence-transformers") from error
+    import torch
 
 __all__ = ["SentenceTransformerModelHandler"]
 
 _CALIBRATED = ("int8", "uint8")
-"""Precisions whose values depend on the range of each dimension; those of binary ones only on its sign."""
+"""Precisions whose values depend on the range of each dimension; binary ones depend on the sign only."""
 
 
-class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
-    """Texts to vectors: an example's prediction is a 1-D numpy array of 32-bit floats.
+class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
+    """Embeds texts: an example's prediction is a 1-D numpy array of 32-bit floats.
 
     ``inference_args`` go to the model's ``encode``, for example ``normalize_embeddings=True`` or ``prompt_name``. The
-    precisions ``"int8"`` and ``"uint8"`` need ``quantization_ranges``: ``encode`` would take the ranges of each batch,
-    and a text's vector would depend on its neighbours.
+    precisions ``"int8"`` and ``"uint8"`` need ``quantization_ranges``: otherwise ``encode`` would use the ranges of
+    each batch, and a text's vector would depend on its neighbours.
 
     Args:
-        model_name: id of a model on the Hugging Face hub, or the folder of one that was saved.
-        device: ``"CPU"``, or ``"GPU"`` to use CUDA where it can be used and else, with a warning in the log, the CPU;
-            None: the GPU if there is one.
-        max_seq_length: longest text, in tokens, of which nothing is cut off; None: the model's own.
+        model_name: id of a model on the Hugging Face hub, or the folder of a saved one.
+        device: ``"CPU"``, or ``"GPU"`` to use CUDA; if it cannot be used, the CPU, with a warning in the log. None:
+            the GPU if there is one.
+        max_seq_length: number of tokens at which texts are cut off; None: the model's own.
         load_model_args: keyword arguments for ``SentenceTransformer``; a ``device`` among them, or a ``device_map`` in
-            its ``model_kwargs``, takes the place of the argument ``device``.
+            its ``model_kwargs``, replaces the argument ``device``.
         quantization_ranges: the smallest and the largest value of each dimension, as an array of shape (2, dimensions),
-            or the path or URI of a ``.npy`` file with it; of embeddings of texts like those to come, it is
+            or the path or URI of a ``.npy`` file with it. Compute it from embeddings of typical texts:
             ``numpy.stack([embeddings.min(axis=0), embeddings.max(axis=0)])``.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: there is no name, the device is another one or given twice, or the ranges are none.
+        ConfigurationError: the name is missing, the device is unknown or given twice, or the ranges are not ranges.
         OSError: the file of the ranges cannot be opened.
     """
 
     card = CARDS["sentence_transformer_inference.SentenceTransformerModelHandler"]
+
+    _metrics_namespace = "BeamML_SentenceTransformer"
 
     def __init__(
         self,
@@ -69,29 +64,21 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         quantization_ranges: Any = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(model_name or "", **options)
         if not model_name:
             raise ConfigurationError("model_name must name a model, such as 'all-MiniLM-L6-v2', or its folder.")
-        self._model_name = os.fspath(model_name)
-        self._device = device_named(str(device).upper()) if device else None
         self._max_seq_length = max_seq_length
         self._load_model_args = load_model_args or {}
-        given = {**(self._load_model_args.get("model_kwargs") or {}), **self._load_model_args}
-        self._is_placed = any(given.get(name) is not None for name in ("device", "device_map"))
-        if device and self._is_placed:
-            raise ConfigurationError("load_model_args say where the model goes; leave out these or device.")
+        self._placement = AutoPlacement(device, self._load_model_args, "load_model_args")
         self._ranges: Any = None if quantization_ranges is None else _as_ranges(quantization_ranges)
 
     def load_model(self) -> Any:
-        """The model, in evaluation mode, on its device.
+        """Loads the model in evaluation mode onto its device.
 
         A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the
         log.
         """
-        if self._is_placed:
-            return self._load()
-        device = self._device or DEVICES["GPU" if cuda_is_usable() else "CPU"]
-        return load_onto(device, lambda device: self._load(device=str(device)))
+        return self._placement.load(self._load)
 
     def run_inference(
         self, batch: Sequence[str], model: Any, inference_args: dict[str, Any] | None = None
@@ -99,7 +86,7 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         """Embeds the texts, in one batch unless ``inference_args`` have a ``batch_size``.
 
         Raises:
-            TypeError: an example is no string.
+            TypeError: an example is not a string.
             ValueError: ``quantization_ranges`` are missing, or are for vectors of another length.
         """
         self.validate_inference_args(inference_args)
@@ -112,14 +99,14 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         if precision:
             vectors = self._quantized(vectors, precision)
         if isinstance(vectors, numpy.ndarray):
-            return to_results(batch, [vector.copy() for vector in vectors], self._model_name)
-        return to_results(batch, list(map(owned, vectors)), self._model_name)
+            return to_results(batch, [vector.copy() for vector in vectors], self._model_uri)
+        return to_results(batch, list(map(owned, vectors)), self._model_uri)
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
-        """Refuses a precision that needs ``quantization_ranges`` where there are none.
+        """Refuses a precision that needs ``quantization_ranges`` if there are none.
 
         Raises:
-            ConfigurationError: it does.
+            ConfigurationError: ``inference_args`` ask for such a precision.
         """
         precision = (inference_args or {}).get("precision")
         if precision in _CALIBRATED and self._ranges is None:
@@ -130,19 +117,11 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
                 "of some typical texts, or the path of a .npy file with it."
             )
 
-    def update_model_path(self, model_path: str | None = None) -> None:
-        """Makes the next ``load_model`` load another model; ``None`` leaves it as it is."""
-        self._model_name = model_path or self._model_name
-
-    def get_metrics_namespace(self) -> str:
-        """Named as Beam's are."""
-        return "BeamML_SentenceTransformer"
-
     def example_from_row(self, row: Mapping[str, Any]) -> str:
         """The text in a row's only column.
 
         Raises:
-            ValueError: there are several columns, or it holds no text.
+            ValueError: there are several columns, or the value is not a text.
         """
         if len(row) != 1:
             raise ValueError(f"choose one column with the text (--columns), of {', '.join(map(str, row))}.")
@@ -152,7 +131,7 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         return value
 
     def _quantized(self, vectors: Any, precision: str) -> Any:
-        """What ``encode`` answered, with whole numbers, and as arrays or tensors, as it was."""
+        """Vectors from ``encode`` as whole numbers; arrays stay arrays, tensors tensors."""
         if len(vectors) and vectors[0].shape[-1] != self._ranges.shape[1]:
             raise ValueError(
                 f"quantization_ranges are for vectors of length {self._ranges.shape[1]}, and these are of length "
@@ -164,17 +143,18 @@ class SentenceTransformerModelHandler(ModelHandler[str, PredictionResult, Any]):
         return [torch.from_numpy(quantize(one[None], precision, self._ranges)[0]) for one in vectors]
 
     def _load(self, **where: Any) -> Any:
-        model = sentence_transformers.SentenceTransformer(self._model_name, **where, **self._load_model_args)
+        place = {name: str(device) for name, device in where.items()}
+        model = sentence_transformers.SentenceTransformer(self._model_uri, **place, **self._load_model_args)
         if self._max_seq_length is not None:
             model.max_seq_length = self._max_seq_length
         return model.eval().requires_grad_(False)
 
 
 def _as_ranges(given: Any) -> Any:
-    """An array of shape (2, dimensions), from a file if its path is given.
+    """An array of shape (2, dimensions), read from a file if a path is given.
 
     Raises:
-        ConfigurationError: it is of another shape, or not of finite numbers, the smaller ones first.
+        ConfigurationError: it has another shape, a number is not finite, or a minimum exceeds its maximum.
     """
     try:
         ranges = numpy.asarray(_loaded(given) if isinstance(given, str | os.PathLike) else given)

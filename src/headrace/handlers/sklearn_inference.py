@@ -1,6 +1,6 @@
 """Runs scikit-learn models on numpy arrays or pandas frames; arguments as ``apache_beam.ml.inference``'s handlers.
 
-pandas is imported with the handler of frames only.
+Only the handler of frames imports pandas.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.conversion import single_output, to_matrix, to_numbers, to_results
-from headrace.core.errors import MissingExtraError
+from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
 
-try:
+with extra_required("sklearn"):
     import numpy
-except ImportError as error:
-    raise MissingExtraError("numpy", "sklearn") from error
 
-from headrace.handlers.array_batches import stacked_alike
+from headrace.handlers.array_batches import ArrayExamples, stacked_alike
 from headrace.handlers.sklearn_models import BaseEstimator, ModelFileType, SklearnModelHandler
 
 if TYPE_CHECKING:
@@ -41,19 +39,19 @@ def _predict_arrays(model: BaseEstimator, batch: Any, inference_args: dict[str, 
     return stacked_alike(batch, lambda rows: single_output(model.predict(rows, **(inference_args or {}))))
 
 
-class SklearnModelHandlerNumpy(SklearnModelHandler["numpy.ndarray[Any, Any]"]):
+class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray[Any, Any]"]):
     """Predicts for numpy arrays: an example is an array of any shape (usually one row of features, 1-D).
 
     Args:
         model_uri: path or URI of the model's file.
         model_file_type: whether the file was written with pickle or with joblib.
-        inference_fn: ``(model, batch, inference_args)`` gives one prediction for each example of the batch, or a
-            dict of such sequences; by default the arrays are stacked and given to ``model.predict``, with
-            ``inference_args`` as its keyword arguments.
+        inference_fn: ``(model, batch, inference_args)`` returns one prediction for each example of the batch, or a
+            dict of such sequences; by default ``model.predict`` gets the stacked arrays, with ``inference_args`` as its
+            keyword arguments.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: ``model_file_type`` is no ModelFileType.
+        ConfigurationError: ``model_file_type`` is not a ModelFileType.
     """
 
     card = CARDS["sklearn_inference.SklearnModelHandlerNumpy"]
@@ -66,7 +64,7 @@ class SklearnModelHandlerNumpy(SklearnModelHandler["numpy.ndarray[Any, Any]"]):
         model: BaseEstimator,
         inference_args: dict[str, Any] | None = None,
     ) -> Iterable[PredictionResult]:
-        """Predicts; arrays of equal dtype and shape go together."""
+        """Predicts; arrays of equal dtype and shape share a call."""
         return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
 
     def run_columns(
@@ -74,19 +72,15 @@ class SklearnModelHandlerNumpy(SklearnModelHandler["numpy.ndarray[Any, Any]"]):
     ) -> PredictionResult:
         """Predicts for all rows of a matrix, or of columns that make one of 64-bit floats.
 
-        It is the batch of an ``inference_fn``.
+        An ``inference_fn`` gets the matrix as its batch.
         """
         predictions = self._inference_fn(model, to_matrix(columns, numpy, "float64"), inference_args)
         return PredictionResult(columns, predictions, self._model_uri)
-
-    def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
-        """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
-        return sum(numpy.asarray(array).nbytes for array in batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
         """A row's columns, in their order, as a 1-D array of 64-bit floats.
 
         Raises:
-            ValueError: a value is no finite number; names the column and the value.
+            ValueError: a value is not a finite number; names the column and the value.
         """
         return numpy.array(to_numbers(row))

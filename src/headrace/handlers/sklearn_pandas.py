@@ -6,18 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.core.conversion import in_groups, parsed, single_output, to_results
-from headrace.core.errors import MissingExtraError
+from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
 
-try:
+with extra_required("sklearn"):
     import numpy
-except ImportError as error:
-    raise MissingExtraError("numpy", "sklearn") from error
-try:
     import pandas
-except ImportError as error:
-    raise MissingExtraError("pandas", "sklearn") from error
 
 from headrace.handlers.sklearn_models import BaseEstimator, SklearnModelHandler
 
@@ -46,13 +41,13 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
     Args:
         model_uri: path or URI of the model's file.
         model_file_type: whether the file was written with pickle or with joblib.
-        inference_fn: ``(model, batch, inference_args)`` gives the predictions, one for each example of the batch or a
-            dict of such sequences, and the examples to put beside them; by default the frames are put together and
-            given to ``model.predict``, with ``inference_args`` as its keyword arguments.
+        inference_fn: ``(model, batch, inference_args)`` returns a pair: the predictions, one for each example of the
+            batch or a dict of such sequences, and the examples to put beside them. By default ``model.predict`` gets
+            the concatenated frames, with ``inference_args`` as its keyword arguments.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: ``model_file_type`` is no ModelFileType.
+        ConfigurationError: ``model_file_type`` is not a ModelFileType.
     """
 
     card = CARDS["sklearn_inference.SklearnModelHandlerPandas"]
@@ -68,7 +63,7 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
         """Predicts for frames of one row.
 
         Raises:
-            ValueError: a frame has more rows or none.
+            ValueError: a frame does not have exactly one row.
         """
         _refuse_several_rows(batch)
         predictions, examples = self._inference_fn(model, batch, inference_args)
@@ -77,9 +72,9 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
-        """Predicts for all rows of a data frame, or of columns that make one, which is the batch's only example.
+        """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example.
 
-        Of what is no data frame yet, numbers become 64-bit floats, as those of a row do.
+        When columns become a data frame, their numbers become 64-bit floats, as those of a row do.
         """
         frame = columns if isinstance(columns, pandas.DataFrame) else _frame(columns)
         predictions, _ = self._inference_fn(model, [frame], inference_args)
@@ -90,9 +85,9 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
         return sum(int(frame.memory_usage(deep=True).sum()) for frame in batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.DataFrame:
-        """A row as a frame with the same columns; numbers, and strings that as a whole are numbers, as 64-bit floats.
+        """A row as a frame with the same columns; numbers and numeric strings become 64-bit floats.
 
-        Whatever a row holds, its column is then of one type in all rows, and batches of them go to the model whole.
+        A column then has one type in all rows, so that a batch of rows needs a single call of the model.
         """
         return pandas.DataFrame([{column: _as_float(parsed(value)) for column, value in row.items()}])
 
@@ -112,18 +107,18 @@ def _as_float(value: Any) -> Any:
 
 
 def _frame(columns: Any) -> pandas.DataFrame:
-    """Arrow's columns, or those of a dict, with numbers as 64-bit floats."""
+    """A frame of Arrow's columns, or of a dict's, with numbers as 64-bit floats."""
     frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
     numbers = frame.dtypes[[dtype.kind in "iuf" for dtype in frame.dtypes]].index
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 
 def _kind(frame: pandas.DataFrame) -> tuple[Any, ...]:
-    """What frames must have in common to be put together: else pandas fills columns, moves them, and converts both."""
+    """What frames must share to be concatenated: otherwise pandas fills, reorders and converts columns."""
     return (*frame.columns, *frame.dtypes)
 
 
 def _concatenated(alike: Sequence[pandas.DataFrame], names: Sequence[Any] | None) -> pandas.DataFrame:
-    """One frame, whose columns are in the order of ``names``, by which the model was fitted, if it knows them."""
+    """One frame; its columns are in the order in which the model was fitted, ``names``, if they are the same."""
     together = pandas.concat(alike) if len(alike) > 1 else alike[0]
     return together if names is None or set(names) != set(together.columns) else together[list(names)]

@@ -1,4 +1,4 @@
-"""What hosts must know of TensorFlow's models: the plug-in that ``headrace.arrays`` finds for tensorflow."""
+"""The plug-in for TensorFlow in ``headrace.arrays``: what hosts must know about its models."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ from contextlib import suppress
 from typing import Any
 
 from headrace.core.arrays import NoArrays, NotMappableError
-from headrace.core.errors import MissingExtraError
+from headrace.core.errors import extra_required
 
-try:
+with extra_required("tensorflow"):
     import tensorflow
     from tensorflow.python.framework.ops import EagerTensor
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
-except ImportError as error:
-    raise MissingExtraError("tensorflow", "tensorflow") from error
 
 __all__ = ["TensorflowArrays"]
 
 
 class TensorflowArrays(NoArrays):
-    """Tensors travel as TensorFlow itself pickles them: as numpy's arrays."""
+    """Tensors are pickled by TensorFlow itself, as numpy's arrays."""
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
         """Every variable, tensor and Keras layer or model is refused.
 
-        Their memory is TensorFlow's own, so each process would have a copy; and TensorFlow starts threads when the
-        first of them is unpickled, after which a fork of the process, such as a host, hangs.
+        TensorFlow allocates their memory itself, so each process would have a copy; and it starts threads when it
+        unpickles the first of them, after which a fork of the process, such as a host, hangs.
         """
         layers = set(_subclasses(tensorflow.keras.layers.Layer)) if "keras" in sys.modules else set()
         return dict.fromkeys([EagerTensor, ResourceVariable, *layers], _refuse)
 
     def limit_threads(self, count: int) -> Callable[[], None]:
-        """Of a process in which TensorFlow has not computed yet; later it lets nobody change that."""
+        """Limits a process in which TensorFlow has not computed yet; afterwards TensorFlow refuses to change it."""
         threading = tensorflow.config.threading
         with suppress(RuntimeError):  # it has
             threading.set_intra_op_parallelism_threads(count)

@@ -1,4 +1,4 @@
-"""Where TensorFlow finds a model's files: it opens paths, and nothing but."""
+"""Local paths for a model's files: TensorFlow does not open remote ones through Headrace's plug-ins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 
 @contextmanager
 def local(uri: str) -> Iterator[str]:
-    """A path of a file; by the end of its name Keras tells what it is.
+    """A context with a local path of a file, which keeps its suffix: Keras chooses the format by that.
 
     Raises:
         OSError: there is no such file.
@@ -38,12 +38,16 @@ def local(uri: str) -> Iterator[str]:
 
 
 def without_scheme(uri: str) -> str:
-    """A path, if it is one of this machine."""
+    """The path in a ``file://`` URI; anything else is unchanged."""
     return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
 
 
 def hub_path(uri: str) -> str:
-    """Where TensorFlow Hub's package has put a model that it has downloaded."""
+    """The folder into which TensorFlow Hub's package downloads a model.
+
+    Raises:
+        MissingExtraError: that package is not installed.
+    """
     try:
         import tensorflow_hub  # noqa: PLC0415 - few models come from there
     except ImportError as error:

@@ -18,26 +18,21 @@ from headrace.core.conversion import (
     to_numbers,
     to_results,
 )
-from headrace.core.errors import ConfigurationError, MissingExtraError
-from headrace.core.handler import ModelHandler
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import UriModelHandler, as_member
 from headrace.handlers.cards import CARDS
 from headrace.handlers.tensorflow_files import hub_path, local, without_scheme
 
-try:
+with extra_required("tensorflow"):
     import numpy
-except ImportError as error:
-    raise MissingExtraError("numpy", "tensorflow") from error
-with suppress(
-    ImportError
-):  # PyTorch's compiler: imported after TensorFlow, it aborts the process, since both have LLVM
-    import triton  # noqa: F401 - the other way round both work
-try:
+# PyTorch's compiler aborts the process if it is imported after TensorFlow: both have LLVM. This order works.
+with suppress(ImportError):
+    import triton  # noqa: F401 - only for the order
+with extra_required("tensorflow"):
     import tensorflow
-except ImportError as error:
-    raise MissingExtraError("tensorflow", "tensorflow") from error
 
-from headrace.handlers.array_batches import stacked_alike
+from headrace.handlers.array_batches import Float32Rows, stacked_alike
 
 __all__ = [
     "ModelType",
@@ -72,8 +67,8 @@ def default_numpy_inference_fn(
 ) -> Iterable[PredictionResult]:
     """Calls the model on the stacked arrays; each example gets its row of the answer, on the CPU.
 
-    Arrays of different dtypes or shapes are run in groups of equal ones. Where a SavedModel declares what it takes,
-    numbers become that first, see ``headrace.handlers.array_batches.fitted``.
+    Arrays of different dtypes or shapes run in groups of equal ones. If a SavedModel declares a dtype, numbers are
+    first converted to it, as ``headrace.handlers.array_batches.fitted`` does.
     """
     dtype = model.input_dtype(inference_args or {}) if isinstance(model, _SavedModel) else None
 
@@ -91,7 +86,7 @@ def default_tensor_inference_fn(
 ) -> Iterable[PredictionResult]:
     """Calls the model on the stacked tensors; each example gets its row of the answer, on the CPU.
 
-    Tensors of different dtypes or shapes are run in groups of equal ones.
+    Tensors of different dtypes or shapes run in groups of equal ones.
     """
     tensors = [one if tensorflow.is_tensor(one) else tensorflow.convert_to_tensor(one) for one in batch]
 
@@ -101,10 +96,10 @@ def default_tensor_inference_fn(
     return to_results(batch, in_groups(tensors, _kind, lambda alike: _rows(answer_with_rows(ask, alike))), model_id)
 
 
-class _TFModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
-    """What the two handlers have in common: the model."""
+class _TFModelHandler(UriModelHandler[ExampleT, Any]):
+    """Loads the model; subclasses know their examples."""
 
-    _default_inference_fn: Callable[..., Iterable[PredictionResult]]
+    _inference_fn: TensorInferenceFn
 
     def __init__(
         self,
@@ -117,22 +112,20 @@ class _TFModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
         inference_fn: TensorInferenceFn | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
-        self._model_uri = os.fspath(model_uri)
-        self._model_type = _as_model_type(model_type)
+        super().__init__(model_uri, inference_fn, **options)
+        self._model_type = as_member(ModelType, model_type, "model_type")
         self._create_model_fn = create_model_fn
         self._load_model_args = load_model_args or {}
         self._custom_weights = os.fspath(custom_weights)
-        self._inference_fn = inference_fn or self._default_inference_fn
         self._check_arguments()
 
     def load_model(self) -> Any:
-        """The model: Keras's own, or of a SavedModel something that is called like one.
+        """Loads the model: Keras's own, or a wrapper that calls a SavedModel like one.
 
         Raises:
-            ValueError: the file is not what a model, or its weights, can be loaded from.
+            ValueError: the file contains no model, or no weights.
             OSError: it cannot be opened.
-            MissingExtraError: the model is TensorFlow Hub's, whose package is not installed.
+            MissingExtraError: the model is on TensorFlow Hub, and its package is not installed.
         """
         if self._create_model_fn is not None:
             model = self._create_model_fn()
@@ -146,13 +139,13 @@ class _TFModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
     def run_inference(
         self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts; examples of equal dtype and shape go together."""
+        """Predicts; examples of equal dtype and shape share a call."""
         return self._inference_fn(model, batch, inference_args or {}, self._model_uri)
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
         """Predicts for all rows of an array, or of columns that make a matrix of 32-bit floats.
 
-        An ``inference_fn`` of one's own gets the array, or the tensor, for its batch.
+        An ``inference_fn`` of the user's gets the array, or the tensor, as its batch.
         """
         rows = self._as_batch(to_matrix(columns, numpy, "float32"))
         if self.columns_equal_rows():
@@ -160,19 +153,11 @@ class _TFModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
         results = self._inference_fn(model, rows, inference_args or {}, self._model_uri)
         return PredictionResult(columns, [result.inference for result in results], self._model_uri)
 
-    def columns_equal_rows(self) -> bool:
-        """Whether ``run_columns`` predicts what ``run_inference`` does: an ``inference_fn`` may need single rows."""
-        return self._inference_fn is self._default_inference_fn
-
-    def update_model_path(self, model_path: str | None = None) -> None:
-        """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
-        self._model_uri = model_path or self._model_uri
-
     def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
         raise NotImplementedError
 
     def _check_arguments(self) -> None:
-        """Of what would be ignored, too, there is a complaint."""
+        """Also refuses arguments that would be ignored."""
         of_weights = self._model_type is ModelType.SAVED_WEIGHTS
         checks = [
             (
@@ -194,71 +179,53 @@ class _TFModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
                 raise ConfigurationError(f"{type(self).__qualname__}: {complaint}.")
 
 
-class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):
-    """Predicts for numpy arrays: an example is an array of the model's input's shape without the batch dimension.
+class TFModelHandlerNumpy(Float32Rows, _TFModelHandler["numpy.ndarray[Any, Any]"]):
+    """Predicts for numpy arrays: an example has the shape of the model's input without the batch dimension.
 
     Args:
-        model_uri: path or URI of a ``.keras`` or ``.h5`` file, a SavedModel's folder, or a model's address on
-            TensorFlow Hub; with ``ModelType.SAVED_WEIGHTS``, of the weights' file.
-        model_type: whether it is a model or weights.
-        create_model_fn: makes the model that saved weights are for.
-        load_model_args: keyword arguments of ``tensorflow.keras.models.load_model``; for a SavedModel with Keras 3, of
-            ``tensorflow.saved_model.load``.
-        custom_weights: path or URI of weights that a Keras model gets once it is loaded.
-        inference_fn: ``(model, batch, inference_args, model_id)`` gives a PredictionResult for each example.
+        model_uri: path or URI of a ``.keras`` or ``.h5`` file or of a SavedModel's folder, or a model's address on
+            TensorFlow Hub; with ``ModelType.SAVED_WEIGHTS``, path or URI of the weights.
+        model_type: whether the file contains a model or weights.
+        create_model_fn: makes the model for saved weights.
+        load_model_args: keyword arguments for ``tensorflow.keras.models.load_model``, or for
+            ``tensorflow.saved_model.load`` if it is a SavedModel and Keras 3 is installed.
+        custom_weights: path or URI of weights to load into a Keras model.
+        inference_fn: ``(model, batch, inference_args, model_id)`` returns a PredictionResult for each example.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: ``model_type`` is no ModelType, or the other arguments do not go with it.
+        ConfigurationError: ``model_type`` is not a ModelType, or contradicts the other arguments.
     """
 
     card = CARDS["tensorflow_inference.TFModelHandlerNumpy"]
 
+    _metrics_namespace = "BeamML_TF_Numpy"
     _default_inference_fn = staticmethod(default_numpy_inference_fn)
-
-    def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
-        """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
-        return sum(numpy.asarray(array).nbytes for array in batch)
-
-    def get_metrics_namespace(self) -> str:
-        """Beam's for TensorFlow and arrays."""
-        return "BeamML_TF_Numpy"
-
-    def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
-        """A row's columns, in their order, as a 1-D array of 32-bit floats.
-
-        Raises:
-            ValueError: a value is no finite 32-bit number; names the column and the value.
-        """
-        return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
 
     def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
         return rows
 
 
 class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
-    """Predicts for tensors: an example is a tensor of the model's input's shape without the batch dimension.
+    """Predicts for tensors: an example has the shape of the model's input without the batch dimension.
 
     Args and errors are those of ``TFModelHandlerNumpy``.
     """
 
     card = CARDS["tensorflow_inference.TFModelHandlerTensor"]
 
+    _metrics_namespace = "BeamML_TF_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
 
     def get_num_bytes(self, batch: Sequence[tensorflow.Tensor]) -> int:
-        """Bytes of the tensors' elements; of strings, of the references to them."""
+        """Bytes of the tensors' elements; strings count as references."""
         return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in batch)
-
-    def get_metrics_namespace(self) -> str:
-        """Beam's for TensorFlow and tensors."""
-        return "BeamML_TF_Tensor"
 
     def example_from_row(self, row: Mapping[str, Any]) -> tensorflow.Tensor:
         """A row's columns, in their order, as a 1-D tensor of 32-bit floats.
 
         Raises:
-            ValueError: a value is no finite 32-bit number; names the column and the value.
+            ValueError: a value is not a finite 32-bit number; names the column and the value.
         """
         return tensorflow.constant(to_numbers(row, FLOAT32_MAX), dtype=tensorflow.float32)
 
@@ -267,7 +234,7 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
 
 
 class _SavedModel:
-    """A SavedModel, called as the model was of which it was made; its attributes are those of what TensorFlow loads."""
+    """Calls a SavedModel like the model that was saved; attributes are those of the object that TensorFlow loads."""
 
     def __init__(self, loaded: Any, uri: str) -> None:
         self._loaded = loaded
@@ -280,7 +247,7 @@ class _SavedModel:
         self._signature = None if callable(loaded) else signatures[_SIGNATURE]
 
     def input_dtype(self, arguments: Mapping[str, Any]) -> Any:
-        """What it takes besides the arguments, as numpy's dtype; None where it takes several things."""
+        """The dtype, as numpy's, of the inputs besides the arguments; None if they have several."""
         if self._signature is not None:
             named = self._signature.structured_input_signature[1]
             specs = [spec for name, spec in named.items() if name not in arguments]
@@ -307,14 +274,6 @@ class _SavedModel:
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
-def _as_model_type(given: Any) -> ModelType:
-    """By its name, so that Beam's enumeration is understood too."""
-    name: Any = getattr(given, "name", None)
-    if name not in ModelType.__members__:
-        raise ConfigurationError(f"model_type must be ModelType.SAVED_MODEL or ModelType.SAVED_WEIGHTS, not {given!r}.")
-    return ModelType[name]
-
-
 def _load(uri: str, arguments: dict[str, Any]) -> Any:
     if _FILE.search(uri) or os.path.isfile(uri):
         with local(uri) as path:
@@ -333,7 +292,7 @@ def _load_weights(model: Any, uri: str) -> None:
             f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load "
             "the model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
         )
-    if os.path.exists(f"{without_scheme(uri)}.index"):  # a checkpoint is several files with names that begin alike
+    if os.path.exists(f"{without_scheme(uri)}.index"):  # a checkpoint is several files with a common prefix
         model.load_weights(without_scheme(uri))
         return
     with local(uri) as path:
@@ -351,7 +310,8 @@ def _answer(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any
 def _single(answer: Any) -> Any:
     if isinstance(answer, Mapping):
         return {name: _single(output) for name, output in answer.items()}
-    return single_output(tuple(answer) if isinstance(answer, list) else answer)  # a list as Keras's models give it
+    outputs = tuple(answer) if isinstance(answer, list) else answer  # Keras returns several outputs in a list
+    return single_output(outputs)
 
 
 def _arrays(answer: Any) -> Any:
@@ -361,7 +321,7 @@ def _arrays(answer: Any) -> Any:
 
 
 def _rows(answer: Any) -> Any:
-    """A tensor's rows, each in memory of its own: TensorFlow's rows may keep the whole batch alive."""
+    """A tensor's rows, each in memory of its own: a slice may keep the whole batch alive."""
     if isinstance(answer, Mapping):
         return {name: _rows(output) for name, output in answer.items()}
     if not isinstance(answer, tensorflow.Tensor) or not answer.ndim or not answer.dtype.is_numpy_compatible:

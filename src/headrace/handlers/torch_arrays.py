@@ -1,4 +1,4 @@
-"""How PyTorch's tensors travel between processes: the plug-in that ``headrace.arrays`` finds for torch."""
+"""The plug-in for PyTorch in ``headrace.arrays``: how tensors travel between processes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from pickle import PickleBuffer
 from typing import Any
 
 from headrace.core.arrays import NotMappableError, Stacked
-from headrace.core.errors import MissingExtraError
+from headrace.core.errors import extra_required
 
-try:
+with extra_required("pytorch"):
     import torch
-except ImportError as error:
-    raise MissingExtraError("torch", "pytorch") from error
 
 __all__ = ["TorchArrays"]
 
@@ -32,16 +30,16 @@ _RARE = (
 
 _NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in (*_COMMON, *_RARE) if hasattr(torch, name)}
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes: the dtype as which a rare one is moved."""
+"""By bytes: the dtype in whose place a rare one is moved."""
 
 _TRAITS = attrgetter("shape", "dtype", "layout", "device", "requires_grad")
 
 
 class TorchArrays:
-    """Stacks contiguous tensors of one dtype and shape that lie in the CPU's memory and need no gradient."""
+    """Stacks contiguous tensors of one dtype and shape that are on the CPU and need no gradient."""
 
     def stack(self, values: Sequence[Any]) -> Stacked | None:
-        """Those tensors as one piece; None where they differ, or are of a subclass or in any way unusual."""
+        """The tensors as one piece; None if they differ, belong to a subclass, or are unusual in any way."""
         first = values[0]
         if set(map(type, values)) != {torch.Tensor} or _is_unusual(first):
             return None
@@ -58,9 +56,9 @@ class TorchArrays:
         return Stacked((_NAMES[first.dtype], shape), first.nbytes * len(values), write)
 
     def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
-        """Tensors on ``memory``, or on a copy of it where it is read-only: a tensor cannot be.
+        """Tensors on ``memory``, or on a copy if it is read-only, which a tensor cannot be.
 
-        Each has a storage of its own, so that one of them, pickled, does not take all along.
+        Each has a storage of its own, so that the pickle of one does not contain all of them.
         """
         name, shape = layout
         dtype = getattr(torch, name)
@@ -76,10 +74,10 @@ class TorchArrays:
         return {torch.Tensor: _reduce}
 
     def exporters(self) -> Mapping[type, Callable[[Any], Any]]:
-        """Storages, whole; of what tensors and modules are besides, torch's own pickling tells.
+        """Whole storages; torch's own pickling describes the tensors and modules around them.
 
-        Besides, modules with parametrizations, which torch itself refuses to pickle. An ``UntypedStorage`` that is not
-        a tensor's comes back as a ``TypedStorage``, as from ``torch.load``.
+        Also modules with parametrizations, which torch refuses to pickle. An ``UntypedStorage`` that belongs to no
+        tensor comes back as a ``TypedStorage``, as from ``torch.load``.
         """
         return {
             torch.UntypedStorage: _export_storage,
@@ -90,14 +88,14 @@ class TorchArrays:
         }
 
     def limit_threads(self, count: int) -> Callable[[], None]:
-        """Within operations; how many of these run side by side torch lets nobody change once one has run."""
+        """Limits the threads within an operation; torch fixes the number between operations once one has run."""
         before = torch.get_num_threads()
         torch.set_num_threads(min(count, before))
         return partial(torch.set_num_threads, before)
 
 
 def _is_unusual(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is more than numbers in memory; with such ones torch itself shall deal."""
+    """Whether a tensor is more than numbers in memory, so that torch itself must pickle it."""
     return bool(
         tensor.is_nested
         or tensor.layout is not torch.strided
@@ -109,7 +107,7 @@ def _is_unusual(tensor: torch.Tensor) -> bool:
 
 
 def _agree(values: Sequence[torch.Tensor]) -> bool:
-    """Whether all are like the first, and all are contiguous and without attributes of their own."""
+    """Whether all are like the first, contiguous, and without attributes of their own."""
     try:
         alike = all(map(eq, map(_TRAITS, values), repeat(_TRAITS(values[0]))))
     except RuntimeError:  # a nested tensor has no shape
@@ -155,7 +153,7 @@ def _empty_storage() -> torch.TypedStorage:
 
 
 def _storage_on(memory: Any) -> torch.TypedStorage:
-    """With a type, since what torch rebuilds tensors with expects one, which it overrules."""
+    """A storage with a type, since torch's functions that rebuild tensors expect one, and then override it."""
     return _typed(torch.frombuffer(memory, dtype=torch.uint8).untyped_storage(), torch.uint8)
 
 
@@ -172,7 +170,7 @@ def _typed(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.TypedStor
 
 
 def _reduce_unusual(tensor: torch.Tensor) -> Any:
-    """As torch does it, but for sparse tensors: torch keeps those that it rebuilds in a list until its next load."""
+    """Reduces as torch does, except sparse tensors: torch keeps those that it rebuilds until its next load."""
     reduced: Any = tensor.__reduce_ex__(5)
     if reduced[0] is torch._utils._rebuild_sparse_tensor:
         return _sparse, (*reduced[1], tensor.requires_grad)
@@ -183,7 +181,7 @@ def _reduce_unusual(tensor: torch.Tensor) -> Any:
 
 
 def _sparse(layout: torch.layout, parts: tuple[Any, ...], requires_grad: bool) -> torch.Tensor:
-    """A sparse tensor of what torch takes one apart into, which was valid and so need not be validated again."""
+    """Rebuilds a sparse tensor; its parts come from a valid one and need no validation."""
     if layout is torch.sparse_coo:
         indices, values, size, is_coalesced = parts
         made = torch.sparse_coo_tensor(indices, values, size, check_invariants=False, is_coalesced=is_coalesced)
@@ -193,7 +191,7 @@ def _sparse(layout: torch.layout, parts: tuple[Any, ...], requires_grad: bool) -
 
 
 def _scripted() -> Iterator[type]:
-    """Classes of what TorchScript compiles."""
+    """The classes of compiled TorchScript."""
     names = ("RecursiveScriptModule", "TopLevelTracedModule", "ScriptModule", "ScriptFunction")
     return (getattr(torch.jit, name) for name in names if hasattr(torch.jit, name))
 
@@ -210,7 +208,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 
 
 def _is_parametrized(cls: type) -> bool:
-    """Whether torch has made this class for a module's parametrizations, with a ``__getstate__`` that always fails."""
+    """Whether torch made this class for a module's parametrizations, with a ``__getstate__`` that always fails."""
     return getattr(vars(cls).get("__getstate__"), "__module__", "") == "torch.nn.utils.parametrize"
 
 
@@ -219,7 +217,7 @@ def _export_parametrized(module: Any) -> Any:
 
 
 def _parametrized(base: type[torch.nn.Module], names: list[str]) -> torch.nn.Module:
-    """A module, still without its state, whose class is made as torch makes it."""
+    """A module without its state; its class is made as torch makes it."""
     module = base.__new__(base)
     torch.nn.utils.parametrize._inject_new_class(module)
     for name in names:

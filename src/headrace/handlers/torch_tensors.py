@@ -1,4 +1,4 @@
-"""What the handlers of PyTorch models share: devices, batches made of tensors, and rows made of answers."""
+"""Shared by the handlers of PyTorch models: tensors into batches, and answers into rows."""
 
 from __future__ import annotations
 
@@ -6,31 +6,24 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.core.conversion import answer_with_rows, column_integers, column_numbers, single_output
-from headrace.core.errors import ConfigurationError, MissingExtraError, PredictionCountError
+from headrace.core.errors import ConfigurationError, PredictionCountError, extra_required
 
-try:
+with extra_required("pytorch"):
     import torch
-except ImportError as error:
-    raise MissingExtraError("torch", "pytorch") from error
 
 __all__ = [
-    "CPU",
-    "DEVICES",
+    "KeyedTensorExamples",
+    "TensorExamples",
     "answer_to",
     "by_example",
     "call_model",
     "column_dtypes",
     "column_tensor",
-    "cuda_is_usable",
-    "device_named",
-    "device_of",
     "kind_of",
-    "load_onto",
     "num_bytes",
     "on_cpu",
     "owned",
@@ -41,66 +34,41 @@ __all__ = [
 
 _LOGGER = logging.getLogger(__name__)
 
-CPU = torch.device("cpu")
-DEVICES = {"CPU": CPU, "GPU": torch.device("cuda")}
-
 _FLOATS = ("_values", "_features", "_embeds")
-"""How arguments of Hugging Face's models end that take floats."""
+"""Suffixes of the names of arguments that take floats in Hugging Face's models."""
 _OF_DTYPES = re.compile("dtype|scalar type|data type", re.IGNORECASE)
 
 ModelT = TypeVar("ModelT")
 
 
-def device_named(name: str) -> torch.device:
-    """What ``"CPU"`` and ``"GPU"`` stand for.
+class TensorExamples:
+    """For a handler whose examples are tensors."""
 
-    Raises:
-        ConfigurationError: it is another name.
-    """
-    if name not in DEVICES:
-        raise ConfigurationError(f"device must be 'CPU' or 'GPU', not {name!r}.")
-    return DEVICES[name]
+    def get_num_bytes(self, batch: Sequence[torch.Tensor]) -> int:
+        """Bytes of the tensors' elements."""
+        return sum(map(num_bytes, batch))
 
 
-def cuda_is_usable() -> bool:
-    """Whether a tensor can be put there; CUDA may say that it is available where a driver is missing."""
-    if not torch.cuda.is_available():
-        return False
-    try:
-        torch.empty(1, device="cuda")
-    except Exception:
-        _LOGGER.debug("CUDA says that it is available, but cannot be used.", exc_info=True)
-        return False
-    return True
+class KeyedTensorExamples:
+    """For a handler whose examples are dicts of tensors."""
 
+    _dtypes: Mapping[str, torch.dtype]
+    """Dtypes of columns whose name does not imply them."""
 
-def load_onto(device: torch.device, load: Callable[[torch.device], ModelT]) -> ModelT:
-    """What ``load`` gives for a device.
+    def get_num_bytes(self, batch: Sequence[dict[str, torch.Tensor]]) -> int:
+        """Bytes of the tensors' elements."""
+        return sum(num_bytes(tensor) for example in batch for tensor in example.values())
 
-    A GPU that cannot be used, or onto which the model does not load, is replaced by the CPU, with a warning in the log.
-    """
-    if device == CPU:
-        return load(CPU)
-    if not cuda_is_usable():
-        _LOGGER.warning("device='GPU' was asked for, but no GPU can be used here; the model goes to the CPU.")
-        return load(CPU)
-    try:
-        return load(device)
-    except RuntimeError as error:
-        _LOGGER.warning("The model did not load onto the GPU and goes to the CPU: %s", error)
-        return load(CPU)
+    def example_from_row(self, row: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """A row's columns as tensors: a number without dimensions, a list as a 1-D tensor.
 
+        The dtype depends on the column, never on the row: that in ``dtypes``; else 64-bit integers if the column is
+        named like token ids and masks (``input_ids``, ``attention_mask``, ...); else 32-bit floats.
 
-def device_of(model: Any, asked: torch.device) -> torch.device:
-    """Where the model's first weights are, so where its inputs belong.
-
-    Another copy of the handler may have loaded it, onto another device than the one that was ``asked`` for; that one
-    counts where there are no weights.
-    """
-    if isinstance(model, torch.nn.Module):
-        for tensor in chain(model.parameters(), model.buffers()):
-            return tensor.device
-    return asked if asked == CPU or cuda_is_usable() else CPU
+        Raises:
+            ValueError: the column's dtype cannot hold a value; names the column and the value.
+        """
+        return {column: column_tensor(column, value, self._dtypes) for column, value in row.items()}
 
 
 def call_model(
@@ -109,11 +77,11 @@ def call_model(
     inference_args: Mapping[str, Any] | None = None,
     model_fn: str = "__call__",
 ) -> Any:
-    """What the model, or its method ``model_fn``, answers to a batch: a tensor, or tensors by the arguments' names.
+    """Calls the model, or its method ``model_fn``, on a batch: a tensor, or tensors by argument name.
 
     Raises:
-        PredictionCountError: it answers with a tuple.
-        RuntimeError: the inputs are not what it takes.
+        PredictionCountError: the model returns a tuple.
+        RuntimeError: it does not take these inputs.
     """
     positional: list[Any] = [inputs] if isinstance(inputs, torch.Tensor) else []
     named: Mapping[str, Any] = {} if isinstance(inputs, torch.Tensor) else inputs
@@ -137,7 +105,7 @@ def answer_to(
     inference_args: Mapping[str, Any] | None = None,
     model_fn: str = "__call__",
 ) -> Any:
-    """What the model answers to examples that are alike; a tensor has a row for each, see ``answer_with_rows``."""
+    """The model's answer for examples that can be stacked; a tensor has a row for each of them."""
 
     def ask(alike: Sequence[Any]) -> Any:
         return call_model(together(alike, device), model, inference_args, model_fn)
@@ -146,10 +114,10 @@ def answer_to(
 
 
 def on_cpu(answer: Any) -> Any:
-    """A tensor, or each of a mapping or list, in the CPU's memory.
+    """Moves a tensor, or those in a mapping or list, to the CPU.
 
     Raises:
-        PredictionCountError: one of a mapping is a tuple.
+        PredictionCountError: a value of a mapping is a tuple.
     """
     if isinstance(answer, Mapping):
         return {name: on_cpu(single_output(output)) for name, output in answer.items()}
@@ -157,12 +125,12 @@ def on_cpu(answer: Any) -> Any:
 
 
 def rows(answer: Any) -> Any:
-    """A tensor's rows, each in memory of its own: a view of one row, pickled, takes the whole batch along.
+    """A tensor's rows, each in memory of its own: the pickle of a view would contain the whole batch.
 
-    A list is taken for one prediction for each example, which detectors make.
+    A list counts as one prediction for each example, as detectors return it.
 
     Raises:
-        PredictionCountError: one of a mapping's outputs is a tuple.
+        PredictionCountError: an output in a mapping is a tuple.
     """
     if isinstance(answer, torch.Tensor):
         return [row.clone() for row in answer.cpu()] if answer.ndim else answer  # which is refused later
@@ -172,7 +140,7 @@ def rows(answer: Any) -> Any:
 
 
 def owned(value: Any) -> Any:
-    """A value of dicts, lists and tensors, whose tensors are on the CPU and in memory of their own."""
+    """A copy of dicts, lists and tensors with each tensor on the CPU and in memory of its own."""
     if isinstance(value, torch.Tensor):
         return value.cpu() if value.untyped_storage().nbytes() == num_bytes(value) else value.clone().cpu()
     if type(value) is dict:
@@ -183,12 +151,12 @@ def owned(value: Any) -> Any:
 
 
 def kind_of(example: Any) -> tuple[Any, ...]:
-    """What tensors, or dicts of tensors, must have in common to be stacked as they are: names, dtypes and shapes.
+    """What tensors, or dicts of tensors, must share to be stacked unchanged: names, dtypes and shapes.
 
     Raises:
-        TypeError: the example is made of something else.
+        TypeError: the example contains something else.
     """
-    if isinstance(example, torch.Tensor):  # which is asked before as it costs a third of what asking for a mapping does
+    if isinstance(example, torch.Tensor):  # first: a third of the cost of the test for a mapping
         return example.shape, example.dtype
     if isinstance(example, Mapping):
         return tuple([(name, *_kind(example[name])) for name in sorted(example)])
@@ -202,17 +170,17 @@ def _kind(tensor: Any) -> tuple[Any, ...]:
 
 
 def together(examples: Sequence[Any], device: torch.device) -> Any:
-    """A batch of examples that are alike: tensors, or dicts of tensors."""
+    """Stacks examples of one kind: tensors, or dicts of tensors."""
     if isinstance(examples[0], torch.Tensor):
         return torch.stack(list(examples)).to(device)
     return {name: torch.stack([example[name] for example in examples]).to(device) for name in examples[0]}
 
 
 def by_example(answer: Any, count: int, ignored: Sequence[str] = ()) -> list[Any]:
-    """One prediction for each of ``count`` examples, made of a tensor, or of a mapping or tuple of several outputs.
+    """Splits an answer (a tensor, or a mapping or tuple of outputs) into one prediction for each of ``count`` examples.
 
-    Outputs that have no row for each example, such as a loss or a cache of the whole batch, are left out of a mapping,
-    and so are those with the names in ``ignored``, of which as many rows as examples would be a coincidence.
+    A mapping loses the outputs that have no row for each example, such as a loss or a cache of the whole batch, and
+    those named in ``ignored``, which may have as many rows as there are examples only by coincidence.
 
     Raises:
         PredictionCountError: no output has a row for each example.
@@ -229,9 +197,9 @@ def by_example(answer: Any, count: int, ignored: Sequence[str] = ()) -> list[Any
 
 
 def _parts(output: Any, count: int) -> list[Any] | None:
-    """One output's part for each example, in memory of its own; None if it has no such parts.
+    """Each example's part of an output, in memory of its own; None if the output has no such parts.
 
-    A tuple holds a tensor for each layer, all with a row for each example, and so does each example's part.
+    A tuple holds a tensor for each layer, and so does each example's part.
     """
     if isinstance(output, torch.Tensor):
         return rows(output) if output.ndim and len(output) == count else None
@@ -250,10 +218,10 @@ def num_bytes(tensor: torch.Tensor) -> int:
 
 
 def column_dtypes(given: Mapping[str, Any] | None) -> dict[str, torch.dtype]:
-    """The dtypes of columns that a user has named, as torch's own or by their names.
+    """The user's dtypes of columns, given as torch's own or by name.
 
     Raises:
-        ConfigurationError: one is none of numbers.
+        ConfigurationError: one is not a dtype of real numbers.
     """
     dtypes: dict[str, torch.dtype] = {}
     for name, asked in (given or {}).items():
@@ -267,12 +235,11 @@ def column_dtypes(given: Mapping[str, Any] | None) -> dict[str, torch.dtype]:
 def column_tensor(column: str, value: Any, dtypes: Mapping[str, torch.dtype]) -> torch.Tensor:
     """A row's column as a tensor: a number without dimensions, a list as a 1-D tensor.
 
-    Its dtype is the column's, whatever this row holds: that of ``dtypes``; else 64-bit integers if it is named as the
-    arguments of Hugging Face's models are that take token ids or masks (``input_ids``, ``attention_mask``, ...), and
-    else 32-bit floats.
+    Its dtype depends on the column, never on the row: that in ``dtypes``; else 64-bit integers if the column is named
+    like the token ids and masks of Hugging Face's models (``input_ids``, ``attention_mask``, ...); else 32-bit floats.
 
     Raises:
-        ValueError: a value is no number that the dtype can hold; names the column and the value.
+        ValueError: the dtype cannot hold a value; names the column and the value.
     """
     value = value.tolist() if hasattr(value, "tolist") else value
     dtype = dtypes.get(column) or (torch.int64 if _is_of_ids(column) else torch.float32)
@@ -284,14 +251,14 @@ def column_tensor(column: str, value: Any, dtypes: Mapping[str, torch.dtype]) ->
 
 
 def settled(batch: Sequence[Any], model: Any) -> list[torch.Tensor]:
-    """Tensors as the model's first argument takes them, so that all examples are of one dtype.
+    """Converts tensors to the dtype that the model's first argument takes.
 
-    Token ids become 64-bit integers. Pixels, sounds and embeddings become the model's floats, and so do 64-bit floats
-    for an argument of which nobody knows what it takes.
+    Token ids become 64-bit integers. Pixels, sounds and embeddings get the model's float dtype, and so do 64-bit floats
+    if it is unknown what the argument takes.
 
     Raises:
-        TypeError: an example is no tensor.
-        ValueError: an id is no whole number.
+        TypeError: an example is not a tensor.
+        ValueError: an id is not a whole number.
     """
     wanted, unknown = _wanted(model), {torch.float64: _float_of(model)}
     return [_converted(example, wanted or unknown.get(_kind(example)[1])) for example in batch]
@@ -309,7 +276,7 @@ def _converted(example: torch.Tensor, wanted: torch.dtype | None) -> torch.Tenso
 
 
 def _wanted(model: Any) -> torch.dtype | None:
-    """The dtype of its first argument: by its name; or integers, if its first weights are an embedding's."""
+    """The dtype of the first argument: by its name, or integers if the first weights are an embedding's."""
     parameters = [name for name in inspect.signature(getattr(model, "forward", model)).parameters if name != "self"]
     if parameters and parameters[0].endswith(_FLOATS):
         return _float_of(model)

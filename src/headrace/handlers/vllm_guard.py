@@ -1,7 +1,7 @@
-"""A program that runs a server and ends it, and whatever it has started, when the server's owner is gone or says so.
+"""A program that runs a server, and ends it with everything it started when its owner ends or asks for it.
 
-Started as a file of its own, with nothing but the standard library: ``python -I -S vllm_guard.py OWNER COMMAND...``.
-Its standard input is a pipe from the owner, which may be killed at any moment without being able to see to anything.
+It is run as a script, with the standard library only: ``python -I -S vllm_guard.py OWNER COMMAND...``. Its standard
+input is a pipe from the owner, which may be killed at any moment without cleaning up.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NoReturn
 
 GRACE_SECS = 10.0
-"""How long the server has to end by itself when asked to."""
+"""How long the server may take to end when asked to."""
 _REST_SECS = 0.5
-"""How long what it has started may outlive it: some of that tidies up."""
+"""How long its children may outlive it, so that they can clean up."""
 _POLL_MS = 500
 _PAUSE_SECS = 0.02
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
@@ -34,10 +34,10 @@ class _Ended(BaseException):
 
 
 def main() -> NoReturn:
-    """Runs the server until it ends, or must; exits as it did, with 128 and the signal's number if by a signal."""
+    """Runs the server until it ends or is ended; exits with its code, or with 128 plus the number of its signal."""
     owner, command = int(sys.argv[1]), sys.argv[2:]
     if _prctl is not None:
-        _prctl(_SET_CHILD_SUBREAPER, 1)  # what the server starts must not get away when the server dies
+        _prctl(_SET_CHILD_SUBREAPER, 1)  # adopt the server's children when it dies
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _raise)
     server: subprocess.Popen[bytes] | None = None
@@ -55,10 +55,10 @@ def main() -> NoReturn:
 
 
 def _wait(server: subprocess.Popen[bytes], owner: int) -> None:
-    """Until the server has ended, or its owner has, or has said that it should."""
+    """Waits until the server has ended, or its owner has ended or asks for it."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    for process in (server.pid, owner):  # where there is no such thing, looking twice a second will do
+    for process in (server.pid, owner):  # without pidfds, the loop below looks twice a second
         with contextlib.suppress(AttributeError, OSError):
             poll.register(os.pidfd_open(process), select.POLLIN)
     while server.poll() is None and os.getppid() == owner:
@@ -67,7 +67,7 @@ def _wait(server: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _end_children(server: subprocess.Popen[bytes] | None) -> None:
-    """Asks the server to end, and after a while makes it, and all that it has started; returns when none is left."""
+    """Asks the server and its children to end, and kills them after a while; returns when none is left."""
     deadline = time.monotonic() + GRACE_SECS
     _send(signal.SIGTERM, server)
     while not _has_ended(server) and time.monotonic() < deadline:
@@ -76,7 +76,7 @@ def _end_children(server: subprocess.Popen[bytes] | None) -> None:
     while _are_left() and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECS)
     while not _has_ended(server) or (_are_left() and _children()):
-        _send(signal.SIGKILL, server)  # orphans of what is killed become children, too
+        _send(signal.SIGKILL, server)  # orphans of killed processes become children, too
         time.sleep(_PAUSE_SECS)
 
 
@@ -101,7 +101,7 @@ def _send(number: signal.Signals, server: subprocess.Popen[bytes] | None) -> Non
 
 
 def _children() -> list[int]:
-    """The processes whose parent this one is (Linux; else none), as far as /proc has their numbers here."""
+    """This process's children, from /proc (Linux; elsewhere none)."""
     found = []
     for name in os.listdir("/proc") if _numbers_are_ours() else []:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -111,7 +111,7 @@ def _children() -> list[int]:
 
 
 def _numbers_are_ours() -> bool:
-    """Whether /proc is there, and of this PID namespace: an outer one has other numbers, which are strangers' here."""
+    """Whether /proc belongs to this PID namespace; in that of an outer one, ids would be other processes'."""
     status = dict.fromkeys(("NSpid:", "Pid:"), "")
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -121,7 +121,7 @@ def _numbers_are_ours() -> bool:
 
 
 def _die_with_parent() -> None:
-    """In the server, before its program runs: should this guard be killed, so is the server."""
+    """Runs in the server before its program: if the guard is killed, the server is, too."""
     if _prctl is not None:
         _prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL))
 

@@ -1,4 +1,4 @@
-"""Runs language models with vLLM, in a server of its own; arguments as ``apache_beam.ml.inference``'s handlers."""
+"""Runs language models with vLLM in a server; arguments as ``apache_beam.ml.inference``'s handlers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.core.errors import ConfigurationError, MissingExtraError, UnsupportedError
+from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
 from headrace.core.files import open_uri
-from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
 from headrace.handlers.vllm_server import Launch, Server, ServerProcess, VLLMServerError, server_arguments
 
-try:
+with extra_required("vllm"):
     import openai
-except ImportError as error:
-    raise MissingExtraError("openai", "vllm") from error
 
 __all__ = ["OpenAIChatMessage", "VLLMChatModelHandler", "VLLMCompletionsModelHandler", "VLLMServerError"]
 
 _IN_FLIGHT = 1_000
-"""Requests of one batch that are sent at a time: what waits here cannot run into a time limit there."""
+"""How many requests of one batch are sent at a time; those that wait here cannot time out in the server."""
 _START_SECS = 1800.0
 _PASSING = (openai.APIConnectionError, openai.InternalServerError, openai.RateLimitError)
 _ROLES = ("system", "user", "assistant", "developer", "tool")
@@ -44,8 +42,8 @@ class OpenAIChatMessage:
     content: str
 
 
-class _VLLMModelHandler(ModelHandler[ExampleT, PredictionResult, Server]):
-    """What the two handlers have in common: the server, and how it is asked."""
+class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
+    """Starts the server and sends requests; subclasses make a request from an example."""
 
     def __init__(
         self,
@@ -55,30 +53,29 @@ class _VLLMModelHandler(ModelHandler[ExampleT, PredictionResult, Server]):
         use_dynamo: bool,
         options: Mapping[str, Any],
     ) -> None:
-        super().__init__(**options)
+        super().__init__(model_name, **options)
         if use_dynamo:
             raise UnsupportedError("use_dynamo=True", "leave it out, and vLLM's own server runs the model")
         if not start_timeout_secs > 0:
             raise ConfigurationError(f"start_timeout_secs must be positive, not {start_timeout_secs!r}.")
-        self._model_name = model_name
         self._arguments, self._api_key = server_arguments(vllm_server_kwargs or {})
         self._start_timeout_secs = start_timeout_secs
 
     def load_model(self) -> Server:
-        """A server that answers."""
-        return Server(Launch(self._model_name, self._arguments, self._api_key, self._start_timeout_secs))
+        """Starts a server; returns when it answers."""
+        return Server(Launch(self._model_uri, self._arguments, self._api_key, self._start_timeout_secs))
 
     def run_inference(
         self, batch: Sequence[ExampleT], model: Server, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Asks the server for all of a batch side by side, and again for what is missing if it dies meanwhile.
+        """Sends all requests of a batch concurrently, and missing ones again if the server dies meanwhile.
 
-        Answers that have come are kept where others have not: they are not asked for again when the batch is repeated,
-        whole or in parts, in the same thread.
+        If some requests fail, the answers to the others are kept: they are not requested again when the same thread
+        repeats the batch, whole or in parts.
 
         Raises:
-            VLLMServerError: the server has died twice, or does not start again.
-            openai.OpenAIError: what has become of a request; of several, one that may pass by itself.
+            VLLMServerError: the server died twice, or does not restart.
+            openai.OpenAIError: a request failed; of several errors, a transient one if there is any.
         """
         answers = recall(model.local, batch, inference_args)
         try:
@@ -86,7 +83,7 @@ class _VLLMModelHandler(ModelHandler[ExampleT, PredictionResult, Server]):
         except BaseException:
             remember(model.local, batch, inference_args, answers)
             raise
-        return [PredictionResult(*pair, self._model_name) for pair in zip(batch, answers, strict=True)]
+        return [PredictionResult(*pair, self._model_uri) for pair in zip(batch, answers, strict=True)]
 
     def _fill(self, answers: list[Any], batch: Sequence[ExampleT], model: Server, args: dict[str, Any]) -> None:
         error: BaseException | None = None
@@ -100,12 +97,12 @@ class _VLLMModelHandler(ModelHandler[ExampleT, PredictionResult, Server]):
                     raise error
             raise server.error(f"{server.ending} over a batch, as the one before did") from error
         finally:
-            del error  # whose traceback has this frame: in a cycle with it the server would outlive its last user
+            del error  # its traceback refers to this frame; as a cycle they would keep the server alive
 
     def _fill_from(
         self, server: ServerProcess, answers: list[Any], batch: Sequence[ExampleT], args: dict[str, Any]
     ) -> BaseException | None:
-        """Puts answers where there are none yet; returns why there are still none: a passing reason if any."""
+        """Requests the missing answers; returns an error if some are still missing, a transient one if there is any."""
         missing = [place for place, answer in enumerate(answers) if answer is None]
         outcomes = _run(self._ask(server, [batch[place] for place in missing], args))
         errors: list[BaseException] = []
@@ -117,10 +114,10 @@ class _VLLMModelHandler(ModelHandler[ExampleT, PredictionResult, Server]):
         return min(errors, key=lambda error: not isinstance(error, _PASSING), default=None)
 
     async def _ask(self, server: ServerProcess, examples: Sequence[ExampleT], args: dict[str, Any]) -> list[Any]:
-        """Answers, and exceptions in place of those that did not come."""
+        """The answers; an exception in place of each that failed."""
         room = asyncio.Semaphore(_IN_FLIGHT)
-        name = self._model_name if self._model_name in server.served else server.served[0]
-        # No proxy stands between, and no certificates need to be read, which takes longer than all else here.
+        name = self._model_uri if self._model_uri in server.served else server.served[0]
+        # No proxy and no certificates are needed; reading the latter takes longer than everything else here.
         transport = openai.DefaultAsyncHttpxClient(trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         async with openai.AsyncOpenAI(
             api_key=server.api_key, base_url=server.url, max_retries=0, http_client=transport
@@ -134,14 +131,10 @@ class _VLLMModelHandler(ModelHandler[ExampleT, PredictionResult, Server]):
 
     @abstractmethod
     async def _request(self, client: openai.AsyncOpenAI, example: ExampleT, args: dict[str, Any]) -> Any:
-        """What the server says to one example."""
-
-    def update_model_path(self, model_path: str | None = None) -> None:
-        """Makes the next ``load_model`` start a server of another model; ``None`` leaves it as it is."""
-        self._model_name = model_path or self._model_name
+        """Sends the request for one example; returns the server's answer."""
 
     def share_model_across_processes(self) -> bool:
-        """Yes: one server serves all processes of a machine."""
+        """True: one server serves all processes of a machine."""
         return True
 
 
@@ -149,18 +142,19 @@ class VLLMCompletionsModelHandler(_VLLMModelHandler[str]):
     """Completes prompts: an example is a text, its prediction OpenAI's ``Completion``.
 
     Args:
-        model_name: of Hugging Face's hub, or a path.
-        vllm_server_kwargs: further options of vLLM's server, without their dashes, as ``{"max-num-seqs": 64,
-            "enforce-eager": None}``. With ``{"tensor-parallel-size": 2}`` one server has two GPUs.
-        use_dynamo: must be False in this version, as ``dynamo_frontend_kwargs`` must be None.
-        dynamo_frontend_kwargs: see there.
-        start_timeout_secs: how long the server may take until it answers, in seconds: downloads, loading, compiling.
+        model_name: id of a model on the Hugging Face hub, or a path.
+        vllm_server_kwargs: further options of vLLM's server, without leading dashes: ``{"max-num-seqs": 64,
+            "enforce-eager": None}``. With ``{"tensor-parallel-size": 2}`` the server uses two GPUs.
+        use_dynamo: must be False in this version.
+        dynamo_frontend_kwargs: has no effect in this version.
+        start_timeout_secs: how long the server may take until it answers, in seconds; includes downloading, loading
+            and compiling.
         options: those of ``headrace.ModelHandler``.
 
     ``inference_args`` are those of OpenAI's request (``max_tokens``, ``temperature``, ``timeout`` in seconds, ...).
 
     Raises:
-        ConfigurationError: an option of the server's that is not the user's to choose.
+        ConfigurationError: an option of the server that Headrace sets itself.
     """
 
     card = CARDS["vllm_inference.VLLMCompletionsModelHandler"]
@@ -185,16 +179,16 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
     """Continues conversations: an example is a sequence of messages, its prediction OpenAI's ``ChatCompletion``.
 
     Args:
-        model_name: of Hugging Face's hub, or a path.
-        chat_template_path: path or URI of a chat template, for models that have none of their own.
-        vllm_server_kwargs: as for ``VLLMCompletionsModelHandler``, as is all that follows.
-        use_dynamo: see there.
-        dynamo_frontend_kwargs: see there.
-        start_timeout_secs: see there.
-        options: see there.
+        model_name: id of a model on the Hugging Face hub, or a path.
+        chat_template_path: path or URI of a chat template, for models without one.
+        vllm_server_kwargs: this and the following arguments are those of ``VLLMCompletionsModelHandler``.
+        use_dynamo: must be False in this version.
+        dynamo_frontend_kwargs: has no effect in this version.
+        start_timeout_secs: how long the server may take until it answers, in seconds.
+        options: those of ``headrace.ModelHandler``.
 
     Raises:
-        ConfigurationError: an option of the server's that is not the user's to choose.
+        ConfigurationError: an option of the server that Headrace sets itself.
     """
 
     card = CARDS["vllm_inference.VLLMChatModelHandler"]
@@ -214,12 +208,12 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         self._chat_template_path = None if chat_template_path is None else os.fspath(chat_template_path)
 
     def load_model(self) -> Server:
-        """A server that answers, with the chat template as it is now."""
+        """Starts a server with the current content of the chat template; returns when it answers."""
         template = None
         if self._chat_template_path is not None:
             with open_uri(self._chat_template_path) as file:
                 template = file.read()
-        launch = Launch(self._model_name, self._arguments, self._api_key, self._start_timeout_secs)
+        launch = Launch(self._model_uri, self._arguments, self._api_key, self._start_timeout_secs)
         return Server(launch, template)
 
     async def _request(
@@ -229,10 +223,10 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         return await client.chat.completions.create(messages=messages, **args)
 
     def example_from_row(self, row: Mapping[str, Any]) -> list[OpenAIChatMessage]:
-        """A conversation of one message for each column, which names the role; a single column may have any name.
+        """A conversation with a message for each column, whose name is the role; a single column may have any name.
 
         Raises:
-            ValueError: of several columns one is no role.
+            ValueError: there are several columns, and one is not named as a role.
         """
         if len(row) == 1:
             return [OpenAIChatMessage("user", str(text)) for text in row.values()]
@@ -243,7 +237,7 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
 
 
 def recall(local: threading.local, batch: Sequence[Any], args: Any) -> list[Any]:
-    """For each example the answer that it had in a batch that failed as a whole, in this thread; else None."""
+    """Each example's answer in an earlier batch of this thread that failed as a whole; else None."""
     known_args, known = _known(local)
     if known_args != args or not any(id(example) in known for example in batch):
         local.known = None, {}
@@ -252,7 +246,7 @@ def recall(local: threading.local, batch: Sequence[Any], args: Any) -> list[Any]
 
 
 def remember(local: threading.local, batch: Sequence[Any], args: Any, answers: Sequence[Any]) -> None:
-    """Keeps what the examples of a batch that fails have been answered, until its thread begins another batch."""
+    """Keeps the answers within a failed batch until its thread begins another one."""
     _, known = _known(local)
     for example, answer in zip(batch, answers, strict=True):
         kept = known.setdefault(id(example), (example, []))[1]  # with the example, so that its id stays its own
@@ -261,16 +255,16 @@ def remember(local: threading.local, batch: Sequence[Any], args: Any, answers: S
 
 
 def _known(local: threading.local) -> tuple[Any, dict[int, tuple[Any, list[Any]]]]:
-    """The arguments of the calls, and the answers that are left, by the example's id."""
+    """The arguments of the calls, and the remaining answers by the example's id."""
     known: tuple[Any, dict[int, tuple[Any, list[Any]]]] = getattr(local, "known", (None, {}))
     return known
 
 
 def _run(work: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-    """In a thread of its own.
+    """Runs a coroutine in a thread of its own.
 
-    This one may have an event loop already, as a notebook's does; and errors of lost connections, which are in cycles
-    with their frames, would have the frames of whoever called this thread, too, and with them the model.
+    The calling thread may already have an event loop, as in a notebook. Also, errors of lost connections form cycles
+    with their frames; here those would include the caller's frames, and so keep the model alive.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()

@@ -1,4 +1,4 @@
-"""A vLLM server that this process runs: its command, its start and its end, what it prints, and its successors."""
+"""A vLLM server as a child process: starting, probing, restarting and ending it, and passing on its output."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _LOOPBACK = {_HOST, "localhost"}
 _CHOSEN_HERE = {"model", "port", "uds", "ssl-keyfile", "ssl-certfile"}
 _LAST_LINES = 30
 _STOP_SECS = 15.0
-"""Longer than the guard takes for all that it does."""
+"""Longer than the guard takes to end the server."""
 _SHORTEST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.05, 1.0
 _PROBE_SECS = 10.0
 _REFUSED, _NO_ANSWER = 0, -1
-"""In place of a status of HTTP."""
+"""In place of an HTTP status."""
 _RARITY = 10
-"""How many times as long as a start took that failed nobody starts the server again."""
+"""After a failed start, no other is attempted for this many times the duration of the failed one."""
 
 
 class VLLMServerError(HeadraceError, RuntimeError):
-    """A vLLM server does not start, or has died over a batch, and over the same batch again."""
+    """A vLLM server does not start, or died twice over the same batch."""
 
     retryable = False
 
@@ -52,9 +52,9 @@ class Launch(NamedTuple):
 
     model: str
     arguments: tuple[str, ...]
-    """Beside the model and where to listen."""
+    """Those besides the model and the address."""
     api_key: str | None
-    """None: one that nobody else knows."""
+    """None: a random one."""
     timeout_secs: float
 
 
@@ -62,13 +62,13 @@ def server_arguments(kwargs: Mapping[str, Any]) -> tuple[tuple[str, ...], str | 
     """A server's command line: ``{"max-num-seqs": 8, "enforce-eager": None}`` is ``--max-num-seqs 8 --enforce-eager``.
 
     Args:
-        kwargs: by option. None and True are an option without a value; a list is several values, a mapping is JSON.
+        kwargs: values by option. None and True: an option without a value; a list: several values; a mapping: JSON.
 
     Returns:
-        The arguments, less the API key, and that key, if there is one.
+        The arguments without the API key, and the key, or None.
 
     Raises:
-        ConfigurationError: an option that is not the user's to choose, or that is given as False.
+        ConfigurationError: an option that Headrace sets itself, or one given as False.
     """
     found: list[str] = []
     api_key: str | None = None
@@ -106,7 +106,7 @@ class ServerProcess:
 
     Raises:
         MissingExtraError: vLLM is not installed.
-        VLLMServerError: it ends before it answers, or takes too long to.
+        VLLMServerError: it ends before it answers, or takes too long.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -115,7 +115,7 @@ class ServerProcess:
         self._owner = os.getpid()
         self._reserved, self.port = _reserved_port()
         command = [sys.executable, "-I", "-S", str(_GUARD), str(self._owner), *_command(launch, self.port)]
-        environment = {**os.environ, "VLLM_API_KEY": self.api_key}  # in a command everybody could read it
+        environment = {**os.environ, "VLLM_API_KEY": self.api_key}  # a command line is visible to everybody
         self._guard = subprocess.Popen(  # noqa: S603 - this Python, and what the user has given the handler
             command,
             stdin=subprocess.PIPE,
@@ -138,29 +138,29 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        """Where it is, as OpenAI's clients want it."""
+        """The base URL for OpenAI's clients."""
         return f"http://{_HOST}:{self.port}/v1"
 
     @property
     def ending(self) -> str | None:
-        """How it ended; None: it has not."""
+        """How the server ended; None: it is running."""
         code = self._guard.poll()
         if code is None:
             return None
-        number = -code if code < 0 else code - 128  # of the signal that killed the guard, or the server as it tells
+        number = -code if code < 0 else code - 128  # the signal that killed the guard, or, as it reports, the server
         if number in set(signal.Signals):
             return f"was killed by {signal.Signals(number).name}"
         return f"ended itself with exit code {code}"
 
     def error(self, what: str) -> VLLMServerError:
-        """That it did ``what``, with the last lines that it has printed."""
+        """The error that the server did ``what``, with the last lines of its output."""
         if self.ending:
-            self._reader.join(1.0)  # until it has read all
+            self._reader.join(1.0)  # until it has read everything
         lines = "; its last lines:" if self._lines else "."
         return VLLMServerError("\n".join([f"the vLLM server of {self._model} {what}{lines}", *self._lines]))
 
     def is_dead(self) -> bool:
-        """Whether it has ended; one that refuses connections, or says that its engine is dead, is ended here."""
+        """Whether the server has ended; ends one that refuses connections or reports a dead engine."""
         if self.ending:
             return True
         if self._get("/health")[0] not in (_REFUSED, http.client.SERVICE_UNAVAILABLE):
@@ -169,24 +169,24 @@ class ServerProcess:
         return True
 
     def stop(self) -> None:
-        """Ends it, and whatever it has started; returns when nothing of it is left."""
-        if os.getpid() != self._owner:  # in a fork of its owner
+        """Ends the server and everything that it started; returns when nothing is left."""
+        if os.getpid() != self._owner:  # this is a fork of its owner
             return
         assert self._guard.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # the guard has ended, or has been told
+        with contextlib.suppress(OSError, ValueError):  # the guard has ended, or was already told
             self._guard.stdin.write(".")
             self._guard.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._guard.wait(_STOP_SECS)
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # should the guard have been killed, or hang
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # in case the guard was killed, or hangs
             os.killpg(self._guard.pid, signal.SIGKILL)
         self._guard.wait()
-        if threading.current_thread() is not self._reader:  # as it is where a garbage collection ends the server
+        if threading.current_thread() is not self._reader:  # which a garbage collection may have led here
             self._reader.join(1.0)
         self._reserved.close()
 
     def _until_it_serves(self, timeout_secs: float) -> list[str]:
-        """The names of the models that it serves."""
+        """Waits; returns the names of the served models."""
         deadline, pause = time.monotonic() + timeout_secs, _SHORTEST_PAUSE_SECS
         while not self.ending:
             status, body = self._get("/v1/models")
@@ -203,7 +203,7 @@ class ServerProcess:
         raise error
 
     def _get(self, path: str) -> tuple[int, bytes]:
-        """The status and the body of its answer; no proxy stands between, whatever the environment says."""
+        """Status and body of a response; ignores any proxy in the environment."""
         connection = http.client.HTTPConnection(_HOST, self.port, timeout=_PROBE_SECS)
         try:
             connection.request("GET", path, headers={"Authorization": f"Bearer {self.api_key}"})
@@ -218,13 +218,13 @@ class ServerProcess:
 
 
 class Server:
-    """A model's server: started at once, started anew by whoever needs it after it has died, ended with this object.
+    """A model's server: started at once, restarted on demand after it died, and ended with this object.
 
-    Threads may share it. It cannot be pickled: it lives in one process.
+    Thread-safe. It cannot be pickled.
 
     Args:
         launch: how to start it.
-        chat_template: what ``--chat-template`` is to hold, if anything.
+        chat_template: content of the file for ``--chat-template``, or None.
 
     Raises:
         MissingExtraError: vLLM is not installed.
@@ -236,11 +236,11 @@ class Server:
         self._resources = contextlib.ExitStack()
         self._failed: tuple[HeadraceError, float] | None = None
         self.local = threading.local()
-        """For what a thread has to remember from one call to its next."""
+        """State that a thread keeps between calls."""
         if chat_template is not None:
             file = _memory_file(chat_template)
             self._resources.callback(_close, file, os.getpid())
-            path = f"{os.path.realpath('/proc/self')}/fd/{file}"  # which may have another number for this process
+            path = f"{os.path.realpath('/proc/self')}/fd/{file}"  # the server may see this process under another id
             launch = launch._replace(arguments=(*launch.arguments, "--chat-template", path))
         self._launch = launch
         self._process: ServerProcess | None = None
@@ -251,10 +251,10 @@ class Server:
         raise TypeError("a vLLM server cannot be pickled: it lives in one process")
 
     def running(self) -> ServerProcess:
-        """The server that runs; a new one if the last one has ended.
+        """The running server; starts a new one if the last one has ended.
 
         Raises:
-            VLLMServerError: it does not start, or did not a short while ago.
+            VLLMServerError: it does not start, or failed to start a short while ago.
         """
         with self._lock:
             if self._process is not None and not self._process.ending:
@@ -285,10 +285,10 @@ def _command(launch: Launch, port: int) -> list[str]:
 
 
 def _reserved_port() -> tuple[socket.socket, int]:
-    """A socket that keeps others off a free port, and the port.
+    """A socket that reserves a free port, and the port.
 
-    Bound, it keeps the port from being chosen again. Since it does not listen, the server may listen there: both set
-    the same option.
+    While it is bound, the system does not choose the port again. Since it does not listen, the server can: both set
+    SO_REUSEADDR.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -304,7 +304,7 @@ def _pass_on(output: Any, lines: deque[str]) -> None:
 
 
 def _memory_file(content: bytes) -> int:
-    """A file without a place in any file system, so that nobody has to remove it; others find it under /proc."""
+    """An anonymous file, which nobody has to remove; other processes open it under /proc."""
     file = os.memfd_create("chat-template")
     os.write(file, content)
     return file

@@ -9,30 +9,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from headrace.core.answer import predictions_of
 from headrace.core.conversion import column_numbers, in_groups, to_matrix
-from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.errors import ConfigurationError, MissingExtraError, extra_required
 from headrace.core.files import open_uri
-from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.handlers.base import UriModelHandler, with_model_id
 from headrace.handlers.cards import CARDS
 
-try:
+with extra_required("xgboost"):
     import numpy
-except ImportError as error:
-    raise MissingExtraError("numpy", "xgboost") from error
-try:
     import pandas
-except ImportError as error:
-    raise MissingExtraError("pandas", "xgboost") from error
-try:
     import scipy.sparse
-except ImportError as error:
-    raise MissingExtraError("scipy", "xgboost") from error
-try:
     import xgboost
-except ImportError as error:
-    raise MissingExtraError("xgboost", "xgboost") from error
+
+from headrace.handlers.array_batches import ArrayExamples
 
 if TYPE_CHECKING:
     import datatable
@@ -55,14 +45,14 @@ XGBoostInferenceFn = Callable[[Sequence[Any], Any, "dict[str, Any] | None"], Ite
 def default_xgboost_inference_fn(
     batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
 ) -> Iterable[PredictionResult]:
-    """The model's predictions for each example's rows, from one call of ``predict`` for all that are alike.
+    """Predicts for each example's rows, with one call of ``predict`` for all examples of one kind.
 
     Args:
-        batch: matrices or frames, whose rows are features; or arrays with one dimension, or series, for single rows.
-        model: a Booster, which gets a DMatrix, or an estimator. Of a class with a ``predict`` that is not XGBoost's it
-            is called for each example, as it may do anything with the rows.
-        inference_args: keyword arguments of ``predict``. With ``base_margin``, which belongs to the rows of a call, it
-            is called for each example.
+        batch: matrices or frames of rows of features; or 1-D arrays or series, for single rows.
+        model: a Booster, which gets a DMatrix, or an estimator. A ``predict`` that is not XGBoost's is called for each
+            example, since it may do anything with the rows.
+        inference_args: keyword arguments of ``predict``. With ``base_margin``, which belongs to the rows of one call,
+            ``predict`` is called for each example.
 
     Raises:
         ValueError: an example has fewer columns than a Booster has features.
@@ -83,14 +73,14 @@ def default_xgboost_inference_fn(
     ]
 
 
-class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
-    """What the handlers have in common: the model. Use one of its subclasses, which know their examples.
+class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
+    """Loads the model. Use one of the subclasses, which know their examples.
 
     Args:
         model_class: the model's class, such as ``xgboost.Booster`` or ``xgboost.XGBClassifier``, or a function that
-            makes one.
-        model_state: path or URI of the file, JSON or UBJSON, that the model's ``save_model`` wrote.
-        inference_fn: ``(batch, model, inference_args)`` gives a PredictionResult for each example.
+            makes the model.
+        model_state: path or URI of the JSON or UBJSON file that the model's ``save_model`` wrote.
+        inference_fn: ``(batch, model, inference_args)`` returns a PredictionResult for each example.
         options: those of ``headrace.ModelHandler``.
 
     Raises:
@@ -98,7 +88,10 @@ class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
     """
 
     model_parameter: ClassVar[str] = "model_state"
-    """What the command line's ``--model`` stands for."""
+    """The parameter that ``--model`` on the command line sets."""
+
+    _metrics_namespace = "BeamML_XGBoost"
+    _default_inference_fn = staticmethod(default_xgboost_inference_fn)
 
     def __init__(
         self,
@@ -107,14 +100,12 @@ class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
         inference_fn: XGBoostInferenceFn = default_xgboost_inference_fn,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(model_state, inference_fn, **options)
         self._model_class = _as_class(model_class)
-        self._model_state = os.fspath(model_state)
-        self._inference_fn = inference_fn
 
     def load_model(self) -> Any:
-        """The model, with the state in the file."""
-        with open_uri(self._model_state) as file:
+        """Makes the model and loads its state from the file."""
+        with open_uri(self._model_uri) as file:
             state = bytearray(file.read())
         model = self._model_class()
         model.load_model(state)
@@ -123,33 +114,19 @@ class XGBoostModelHandler(ModelHandler[ExampleT, PredictionResult, Any]):
     def run_inference(
         self, batch: Sequence[ExampleT], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Predicts; examples with the same columns and dtypes go together."""
-        for result in predictions_of(self._inference_fn(batch, model, inference_args), "inference_fn"):
-            is_anonymous = isinstance(result, PredictionResult) and result.model_id is None
-            yield result._replace(model_id=self._model_state) if is_anonymous else result
-
-    def columns_equal_rows(self) -> bool:
-        """Whether ``run_columns``, if there is one, predicts what ``run_inference`` does."""
-        return self._inference_fn is default_xgboost_inference_fn
-
-    def update_model_path(self, model_path: str | None = None) -> None:
-        """Makes the next ``load_model`` read another file; ``None`` leaves it as it is."""
-        self._model_state = model_path or self._model_state
-
-    def get_metrics_namespace(self) -> str:
-        """Beam's for XGBoost."""
-        return "BeamML_XGBoost"
+        """Predicts; examples with the same columns and dtypes share a call."""
+        yield from with_model_id(self._inference_fn(batch, model, inference_args), self._model_uri)
 
     def _columns_result(
         self, columns: Any, rows: Any, model: Any, inference_args: dict[str, Any] | None
     ) -> PredictionResult:
-        """For all rows of a matrix or frame."""
+        """Predicts for all rows of a matrix or frame."""
         (result,) = self._inference_fn([rows], model, inference_args)
-        return PredictionResult(columns, result.inference, self._model_state)
+        return PredictionResult(columns, result.inference, self._model_uri)
 
 
-class XGBoostModelHandlerNumpy(XGBoostModelHandler["numpy.ndarray[Any, Any]"]):
-    """Predicts for numpy arrays: an example is a matrix of rows of features, or a single row with one dimension.
+class XGBoostModelHandlerNumpy(ArrayExamples, XGBoostModelHandler["numpy.ndarray[Any, Any]"]):
+    """Predicts for numpy arrays: an example is a matrix of rows of features, or a 1-D array for a single row.
 
     Args and errors are those of ``XGBoostModelHandler``.
     """
@@ -157,21 +134,17 @@ class XGBoostModelHandlerNumpy(XGBoostModelHandler["numpy.ndarray[Any, Any]"]):
     card = CARDS["xgboost_inference.XGBoostModelHandlerNumpy"]
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of a matrix, or of columns that make one of 32-bit floats, which XGBoost computes with.
+        """Predicts for all rows of a matrix, or of columns that make one of 32-bit floats, as XGBoost computes.
 
-        It is the only example of an ``inference_fn``'s batch.
+        An ``inference_fn`` gets the matrix as the only example of its batch.
         """
         return self._columns_result(columns, to_matrix(columns, numpy, "float32"), model, inference_args)
 
-    def get_num_bytes(self, batch: Sequence[numpy.ndarray[Any, Any]]) -> int:
-        """Bytes of the arrays' elements; lists of numbers count as the arrays that they become."""
-        return sum(numpy.asarray(array).nbytes for array in batch)
-
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:
-        """A row's columns, in their order, as a 1-D array of 64-bit floats; what is missing is NaN.
+        """A row's columns, in their order, as a 1-D array of 64-bit floats; missing values are NaN.
 
         Raises:
-            ValueError: a value is no finite number; names the column and the value.
+            ValueError: a value is not a finite number; names the column and the value.
         """
         return numpy.array([number for column, value in row.items() for number in _numbers(column, value)])
 
@@ -185,7 +158,7 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
     card = CARDS["xgboost_inference.XGBoostModelHandlerPandas"]
 
     def run_columns(self, columns: Any, model: Any, inference_args: dict[str, Any] | None = None) -> PredictionResult:
-        """Predicts for all rows of a data frame, or of columns that make one, which is the batch's only example."""
+        """Predicts for all rows of a data frame, or of columns that make one; it is the batch's only example."""
         frame = columns.to_pandas() if hasattr(columns, "to_pandas") else pandas.DataFrame(columns)
         return self._columns_result(columns, frame, model, inference_args)
 
@@ -194,16 +167,16 @@ class XGBoostModelHandlerPandas(XGBoostModelHandler[pandas.DataFrame]):
         return sum(int(numpy.sum(frame.memory_usage(deep=True))) for frame in batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.Series:
-        """A row as a Series of 64-bit floats by column; what is missing is NaN.
+        """A row as a Series of 64-bit floats by column; missing values are NaN.
 
         Raises:
-            ValueError: a value is no finite number; names the column and the value.
+            ValueError: a value is not a finite number; names the column and the value.
         """
         return pandas.Series({column: _single(column, value) for column, value in row.items()}, dtype="float64")
 
 
 class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
-    """Predicts for SciPy's sparse matrices, whose rows are features; what they do not store is missing to XGBoost.
+    """Predicts for SciPy's sparse matrices of rows of features; XGBoost treats elements that are not stored as missing.
 
     Args and errors are those of ``XGBoostModelHandler``.
     """
@@ -211,13 +184,13 @@ class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
     card = CARDS["xgboost_inference.XGBoostModelHandlerSciPy"]
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
-        """Bytes of the elements that are stored, and of their places."""
+        """Bytes of the stored elements and their indexes."""
         matrices = [scipy.sparse.csr_matrix(matrix) for matrix in batch]
         return sum(part.nbytes for matrix in matrices for part in (matrix.data, matrix.indices, matrix.indptr))
 
 
 class XGBoostModelHandlerDatatable(XGBoostModelHandler["datatable.Frame"]):
-    """Predicts for datatable's frames, which go to XGBoost as pandas frames: it no longer knows them.
+    """Predicts for datatable's frames; XGBoost, which no longer knows them, gets pandas frames.
 
     Args are those of ``XGBoostModelHandler``.
 
@@ -251,7 +224,7 @@ def _require_datatable() -> None:
 
 
 def _as_class(given: Any) -> Callable[..., Any]:
-    """What is given; a text, from the command line, as the attribute of ``xgboost`` of that name."""
+    """The class; a text, from the command line, names an attribute of ``xgboost``."""
     found = getattr(xgboost, given, None) if isinstance(given, str) else given
     if not callable(found):
         raise ConfigurationError(
@@ -266,20 +239,20 @@ def _is_row(example: Any) -> bool:
 
 
 def _matrix(example: Any) -> Any:
-    """An example as something with rows that XGBoost knows."""
+    """An example as rows of a type that XGBoost takes."""
     if isinstance(example, pandas.Series):
         return example.to_frame().T.infer_objects()
     if type(example).__module__.partition(".")[0] == "datatable":
         return example.to_pandas()
-    if not hasattr(example, "shape"):  # XGBoost would take a text for the name of a file
+    if not hasattr(example, "shape"):  # to XGBoost a text would be the name of a file
         example = numpy.asarray(example, dtype=float)
     return example.reshape(1, -1) if _is_row(example) else example
 
 
 def _kind(matrix: Any) -> tuple[Any, ...]:
-    """What matrices must have in common to be put together.
+    """What matrices must share to be concatenated.
 
-    Columns and their types count to XGBoost, and pandas would move or convert them.
+    XGBoost looks at columns and their types, and pandas would reorder or convert them.
     """
     if isinstance(matrix, pandas.DataFrame):
         return (pandas.DataFrame, *matrix.columns, *matrix.dtypes)
@@ -289,7 +262,7 @@ def _kind(matrix: Any) -> tuple[Any, ...]:
 
 
 def _together(alike: Sequence[Any]) -> Any:
-    """The rows of all, one below the other."""
+    """Concatenates the rows of all matrices."""
     first = alike[0]
     if len(alike) == 1:
         return first
@@ -299,7 +272,7 @@ def _together(alike: Sequence[Any]) -> Any:
 
 
 def _is_by_row(model: Any) -> bool:
-    """Whether it predicts row by row for certain."""
+    """Whether the model surely predicts row by row."""
     predict = getattr(type(model), "predict", None)
     return getattr(predict, "__module__", "").partition(".")[0] == "xgboost"
 
@@ -309,19 +282,19 @@ def _predict(model: Any, matrix: Any, arguments: dict[str, Any]) -> Any:
         return model.predict(matrix, **arguments)
     data = xgboost.DMatrix(matrix, enable_categorical=True)
     few = not scipy.sparse.issparse(matrix) and data.num_col() < model.num_features()
-    if few and arguments.get("validate_features", True):  # XGBoost would take the last ones for missing
+    if few and arguments.get("validate_features", True):  # XGBoost would treat the last ones as missing
         raise ValueError(f"an example has {data.num_col()} columns, and the model {model.num_features()} features.")
     return model.predict(data, **arguments)
 
 
 def _split(answer: Any, counts: Sequence[int]) -> Iterator[Any]:
-    """Each example's share, in memory of its own."""
+    """Each example's part of an answer, in memory of its own."""
     for start, stop in pairwise(accumulate(counts, initial=0)):
         yield answer[start:stop].copy()
 
 
 def _numbers(column: str, value: Any) -> list[float]:
-    """Of a column; what is missing is a feature's value to XGBoost."""
+    """The numbers in a column; NaN for a missing value, which XGBoost accepts."""
     is_missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
     return [math.nan] if is_missing else column_numbers(column, value)
 

@@ -1,6 +1,6 @@
-"""For the tests of those who write handlers: a clock, fake and faulty handlers, and the suite every handler passes.
+"""For tests of handlers: a clock, fake and faulty handlers, and the suite that every handler passes.
 
-``HandlerContract`` needs pytest (``pip install 'headrace[test]'``); the rest needs nothing.
+Only ``HandlerContract`` needs pytest (``pip install 'headrace[test]'``).
 """
 
 from __future__ import annotations

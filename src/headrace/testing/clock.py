@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 
 _START_NS = 1_000_000_000_000_000_000
-"""Far from zero, so that a difference is not mistaken for a moment."""
+"""Far from zero, so that a duration is not mistaken for a point in time."""
 
 
 class FakeClock:
     """A clock for ``RunInference(clock=...)``, ``BatchingConfig(clock=clock.seconds)`` and everything that takes one.
 
-    It starts at the same moment in every test and moves only by ``advance``; threads may share it. A pickled copy is
-    another clock, which starts at the moment of its original.
+    It starts at the same time in every test and moves only by ``advance``; thread-safe. A pickled copy is another
+    clock, which starts at the time of its original.
     """
 
     def __init__(self) -> None:
@@ -20,18 +20,18 @@ class FakeClock:
         self._lock = threading.Lock()
 
     def time_ns(self) -> int:
-        """The moment, in nanoseconds."""
+        """The time in nanoseconds."""
         return self._now_ns
 
     def seconds(self) -> float:
-        """The moment, in seconds."""
+        """The time in seconds."""
         return self._now_ns / 1e9
 
     def advance(self, seconds: float) -> None:
         """Lets ``seconds`` pass.
 
         Raises:
-            ValueError: they are negative.
+            ValueError: ``seconds`` is negative.
         """
         if seconds < 0:
             raise ValueError(f"time does not run backwards: advance({seconds}).")
@@ -39,7 +39,7 @@ class FakeClock:
             self._now_ns += round(seconds * 1e9)
 
     def sleep(self, seconds: float) -> None:
-        """What waits by this clock does not wait; time passes at once."""
+        """Advances the clock without waiting."""
         self.advance(seconds)
 
     def __getstate__(self) -> int:

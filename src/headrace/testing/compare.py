@@ -11,15 +11,15 @@ from typing import Any
 def nearly_equal(a: Any, b: Any, *, relative: float = 1e-4, absolute: float = 1e-5) -> bool:
     """Whether two values have the same structure and nearly the same numbers in it.
 
-    Looks into mappings, lists, tuples, arrays, tensors and data frames of any framework, and plain objects; NaN equals
-    NaN, and whole numbers are the same or not. An array equals one of the same shape, whatever its number type, but no
+    Compares mappings, lists, tuples, arrays, tensors and data frames of any framework, and plain objects. NaN equals
+    NaN; integers are compared exactly. Arrays of the same shape may differ in number type; an array never equals a
     list.
 
     Args:
         a: any value.
         b: any value.
-        relative: largest difference between two numbers as a share of the larger one; the default is what the order
-            of a sum changes in 32-bit floats.
+        relative: largest difference between two numbers as a share of the larger one; the default allows for another
+            order of a sum of 32-bit floats.
         absolute: largest difference between numbers near zero.
     """
 
@@ -42,7 +42,7 @@ def nearly_equal(a: Any, b: Any, *, relative: float = 1e-4, absolute: float = 1e
 
 
 def _opened(value: Any) -> Any:
-    """An array as its shape and its nested lists, a frame as its columns; anything else as it is."""
+    """An array as its shape and nested lists, a frame as its columns and rows; anything else unchanged."""
     shape = getattr(value, "shape", None)
     if shape is None:
         return value

@@ -1,42 +1,45 @@
-"""The suite that every handler passes, Headrace's own and those of others: subclass it and say what to test."""
+"""The test suite that every handler passes, Headrace's own and third parties': subclass it and name a handler."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import pickle
-import random
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from copy import copy
-from types import FrameType
 from typing import Any
 
-from headrace.core.answer import predictions_of
 from headrace.core.config import BatchingConfig
-from headrace.core.errors import MissingExtraError, NotYetHonouredWarning
+from headrace.core.errors import extra_required
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.result import Failure
-from headrace.local.predict import predict
 from headrace.testing.compare import nearly_equal
+from headrace.testing.contract_tools import (
+    Wrapped,
+    batches_of,
+    batches_of_all_sizes,
+    identical,
+    infer,
+    inference_of,
+    mixtures,
+    objects_calling,
+    pickled,
+    run_predict,
+    shown,
+    unwrapped,
+    wrapped,
+)
 
-try:
+with extra_required("test"):
     import pytest
-except ImportError as error:
-    raise MissingExtraError("pytest", "test") from error
 
 _GIVEN = ("handler", "examples", "inference_args", "bad_example", "odd_examples")
 _NONE_GIVEN = object()
 _ENV_VAR = "HEADRACE_HANDLER_CONTRACT"
 _THREADS = 4
-_SHUFFLES = 4
 
 
 def _as_fixture(given: Any) -> Any:
-    """A method as a fixture, a fixture as it is, any other value as a fixture that returns it."""
+    """A fixture: a method becomes one, a fixture stays as it is, any other value becomes its result."""
     if not callable(given):
         return pytest.fixture(lambda _: given)
     try:
@@ -60,16 +63,16 @@ class HandlerContract:
     A subclass, whose name starts with ``Test`` so that pytest finds it, gives:
 
     - ``handler``: a new handler, without preprocessing and postprocessing functions;
-    - ``examples``: a list of at least four examples which the model tells apart, and of which it skips none;
+    - ``examples``: a list of at least four examples that the model tells apart and never skips;
     - ``inference_args`` (optional): extra arguments for the model's call;
-    - ``bad_example`` (optional): one that the model cannot do;
-    - ``odd_examples`` (optional): a list of such as users mix among the others, which the model may do or not: of
+    - ``bad_example`` (optional): one for which the model fails;
+    - ``odd_examples`` (optional): a list of examples that users mix among the others, for which the model may fail: of
       another dtype, length or order, with gaps, empty;
     - ``equal(a, b)`` (optional): whether two predictions are the same; by default ``nearly_equal`` of their
       ``inference``.
 
     All but ``equal`` may be plain attributes, methods (whose arguments are pytest's fixtures) or fixtures. Each test
-    loads the model anew; override the fixture ``model`` with a wider scope if that takes long.
+    loads the model; override the fixture ``model`` with a wider scope if that takes long.
     """
 
     handler: Any = _required("handler")
@@ -85,8 +88,8 @@ class HandlerContract:
                 setattr(cls, name, _as_fixture(vars(cls)[name]))
 
     def equal(self, a: Any, b: Any) -> bool:
-        """Whether two predictions are the same; models in batches differ in the last digits."""
-        return nearly_equal(_inference(a), _inference(b))
+        """Whether two predictions are the same; in batches, a model's last digits may differ."""
+        return nearly_equal(inference_of(a), inference_of(b))
 
     @pytest.fixture
     def model(self, handler: Any) -> Any:
@@ -96,7 +99,7 @@ class HandlerContract:
 
     @pytest.fixture
     def mixed_examples(self, examples: list[Any], odd_examples: Sequence[Any], bad_example: Any) -> list[Any]:
-        """Some of every sort that the subclass gives."""
+        """Some examples of every sort that the subclass gives."""
         return [*examples[:2], *odd_examples, *([] if bad_example is _NONE_GIVEN else [bad_example])]
 
     def test_four_examples_or_more(self, examples: list[Any]) -> None:
@@ -104,40 +107,40 @@ class HandlerContract:
         assert len(examples) >= 4, "give at least 4 examples"
 
     def test_construction_loads_nothing(self, request: Any) -> None:
-        """A pipeline is constructed where there may be neither memory nor a device for the model."""
-        with _callers_of("load_model") as loading:
+        """The machine that constructs a pipeline may have neither the memory nor the device for the model."""
+        with objects_calling("load_model") as loading:
             handler = request.getfixturevalue("handler")
         assert not any(isinstance(it, type(handler)) for it in loading), "load_model ran during construction"
 
     def test_pickles(self, handler: Any, examples: list[Any], inference_args: Any) -> None:
-        """To the workers, before it has loaded anything."""
-        copied = _pickled(handler)
+        """A handler is pickled to the workers before it loads anything."""
+        copied = pickled(handler)
         self._assert_same(
-            _infer(copied, examples, copied.load_model(), inference_args),
-            _infer(handler, examples, handler.load_model(), inference_args),
+            infer(copied, examples, copied.load_model(), inference_args),
+            infer(handler, examples, handler.load_model(), inference_args),
             "a pickled copy predicts something else",
         )
 
     def test_pickles_after_loading(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> None:
-        """Loading must not leave the model, or anything else that cannot travel, in the handler."""
-        expected = _infer(handler, examples, model, inference_args)
-        copied = _pickled(handler)
-        found = _infer(copied, examples, copied.load_model(), inference_args)
+        """Loading must not leave the model, or anything else that does not pickle, in the handler."""
+        expected = infer(handler, examples, model, inference_args)
+        copied = pickled(handler)
+        found = infer(copied, examples, copied.load_model(), inference_args)
         self._assert_same(found, expected, "a copy pickled after loading predicts something else")
 
     def test_copies_share_a_model(self, handler: Any, examples: list[Any], inference_args: Any) -> None:
-        """One copy of a handler loads, another runs: nothing that run_inference needs may be set by load_model."""
-        runs, loads = _pickled(handler), _pickled(handler)
-        found = _infer(runs, examples, loads.load_model(), inference_args)
-        expected = _infer(loads, examples, loads.load_model(), inference_args)
+        """One copy of a handler loads and another runs: run_inference may need nothing that load_model sets."""
+        runs, loads = pickled(handler), pickled(handler)
+        found = infer(runs, examples, loads.load_model(), inference_args)
+        expected = infer(loads, examples, loads.load_model(), inference_args)
         self._assert_same(found, expected, "a copy that did not load the model itself predicts something else")
 
     def test_one_prediction_for_each_example(
         self, handler: Any, model: Any, examples: list[Any], inference_args: Any
     ) -> None:
-        """For batches of every size, the last and smaller ones included."""
-        for batch in _batches_of_all_sizes(examples):
-            predictions = _infer(handler, batch, model, inference_args)
+        """This holds for batches of every size, including smaller last ones."""
+        for batch in batches_of_all_sizes(examples):
+            predictions = infer(handler, batch, model, inference_args)
             assert len(predictions) == len(batch), f"{len(predictions)} predictions for {len(batch)} examples"
             for example, prediction in zip(batch, predictions, strict=True):
                 kept = getattr(prediction, "example", example)
@@ -146,63 +149,63 @@ class HandlerContract:
     def test_batched_equals_one_by_one(
         self, handler: Any, model: Any, examples: list[Any], inference_args: Any
     ) -> None:
-        """An example's neighbours do not change its prediction."""
-        alone = [_infer(handler, [example], model, inference_args)[0] for example in examples]
+        """An example's prediction does not depend on the others in its batch."""
+        alone = [infer(handler, [example], model, inference_args)[0] for example in examples]
         for size in range(2, len(examples) + 1):
-            together = [p for batch in _batches(examples, size) for p in _infer(handler, batch, model, inference_args)]
+            together = [p for batch in batches_of(examples, size) for p in infer(handler, batch, model, inference_args)]
             self._assert_same(together, alone, f"batches of {size} and of 1 predict differently")
 
     def test_predictions_follow_the_order_of_the_batch(
         self, handler: Any, model: Any, examples: list[Any], inference_args: Any
     ) -> None:
-        """The examples in reverse give the predictions in reverse."""
-        forward = _infer(handler, examples, model, inference_args)
-        backward = _infer(handler, examples[::-1], model, inference_args)
+        """Reversed examples give reversed predictions."""
+        forward = infer(handler, examples, model, inference_args)
+        backward = infer(handler, examples[::-1], model, inference_args)
         self._assert_same(backward[::-1], forward, "predictions do not follow the order of the examples")
 
     def test_inputs_stay_as_they_are(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> None:
-        """A batch that fails is tried again, and other transforms see the same elements."""
-        given = [_pickled(example) for example in examples]
-        batch, args = list(given), _pickled(inference_args)
-        _infer(handler, batch, model, args)
+        """A failed batch is tried again, and other transforms see the same elements."""
+        given = [pickled(example) for example in examples]
+        batch, args = list(given), pickled(inference_args)
+        infer(handler, batch, model, args)
         assert len(batch) == len(given), "run_inference changed the batch"
-        assert all(map(_identical, batch, given)), "run_inference changed the batch"
-        assert all(map(_identical, given, examples)), "run_inference changed an example"
-        assert _identical(args, inference_args), "run_inference changed inference_args"
+        assert all(map(identical, batch, given)), "run_inference changed the batch"
+        assert all(map(identical, given, examples)), "run_inference changed an example"
+        assert identical(args, inference_args), "run_inference changed inference_args"
 
     def test_same_batch_same_predictions(
         self, handler: Any, model: Any, examples: list[Any], inference_args: Any
     ) -> None:
-        """A runner may repeat a bundle, and expects the same again."""
-        first, second = (_infer(handler, examples, model, inference_args) for _ in range(2))
+        """A runner may repeat a bundle, and expects the same predictions."""
+        first, second = (infer(handler, examples, model, inference_args) for _ in range(2))
         self._assert_same(second, first, "the same batch, run twice, gives different predictions")
 
     def test_threads_share_the_model(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> None:
         """A worker's threads run batches at the same time."""
-        expected = _infer(handler, examples, model, inference_args)
+        expected = infer(handler, examples, model, inference_args)
         with ThreadPoolExecutor(_THREADS) as pool:
-            runs = [pool.submit(_infer, handler, examples, model, inference_args) for _ in range(2 * _THREADS)]
+            runs = [pool.submit(infer, handler, examples, model, inference_args) for _ in range(2 * _THREADS)]
         for run in runs:
             self._assert_same(run.result(), expected, "predictions change when several threads run")
 
     def test_num_bytes_grows_with_the_batch(self, handler: Any, examples: list[Any]) -> None:
-        """It is what the metrics count, so it is the size of the data."""
+        """Metrics count it as the size of the data."""
         sizes = [handler.get_num_bytes(examples[:n]) for n in range(1, len(examples) + 1)]
         assert all(type(size) is int and size > 0 for size in sizes), f"get_num_bytes must give positive ints: {sizes}"
         assert sizes == sorted(set(sizes)), f"get_num_bytes does not grow with the batch: {sizes}"
 
     def test_batching_options_are_known(self, handler: Any) -> None:
-        """Those of BatchElements, with values that it takes."""
+        """Options are those of BatchElements, with valid values."""
         BatchingConfig.from_kwargs(handler.batch_elements_kwargs(), handler)
 
     def test_metrics_namespace_is_a_name(self, handler: Any) -> None:
-        """Beam refuses an empty one."""
+        """Beam refuses an empty namespace."""
         namespace = handler.get_metrics_namespace()
         assert isinstance(namespace, str), f"get_metrics_namespace() returned {namespace!r}"
         assert namespace, "get_metrics_namespace() returned an empty name"
 
     def test_resource_hints_are_a_dict(self, handler: Any) -> None:
-        """Hints by name."""
+        """Resource hints are a dict by name."""
         hints = handler.get_resource_hints()
         assert isinstance(hints, dict), f"get_resource_hints() returned {hints!r}"
 
@@ -210,56 +213,56 @@ class HandlerContract:
         self, handler: Any, model: Any, examples: list[Any], inference_args: Any
     ) -> None:
         """The runtime adds nothing and loses nothing."""
-        found = _predict(handler, examples, inference_args=inference_args)
-        expected = _infer(handler, examples, model, inference_args)
+        found = run_predict(handler, examples, inference_args=inference_args)
+        expected = infer(handler, examples, model, inference_args)
         self._assert_same(found, expected, "headrace.predict and run_inference predict differently")
 
     def test_functions_before_and_after(
         self, handler: Any, model: Any, examples: list[Any], inference_args: Any
     ) -> None:
         """with_preprocess_fn and with_postprocess_fn compose, and leave the handler itself as it was."""
-        composed = handler.with_preprocess_fn(_unwrapped).with_postprocess_fn(_wrapped)
-        found = _predict(composed, map(_wrapped, examples), inference_args=inference_args)
-        assert all(isinstance(prediction, _Wrapped) for prediction in found), "the postprocessing function did not run"
-        expected = _infer(handler, examples, model, inference_args)
-        self._assert_same([_unwrapped(prediction) for prediction in found], expected, "composing changes predictions")
+        composed = handler.with_preprocess_fn(unwrapped).with_postprocess_fn(wrapped)
+        found = run_predict(composed, map(wrapped, examples), inference_args=inference_args)
+        assert all(isinstance(prediction, Wrapped) for prediction in found), "the postprocessing function did not run"
+        expected = infer(handler, examples, model, inference_args)
+        self._assert_same([unwrapped(prediction) for prediction in found], expected, "composing changes predictions")
         assert not handler.get_preprocess_fns(), "with_preprocess_fn changed the handler itself"
 
     def test_elements_that_are_batches(
         self, handler: Any, model: Any, examples: list[Any], inference_args: Any
     ) -> None:
-        """with_no_batching hands them on as they are."""
+        """with_no_batching passes batches on unchanged."""
         batches = [examples[:1], examples[1:]]
-        found = _predict(handler.with_no_batching(), batches, inference_args=inference_args)
-        expected = _infer(handler, examples, model, inference_args)
+        found = run_predict(handler.with_no_batching(), batches, inference_args=inference_args)
+        expected = infer(handler, examples, model, inference_args)
         self._assert_same(found, expected, "with_no_batching changes predictions")
 
     def test_keys_are_kept(self, handler: Any, model: Any, examples: list[Any], inference_args: Any) -> None:
-        """In a KeyedModelHandler."""
+        """A KeyedModelHandler returns each prediction with its key."""
         pairs = list(enumerate(examples))
-        found = _predict(KeyedModelHandler(handler), pairs, inference_args=inference_args)
+        found = run_predict(KeyedModelHandler(handler), pairs, inference_args=inference_args)
         assert [key for key, _ in found] == list(range(len(examples))), "keys are lost"
-        expected = _infer(handler, examples, model, inference_args)
+        expected = infer(handler, examples, model, inference_args)
         self._assert_same([prediction for _, prediction in found], expected, "keys change predictions")
 
     def test_a_bad_example_fails_alone(
         self, handler: Any, model: Any, examples: list[Any], bad_example: Any, inference_args: Any
     ) -> None:
-        """Its neighbours in the batch get their predictions."""
+        """The other examples in its batch get their predictions."""
         if bad_example is _NONE_GIVEN:
             pytest.skip("the subclass gives no bad_example")
         together = BatchingConfig(min_batch_size=len(examples) + 1, max_batch_size=len(examples) + 1)
         elements = [*examples[:2], bad_example, *examples[2:]]
-        found = _predict(handler, elements, inference_args=inference_args, batching=together, on_failure="yield")
+        found = run_predict(handler, elements, inference_args=inference_args, batching=together, on_failure="yield")
         failed = [place for place, outcome in enumerate(found) if isinstance(outcome, Failure)]
         assert failed == [2], f"of {len(elements)} elements, of which number 2 is bad, these failed: {failed}"
-        expected = _infer(handler, examples, model, inference_args)
+        expected = infer(handler, examples, model, inference_args)
         self._assert_same(found[:2] + found[3:], expected, "a bad neighbour changes predictions")
 
     def test_neighbours_change_no_outcome(
         self, handler: Any, model: Any, mixed_examples: list[Any], inference_args: Any
     ) -> None:
-        """Whether an example has a prediction, and which, is the same alone, in pairs, and in any order of all."""
+        """An example has the same outcome alone, in pairs, and among all examples in any order."""
         elements = mixed_examples
         loaded = copy(handler)
         loaded.load_model = lambda: model
@@ -267,14 +270,14 @@ class HandlerContract:
         def outcomes(places: Sequence[int]) -> list[Any]:
             batch, size = [elements[place] for place in places], len(places)
             sizes = BatchingConfig(min_batch_size=size, max_batch_size=size)
-            return _predict(loaded, batch, inference_args=inference_args, batching=sizes, on_failure="yield")
+            return run_predict(loaded, batch, inference_args=inference_args, batching=sizes, on_failure="yield")
 
         alone = [outcomes([place])[0] for place in range(len(elements))]
-        for places in _mixtures(len(elements)):
+        for places in mixtures(len(elements)):
             for place, found in zip(places, outcomes(places), strict=True):
                 assert self._same_outcome(found, alone[place]), (
-                    f"alone, the outcome of {elements[place]!r} is {_shown(alone[place])}, and beside "
-                    f"{[elements[other] for other in places if other != place]!r:.500} it is {_shown(found)}"
+                    f"alone, the outcome of {elements[place]!r} is {shown(alone[place])}, and beside "
+                    f"{[elements[other] for other in places if other != place]!r:.500} it is {shown(found)}"
                 )
 
     def test_env_vars_are_set_before_loading(
@@ -293,7 +296,7 @@ class HandlerContract:
         watched = copy(handler)
         watched._env_vars = {_ENV_VAR: "set"}
         watched.load_model = load_model
-        _predict(watched, examples, inference_args=inference_args)
+        run_predict(watched, examples, inference_args=inference_args)
         assert seen == ["set"], "env_vars were not in the environment when load_model ran"
 
     def _same_outcome(self, a: Any, b: Any) -> bool:
@@ -304,89 +307,4 @@ class HandlerContract:
     def _assert_same(self, found: Sequence[Any], expected: Sequence[Any], complaint: str) -> None:
         assert len(found) == len(expected), f"{complaint}: {len(found)} predictions, not {len(expected)}"
         for place, (a, b) in enumerate(zip(found, expected, strict=True)):
-            assert self.equal(a, b), f"{complaint}; example {place}: {_inference(a)!r}, not {_inference(b)!r}"
-
-
-class _Wrapped(tuple[Any]):
-    """One value in a wrapping that no handler knows."""
-
-    __slots__ = ()
-
-
-def _wrapped(value: Any) -> _Wrapped:
-    return _Wrapped((value,))
-
-
-def _unwrapped(value: Any) -> Any:
-    return value[0]
-
-
-def _inference(prediction: Any) -> Any:
-    return getattr(prediction, "inference", prediction)
-
-
-def _infer(handler: Any, batch: Sequence[Any], model: Any, inference_args: Any) -> list[Any]:
-    return predictions_of(handler.run_inference(batch, model, inference_args), handler, len(batch))
-
-
-def _predict(handler: Any, elements: Any, **options: Any) -> list[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotYetHonouredWarning)
-        return list(predict(handler, elements, **options))
-
-
-def _batches(examples: list[Any], size: int) -> list[list[Any]]:
-    return [examples[start : start + size] for start in range(0, len(examples), size)]
-
-
-def _batches_of_all_sizes(examples: list[Any]) -> Iterator[list[Any]]:
-    for size in range(1, len(examples) + 1):
-        yield from _batches(examples, size)
-
-
-def _mixtures(count: int) -> Iterator[list[int]]:
-    """Places of ``count`` examples: each beside the first and the second, and all in several orders."""
-    for place in range(1, count):
-        yield from ([0, place], [place, 0], [place, 1]) if place > 1 else ([0, 1],)
-    everything = list(range(count))
-    yield from (everything, everything[::-1])
-    shuffled = random.Random(0)  # noqa: S311 - the same orders each time, and no secret
-    for _ in range(_SHUFFLES):
-        yield shuffled.sample(everything, count)
-
-
-def _shown(outcome: Any) -> str:
-    return f"the failure {outcome.error!r}" if isinstance(outcome, Failure) else repr(_inference(outcome))
-
-
-def _identical(a: Any, b: Any) -> bool:
-    return nearly_equal(a, b, relative=0, absolute=0)
-
-
-def _pickled(value: Any) -> Any:
-    """A copy, made as a pipeline makes it: with cloudpickle if it is there, which takes lambdas too."""
-    return pickle.loads(_pickler().dumps(value))
-
-
-def _pickler() -> Any:
-    try:
-        return importlib.import_module("cloudpickle")
-    except ImportError:
-        return pickle
-
-
-@contextmanager
-def _callers_of(method: str) -> Iterator[list[Any]]:
-    """Collects the objects on which this thread calls ``method`` while the context is open."""
-    found: list[Any] = []
-
-    def watch(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_name == method and frame.f_code.co_argcount:
-            found.append(frame.f_locals[frame.f_code.co_varnames[0]])
-
-    before: Callable[..., Any] | None = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        yield found
-    finally:
-        sys.setprofile(before)
+            assert self.equal(a, b), f"{complaint}; example {place}: {inference_of(a)!r}, not {inference_of(b)!r}"

@@ -19,29 +19,28 @@ _LOADS_LOCK = threading.Lock()
 
 
 class DoublingHandler(ModelHandler[Any, PredictionResult, Doubler]):
-    """Predicts twice the example, whatever that means for it: ``3`` gives ``6``, ``"a"`` gives ``"aa"``.
+    """Predicts twice the example: ``3`` gives ``6``, ``"a"`` gives ``"aa"``.
 
     Args:
         options: those of ``headrace.ModelHandler``.
     """
 
     def load_model(self) -> Doubler:
-        """A function."""
+        """Returns a function."""
         return double
 
     def run_inference(
         self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """A PredictionResult for each example; ``inference_args`` are accepted and change nothing."""
+        """Returns a PredictionResult for each example; ``inference_args`` have no effect."""
         return [PredictionResult(example, model(example)) for example in batch]
 
 
 class SlowHandler(DoublingHandler):
-    """Doubles, and lets time pass on a fake clock: a fixed time for each batch and some for each of its examples.
+    """Doubles, and advances a fake clock by a fixed time for each batch and some time for each of its examples.
 
     Args:
-        clock: the clock to advance; the one that measures batches (``RunInference(clock=...)``), or time will seem to
-            stand still.
+        clock: the clock to advance: the one that measures batches, as in ``RunInference(clock=...)``.
         fixed: seconds for a batch.
         each: seconds for an example.
         options: those of ``headrace.ModelHandler``.
@@ -56,16 +55,16 @@ class SlowHandler(DoublingHandler):
     def run_inference(
         self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """Takes ``fixed + each * len(batch)`` seconds of the fake clock's."""
+        """Advances the clock by ``fixed + each * len(batch)`` seconds."""
         self._clock.advance(self._fixed + self._each * len(batch))
         return super().run_inference(batch, model, inference_args)
 
 
 class LoadCountingHandler(DoublingHandler):
-    """Doubles, and counts how often its model was loaded in this process, by whichever thread or pickled copy.
+    """Doubles, and counts how often its model was loaded in this process, by any thread or pickled copy.
 
     Args:
-        token: handlers with the same token count together; by default every handler made counts for itself.
+        token: handlers with the same token share a count; by default each new handler has its own.
         options: those of ``headrace.ModelHandler``.
     """
 
@@ -79,7 +78,7 @@ class LoadCountingHandler(DoublingHandler):
         return _LOADS[self._token]
 
     def load_model(self) -> Doubler:
-        """Counts."""
+        """Counts the load."""
         with _LOADS_LOCK:
             _LOADS[self._token] += 1
         return super().load_model()

@@ -1,13 +1,13 @@
-"""Handlers that go wrong, each in one way, so that a test can see what becomes of the elements.
+"""Handlers that fail, each in one way, so that a test can see what becomes of the elements.
 
 Most raise exceptions. A ``FaultyHandler`` ends or hangs its process, so it belongs in a model host
-(``predict(..., isolate=True, timeout=...)``). What it does is its *fault*: a function without arguments, which pickles.
-Faults are defined here, and the standard library has others::
+(``predict(..., isolate=True, timeout=...)``). What it does is its *fault*: a function without arguments that pickles.
+Some faults are defined here, and the standard library has others::
 
-    functools.partial(signal.raise_signal, signal.SIGKILL)  # killed by a signal; SIGSTOP: held until it is killed
-    functools.partial(os._exit, 3)  # ends at once, whoever is in the way
-    functools.partial(sys.exit, 4)  # ends as a program does that has had enough
-    os.abort  # C's abort(): what native code does when an assertion of its own fails
+    functools.partial(signal.raise_signal, signal.SIGKILL)  # killed by a signal; SIGSTOP: stopped until it is killed
+    functools.partial(os._exit, 3)  # ends at once, without cleaning up
+    functools.partial(sys.exit, 4)  # ends like a program that gives up
+    os.abort  # C's abort(), as when an assertion in native code fails
 """
 
 from __future__ import annotations
@@ -23,8 +23,22 @@ from headrace.core.result import PredictionResult
 from headrace.testing.fakes import Doubler, DoublingHandler
 
 
-class PoisonHandler(DoublingHandler):
-    """Doubles, but raises on any batch that holds a poisonous example.
+class _CheckingHandler(DoublingHandler):
+    """Doubles, after a look at the batch."""
+
+    def run_inference(
+        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Doubles the examples, unless ``_check`` raises or ends the process."""
+        self._check(batch)
+        return super().run_inference(batch, model, inference_args)
+
+    def _check(self, batch: Sequence[Any]) -> None:
+        raise NotImplementedError
+
+
+class PoisonHandler(_CheckingHandler):
+    """Doubles, but raises for any batch with a poisonous example.
 
     Args:
         poison: the poisonous examples.
@@ -37,21 +51,17 @@ class PoisonHandler(DoublingHandler):
         self._poison = poison
         self._error = error
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Raises ``error`` if the batch is poisoned."""
+    def _check(self, batch: Sequence[Any]) -> None:
         poisoned = [example for example in batch if example in self._poison]
         if poisoned:
             raise self._error(f"poisonous examples: {poisoned}")
-        return super().run_inference(batch, model, inference_args)
 
 
 class MiscountingHandler(DoublingHandler):
-    """Doubles, but gives too few or too many predictions.
+    """Doubles, but returns too few or too many predictions.
 
     Args:
-        surplus: how many predictions more than examples; negative for fewer.
+        surplus: how many predictions to return beyond one for each example; negative: how many to omit.
         options: those of ``headrace.ModelHandler``.
     """
 
@@ -62,7 +72,7 @@ class MiscountingHandler(DoublingHandler):
     def run_inference(
         self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
-        """The first predictions of the batch where there are to be fewer, its last one repeated for more."""
+        """Omits the last predictions, or repeats the last one."""
         predictions = list(super().run_inference(batch, model, inference_args))
         kept = max(0, len(predictions) + min(0, self._surplus))
         return predictions[:kept] + predictions[-1:] * self._surplus
@@ -80,10 +90,10 @@ class NoneHandler(DoublingHandler):
 
 
 class BrokenGeneratorHandler(DoublingHandler):
-    """Gives its predictions lazily and raises on the way, after its call has returned.
+    """Returns its predictions lazily, and raises after its call has returned.
 
     Args:
-        good: how many predictions come before the error; a batch of so many or fewer goes well.
+        good: how many predictions precede the error; a batch of at most this size succeeds.
         options: those of ``headrace.ModelHandler``.
     """
 
@@ -94,14 +104,14 @@ class BrokenGeneratorHandler(DoublingHandler):
     def run_inference(
         self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
     ) -> Iterator[PredictionResult]:
-        """Raises RuntimeError when asked for one prediction too many."""
+        """Yields ``good`` predictions; raises RuntimeError instead of the next."""
         for place, prediction in enumerate(super().run_inference(batch, model, inference_args)):
             if place >= self._good:
                 raise RuntimeError(f"broke after {self._good} predictions")
             yield prediction
 
 
-class MemoryHungryHandler(DoublingHandler):
+class MemoryHungryHandler(_CheckingHandler):
     """Doubles, but runs out of memory on large batches.
 
     Args:
@@ -113,13 +123,9 @@ class MemoryHungryHandler(DoublingHandler):
         super().__init__(**options)
         self._limit = limit
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Raises MemoryError above the limit."""
+    def _check(self, batch: Sequence[Any]) -> None:
         if len(batch) > self._limit:
             raise MemoryError(f"out of memory: {len(batch)} examples, of which {self._limit} fit")
-        return super().run_inference(batch, model, inference_args)
 
 
 class BrokenLoadHandler(DoublingHandler):
@@ -140,13 +146,13 @@ class BrokenLoadHandler(DoublingHandler):
 
 
 class FakeDevice:
-    """A GPU that can be lost: once it is, whatever this process asks of it fails; other processes have it still.
+    """A GPU that can be lost: afterwards every use in this process fails; other processes still have it.
 
-    ``FaultyFunction(device.lose, 13)`` and ``FaultyLoadHandler(device.lose)`` lose it elsewhere than in inference.
+    ``FaultyFunction(device.lose, 13)`` and ``FaultyLoadHandler(device.lose)`` lose it outside inference.
 
     Args:
         error: what to raise.
-        message: what it says; by default what PyTorch says of an assertion that failed in a kernel.
+        message: the error's message; by default PyTorch's after a failed assertion in a kernel.
     """
 
     def __init__(
@@ -154,10 +160,10 @@ class FakeDevice:
     ) -> None:
         self._error = error
         self._message = message
-        self._name = uuid.uuid4().hex  # known to the copies that other processes have
+        self._name = uuid.uuid4().hex  # shared with pickled copies in other processes
 
     def lose(self) -> NoReturn:
-        """Loses it for this process, and raises what every later use raises."""
+        """Loses the device for this process; raises what every later use raises."""
         _lost_devices.add((os.getpid(), self._name))
         raise self._error(self._message)
 
@@ -168,15 +174,15 @@ class FakeDevice:
 
 
 _lost_devices: set[tuple[int, str]] = set()
-"""By process, since those that are forked have devices of their own."""
+"""Pairs of process and device, since forked processes have devices of their own."""
 
 
-class DeviceLosingHandler(DoublingHandler):
-    """Doubles on a device, and loses it on any batch that holds a poisonous example: from then on every call fails.
+class DeviceLosingHandler(_CheckingHandler):
+    """Doubles on a device, and loses it with any batch that has a poisonous example; later calls fail.
 
     Args:
         poison: the poisonous examples.
-        device: the device; by default one of its own.
+        device: the device; by default a new one.
         options: those of ``headrace.ModelHandler``.
     """
 
@@ -190,26 +196,22 @@ class DeviceLosingHandler(DoublingHandler):
         self._device.use()
         return super().load_model()
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Raises if the batch is poisoned, or any batch in this process was before."""
+    def _check(self, batch: Sequence[Any]) -> None:
         self._device.use()
         if any(example in self._poison for example in batch):
             self._device.lose()
-        return super().run_inference(batch, model, inference_args)
 
 
 Fault: TypeAlias = Callable[[], Any]
 _MEGABYTE = 1 << 20
 
 
-class FaultyHandler(DoublingHandler):
-    """Doubles, but commits a fault on any batch that holds one of certain examples.
+class FaultyHandler(_CheckingHandler):
+    """Doubles, but commits a fault for any batch with one of certain examples.
 
     Args:
-        fault: what it does then; what ``fault`` returns is ignored, should it return.
-        examples: the ones that it cannot bear.
+        fault: what it does then; if it returns, its result is ignored.
+        examples: those that cause the fault.
         options: those of ``headrace.ModelHandler``.
     """
 
@@ -218,20 +220,16 @@ class FaultyHandler(DoublingHandler):
         self._fault = fault
         self._examples = examples
 
-    def run_inference(
-        self, batch: Sequence[Any], model: Doubler, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionResult]:
-        """Commits the fault if it must."""
+    def _check(self, batch: Sequence[Any]) -> None:
         if any(example in self._examples for example in batch):
             self._fault()
-        return super().run_inference(batch, model, inference_args)
 
 
 class FaultyLoadHandler(DoublingHandler):
-    """Doubles, but commits a fault whenever its model is loaded.
+    """Doubles, but commits a fault when its model is loaded.
 
     Args:
-        fault: what it does; where it returns, the model is loaded after all.
+        fault: what it does; if it returns, the model is loaded.
         options: those of ``headrace.ModelHandler``.
     """
 
@@ -246,11 +244,11 @@ class FaultyLoadHandler(DoublingHandler):
 
 
 class FaultyFunction:
-    """For pre- and postprocessing: gives back what it is given, but commits a fault on certain values.
+    """For pre- and postprocessing: returns its argument, but commits a fault for certain values.
 
     Args:
         fault: what it does then.
-        values: the ones that it cannot bear.
+        values: those that cause the fault.
     """
 
     def __init__(self, fault: Fault, *values: Any) -> None:
@@ -258,32 +256,32 @@ class FaultyFunction:
         self._values = values
 
     def __call__(self, value: Any) -> Any:
-        """Commits the fault if it must."""
+        """Returns ``value``, unless it causes the fault."""
         if value in self._values:
             self._fault()
         return value
 
 
 def segfault() -> NoReturn:
-    """Reads memory that is not there, as native code with a bug does: SIGSEGV."""
+    """Reads unmapped memory, as native code with a bug does: SIGSEGV."""
     ctypes.string_at(0)
     raise AssertionError("the memory at address 0 could be read")
 
 
 def hang() -> NoReturn:
-    """Waits for ever, in Python."""
+    """Waits forever, in Python."""
     while True:
         threading.Event().wait()
 
 
 def hang_in_c() -> NoReturn:
-    """Waits for ever in C; other threads of the process go on."""
+    """Waits forever in C; other threads of the process continue."""
     while True:
         ctypes.CDLL(None).pause()
 
 
 def hang_holding_gil() -> NoReturn:
-    """Waits for ever in C and keeps the interpreter's lock: no Python code of the process runs any more."""
+    """Waits forever in C with the interpreter's lock: no Python code of the process runs any more."""
     while True:
         ctypes.PyDLL(None).pause()
 
@@ -295,7 +293,7 @@ def eat_memory(most_bytes: int) -> NoReturn:
         most_bytes: where it stops, so that a machine without a limit survives.
 
     Raises:
-        MemoryError: that much was to be had.
+        MemoryError: that much memory was available.
     """
     hoard: list[bytes] = []
     while len(hoard) * _MEGABYTE < most_bytes:

@@ -1,0 +1,115 @@
+"""What the tests of ``HandlerContract`` call: batches of examples, copies of values, and the ways to run a handler."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from headrace.core.answer import predictions_of
+from headrace.core.errors import NotYetHonouredWarning
+from headrace.core.result import Failure
+from headrace.local.predict import predict
+from headrace.testing.compare import nearly_equal
+
+_SHUFFLES = 4
+
+
+class Wrapped(tuple[Any]):
+    """One value in a type that no handler knows."""
+
+    __slots__ = ()
+
+
+def wrapped(value: Any) -> Wrapped:
+    """Wraps a value."""
+    return Wrapped((value,))
+
+
+def unwrapped(value: Any) -> Any:
+    """The value in a wrapping."""
+    return value[0]
+
+
+def inference_of(prediction: Any) -> Any:
+    """What a prediction says, without its example."""
+    return getattr(prediction, "inference", prediction)
+
+
+def infer(handler: Any, batch: Sequence[Any], model: Any, inference_args: Any) -> list[Any]:
+    """The predictions of one call of ``run_inference``."""
+    return predictions_of(handler.run_inference(batch, model, inference_args), handler, len(batch))
+
+
+def run_predict(handler: Any, elements: Any, **options: Any) -> list[Any]:
+    """The outcomes of ``headrace.predict``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotYetHonouredWarning)
+        return list(predict(handler, elements, **options))
+
+
+def batches_of(examples: list[Any], size: int) -> list[list[Any]]:
+    """The examples in batches of a size; the last one may be smaller."""
+    return [examples[start : start + size] for start in range(0, len(examples), size)]
+
+
+def batches_of_all_sizes(examples: list[Any]) -> Iterator[list[Any]]:
+    """The examples in batches of one, of two, and so on up to all of them."""
+    for size in range(1, len(examples) + 1):
+        yield from batches_of(examples, size)
+
+
+def mixtures(count: int) -> Iterator[list[int]]:
+    """Positions of ``count`` examples: each with the first and the second, and all in several orders."""
+    for place in range(1, count):
+        yield from ([0, place], [place, 0], [place, 1]) if place > 1 else ([0, 1],)
+    everything = list(range(count))
+    yield from (everything, everything[::-1])
+    shuffled = random.Random(0)  # noqa: S311 - the same orders each time, and no secret
+    for _ in range(_SHUFFLES):
+        yield shuffled.sample(everything, count)
+
+
+def shown(outcome: Any) -> str:
+    """An outcome as an error message shows it."""
+    return f"the failure {outcome.error!r}" if isinstance(outcome, Failure) else repr(inference_of(outcome))
+
+
+def identical(a: Any, b: Any) -> bool:
+    """Whether two values are equal to the last digit."""
+    return nearly_equal(a, b, relative=0, absolute=0)
+
+
+def pickled(value: Any) -> Any:
+    """A copy, pickled as a pipeline does: with cloudpickle if it is installed, which pickles lambdas, too."""
+    return pickle.loads(_pickler().dumps(value))
+
+
+def _pickler() -> Any:
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+@contextmanager
+def objects_calling(method: str) -> Iterator[list[Any]]:
+    """Collects the objects whose ``method`` this thread calls while the context is open."""
+    found: list[Any] = []
+
+    def watch(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name == method and frame.f_code.co_argcount:
+            found.append(frame.f_locals[frame.f_code.co_varnames[0]])
+
+    before: Callable[..., Any] | None = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
