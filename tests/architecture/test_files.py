@@ -10,7 +10,7 @@ from itertools import chain
 import pytest
 
 import headrace
-from architecture.measures import classes_defined_twice, functions
+from architecture.measures import classes_defined_twice, functions, modules
 
 CODE = ("src", "tests", "examples", "benchmarks", "engines")
 TEXT = (*CODE, "docs")
@@ -27,16 +27,46 @@ def test_every_module_says_what_it_is_for(root):
     assert silent == []
 
 
-def test_files_fit_in_the_head(root):
+LONG_FUNCTIONS = {
+    "headrace.failures.isolate_fatal.isolate_fatal": 55,
+    "headrace.failures.recovery.recover": 60,
+}
+LONG_FILES = {
+    "headrace.failures.isolate_fatal": 379,
+    "headrace.jobs.durable": 358,
+    "headrace.runtime.profiling": 375,
+}
+"""What is over a limit, and how long it may be: an entry may shrink, and goes when it is within the limit."""
+
+
+def test_files_of_the_source_fit_in_the_head():
+    lengths = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
+    assert _over(lengths, 350, LONG_FILES) == {}
+
+
+def test_files_beside_the_source_fit_in_the_head(root):
     long = {str(path.relative_to(root)) for path in _python_files(root) if len(path.read_text().splitlines()) > 400}
     assert long == set()
 
 
 def test_functions_are_short(sources):
-    found = functions(sources)
-    assert [function for function in found if function.lines > 60] == []
-    assert statistics.median(function.lines for function in found) < 10
-    assert statistics.quantiles([function.lines for function in found], n=10)[-1] < 30
+    lengths = {function.name: function.lines for function in functions(sources)}
+    assert _over(lengths, 45, LONG_FUNCTIONS) == {}
+    assert statistics.median(lengths.values()) < 10
+    assert statistics.quantiles(lengths.values(), n=10)[-1] < 20
+
+
+def test_an_exception_to_a_limit_holds_for_what_is_over_it_and_may_only_shrink():
+    assert _over({"a": 45, "b": 46, "c": 50}, 45, {"c": 50}) == {"b": 46}
+    assert _over({"c": 51}, 45, {"c": 50}) == {"c": 51}
+    assert _over({"c": 45}, 45, {"c": 50}) == {"c": "is within the limit; remove its exception"}
+
+
+def _over(lengths, limit, exceptions):
+    """What is longer than the limit, or than its exception; and exceptions that nothing needs."""
+    long = {name: lines for name, lines in lengths.items() if lines > exceptions.get(name, limit)}
+    needless = [name for name in exceptions if lengths.get(name, 0) <= limit]
+    return long | dict.fromkeys(needless, "is within the limit; remove its exception")
 
 
 def test_no_two_classes_have_one_name(sources):

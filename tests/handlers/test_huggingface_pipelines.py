@@ -151,7 +151,7 @@ def test_load_pipeline_args_may_say_where_it_goes(classifier, where, caplog):
     assert len(infer(handler, TEXTS)) == len(TEXTS)
     assert handler.load_model().device.type == "cpu"
     assert not caplog.records
-    with pytest.raises(ConfigurationError, match="load_pipeline_args say where the pipeline goes"):
+    with pytest.raises(ConfigurationError, match="load_pipeline_args say where the model goes"):
         HuggingFacePipelineModelHandler("text-classification", classifier, device="CPU", load_pipeline_args=where)
 
 

@@ -49,9 +49,8 @@ def execute(args: RunArgs | RetryArgs) -> int:
 
 
 def _prepare(args: RunArgs | RetryArgs) -> Any:
-    from headrace.jobs import files, reading, run  # noqa: PLC0415 - importing numpy takes a while
+    from headrace.jobs import run  # noqa: PLC0415 - importing numpy takes a while
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
-    from headrace.jobs.retry import dead_letter_columns, match_dead_letters  # noqa: PLC0415 - as above
     from headrace.jobs.rows import Examples  # noqa: PLC0415 - as above
 
     inputs = run.without_options(args.arguments)
@@ -59,14 +58,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
         name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
     handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model)
-    if isinstance(args, RetryArgs):
-        sources = match_dead_letters(inputs)
-        head = reading.InputSchema(dead_letter_columns(sources), {})
-        text: tuple[str, ...] = ()
-    else:
-        sources = files.match(inputs, args.file_format and args.file_format.value, args.delimiter)
-        head = reading.infer_schema(sources)
-        text = choose("--text-columns", args.text_columns, head.columns) or ()
+    sources, head, text = _inputs(args, inputs)
     key = choose("--key", [args.key] if args.key else None, head.columns)
     keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
@@ -95,6 +87,19 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
             options=tuple(args.arguments) if len(inputs) < len(args.arguments) else (),
         )
     )
+
+
+def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any, tuple[str, ...]]:
+    """The files, their columns, and which of these stay text."""
+    from headrace.jobs import files, reading  # noqa: PLC0415 - as above
+    from headrace.jobs.retry import dead_letter_columns, match_dead_letters  # noqa: PLC0415 - as above
+
+    if isinstance(args, RetryArgs):
+        sources = match_dead_letters(paths)
+        return sources, reading.InputSchema(dead_letter_columns(sources), {}), ()
+    sources = files.match(paths, args.file_format and args.file_format.value, args.delimiter)
+    head = reading.infer_schema(sources)
+    return sources, head, choose("--text-columns", args.text_columns, head.columns) or ()
 
 
 def _refuse_reserved(columns: Sequence[str]) -> None:

@@ -36,17 +36,13 @@ def predict(
 
     Args:
         handler: a model handler, Headrace's or Beam's.
-        iterable: the elements; read only as far as the next batch needs, or a few batches further if batches run in
-            hosts or on a background thread.
+        iterable: the elements; read only as far as the next batch needs (a few batches further with hosts or threads).
         inference_args: extra arguments for the model's call.
-        ordered: whether predictions come in the order of the elements, or as they are finished; always the latter if an
-            element holds many rows.
-        on_failure: ``"raise"``: the first exception is raised; ``"yield"``: a Failure takes its element's place, and
-            only the bad elements of a failed batch fail.
+        ordered: whether predictions keep the order of the elements; they never do if an element holds many rows.
+        on_failure: ``"raise"``: raises the first exception; ``"yield"``: yields a Failure in place of each bad element.
         placement: where the model lives.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
-        retry: how often to retry a model call that failed for a transient reason; by default 3 attempts within 45
-            seconds.
+        retry: repeats a model call that failed for a transient reason; by default 3 attempts within 45 seconds.
         isolate: whether the model lives in a host: a process of its own, which may hang, crash or run out of memory.
         timeout: the longest that one operation, or loading the model, may take, in seconds; implies ``isolate``.
 
@@ -58,8 +54,6 @@ def predict(
         ConfigurationError: at once, if an argument is wrong.
     """
     _refuse_what_is_no_iterable_of_elements(iterable)
-    if on_failure not in ("raise", "yield"):
-        raise ConfigurationError(f"on_failure must be 'raise' or 'yield', not {on_failure!r}.")
     request = InferenceRequest(
         inference_args=inference_args,
         placement=placement,
@@ -68,10 +62,15 @@ def predict(
         isolate=isolate,
         timeout_secs=timeout,
     )
-    spec = prepare(handler, request)
-    if on_failure == "yield":
-        spec = catching(spec, Exception)
+    spec = _prepared(handler, request, on_failure)
     return _ordered(spec, iterable) if ordered and not spec.plan.has_rows_in_elements else _as_finished(spec, iterable)
+
+
+def _prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
+    if on_failure not in ("raise", "yield"):
+        raise ConfigurationError(f"on_failure must be 'raise' or 'yield', not {on_failure!r}.")
+    spec = prepare(handler, request)
+    return catching(spec, Exception) if on_failure == "yield" else spec
 
 
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
