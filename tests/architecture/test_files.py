@@ -28,7 +28,7 @@ def test_every_module_says_what_it_is_for(root):
 
 
 LONG_FUNCTIONS: dict[str, int] = {}
-LONG_FILES = {"headrace.jobs.durable": 358}
+LONG_FILES: dict[str, int] = {}
 """What is over a limit, and how long it may be: an entry may shrink, and goes when it is within the limit."""
 
 

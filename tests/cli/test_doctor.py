@@ -31,7 +31,7 @@ def directory(monkeypatch):
     """A runtime directory of its own, whose path is short."""
     directory = tempfile.mkdtemp(prefix="hr")
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
-    monkeypatch.setattr("headrace.runtime.profiling._ENOUGH_SECS", 0.0)
+    monkeypatch.setattr("headrace.runtime.batch_costs._ENOUGH_SECS", 0.0)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
