@@ -74,7 +74,7 @@ def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
     assert not host._changing.locked()
 
 
-@pytest.mark.parametrize("when", ["_take", "_send"])
+@pytest.mark.parametrize("when", ["_accept", "_send"])
 def test_a_message_that_is_broken_off_costs_the_host_and_fails_no_request(host, monkeypatch, when):
     """As by Ctrl-C at the worst of times: who knows what the host has been told, or has said."""
     first = host.ask(process).rows
@@ -90,7 +90,7 @@ def test_a_message_that_is_broken_off_costs_the_host_and_fails_no_request(host, 
 
     monkeypatch.setattr(connection, when, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        host.result(calls[0]) if when == "_take" else host.tell(process)
+        host.result(calls[0]) if when == "_accept" else host.tell(process)
     rows = [host.result(call).rows for call in calls]
     assert rows[1] != first
     assert host.ask(process).rows != first
