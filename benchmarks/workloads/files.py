@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import statistics
@@ -15,13 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow
 import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet
 from sklearn.linear_model import LogisticRegression
 
 TITLE = "Files of 20 columns through logistic regression: headrace run, a loop by hand, Beam"
 
 ABOUT = """\
-A file of 20 columns of 64-bit floats becomes a Parquet file of the same columns and the prediction. Every run is a
+A file of 20 columns of 64-bit floats becomes a Parquet file of the same columns and the prediction; JSON lines become
+JSON lines. Every run is a
 process of its own. `million rows/s` is without its start and its imports: of `headrace run` what its summary says (the
 pipeline and the joining of its parts), of the loop from its beginning to its end, of Beam's pipeline from submission to
 end. `with the process` counts start and imports, too. The loop by hand reads batches with pyarrow, calls `predict`, and
@@ -50,6 +53,7 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     _write(parquet, count)
     _write(csv, count // 10)
     _write(few, count // 50)
+    lines = _as_lines(few)
     few_rows, some_rows = count // 50, count // 10
     ways = [
         _other("by hand, Parquet", "by_hand", parquet, count, model),
@@ -58,6 +62,8 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
         _headrace("headrace run, CSV", "sklearn-numpy", csv, some_rows, model),
         _headrace("headrace run, row by row", "by_row:make", few, few_rows, model),
         _other("Beam, row by row", "with_beam", few, few_rows, model),
+        _headrace("headrace run, JSON lines row by row", "by_row:make", lines, few_rows, model),
+        _other("Beam, JSON lines row by row", "with_beam", lines, few_rows, model),
     ]
     runs: dict[str, list[tuple[float, float, float]]] = {way.name: [] for way in ways}
     for turn in range(repeats):
@@ -100,13 +106,32 @@ def _write(path: Path, count: int) -> None:
             writer.write_table(pyarrow.table([rng.normal(size=size) for _ in _COLUMNS], schema=schema))
 
 
+def _as_lines(path: Path) -> Path:
+    """The same rows as JSON lines."""
+    lines = path.with_suffix(".jsonl")
+    with lines.open("w") as file:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
+            file.writelines(f"{json.dumps(row)}\n" for row in batch.to_pylist())
+    return lines
+
+
+def _output_of(source: Path, way: str) -> Path:
+    suffix = "jsonl" if source.suffix == ".jsonl" else "parquet"
+    return source.with_name(f"{way}-{source.stem}-{source.suffix[1:]}.{suffix}")
+
+
+def _read(path: Path, columns: Sequence[str]) -> pyarrow.Table:
+    read = pyarrow.json.read_json if path.suffix == ".jsonl" else pyarrow.parquet.read_table
+    return read(path).select(columns).combine_chunks()
+
+
 def _other(name: str, way: str, source: Path, rows: int, model: Path) -> _Way:
-    output = source.with_name(f"{way}-{source.stem}-{source.suffix[1:]}.parquet")
+    output = _output_of(source, way)
     return _Way(name, source, rows, [f"{way}.py", str(source), str(model), str(output)], output)
 
 
 def _headrace(name: str, handler: str, source: Path, rows: int, model: Path) -> _Way:
-    output = source.with_name(f"headrace-{source.stem}-{source.suffix[1:]}.parquet")
+    output = _output_of(source, "headrace")
     words = ["run", str(source), "--handler", handler, "--model", str(model), "--output", str(output), "--no-progress"]
     return _Way(name, source, rows, ["-c", "from headrace.cli.main import main; main()", *words], output)
 
@@ -129,7 +154,7 @@ def _compare(ways: Sequence[_Way]) -> None:
     """Has all outputs of one file be equal, so far as all of them have columns."""
     columns = [_COLUMNS[0], _COLUMNS[-1], "prediction"]
     for one, other in zip(ways[::2], ways[1::2], strict=True):
-        tables = [pyarrow.parquet.read_table(way.output, columns=columns) for way in (one, other)]
+        tables = [_read(way.output, columns) for way in (one, other)]
         predictions = [table.column("prediction").cast("int64") for table in tables]
         assert predictions[0].equals(predictions[1]), f"{one.name} and {other.name} differ in predictions"
         assert tables[0].select(columns[:2]).equals(tables[1].select(columns[:2])), f"{one.name}, {other.name} differ"

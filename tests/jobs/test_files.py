@@ -14,7 +14,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, dead_letters_path, match, output_format
 from headrace.jobs.reading import InputSchema, infer_schema, read_rows
 from headrace.jobs.records import BrokenLine
-from headrace.jobs.text import lines
+from headrace.jobs.text import whole_lines
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_line_in_many_pieces():
     """Each is copied once; were it for each piece that comes after it, this would take longer than a test may."""
     pieces = iter([*[b"x" * 64] * 600_000, b"\ny"])
     file = SimpleNamespace(read=lambda _: next(pieces, b""))
-    assert [len(line) for line in lines(file)] == [64 * 600_000, 1]
+    assert [len(line) for line in whole_lines(file)] == [64 * 600_000 + 1, 2]
 
 
 def test_csv_fields_with_quotes_line_ends_and_a_byte_order_mark(write):

@@ -36,15 +36,11 @@ class BlockRow:
         self.place = place
         """An integer from ``place_at``, which tells the row from all other rows of the input."""
         self.block = block
+        """The block whose record batch holds the row; None if it is a record."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Without the block: each of its rows would take all others along."""
         return BlockRow, (self.row, self.place)
-
-    @property
-    def batch(self) -> Any:
-        """The record batch that holds this row; None if there is none."""
-        return None if self.block is None else self.block.batch
 
 
 @dataclass(frozen=True)
@@ -98,10 +94,11 @@ class Block:
 
     def each(self) -> Iterator[BlockRow]:
         """The rows one by one, converted to Python values in small pieces."""
+        block = None if self.batch is None else self
         for start in range(0, len(self), _ROWS_AT_ONCE):
             part = self[start : start + _ROWS_AT_ONCE]
             for place, row in enumerate(part.rows(), part.place):
-                yield BlockRow(row, place, self)
+                yield BlockRow(row, place, block)
 
     @property
     def nbytes(self) -> int:

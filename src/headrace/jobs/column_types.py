@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import pyarrow
 
-Rows = list[dict[str, Any]]
-
 _LETTER = ("row", "stage", "operation", "error_type", "message", "traceback", "attempts", "model_id")
 _NUMBERS = ("operation", "attempts")
 _EXACT = 2**53
@@ -138,11 +136,6 @@ class ColumnTypes:
     def __init__(self) -> None:
         self._kinds: dict[str, Kind] = {}
 
-    def see(self, rows: Rows) -> None:
-        """Widens the columns to hold these rows."""
-        for name in dict.fromkeys(chain.from_iterable(rows)):
-            self.widen(name, kind_of([row.get(name) for row in rows]))
-
     def widen(self, name: str, kind: Kind) -> None:
         """Widens a column to hold a kind."""
         self._kinds[name] = either(self._kinds.get(name, NOTHING), kind)
@@ -151,11 +144,6 @@ class ColumnTypes:
     def types(self) -> dict[str, Any]:
         """Arrow's types by column name."""
         return {name: type_of(kind) for name, kind in self._kinds.items()}
-
-    @property
-    def schema(self) -> Any:
-        """The Arrow schema."""
-        return schema_of(self.types)
 
 
 def schema_of(types: dict[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.jobs.files import Source
 from headrace.jobs.records import BrokenLine, Row
-from headrace.jobs.text import TextFile, ends_with_returns, lines, lines_of_any_end, not_utf8, open_text
+from headrace.jobs.text import TextFile, ends_with_returns, lines_of_any_end, not_utf8, open_text, whole_lines
 
 _MOST_OF_A_QUOTE = 1 << 29
 _TROUBLE = str.maketrans("\r\0", "\1\1")
@@ -31,7 +31,7 @@ def csv_lines(file: TextFile) -> Iterator[bytes]:
     r"""Lines with their line ends: ``\n``, or also ``\r`` if the first line ends with it."""
     if ends_with_returns(file.beginning):
         return lines_of_any_end(file)
-    return (line + b"\n" for line in lines(file))
+    return (line + b"\n" for text in whole_lines(file) for line in text.split(b"\n")[:-1])
 
 
 def number(kind: type, field: str) -> int | float | str | None:

@@ -89,8 +89,8 @@ def encoded_row(row: BlockRow, fields: Mapping[str, Any], keep: tuple[str, ...] 
     Raises:
         JsonEncodeError: a value cannot be written.
     """
-    values = {name: encoded(value) for name, value in fields.items()}
-    return OutputRow(row, values if row.batch is not None else _kept_of_record(row.row, keep) | values)
+    values = {name: value if type(value) in _PLAIN else encoded(value) for name, value in fields.items()}
+    return OutputRow(row, values if row.block is not None else _kept_of_record(row.row, keep) | values)
 
 
 def batches_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> Iterator[tuple[Runs, Any]]:
@@ -104,7 +104,7 @@ def batches_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> 
         if not is_utf8("".join(names)):
             yield batch_of_lines([OutputLine(row.place, _line_of(row, values, keep)) for row, values in group])
             continue
-        columns = _kept_of_rows(group, keep) if group[0].row.batch is not None else {}
+        columns = _kept_of_rows(group, keep) if group[0].row.block is not None else {}
         columns.update((name, _of_encoded([values[name] for _, values in group])) for name in names)
         yield _runs(row.place for row, _ in group), _as_batch(columns)
 
@@ -156,12 +156,11 @@ def _as_batch(columns: dict[str, _Column]) -> Any:
 
 def _kept_of_record(record: Any, keep: tuple[str, ...] | None) -> dict[str, Any]:
     kept = record if keep is None else {name: record.get(name) for name in keep}
-    return {name: encoded(value) for name, value in kept.items()}
+    return {name: value if type(value) in _PLAIN else encoded(value) for name, value in kept.items()}
 
 
 def _shape_of(row: OutputRow) -> Any:
-    batch = row.row.batch
-    return (None if batch is None else id(row.row.block), tuple(row.values))
+    return id(row[0].block), tuple(row[1])
 
 
 def _runs(places: Iterable[int]) -> Runs:
@@ -177,7 +176,7 @@ def _runs(places: Iterable[int]) -> Runs:
 
 
 def _line_of(row: BlockRow, values: dict[str, Any], keep: tuple[str, ...] | None) -> str:
-    if row.batch is not None:
+    if row.block is not None:
         values = _kept_of_record(row.row, keep) | values
     return f"{{{', '.join(f'{_json_of(name)}: {_json_of(value)}' for name, value in values.items())}}}"
 

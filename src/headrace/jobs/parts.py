@@ -17,11 +17,12 @@ import pyarrow.ipc
 from headrace.jobs import storage
 from headrace.jobs.blocks import Block
 from headrace.jobs.messages import Messages
-from headrace.jobs.output_batches import OutputLine, OutputRow, Runs, batch_of_lines, batches_of_rows
+from headrace.jobs.output_batches import Json, OutputLine, OutputRow, Runs, batch_of_lines, batches_of_rows
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 _WAITING = 1 << 12
+_TEXT = {str, Json}
 
 KINDS = {True: "predictions", False: "letters", None: "skipped"}
 """The extensions of parts, by ``OutputPart.predictions``."""
@@ -91,12 +92,16 @@ class PartWriter:
     def write_rows(self, rows: Sequence[OutputRow], what: str) -> None:
         """Adds rows, counted under ``what``."""
         with self._taking():
-            for row in rows:
-                self._waiting.append(row)  # type: ignore[arg-type]
-                if row.row.block is not self._block:
-                    self._block = row.row.block
-                    self._waiting_bytes += 0 if self._block is None else self._block.nbytes
-                self._waiting_bytes += sum(len(value) for value in row.values.values() if isinstance(value, str))
+            self._waiting.extend(rows)  # type: ignore[arg-type]
+            size = 0
+            for row, values in rows:
+                if row.block is not self._block:
+                    self._block = row.block
+                    size += 0 if row.block is None else row.block.nbytes
+                for value in values.values():
+                    if type(value) in _TEXT:
+                        size += len(value)
+            self._waiting_bytes += size
             self._added(len(rows), what)
 
     def write_line(self, line: OutputLine, what: str, message: str = "") -> None:

@@ -225,7 +225,8 @@ class PredictionWriter(Writer):
             if isinstance(item, PredictionResult):
                 self._write_block(item.example, item.inference, item.model_id)
                 continue
-            row, fields = block_row_of(item[0]), fields_of(item[1])
+            element, prediction = item
+            row, fields = element if type(element) is BlockRow else block_row_of(element), fields_of(prediction)
             try:
                 rows.append(encoded_row(row, fields, self._keep))
             except JsonEncodeError as error:

@@ -65,20 +65,6 @@ def open_text(source: Source) -> Iterator[TextFile]:
         yield text
 
 
-def lines(file: TextFile | BinaryIO) -> Iterator[bytes]:
-    """Lines without their ends; does not rely on iterating the file, which some filesystems' files do not support."""
-    parts: list[bytes] = []  # of an unfinished line; joined once, since each join copies it
-    while chunk := file.read(_CHUNK_BYTES):
-        first, *others = chunk.split(b"\n")
-        parts.append(first)
-        if others:
-            yield b"".join(parts)
-            yield from others[:-1]
-            parts = [others[-1]]
-    if rest := b"".join(parts):
-        yield rest
-
-
 def whole_lines(file: TextFile) -> Iterator[bytes]:
     """The text in pieces of whole lines, each as soon as it was read; the last line gets an end if it has none."""
     parts: list[bytes] = []  # of an unfinished line
