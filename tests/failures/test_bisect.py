@@ -1,4 +1,4 @@
-"""The search for bad elements finds them all, loses none, and costs what it says."""
+"""The bisection finds every bad element, loses none, and costs no more calls than it promises."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_single_element_is_not_tried_again():
     assert model.calls == 0
 
 
-def test_what_is_of_all_ends_the_search_of_a_part():
+def test_an_error_of_the_whole_batch_ends_the_search_of_a_part():
     def wrong(start, stop):
         return Caught.of(KeyError(start) if start == 0 else ValueError(start))
 

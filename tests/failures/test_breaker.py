@@ -1,4 +1,4 @@
-"""The breaker opens after so many failures in a row, one success closes it, and until then it has some rows tried."""
+"""The circuit breaker opens after consecutive failures, probes single rows, and closes on the first success."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.testing import FakeClock
 
 
 @given(st.lists(st.booleans()), st.integers(1, 6))
-def test_open_exactly_when_the_last_limit_batches_failed(history, limit):
+def test_breaker_is_open_exactly_when_the_last_limit_batches_failed(history, limit):
     breaker = CircuitBreaker(limit)
     for position, succeeded in enumerate(history):
         breaker.record(succeeded=succeeded)
@@ -25,7 +25,7 @@ def test_open_exactly_when_the_last_limit_batches_failed(history, limit):
         assert breaker.is_open == (len(recent) == limit and not any(recent))
 
 
-def test_five_by_default():
+def test_breaker_opens_after_five_failures_by_default():
     breaker = CircuitBreaker()
     for _ in range(4):
         breaker.record(succeeded=False)
@@ -41,7 +41,7 @@ def opened():
 
 
 @given(st.lists(st.integers(1, 300), min_size=1), st.sampled_from([CALLS, HOSTS, TIMEOUTS, Probing(7, 2)]))
-def test_probes_are_distinct_places_as_many_as_it_takes(sizes, probing):
+def test_probes_are_distinct_positions_as_many_as_are_needed(sizes, probing):
     breaker, probed = opened(), 0
     for size in sizes:
         places = breaker.probes(size, probing)
@@ -51,7 +51,7 @@ def test_probes_are_distinct_places_as_many_as_it_takes(sizes, probing):
         probed += len(places)
 
 
-def test_the_proof_of_death_is_sought_anew_after_each_success():
+def test_probing_starts_over_after_each_success():
     breaker = opened()
     for _ in range(2):
         assert [len(breaker.probes(20, HOSTS)) for _ in range(3)] == [20, 12, 3]
@@ -59,7 +59,7 @@ def test_the_proof_of_death_is_sought_anew_after_each_success():
 
 
 @given(st.integers(3, 64))
-def test_sooner_or_later_every_place_is_probed(size):
+def test_every_position_is_probed_eventually(size):
     """Good elements may always stand in the same place of their batch."""
     breaker = opened()
     assert {place for _ in range(10 * size) for place in breaker.probes(size, Probing(0, 3))} == set(range(size))
@@ -77,7 +77,7 @@ class Rows:
 
 
 def simulated(share, size, bad_before, rows=50_000, seed=1):
-    """Calls and good rows lost, of so many rows that are bad with that probability, after some that all are."""
+    """Calls made and good rows lost, for rows bad with a probability, after a run of rows that are all bad."""
     randomness = random.Random(f"{share} {size} {seed}")
     rows = [1] * bad_before + [int(randomness.random() < share) for _ in range(rows)]
     clock = FakeClock()
@@ -111,13 +111,13 @@ def batch(breaker, policy, model, first, last):
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
 @pytest.mark.parametrize(("size", "bad_before"), [(100, 500), (500, 2500)])
-def test_after_rows_that_were_all_bad_no_good_one_is_lost(share, size, bad_before):
+def test_good_rows_after_a_run_of_bad_ones_are_not_lost(share, size, bad_before):
     _, lost = simulated(share, size, bad_before, rows=5_000)
     assert lost == 0
 
 
 @pytest.mark.parametrize("size", [100, 1000])
-def test_what_a_dead_model_costs(size):
+def test_calls_spent_on_a_dead_model_are_bounded(size):
     batches = 300
     calls, _ = simulated(1.0, size, 5 * size, rows=batches * size)
     assert calls - batches <= CALLS.at_first + CALLS.later * batches

@@ -1,4 +1,4 @@
-"""A device that is lost for good is told from errors that pass, in the words of every framework."""
+"""A lost device is told apart from transient errors, by the messages of every framework."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ASSERT = PYTORCH.format("device-side assert triggered")
     ],
     ids=repr,
 )
-def test_lost(error):
+def test_device_loss_is_recognized(error):
     assert device_loss(error) is error
 
 
@@ -91,7 +91,7 @@ def test_lost(error):
     ],
     ids=repr,
 )
-def test_not_lost(error):
+def test_other_errors_are_no_device_loss(error):
     assert device_loss(error) is None
 
 
@@ -100,13 +100,13 @@ def chained(error, cause):
     return error
 
 
-def test_what_an_error_was_raised_from_counts():
+def test_the_cause_of_an_error_counts():
     lost = RuntimeError(ASSERT)
     assert device_loss(chained(ValueError("no prediction"), chained(OSError(), lost))) is lost
     assert device_loss(chained(ValueError("no prediction"), KeyError())) is None
 
 
-def test_what_was_being_handled_counts_unless_it_was_put_aside():
+def test_the_context_of_an_error_counts_unless_suppressed():
     def raised(*, aside):
         try:
             try:
@@ -122,17 +122,17 @@ def test_what_was_being_handled_counts_unless_it_was_put_aside():
     assert device_loss(raised(aside=True)) is None
 
 
-def test_what_a_host_died_of_is_over():
+def test_a_device_loss_that_killed_a_host_is_over():
     assert None is device_loss(chained(HostDiedError("the host lost its device"), RuntimeError(ASSERT)))
 
 
-def test_a_chain_that_bites_its_tail_ends():
+def test_a_cyclic_chain_of_causes_ends():
     one, other = ValueError(), ValueError()
     one.__cause__, other.__cause__ = other, one
     assert device_loss(one) is None
 
 
-def test_an_error_that_cannot_say_what_it_is():
+def test_an_error_whose_text_raises_is_no_device_loss():
     class Mute(RuntimeError):
         def __str__(self):
             raise TypeError("no words")

@@ -1,4 +1,4 @@
-"""What is tried after each kind of loss, and in which order; each rule with the attempts that it costs."""
+"""Which calls follow each kind of host loss, and in which order; each rule with the attempts it costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def overran(stage=RUN, position=None, index=0):
 
 
 class Script:
-    """Gives the answers in turn; keeps what was tried, and with which sentences."""
+    """Gives the answers in turn; records which elements were tried, and with which injected failures."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -35,7 +35,7 @@ class Script:
         return self.answers.pop(0)
 
     def play(self, positions, first, **options):
-        """What comes out; every answer of the script must have been asked for."""
+        """The outcomes; every answer of the script must have been used."""
         pairs = [(list(part), answer) for part, answer in isolate_fatal(positions, first, self, **options)]
         assert self.answers == []
         return pairs
@@ -44,7 +44,7 @@ class Script:
 # Deaths in inference.
 
 
-def test_one_death_is_taken_for_an_outsiders_doing():
+def test_one_death_is_attributed_to_an_outside_kill():
     script = Script("all")
     assert script.play([4, 5, 6], died()) == [([4, 5, 6], "all")]
     assert script.tried == [[4, 5, 6]]
@@ -100,13 +100,13 @@ def test_one_death_in_an_operation_proves_nothing_two_are_fatal():
     }
 
 
-def test_sentences_go_with_their_elements_only():
+def test_injected_failures_stay_with_their_elements():
     script = Script(died(PRE, 0), died(), "left", "right")
     assert script.play(range(4), died(PRE, 0)) == [([0, 1], "left"), ([2, 3], "right")]
     assert [sorted(injected_failures) for injected_failures in script.injected_failures] == [[], [0], [0], []]
 
 
-def test_a_position_elsewhere_names_no_element():
+def test_a_position_outside_the_group_names_no_element():
     script = Script(died(PRE, 9), "zero", "one")
     assert script.play([0, 1], died(PRE, 9)) == [([0], "zero"), ([1], "one")]
     assert script.tried == [[0, 1], [0], [1]]
@@ -148,13 +148,13 @@ def test_an_element_alone_after_a_timeout_is_forgiven_one_death():
     assert script.tried == [[0], [0], [1]]
 
 
-def test_three_more_timeouts_are_borne():
+def test_three_more_timeouts_are_tolerated():
     assert MAX_TIMEOUTS == 3
     script = Script(overran(PRE, 1), overran(PRE, 2), overran(PRE, 3), "all")
     assert script.play(range(9), overran(PRE, 0)) == [(list(range(9)), "all")]
 
 
-def test_the_fourth_more_fails_what_is_unanswered():
+def test_the_fourth_further_timeout_fails_unanswered_elements():
     last = overran()
     script = Script("zero", overran(), "1 failed", overran(), "2 failed", overran(), "3 failed", last)
     pairs = script.play(range(9), overran())
@@ -166,12 +166,12 @@ def test_the_fourth_more_fails_what_is_unanswered():
     ("count", "call_secs", "parts"),
     [(2, 1.0, 2), (32, 1.0, 32), (33, 1.0, 6), (1000, 1.0, 32), (1000, 0.001, 1000), (1000, math.inf, 32)],
 )
-def test_one_by_one_if_there_are_few_or_calls_are_quick(count, call_secs, parts):
+def test_elements_go_one_by_one_if_few_or_calls_are_quick(count, call_secs, parts):
     assert parts_after_timeout(count, call_secs, timeout_secs=2.0) == parts
 
 
 def in_threes(answers, count, **options):
-    """What was tried, what came out, and what was too large."""
+    """The attempts, the outcomes, and the group sizes reported as too large."""
     script, told = Script(*answers), []
     pairs = script.play(
         range(count), overran(), gives_up_single=True, parts=lambda _: 3, too_large=told.append, **options
@@ -208,14 +208,14 @@ def test_an_element_that_dies_is_no_reason_why_its_group_timed_out():
     assert too_large == [[0, 1, 2]]
 
 
-def test_three_that_hang_are_borne_in_parts_too():
+def test_three_hanging_elements_are_tolerated_in_parts_too():
     script = Script(*[overran()] * 6)
     pairs = script.play(range(9), overran(), gives_up_single=True, parts=lambda _: 3)
     assert script.tried == [[0, 1, 2], [0], [1], [2], [3, 4, 5], [3]]
     assert [part for part, _ in pairs] == [[0], [1], [2], [3, 4, 5, 6, 7, 8]]
 
 
-# The fatal, and when it ends.
+# Fatal elements, and when the search gives up.
 
 
 def test_a_fatal_element_that_is_lost_alone_twice_is_given_up():
@@ -224,7 +224,7 @@ def test_a_fatal_element_that_is_lost_alone_twice_is_given_up():
     assert script.play([7], died()) == [([7], last)]
 
 
-def test_the_death_of_a_fatal_element_is_taken_for_an_outsiders_doing_once():
+def test_the_death_of_a_fatal_element_is_attributed_to_an_outside_kill_once():
     fatal = died()
     script = Script(fatal, died(PRE, 7), "failed")
     assert script.play([7], died()) == [([7], "failed")]
@@ -245,14 +245,14 @@ def test_a_fatal_element_that_is_lost_among_others_is_given_up_without_them():
     assert script.injected_failures[-1] == {}
 
 
-def test_who_is_left_alone_by_that_has_a_repeat_of_its_own():
+def test_an_element_left_alone_has_a_repeat_of_its_own():
     last = died(PRE, 1)
     script = Script(died(PRE, 1), died(PRE, 1), last, died(), "zero")
     assert script.play([0, 1], died(PRE, 1)) == [([1], last), ([0], "zero")]
     assert script.injected_failures[-2:] == [{}, {}]
 
 
-def test_those_left_by_that_keep_the_repeat_that_they_had():
+def test_elements_left_together_keep_their_repeat():
     last = overran(PRE, 1)
     script = Script(last, died(), "others")
     assert script.play(range(3), overran(PRE, 1)) == [([1], last), ([0, 2], "others")]
@@ -260,19 +260,19 @@ def test_those_left_by_that_keep_the_repeat_that_they_had():
 
 
 @pytest.mark.parametrize("lost", [died(), overran()], ids=["died", "overran"])
-def test_without_preprocessing_an_element_alone_is_given_up_at_once(lost):
+def test_an_element_alone_without_preprocessing_is_given_up_at_once(lost):
     script = Script(*[lost] * (1 if lost.timed_out else 2), "one")
     first = overran()
     assert script.play([0, 1], first, gives_up_single=True) == [([0], lost), ([1], "one")]
 
 
-def test_without_preprocessing_postprocessing_is_still_settled_by_the_host():
+def test_postprocessing_without_preprocessing_is_still_settled_by_the_host():
     script = Script(died(POST, 0), "failed")
     assert script.play([0], died(POST, 0), gives_up_single=True) == [([0], "failed")]
 
 
 class Everything:
-    """Kills the host whatever is tried, but for the fatal alone, and for the spared."""
+    """Kills the host in every call, except for fatal elements alone and for the spared ones."""
 
     def __init__(self, *spared):
         self.spared = set(spared)
@@ -304,7 +304,7 @@ def test_a_good_answer_starts_the_count_anew():
     assert pairs == [([n], "answer") for n in range(31)]
 
 
-def test_without_preprocessing_sixteen_in_a_row_end_it_too():
+def test_sixteen_deaths_in_a_row_without_preprocessing_end_the_search_too():
     model = Everything()
     pairs = [(list(part), answer) for part, answer in isolate_fatal(range(100), died(), model, gives_up_single=True)]
     assert [part for part, _ in pairs[:19]] == [[n] for n in [*range(16), 30, 58, 86]]
@@ -313,7 +313,7 @@ def test_without_preprocessing_sixteen_in_a_row_end_it_too():
     assert all(isinstance(answer, LostBatch) for _, answer in pairs)
 
 
-def test_sixteen_lethal_operations_end_it_too():
+def test_sixteen_lethal_operations_end_the_search_too():
     last = died(PRE, 15)
     script = Script(died(PRE, 0), *[died(PRE, n) for n in range(1, 15) for _ in range(2)], last, last)
     probes = [died(PRE, 20), died(PRE, 28), died(PRE, 36)]
@@ -329,7 +329,7 @@ def test_sixteen_lethal_operations_end_it_too():
     [range(20), range(80, 100), range(17, 60), [n for n in range(100) if n % 4], range(1, 17)],
     ids=["first", "last", "amid", "most", "after a good one"],
 )
-def test_lethal_neighbours_do_not_take_the_others_along(bad, gives_up_single):
+def test_lethal_neighbours_do_not_fail_the_others(bad, gives_up_single):
     def host(part, fatal):
         return died() if set(part) & set(bad) - set(fatal) else [one for one in part if one not in fatal]
 
@@ -338,12 +338,12 @@ def test_lethal_neighbours_do_not_take_the_others_along(bad, gives_up_single):
     assert sorted(good) == [n for n in range(100) if n not in bad]
 
 
-def test_a_timeout_is_none_of_the_sixteen():
+def test_a_timeout_does_not_count_among_the_sixteen():
     script = Script(*[died(PRE, n) for n in range(15)], overran(PRE, 15), "all")
     assert script.play(range(40), died(PRE, 0)) == [(list(range(40)), "all")]
 
 
-def test_nothing_is_tried_before_it_is_asked_for():
+def test_attempts_are_made_only_when_asked_for():
     script = Script()
     isolate_fatal([0], died(), script)
     assert script.tried == []

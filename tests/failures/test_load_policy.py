@@ -21,7 +21,7 @@ def record(clock):
     return LoadPolicy(clock.time_ns)
 
 
-def test_nothing_stands_against_the_first_try(record):
+def test_the_first_attempt_is_allowed(record):
     assert record.current_error() is None
 
 
@@ -38,7 +38,7 @@ def test_a_timeout_is_not_forgiven(record):
 
 
 @pytest.mark.parametrize("seconds", [0.5, 3.0])
-def test_the_error_stands_for_ten_times_as_long_as_the_last_try_took(record, clock, seconds):
+def test_the_error_is_kept_for_ten_times_the_last_attempt(record, clock, seconds):
     record.failed(ERROR, seconds, timed_out=True)
     clock.advance(10 * seconds - 0.001)
     assert record.current_error() is ERROR
@@ -46,7 +46,7 @@ def test_the_error_stands_for_ten_times_as_long_as_the_last_try_took(record, clo
     assert record.current_error() is None
 
 
-def test_after_that_time_a_death_is_forgiven_again(record, clock):
+def test_a_death_is_forgiven_again_after_the_backoff(record, clock):
     record.failed(ERROR, 1.0, timed_out=True)
     clock.advance(11)
     assert record.failed(ERROR, 1.0, timed_out=False)
@@ -55,7 +55,7 @@ def test_after_that_time_a_death_is_forgiven_again(record, clock):
     assert record.current_error() is ANOTHER
 
 
-def test_a_success_makes_good_for_everything(record):
+def test_a_success_clears_all_failures(record):
     record.failed(ERROR, 1.0, timed_out=False)
     record.loaded()
     assert record.failed(ERROR, 1.0, timed_out=False)
@@ -64,14 +64,14 @@ def test_a_success_makes_good_for_everything(record):
     assert record.current_error() is None
 
 
-def test_a_timeout_between_two_deaths_counts_for_itself(record, clock):
+def test_a_timeout_between_two_deaths_is_counted_separately(record, clock):
     assert record.failed(ERROR, 1.0, timed_out=False)
     assert not record.failed(ANOTHER, 1.0, timed_out=True)
     clock.advance(11)
     assert record.failed(ERROR, 1.0, timed_out=False)
 
 
-def test_what_raises_again_and_again_is_tried_ever_more_rarely(record, clock):
+def test_a_load_that_keeps_raising_is_tried_ever_more_rarely(record, clock):
     pauses = []
     for _ in range(12):
         record.raised(ERROR, 0.01)

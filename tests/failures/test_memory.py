@@ -1,4 +1,4 @@
-"""A want of memory is told from everything else, in the words of every framework."""
+"""Out-of-memory errors are told apart from all others, by the messages of every framework."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def torchs():
 
 
 @pytest.mark.parametrize("allocate", [numpys, pytest.param(torchs, marks=pytest.mark.large)])
-def test_what_allocators_raise(allocate):
+def test_errors_of_allocators_are_out_of_memory(allocate):
     with pytest.raises((MemoryError, RuntimeError)) as caught:
         allocate()
     assert is_out_of_memory(caught.value)
@@ -53,16 +53,16 @@ def test_what_allocators_raise(allocate):
         (KeyboardInterrupt(), False),
     ],
 )
-def test_is_out_of_memory(error, expected):
+def test_out_of_memory_messages_are_recognized(error, expected):
     assert is_out_of_memory(error) is expected
 
 
 @pytest.mark.large
-def test_pytorchs_own_error():
+def test_pytorch_out_of_memory_error_is_recognized():
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB"))
 
 
-def test_what_pytorch_keeps_is_freed(monkeypatch):
+def test_pytorch_cache_is_freed(monkeypatch):
     freed = []
     monkeypatch.setitem(
         sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(empty_cache=lambda: freed.append("cache")))

@@ -1,4 +1,4 @@
-"""What is tried of a batch whose host was lost while everything has been failing."""
+"""Which elements are probed when a batch loses its host while everything has been failing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def overran():
 
 
 class Script:
-    """Gives the answers in turn; keeps what was tried."""
+    """Gives the answers in turn; records the attempts."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -28,7 +28,7 @@ class Script:
 
 
 def probed(script, places, first, *, good="good"):
-    """What comes out; a good answer gives hope."""
+    """The outcomes; one good answer closes the breaker."""
     hope = []
 
     def search(positions, lost):
@@ -43,18 +43,18 @@ def probed(script, places, first, *, good="good"):
     return pairs
 
 
-def test_without_hope_the_rest_fails_as_the_batch_did():
+def test_the_rest_fails_as_the_batch_did_if_no_probe_succeeds():
     first, one, other = died(), died(), died()
     script = Script(one, other)
     assert probed(script, [1, 4], first) == [([1], one), ([4], other), ([0, 2, 3, 5], first)]
 
 
-def test_an_answer_in_which_nothing_succeeded_gives_no_hope():
+def test_an_answer_without_a_success_does_not_close_the_breaker():
     first = overran()
     assert probed(Script("raised", "raised"), [1, 4], first)[2] == ([0, 2, 3, 5], first)
 
 
-def test_with_hope_the_rest_is_tried_and_searched():
+def test_the_rest_is_tried_and_searched_once_a_probe_succeeds():
     dead = died()
     script = Script(died(), "good", dead, "others")
     assert probed(script, [1, 4, 5], died()) == [([4], "good"), ([1], dead), ([0, 2, 3, 5], "others")]
@@ -64,18 +64,18 @@ def test_with_hope_the_rest_is_tried_and_searched():
     assert script.tried == [[0], [1, 2, 3, 4, 5], [1], [2], [3], [4], [5]]
 
 
-def test_an_outside_kill_makes_no_element_fatal_that_is_tried_alone():
+def test_an_outside_kill_does_not_make_a_probed_element_fatal():
     script = Script(died(), "good", "good, too", "others")
     pairs = [([4], "good"), ([1], "good, too"), ([0, 2, 3, 5], "others")]
     assert probed(script, [1, 4], died()) == pairs
 
 
-def test_what_overran_alone_is_not_tried_again():
+def test_an_element_that_timed_out_alone_is_not_tried_again():
     late = overran()
     script = Script(late, "good", "others")
     assert probed(script, [1, 4], overran()) == [([1], late), ([4], "good"), ([0, 2, 3, 5], "others")]
 
 
-def test_all_may_be_tried_alone():
+def test_every_element_may_be_probed():
     script = Script(*"abcdef")
     assert [part for part, _ in probed(script, range(6), died())] == [[0], [1], [2], [3], [4], [5]]

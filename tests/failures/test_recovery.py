@@ -1,4 +1,4 @@
-"""Every element has its answer, in order and once, whatever calls do; and what is tried is bounded."""
+"""Every element is answered once and in order, however calls fail; and the attempts are bounded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def policy(clock=None, *, caught=Exception, attempts=3, timeout_secs=45.0, break
 
 
 def answers(size, model, chosen=None):
-    """Places with a prediction, places without, and all parts."""
+    """Positions with a prediction, positions without, and all parts."""
     first = model(0, size)
     parts = [PartResult(0, size, first, 1)]
     if isinstance(first, Caught):
@@ -69,7 +69,7 @@ def test_no_good_element_is_lost(case):
 
 
 @given(BATCHES, st.integers(0, 60), st.booleans())
-def test_a_wrong_count_is_of_its_whole_call_and_never_tried_again(case, passes_below, retryable):
+def test_a_wrong_count_fails_its_whole_call_and_is_never_repeated(case, passes_below, retryable):
     size, bad, ceiling = case
 
     class Wrong(Model):
@@ -100,7 +100,7 @@ def test_a_wrong_count_that_is_not_caught_is_raised():
 
 
 @given(BATCHES, st.sets(st.integers(0, 200)))
-def test_every_element_has_one_answer_and_what_passes_costs_no_good_one_unless_tries_run_out(case, passing):
+def test_every_element_has_one_answer_and_transient_errors_cost_no_good_one_unless_tries_run_out(case, passing):
     size, bad, ceiling = case
     model = Model(bad, ceiling, passing)
     good, failed, _ = answers(size, model, policy(attempts=500, timeout_secs=1e9))
@@ -121,32 +121,32 @@ def test_one_bad_element_in_1024_costs_twenty_calls_more():
     assert len(model.calls) == 1 + 2 * 10
 
 
-def test_memory_is_learnt_once_in_a_batch():
+def test_the_size_that_fits_memory_is_learnt_once_per_batch():
     model = Model(ceiling=5)
     answers(32, model)
     assert model.calls == [(0, 32), (0, 16), (0, 8), *[(n, n + 4) for n in range(0, 32, 4)]]
 
 
-def test_what_fails_within_a_search_is_tried_again_too():
+def test_transient_errors_within_a_search_are_retried_too():
     model = Model(bad=[0], passing=[3])  # the batch, its first half, the bad element, its neighbour
     assert answers(4, model)[:2] == ([1, 2, 3], [0])
     assert model.calls == [(0, 4), (0, 2), (0, 1), (1, 2), (1, 2), (2, 4)]
 
 
-def test_an_outage_ends_by_the_number_of_tries():
+def test_an_outage_ends_at_the_limit_of_tries():
     model = Model(passing=range(1000))
     assert answers(1, model)[1] == [0]
     assert len(model.calls) == 3
 
 
-def test_an_outage_ends_by_the_time():
+def test_an_outage_ends_at_the_time_limit():
     clock, model = FakeClock(), Model(passing=range(10_000))
     before = clock.seconds()
     answers(64, model, policy(clock, attempts=1000, timeout_secs=30))
     assert clock.seconds() - before <= 30
 
 
-def test_what_is_not_caught_is_raised_as_soon_as_nothing_helps():
+def test_uncaught_errors_are_raised_as_soon_as_nothing_helps():
     model = Model(bad=[3], ceiling=4)
     with pytest.raises(ValueError, match=r"^$"):
         answers(8, model, policy(caught=()))
@@ -156,7 +156,7 @@ def test_what_is_not_caught_is_raised_as_soon_as_nothing_helps():
     assert answers(8, Model(passing=[0], ceiling=2), policy(caught=()))[0] == list(range(8))
 
 
-def test_what_is_not_caught_ends_a_search_too():
+def test_uncaught_errors_end_a_search_too():
     model = Model(bad=[0], passing=range(1, 9))
     with pytest.raises(ConnectionResetError):
         answers(4, model, policy(caught=ValueError))
@@ -185,7 +185,7 @@ def open_breaker():
         (Model(bad=range(4)), [(0, 4), (0, 1), (1, 2), (2, 3), (3, 4)]),
     ],
 )
-def test_while_everything_fails_elements_are_tried_alone_until_one_succeeds(model, calls):
+def test_probes_go_on_until_one_succeeds_while_everything_fails(model, calls):
     good, failed, parts = answers(4, model, policy(breaker=open_breaker()))
     assert (good, failed) == (sorted(set(range(4)) - model.bad), sorted(model.bad))
     assert model.calls == calls
@@ -197,12 +197,12 @@ def test_while_everything_fails_elements_are_tried_alone_until_one_succeeds(mode
     [(ValueError(), 1000, 3), (HostDiedError(), 32, 3), (ConnectionError(), 32, 1), (TimeoutError(), 3, 1)],
     ids=repr,
 )
-def test_the_dearer_a_try_the_fewer_there_are(error, at_first, later):
+def test_probes_are_fewer_the_more_they_cost(error, at_first, later):
     chosen = policy(breaker=open_breaker())
     assert [len(chosen.probes(at_first, error)) for _ in range(2)] == [at_first, later]
 
 
-def test_where_all_that_is_tried_fails_the_rest_is_given_up_with_the_error_of_the_batch():
+def test_the_rest_is_given_up_with_the_error_of_the_batch_if_all_probes_fail():
     breaker = open_breaker()
     breaker.probes(TIMEOUTS.at_first, TIMEOUTS)
     batch, one = Caught.of(TimeoutError("all")), Caught.of(TimeoutError("one"))
@@ -220,7 +220,7 @@ def test_where_all_that_is_tried_fails_the_rest_is_given_up_with_the_error_of_th
 
 
 @given(BATCHES, st.sets(st.integers(0, 59)))
-def test_one_good_element_among_those_that_are_tried_saves_all_others(case, places):
+def test_one_good_element_among_the_probes_saves_all_others(case, places):
     size, bad, ceiling = case
     model, places = Model(bad, ceiling), sorted(place for place in places if place < size)
     search = FailureSearch(model, lambda _: False, NOTHING_KNOWN)
@@ -232,19 +232,19 @@ def test_one_good_element_among_those_that_are_tried_saves_all_others(case, plac
         assert model.calls == [(place, place + 1) for place in places]
 
 
-def test_parts_that_fit_are_found_without_catching_even_while_everything_fails():
+def test_parts_that_fit_memory_are_found_without_catching_even_while_everything_fails():
     breaker = CircuitBreaker(1)
     breaker.record(succeeded=False)
     assert answers(4, Model(ceiling=1), policy(caught=(), breaker=breaker))[0] == [0, 1, 2, 3]
 
 
-def test_a_single_element_for_which_memory_is_wanting_fails():
+def test_a_single_element_that_exceeds_memory_fails():
     assert answers(1, Model(ceiling=0))[1] == [0]
     assert policy().choose(0, 1, MemoryError(), 1) is Action.SEARCH
 
 
 @pytest.mark.parametrize(("attempts", "saved"), [(1, []), (2, [0])])
-def test_while_everything_fails_what_passes_is_repeated_once_without_a_pause(attempts, saved):
+def test_transient_errors_are_retried_once_without_a_pause_while_everything_fails(attempts, saved):
     clock = FakeClock()
     before = clock.seconds()
     chosen = policy(clock, attempts=attempts, breaker=open_breaker())

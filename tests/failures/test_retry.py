@@ -1,4 +1,4 @@
-"""What passes by itself, and the two bounds of trying again."""
+"""Which errors are transient, and the two bounds of retrying."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class Code:
     ],
     ids=repr,
 )
-def test_what_passes_by_itself(error, expected):
+def test_transient_errors_are_recognized(error, expected):
     assert is_transient(error) is expected
 
 
-def test_what_cannot_be_told_does_not_pass(caplog):
+def test_an_error_that_cannot_be_classified_is_not_transient(caplog):
     """Neither the error of a function of the user's nor one of the error's own properties takes the error's place."""
 
     class Odd(Exception):
@@ -76,7 +76,7 @@ def budget(clock, jitter=0.5, **config):
     return RetryBudget(RetryConfig(**config), clock.time_ns, clock.sleep, lambda: jitter)
 
 
-def test_pauses_grow_to_their_longest():
+def test_pauses_grow_to_their_maximum():
     clock = FakeClock()
     waits, pauses = budget(clock, jitter=1.0, attempts=9, timeout_secs=1000), []
     for failed in range(1, 9):
@@ -87,7 +87,7 @@ def test_pauses_grow_to_their_longest():
     assert not waits.allows_retry(ConnectionError(), 9)
 
 
-def test_the_time_counts_from_the_first_failure_of_the_batch():
+def test_the_time_limit_counts_from_the_first_failure_of_the_batch():
     clock = FakeClock()
     waits = budget(clock, timeout_secs=10)
     assert waits.allows_retry(ConnectionError(), 1)
@@ -97,7 +97,7 @@ def test_the_time_counts_from_the_first_failure_of_the_batch():
     assert not waits.allows_retry(ConnectionError(), 1)
 
 
-def test_what_does_not_pass_is_not_waited_for():
+def test_permanent_errors_are_not_waited_for():
     clock = FakeClock()
     before = clock.time_ns()
     assert not budget(clock).allows_retry(ValueError(), 1)
@@ -105,7 +105,7 @@ def test_what_does_not_pass_is_not_waited_for():
     assert clock.time_ns() == before
 
 
-def test_the_user_may_say_what_passes():
+def test_the_user_may_say_which_errors_are_transient():
     clock = FakeClock()
     waits = budget(clock, retryable=lambda error: "busy" in str(error))
     assert waits.allows_retry(ValueError("busy"), 1)

@@ -1,4 +1,4 @@
-"""Of elements that take too long together only those fail that hang, and that costs few time limits."""
+"""Of elements that time out together only those that hang fail, at the cost of few time limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Model:
 
 
 def answers(size, model, parts=lambda count: count):
-    """Places with a prediction; by place, the errors of the others; and what was told to be too large."""
+    """Positions with a prediction; by position, the errors of the others; and the sizes reported as too large."""
     first, told = model(0, size), []
     if not isinstance(first, Caught):
         return first, {}, told
@@ -87,13 +87,13 @@ def test_no_good_element_is_lost_while_few_hang(case):
 
 
 @given(st.integers(1, 60), st.data())
-def test_what_hangs_costs_few_time_limits(size, data):
+def test_hanging_elements_cost_few_time_limits(size, data):
     model = Model(data.draw(st.sets(st.integers(0, size - 1))), data.draw(st.sets(st.integers(0, size - 1))))
     answers(size, model)
     assert model.overran <= 2 * (2 + MAX_TIMEOUTS)
 
 
-def test_one_that_hangs_costs_two():
+def test_one_hanging_element_costs_two_time_limits():
     model = Model({13})
     good, failed, told = answers(64, model)
     assert (len(good), list(failed), model.overran, told) == (63, [13], 2, [])
@@ -105,7 +105,7 @@ def test_a_batch_that_was_too_large_is_reported():
     assert model.overran == 1
 
 
-def test_other_time_limits_are_no_overruns():
+def test_other_timeouts_are_no_overruns():
     assert not is_overrun(TimeoutError("of a socket"))
 
 

@@ -1,4 +1,4 @@
-"""Who may be loaded, who must go, who waits and who is refused, case by case."""
+"""Admission case by case: what is loaded, evicted, made to wait or refused."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ def test_verdicts(need, loading, free, verdict):
     assert admit(need, ALL, loading, free, 64 * GB) == verdict
 
 
-def test_those_that_are_used_equally_long_ago_go_by_name():
+def test_models_last_used_together_are_evicted_by_name():
     twins = [Held("b", GB, 0, 1.0), Held("a", GB, 0, 1.0)]
     assert admit(GB, twins, [], GB, 64 * GB) == Evict(("a",))
 
 
-def test_small_old_models_stay_where_only_a_large_one_makes_room():
+def test_small_old_models_stay_if_only_a_large_one_makes_room():
     assert admit(4 * GB, [OLD, NEW], [], GB, 64 * GB) == Evict(("new",))
 
 
-def test_an_unknown_model_is_tried_where_nothing_is_free():
+def test_a_model_of_unknown_size_is_tried_when_nothing_is_free():
     assert admit(None, [USED], [], 0, 64 * GB) == Admit()
 
 
 @pytest.mark.parametrize("loading", [[], [GB], [None]])
-def test_what_can_never_fit_is_refused_at_once(loading):
+def test_a_model_larger_than_memory_is_refused_at_once(loading):
     assert admit(64 * GB, [], loading, 64 * GB, 64 * GB) == Refuse(
         "loading it takes at least 64.0 GB, and the memory that this process may use is 64.0 GB in all, of which "
         "1.0 GB stay free. Give the machine or the container more memory, or use a smaller model."
     )
 
 
-def test_what_does_not_fit_now_is_refused_with_the_figures():
+def test_a_model_that_does_not_fit_now_is_refused_with_the_figures():
     small = Held("small", 200 * 10**6, 0, 0.0)
     assert admit(3 * GB, [USED, small], [], 3_500 * 10**6, 8 * GB) == Refuse(
         "loading it takes at least 3.0 GB, 3.5 GB of 8.0 GB are free, of which 800 MB stay so; 1 model in use hold "
@@ -66,19 +66,19 @@ def test_what_does_not_fit_now_is_refused_with_the_figures():
     )
 
 
-def test_models_that_are_leaving_are_waited_for():
+def test_admission_waits_for_models_being_unloaded():
     assert admit(3 * GB, [OLD], [], GB, 64 * GB, leaving=3 * GB) == Wait()
     assert admit(3 * GB, [OLD], [], GB, 64 * GB, leaving=GB) == Evict(("old",))
     assert admit(9 * GB, [OLD], [], GB, 64 * GB, leaving=GB) == Wait()
     assert isinstance(admit(9 * GB, [OLD], [], GB, 64 * GB), Refuse)
 
 
-def test_small_models_are_not_refused_for_want_of_a_large_margin():
+def test_small_models_are_not_refused_for_lack_of_a_large_margin():
     assert admit(10**7, [], [], 2 * 10**7, 64 * GB) == Admit()
     assert isinstance(admit(10**7, [], [], 2 * 10**7 - 1, 64 * GB), Refuse)
 
 
-def test_more_is_not_available_than_there_is():
+def test_available_memory_never_exceeds_the_total():
     assert isinstance(admit(8 * GB, [USED], [], 99 * GB, 10 * GB), Admit)
     assert admit(8 * GB, [USED], [GB + 1], 99 * GB, 10 * GB) == Wait()
 
@@ -86,5 +86,5 @@ def test_more_is_not_available_than_there_is():
 @pytest.mark.parametrize(
     ("nbytes", "text"), [(0, "0 MB"), (999 * 10**6, "999 MB"), (GB, "1.0 GB"), (2_950 * 10**6, "3.0 GB")]
 )
-def test_sizes(nbytes, text):
+def test_sizes_are_shown_in_readable_units(nbytes, text):
     assert format_bytes(nbytes) == text

@@ -1,4 +1,4 @@
-"""Memory is what a process uses now, and what it may use is what the tightest of its groups allows."""
+"""Memory figures: what a process uses now, and what the tightest of its control groups allows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEBIBYTE = 1 << 20
 
 
 @pytest.mark.parametrize("size", [64 * MEBIBYTE])
-def test_grows_with_what_is_held_and_falls_when_it_is_freed(size):
+def test_process_memory_grows_with_allocations_and_falls_when_they_are_freed(size):
     before = resident_bytes()
     held = bytearray(b"x") * size
     grown = resident_bytes() - before
@@ -32,13 +32,13 @@ UNLIMITED_V1 = 9223372036854771712
 PHYSICAL = 16_000_000 * 1024
 
 
-def test_what_a_process_uses():
+def test_process_memory_is_read_from_proc():
     usage = memory_of(os.getpid())
     assert usage.pss <= resident_bytes() <= peak_bytes()
     assert usage.private <= usage.pss <= usage.private + usage.shared
 
 
-def test_what_is_mapped_by_two_is_shared():
+def test_pages_mapped_by_two_processes_are_shared():
     code = "import mmap, sys; m = mmap.mmap(int(sys.argv[1]), 0); sum(m[::4096]); print(flush=True); input()"
     file = os.memfd_create("test")
     os.truncate(file, 64 * MEBIBYTE)
@@ -55,14 +55,14 @@ def test_what_is_mapped_by_two_is_shared():
     assert theirs.shared > 64 * MEBIBYTE > theirs.private
 
 
-def test_no_such_process():
+def test_process_memory_of_a_missing_process():
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert memory_of(ended.pid) is None
 
 
 class Machine:
-    """A made-up /proc, and the control groups that it names."""
+    """A fake /proc, and the control groups that it names."""
 
     def __init__(self, folder):
         self.proc = folder / "proc"
@@ -135,7 +135,7 @@ def test_v1_without_a_limit(v1):
     assert v1.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
-def test_v1_counts_what_can_be_read_again_as_free_and_shared_memory_as_used(v1):
+def test_v1_counts_page_cache_as_free_and_shared_memory_as_used(v1):
     v1.v1("memory/jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
     assert v1.figures() == (4 * GIGABYTE, GIGABYTE + 12)
 
@@ -145,13 +145,13 @@ def test_v2_without_a_limit(v2):
     assert v2.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
-def test_v2_counts_what_can_be_read_again_as_free_and_shared_memory_as_used(v2):
+def test_v2_counts_page_cache_as_free_and_shared_memory_as_used(v2):
     v2.v2("unified/jobs/one", 4 * GIGABYTE, used=3 * GIGABYTE, inactive=5, active=7)
     assert v2.figures() == (4 * GIGABYTE, GIGABYTE + 12)
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-def test_the_tightest_of_the_groups_that_it_is_in_decides(version, request):
+def test_the_tightest_enclosing_group_decides(version, request):
     machine = request.getfixturevalue(version)
     place, make = ("memory", machine.v1) if version == "v1" else ("unified", machine.v2)
     make(f"{place}/jobs", 4 * GIGABYTE, used=3 * GIGABYTE)
@@ -165,7 +165,7 @@ def test_the_tightest_of_the_groups_that_it_is_in_decides(version, request):
 
 
 @pytest.mark.parametrize("root", ["/jobs/one", "/", "/jobs/another", "/../.."])
-def test_a_container_sees_its_own_group_at_the_mount_s_place(machine, root):
+def test_a_container_sees_its_own_group_at_the_mount_point(machine, root):
     machine.is_in("4:memory:/jobs/one")
     machine.mounts("memory", root, "cgroup cgroup rw,memory")
     machine.v1("memory", 2 * GIGABYTE, used=GIGABYTE)
@@ -193,35 +193,35 @@ def test_a_limit_beyond_the_machine_s_memory_is_none(v2):
     assert v2.figures() == (PHYSICAL, 9_000_000 * 1024)
 
 
-def test_where_the_system_does_not_tell(tmp_path):
+def test_memory_figures_may_be_unknown(tmp_path):
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert memory_limit(tmp_path) == memory_available(tmp_path) == physical
     assert memory_of(os.getpid(), tmp_path) is None
 
 
-def test_v1_counts_who_has_been_killed_for_want_of_memory(v1):
+def test_v1_counts_out_of_memory_kills(v1):
     v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0\noom_kill 3")
     v1.group("memory", memory__oom_control="oom_kill 70")
     assert oom_kills(v1.proc) == 3
 
 
-def test_v2_counts_who_has_been_killed_for_want_of_memory(v2):
+def test_v2_counts_out_of_memory_kills(v2):
     v2.group("unified/jobs/one", memory__events="low 0\nhigh 9\nmax 5\noom 4\noom_kill 3\noom_group_kill 0")
     v2.group("unified/jobs", memory__events="oom_kill 70")
     assert oom_kills(v2.proc) == 3
 
 
-def test_who_has_been_killed_for_want_of_memory_may_be_unknown(machine, v1):
+def test_out_of_memory_kills_may_be_unknown(machine, v1):
     v1.group("memory/jobs/one", memory__oom_control="oom_kill_disable 0\nunder_oom 0")  # before Linux 4.13
     assert oom_kills(v1.proc) is None
 
 
-def test_without_groups_it_is_unknown(machine, tmp_path):
+def test_out_of_memory_kills_are_unknown_without_groups(machine, tmp_path):
     assert oom_kills(machine.proc) is None
     assert oom_kills(tmp_path / "nothing") is None
 
 
-def test_of_others_where_proc_is_another_namespaces_nothing_is_known(tmp_path):
+def test_other_processes_are_unknown_if_proc_is_of_another_namespace(tmp_path):
     content = Path("/proc/self/smaps_rollup").read_text()
     for name in ("1", "self"):
         (tmp_path / name).mkdir()
@@ -256,7 +256,7 @@ say()
 
 
 def test_this_machine_s_own_groups():
-    """In a new group, where one can be made; where none can, what there is is what the machine has, or less."""
+    """In a new group if one can be created; otherwise the limit is the machine's memory, or less."""
     group = new_group(512 * MEBIBYTE)
     try:
         result = subprocess.run([sys.executable, "-c", MEASURE, group], capture_output=True, text=True, check=True)
@@ -274,7 +274,7 @@ def test_this_machine_s_own_groups():
 
 
 def new_group(limit):
-    """The folder of a memory group within this process's own; empty: none can be made."""
+    """The folder of a memory group within this process's own; empty if none can be created."""
     entries = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     paths = {controller: path.lstrip("/") for _, controllers, path in entries for controller in controllers.split(",")}
     is_v1 = "memory" in paths

@@ -1,4 +1,4 @@
-"""Before a load, what loading has taken so far says whether memory has room; idle models make some."""
+"""The memory budget: earlier loads tell whether the next one fits; idle models are evicted to make room."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KB = 10**3
 
 
 class Memory:
-    """A machine of so many bytes, of which models take some."""
+    """A machine with a number of bytes, some of them taken by models."""
 
     def __init__(self, limit):
         self.limit, self.used, self.most, self.lock = limit, 0, 0, threading.Lock()
@@ -47,7 +47,7 @@ def use(store, name, load, at_least=None):
         pass
 
 
-def test_idle_models_make_room_the_oldest_first():
+def test_idle_models_are_evicted_oldest_first():
     memory, loads = Memory(1000 * MB), []
     store = ModelCache(room=memory.room())
     for name in "abcadbce":
@@ -58,7 +58,7 @@ def test_idle_models_make_room_the_oldest_first():
     assert store.is_short
 
 
-def test_what_fits_stays():
+def test_models_that_fit_stay():
     memory = Memory(1000 * MB)
     store = ModelCache(room=memory.room())
     for name in "abcabc":
@@ -75,7 +75,7 @@ def test_a_model_whose_files_are_too_large_is_refused_at_once():
     assert list(store._slots) == []
 
 
-def test_a_model_that_was_measured_is_refused_when_memory_has_become_short():
+def test_a_measured_model_is_refused_when_memory_has_become_short():
     memory = Memory(1000 * MB)
     store = ModelCache(room=memory.room())
     use(store, "a", memory.model(600 * MB))
@@ -95,7 +95,7 @@ def test_a_guess_is_no_reason_to_refuse():
     assert isinstance(room.verdict("large", None, {}, []), Refuse)
 
 
-def test_the_first_is_loaded_alone_and_what_is_loaded_beside_others_is_not_measured():
+def test_the_first_load_runs_alone_and_concurrent_loads_are_not_measured():
     room = MemoryBudget(lambda: 900 * MB, lambda: 1000 * MB, iter([0, 10 * MB, 10 * MB, 99 * MB]).__next__)
     assert room.verdict("a", None, {}, []) == Admit()
     assert room.verdict("b", None, {}, ["a"]) == Wait()
