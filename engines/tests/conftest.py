@@ -1,4 +1,4 @@
-"""Clusters for the tests that need one: they are not among the others, which run without Java."""
+"""Clusters for the tests that need one; they stand apart because the others run without Java."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TAIL = 150
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport():
-    """What the clusters said last stands beside the failure: where CI runs, their logs are gone afterwards."""
+    """Adds the clusters' last log lines to a failure: in CI their logs are gone afterwards."""
     report = (yield).get_result()
     if report.failed:
         for path in sorted(path for name in NAMES for path in logs(name).glob("*.log")):

@@ -16,7 +16,7 @@ from job import look_after, run
 
 
 def test_a_task_manager_that_is_killed_costs_no_row_and_leaves_nothing(cluster, words, tmp_path):
-    """First in this file: after others their models would be waited for, too."""
+    """First in this file: after other tests it would wait for their models, too."""
     words.linger = 30  # it is waited for; how often the model is loaded is asked elsewhere
     report = run(cluster, digits_on_flink.make("killed", tmp_path, words), kill="tm2")
     assert report.problems == []
@@ -25,20 +25,20 @@ def test_a_task_manager_that_is_killed_costs_no_row_and_leaves_nothing(cluster, 
 
 
 @pytest.mark.parametrize("kind", ["timeout", "keyed"])
-def test_digits_come_out_right_and_each_model_is_loaded_once(cluster, words, tmp_path, kind):
+def test_digits_are_predicted_right_and_each_model_is_loaded_once(cluster, words, tmp_path, kind):
     report = run(cluster, digits_on_flink.make(kind, tmp_path, words))
     assert report.problems == []
     assert report.loads == (2 if kind == "keyed" else 1), str(report)
     assert len([process for process in report.processes if process.setups]) > 4  # they come and go
 
 
-def test_a_network_comes_out_right_and_is_loaded_once(cluster, words, tmp_path):
+def test_a_network_predicts_right_and_is_loaded_once(cluster, words, tmp_path):
     report = run(cluster, network_on_flink.make("plain", tmp_path, words))
     assert report.problems == []
     assert report.loads == 1, str(report)
 
 
-def test_starting_twice_changes_nothing(cluster):
+def test_starting_the_cluster_twice_changes_nothing(cluster):
     assert flink.up(cluster.name) == replace(cluster, pids=flink.Cluster.read(cluster.name).pids)
 
 
@@ -55,7 +55,7 @@ def test_two_machines_have_a_manager_and_a_copy_each(two_machines, words, tmp_pa
         assert network.st_ino == os.stat(f"/run/netns/{two_machines.namespace(task_manager)}").st_ino
 
 
-def test_machines_without_networks_of_their_own_are_made_anew(two_machines):
+def test_machines_without_their_own_networks_are_recreated(two_machines):
     subprocess.run(["ip", "netns", "delete", two_machines.namespace("tm2")], check=True)
     again = flink.up(two_machines.name, machines=2)
     assert again.pids.keys() == two_machines.pids.keys()
@@ -64,7 +64,7 @@ def test_machines_without_networks_of_their_own_are_made_anew(two_machines):
 
 
 def read_by_doctor(cluster, task_manager):
-    """What ``headrace doctor`` says on a task manager's machine."""
+    """The output of ``headrace doctor`` on a task manager's machine."""
     variables = {**os.environ, "HEADRACE_RUNTIME_DIR": cluster.runtime_directory(task_manager)}
     command = [sys.executable, "-c", "from headrace.cli.main import main; main()", "doctor", "--json"]
     done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, text=True, check=True)

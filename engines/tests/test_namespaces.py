@@ -30,7 +30,7 @@ def left_of(label):
     return [path for folder in ("/run/netns", "/sys/class/net") for path in Path(folder).glob(f"{label}-*")]
 
 
-def test_they_reach_each_other_and_this_machine_reaches_them(label):
+def test_namespaces_reach_each_other_and_this_machine_reaches_them(label):
     network = namespaces.make(label, 2)
     for caller in ([], namespaces.inside(namespaces.name(label, 1))):
         there = [*namespaces.inside(namespaces.name(label, 0)), sys.executable, "-c", LISTEN]
@@ -44,13 +44,13 @@ def test_they_reach_each_other_and_this_machine_reaches_them(label):
                 server.kill()
 
 
-def test_two_sets_have_networks_of_their_own(label):
+def test_two_sets_of_namespaces_have_their_own_networks(label):
     first, second = (ipaddress.ip_network(namespaces.make(one, 1)) for one in LABELS)
     assert not first.overlaps(second)
     assert namespaces.free_network(label, [first]) != str(first)
 
 
-def test_what_is_left_of_one_is_removed(label):
+def test_remains_of_a_namespace_are_removed(label):
     namespaces.make(label, 2)
     subprocess.run(["ip", "netns", "delete", namespaces.name(label, 1)], check=True)
     assert not namespaces.stands(label, 2)
@@ -58,7 +58,7 @@ def test_what_is_left_of_one_is_removed(label):
     assert left_of(label) == []
 
 
-def test_what_cannot_be_made_leaves_nothing(label):
+def test_namespaces_that_cannot_be_created_leave_nothing(label):
     subprocess.run(["ip", "netns", "add", namespaces.name(label, 1)], check=True)  # in the way of the second
     with pytest.raises(namespaces.EngineError, match="netns add"):
         namespaces.make(label, 2)

@@ -8,7 +8,7 @@ from job import run
 
 
 @pytest.mark.parametrize("kind", ["plain", "timeout"])
-def test_digits_come_out_right_and_the_model_is_loaded_once(on_spark, words, tmp_path, kind):
+def test_digits_are_predicted_right_and_the_model_is_loaded_once(on_spark, words, tmp_path, kind):
     report = run(on_spark, digits_on_flink.make(kind, tmp_path, words))
     assert report.problems == []
     assert report.loads == 1, str(report)

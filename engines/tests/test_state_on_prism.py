@@ -1,4 +1,4 @@
-"""Beam's state on Prism, in a DoFn that has nothing of Headrace's: lost where Prism may split bundles."""
+"""Beam's state on Prism, in a DoFn without Headrace: lost when Prism may split bundles."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _END_TIMER = beam.DoFn.TimerParam(_END)
 
 
 class Keep(beam.DoFn):
-    """Keeps all in a bag until the end, as Beam's documentation does; the first of a bundle takes its time."""
+    """Keeps all elements in a bag until the end, as in Beam's documentation; the first of a bundle is slow."""
 
     def start_bundle(self):
         self._first = True
@@ -64,7 +64,7 @@ class Echo(ModelHandler):
 
 
 def kept(*arguments: str, waits: bool = False) -> Counter:
-    """What a stateful DoFn gives back of elements of one key that come at once, beside a RunInference or alone."""
+    """What a stateful DoFn returns for elements of one key that arrive at once, beside a RunInference or alone."""
     _OUT.clear()
     stamped = [window.TimestampedValue(("key", number), number) for number in NUMBERS]
     stream = streams.TestStream().advance_watermark_to(0).add_elements(stamped).advance_watermark_to_infinity()
@@ -76,14 +76,14 @@ def kept(*arguments: str, waits: bool = False) -> Counter:
     return Counter(_OUT)
 
 
-def test_prism_loses_state_where_it_splits_bundles():
-    """A Prism with which this fails needs nothing of what follows."""
+def test_prism_loses_state_when_it_splits_bundles():
+    """If this fails, Prism has been fixed and the workaround tested below can go."""
     assert kept() != Counter(NUMBERS)
 
 
-def test_prism_keeps_state_where_it_must_not_split_bundles():
+def test_prism_keeps_state_when_it_must_not_split_bundles():
     assert kept("--experiments=prism_disable_sdf_split") == Counter(NUMBERS)
 
 
-def test_prism_must_not_split_bundles_where_elements_wait():
+def test_prism_must_not_split_bundles_while_elements_wait():
     assert kept(waits=True) == Counter(NUMBERS)

@@ -1,4 +1,4 @@
-"""Streams on Prism: each element in its window, what comes late, and newer models without a pause. Needs no Java."""
+"""Streams on Prism: each element in its window, late elements, model updates without a pause. Needs no Java."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ KINDS = sorted(play.ACTS.keys() - {"arguments"})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_comes_out_right(kind):
+def test_a_stream_is_predicted_right_on_prism(kind):
     report = play.run(kind, PRISM, play.ACTS[kind])
     assert report.problems == [], str(report)

@@ -24,7 +24,7 @@ def cut_by_weight(batcher, elements):
 
 
 @given(weights, targets, st.integers(1, 10), st.none() | st.integers(1, 20), st.booleans())
-def test_bounds_hold_and_nothing_is_lost(elements, sizes, max_count, max_weight, target_is_weight):
+def test_batches_keep_their_bounds_and_lose_nothing(elements, sizes, max_count, max_weight, target_is_weight):
     plan = iter(sizes * 100)
     batcher = Batcher(lambda: next(plan), max_count, max_weight, target_is_weight=target_is_weight)
     batches = cut_by_weight(batcher, elements)
@@ -36,7 +36,7 @@ def test_bounds_hold_and_nothing_is_lost(elements, sizes, max_count, max_weight,
 
 
 @given(st.integers(0, 50), st.integers(1, 10), st.integers(1, 10))
-def test_without_weights_the_fast_path_equals_the_weighed_one(count, target, max_count):
+def test_the_fast_path_without_weights_equals_the_weighed_one(count, target, max_count):
     fast, slow = Batcher(always(target), max_count), Batcher(always(target), max_count)
     quick = [batch for n in range(count) if (batch := fast.add(n, n))]
     weighed = [batch for n in range(count) for batch in slow.add_weighed(n, n, 1)]
@@ -60,7 +60,7 @@ def test_an_element_heavier_than_the_limit_goes_alone():
     assert len(batcher) == 0
 
 
-def test_the_target_is_asked_once_a_batch_and_not_before_its_first_element():
+def test_the_target_is_asked_once_per_batch_and_not_before_its_first_element():
     asked = []
 
     def target():

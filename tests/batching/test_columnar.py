@@ -55,7 +55,7 @@ def listed(columns):
     return columns if isinstance(columns, list) else columns.tolist()
 
 
-def test_cut_and_join(make):
+def test_columnar_elements_are_cut_and_joined_by_rows(make):
     whole = make(list(range(10)))
     assert rows_in(whole) == 10
     pieces = [slice_rows(whole, 0, 3), slice_rows(whole, 3, 4), slice_rows(whole, 4, 10)]
@@ -66,12 +66,12 @@ def test_cut_and_join(make):
 
 
 @pytest.mark.parametrize("given_", [3, "text", b"bytes", None, int, {1, 2}])
-def test_what_is_not_columnar_is_refused(given_):
+def test_elements_that_are_not_columnar_are_refused(given_):
     with pytest.raises(TypeError, match="a columnar element is"):
         rows_in(given_)
 
 
-def test_what_does_not_go_together_is_refused():
+def test_elements_of_different_kinds_are_refused():
     with pytest.raises(ValueError, match="of one length"):
         rows_in({"a": [1], "b": [1, 2]})
     with pytest.raises(TypeError, match="of one type, not"):
@@ -85,7 +85,7 @@ def test_what_does_not_go_together_is_refused():
 
 
 @given(st.lists(st.integers(0, 40), max_size=8), st.lists(st.integers(1, 25), min_size=1), st.integers(1, 30))
-def test_batches_of_rows(sizes, targets, most):
+def test_batches_are_cut_by_rows(sizes, targets, most):
     asked = iter(targets * 400)
     batcher = RowBatcher(lambda: next(asked), most)
     elements, first = [], 0
@@ -107,7 +107,7 @@ def test_batches_of_rows(sizes, targets, most):
 
 
 @given(st.lists(st.integers(0, 9), max_size=6), st.data())
-def test_a_part_is_by_rows(sizes, data):
+def test_a_part_is_taken_by_rows(sizes, data):
     elements = [[(tag, row) for row in range(size)] for tag, size in enumerate(sizes)]
     batch = as_columns(Batch(elements, list(range(len(sizes)))))
     rows = [row for element in elements for row in element]
@@ -119,7 +119,7 @@ def test_a_part_is_by_rows(sizes, data):
     assert all(row[0] == tag for tag, piece in zip(part.tags, part.elements, strict=True) for row in piece)
 
 
-def test_pieces_that_are_whole_are_not_copied():
+def test_whole_elements_are_not_copied():
     element = numpy.arange(5)
     (batch,) = RowBatcher(lambda: 5, 100).add(element, "tag", 5)
     assert batch == ColumnarBatch([element], ["tag"], [5])
@@ -128,7 +128,7 @@ def test_pieces_that_are_whole_are_not_copied():
 
 
 @pytest.mark.large
-def test_what_leaves_has_memory_of_its_own():
+def test_rows_that_leave_own_their_memory():
     whole = torch.zeros(100_000)
     part = without_views({"a": slice_rows(whole, 10, 20), "b": numpy.arange(3)})
     assert part["a"].untyped_storage().nbytes() == 40

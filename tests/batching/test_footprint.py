@@ -1,4 +1,4 @@
-"""What waits is counted roughly, whatever it is."""
+"""The bytes of waiting elements are estimated, whatever the elements are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEGABYTE = numpy.zeros(1_000_000, dtype=numpy.uint8)
 
 
 class Unruly:
-    """Says nothing of itself."""
+    """Refuses to tell its size."""
 
     @property
     def nbytes(self):
@@ -42,18 +42,18 @@ class Unruly:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_footprint(value, least, most):
+def test_footprint_estimates_bytes(value, least, most):
     assert least <= footprint(value) <= most
 
 
-def test_it_does_not_follow_circles():
+def test_footprint_does_not_follow_cycles():
     circle = []
     circle.append(circle)
     assert footprint(circle) < 1000 * sys.getsizeof(circle)
 
 
 def weighed(elements, bound):
-    """What was thought to be waiting when the bound was reached, and what was; the list's length."""
+    """The estimated and the real bytes waiting when the bound was reached; the list's length."""
     waiting, growing = WaitingBytes(bound), []
     for element in elements:
         growing.append(element)
@@ -72,7 +72,7 @@ def test_large_elements_are_noticed_before_they_exceed_the_bound_by_much(sizes, 
 
 
 @pytest.mark.parametrize("size", [100, 10_000, 70_000, 1_000_000, 5_000_000])
-def test_elements_of_one_size_exceed_it_by_a_sixteenth_at_most(size):
+def test_elements_of_one_size_exceed_the_bound_by_a_sixteenth_at_most(size):
     thought, found, _ = weighed((bytearray(size) for _ in range(10**6)), 4_000_000)
     assert thought == pytest.approx(found)
     assert found <= max(4_000_000 * 17 / 16, size) + size
@@ -85,7 +85,7 @@ def test_a_few_large_ones_among_many_small_ones_are_bounded_on_average():
     assert max(found) < 160_000_000
 
 
-def test_little_is_looked_at_where_elements_are_small():
+def test_small_elements_are_rarely_measured():
     waiting, looks, growing = WaitingBytes(64_000_000), 0, []
     for element in range(64_000):
         growing.append(element)

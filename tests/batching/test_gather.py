@@ -1,4 +1,4 @@
-"""Elements that wait together never exceed a limit, and go as soon as they are enough."""
+"""Gathered elements never exceed a limit, and leave as soon as they are enough."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.core.config import BatchingConfig
 
 
 def batches(sizes, target, *, measured=True, **options):
-    """What leaves when elements of these sizes come one after the other, and what is left."""
+    """The batches that leave when elements of these sizes arrive in turn, and the rest."""
     policy = GatherPolicy(BatchingConfig(**options), measured=measured)
     leaving, waiting, gathered = [], [], None
     for size in sizes:
@@ -43,15 +43,15 @@ def test_a_gathered_knows_its_elements():
         ([5, 1, 1, 1], 2, {"min_batch_size": 2, "max_batch_size": 2, "length_fn": len}, [[5, 1], [1, 1]], []),
     ],
 )
-def test_when_they_go(sizes, target, options, leaving, waiting):
+def test_gathered_elements_leave_when_they_are_enough(sizes, target, options, leaving, waiting):
     assert batches(sizes, target, **options) == (leaving, waiting)
 
 
-def test_what_cannot_be_measured_waits_for_the_time_or_for_many():
+def test_unmeasurable_elements_wait_for_the_deadline_or_for_many():
     assert batches([1] * 7, 1, measured=False, lookahead=4, length_fn=len) == ([[1] * 4], [1] * 3)
 
 
-def test_elements_that_are_not_measured_count_as_one_each():
+def test_unmeasured_elements_count_as_one_each():
     policy = GatherPolicy(BatchingConfig(max_batch_size=5), measured=True)
     assert policy.take(Gathered(3.5, 0.0, 9), [9, 7, 8, 6, 5], None) == (Gathered(3.5, 0.0, 6, 4, 4, 1), 4)
 
@@ -67,7 +67,7 @@ options = st.fixed_dictionaries(
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 20), options, st.booleans(), st.none() | st.integers(1, 12))
-def test_no_limit_is_exceeded_and_no_element_lost(sizes, target, options, measured, weight):
+def test_gathering_exceeds_no_limit_and_loses_no_element(sizes, target, options, measured, weight):
     if weight is not None and len(options) > 1 and ("element_size_fn" in options or "length_fn" in options):
         options["max_batch_weight"] = weight
     config = BatchingConfig(**options)
@@ -90,7 +90,7 @@ def test_no_limit_is_exceeded_and_no_element_lost(sizes, target, options, measur
     st.booleans(),
     st.lists(st.integers(1, 7), min_size=1),
 )
-def test_several_at_once_are_taken_as_one_by_one(elements, target, options, measured, counted, cuts):
+def test_adding_several_elements_equals_adding_them_one_by_one(elements, target, options, measured, counted, cuts):
     policy = GatherPolicy(BatchingConfig(**options), measured=measured)
     elements = [(1 if counted else size, stamp) for size, stamp in elements]
     expected = batches([size for size, _ in elements], target, measured=measured, **options)

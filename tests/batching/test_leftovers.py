@@ -1,4 +1,4 @@
-"""Leftovers of bundles become full batches, or leave when it is time; nothing is lost, no limit exceeded."""
+"""Leftovers of bundles become full batches, or leave at their deadline; none is lost, no limit is exceeded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def taken(made):
     return [(part.owner, list(part.batch.tags)) for part in made.take()]
 
 
-def test_a_leftover_is_parted_so_that_a_batch_is_full():
+def test_a_leftover_is_split_to_fill_a_batch():
     made = pool(4, [leftover("a", [1] * 3, 5), leftover("b", [1] * 3, 6)])
     assert taken(made) == [("a", [0, 1, 2]), ("b", [0])]
     assert made.due == 6
@@ -47,16 +47,16 @@ def test_a_weighed_leftover_stays_whole():
     ("target", "now", "others", "due"),
     [(3, 4, True, False), (3, 5, True, True), (3, 4, False, True), (2, 4, True, True)],
 )
-def test_when_a_batch_leaves(target, now, others, due):
+def test_a_batch_leaves_when_full_or_due(target, now, others, due):
     made = pool(target, [leftover("a", [1], 5), leftover("b", [1], 6)])
     assert made.is_due(now, others_may_come=others) is due
 
 
-def test_an_empty_pool_has_no_batch():
+def test_empty_leftovers_give_no_batch():
     assert not pool(1, []).is_due(10, others_may_come=False)
 
 
-def test_what_an_owner_had_is_forgotten():
+def test_leftovers_of_an_owner_are_forgotten():
     made = pool(4, [leftover("a", [1] * 3), leftover("b", [1] * 3)])
     made.forget("a")
     assert taken(made) == [("b", [0, 1, 2])]

@@ -1,4 +1,4 @@
-"""Elements of similar length share a batch, longest first, within all limits; none is lost, and none waits for ever."""
+"""Elements of similar length share a batch, longest first, within all limits; none is lost or starves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_longest_leave_first():
     st.lists(st.integers(1, 300), max_size=3).map(sorted),
     st.booleans(),
 )
-def test_limits_hold_and_nothing_is_lost(lengths, smallest, more, heaviest, target, boundaries, padded):
+def test_batches_keep_all_limits_and_lose_nothing(lengths, smallest, more, heaviest, target, boundaries, padded):
     limits = Limits(smallest, smallest + more, heaviest, boundaries)
     cuts, batches = cut(lengths, limits, target, padded=padded)
     assert sorted(tag for batch in batches for tag in batch.tags) == list(range(len(lengths)))
@@ -63,7 +63,7 @@ def test_limits_hold_and_nothing_is_lost(lengths, smallest, more, heaviest, targ
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(1, 900))
-def test_a_batch_ends_only_where_one_more_would_be_too_many(lengths, count, heaviest):
+def test_a_batch_ends_only_when_one_more_element_would_be_too_many(lengths, count, heaviest):
     cuts, _ = cut(lengths, Limits(1, count, heaviest))
     for one, following in itertools.pairwise(cuts):
         assert len(one) == count or one[0] * (len(one) + 1) > heaviest
@@ -102,13 +102,13 @@ def test_the_target_is_asked_for_each_batch_when_the_last_one_has_run():
     assert asked == [0, 1, 2]
 
 
-def test_order_stays_among_elements_of_one_length():
+def test_elements_of_one_length_keep_their_order():
     _, batches = cut([1] * 10, target=4)
     assert [batch.tags for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 9), st.integers(1, 30), st.sampled_from([(), (2,)]))
-def test_order_stays_among_elements_of_one_length_whatever_the_limits(lengths, count, heaviest, boundaries):
+def test_elements_of_one_length_keep_their_order_under_any_limits(lengths, count, heaviest, boundaries):
     _, batches = cut(lengths, Limits(1, count, heaviest, boundaries))
     tags = [tag for batch in batches for tag in batch.tags]
     assert tags == sorted(range(len(lengths)), key=lambda place: -lengths[place])
@@ -127,7 +127,7 @@ def test_batches_taken_one_by_one_are_those_of_a_cut(lengths, count, heaviest, t
 
 
 @pytest.mark.parametrize(("waiting", "share"), [(2048, 0.96), (20_000, 0.99)])
-def test_little_is_padding(waiting, share):
+def test_padding_is_a_small_part_of_batches(waiting, share):
     lengths = [min(256, max(4, int(random.Random(place).lognormvariate(3.9, 1)))) for place in range(20_000)]
     weights = [
         batch.weight
@@ -140,7 +140,7 @@ def test_little_is_padding(waiting, share):
 
 
 @pytest.mark.parametrize("padded", [False, True])
-def test_what_memory_has_room_for_counts_more_than_the_minimum(padded):
+def test_the_size_that_fits_memory_overrides_the_minimum(padded):
     lookahead = Lookahead(lambda: 32, Limits(32, 64, math.inf), target_is_padded=padded, max_size=lambda: 8)
     for place in range(20):
         lookahead.add(Measured(place, place, 1, 1))
@@ -148,8 +148,8 @@ def test_what_memory_has_room_for_counts_more_than_the_minimum(padded):
 
 
 @given(LENGTHS, st.integers(1, 5), st.one_of(st.just(0), st.integers(1, 900), st.just(math.inf)))
-def test_a_batch_ends_where_padding_costs_more_than_one_more_batch(lengths, smallest, overhead):
-    """But for little padding; and a quarter of it at most, however much a batch costs."""
+def test_a_batch_ends_when_padding_costs_more_than_another_batch(lengths, smallest, overhead):
+    """Not for a little padding; and never with more than a quarter padding, however much a batch costs."""
     lookahead = Lookahead(
         lambda: math.inf, Limits(smallest, math.inf, math.inf), target_is_padded=True, overhead=lambda: overhead
     )
@@ -176,7 +176,7 @@ def test_a_batch_ends_where_padding_costs_more_than_one_more_batch(lengths, smal
         ({"length_fn": len, "min_batch_size": 9, "max_batch_size": 9}, False),
     ],
 )
-def test_padding_ends_a_batch_where_its_size_is_free(options, ends):
+def test_padding_ends_a_batch_of_free_size(options, ends):
     config = BatchingConfig(**options)
     sizes = size_controller(config)
     for size in (10, 20, 40, 80, 160, 320, 640):

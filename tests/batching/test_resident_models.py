@@ -1,4 +1,4 @@
-"""Where not all models fit: who goes is bounded, costs few loads, and nobody waits for ever."""
+"""Resident models when not all fit: evictions are bounded, cost few loads, and no queue starves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def resident_of(*taken, count=2):
     return resident
 
 
-def test_with_room_left_no_model_is_evicted():
+def test_models_are_not_evicted_while_there_is_room():
     resident = resident_of("a")
     assert "b" in resident
     assert resident.eviction_candidate("b") is None
@@ -26,7 +26,7 @@ def test_with_room_left_no_model_is_evicted():
     assert resident.eviction_candidate("c") == "a"
 
 
-def test_without_a_limit_every_model_stays():
+def test_every_model_stays_without_a_limit():
     resident = resident_of("a", "b", "c", count=None)
     assert "z" in resident
     assert not resident.is_limited
@@ -64,7 +64,7 @@ def test_the_queue_to_empty_has_elements(figures, takes):
 
 @given(st.lists(st.tuples(names, st.integers(1, 9)), min_size=60, max_size=300), st.integers(1, 3))
 def test_no_queue_waits_for_ever(arrivals, count):
-    """A queue that has something sees at most 3 n others go whose model was not in memory, of n."""
+    """With n queues, a non-empty one waits for at most 3 n others whose model was not in memory."""
     resident, nbytes, passed = ResidentModels(count), dict.fromkeys("abcdefg", 0), dict.fromkeys("abcdefg", 0)
     for name, more in arrivals:
         nbytes[name] += more

@@ -1,4 +1,4 @@
-"""Sizes follow the model's own times, within their bounds."""
+"""Batch sizes follow the model's measured times, within their bounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sizes_for(config, fixed, each, batches=60):
 
 
 def next_sizes(controller, time_of, batches=8):
-    """The sizes of further batches; some are trials, so no single one tells much."""
+    """The sizes of further batches; some are trials, so a single one says little."""
     sizes = []
     for _ in range(batches):
         sizes.append(controller.target())
@@ -40,17 +40,17 @@ def test_equal_minimum_and_maximum_fix_the_size():
     assert set(sizes_for(BatchingConfig(min_batch_size=7, max_batch_size=7), 1, 1)) == {7}
 
 
-def test_starts_at_the_minimum():
+def test_size_starts_at_the_minimum():
     assert AdaptiveSize(BatchingConfig()).target() == 1
     assert AdaptiveSize(BatchingConfig(min_batch_size=32)).target() == 32
 
 
-def test_grows_to_where_the_fixed_cost_is_the_share_that_was_asked_for():
+def test_size_grows_until_the_fixed_cost_is_the_requested_share():
     sizes = sizes_for(BatchingConfig(target_batch_overhead=0.05), fixed=0.1, each=0.001)
     assert sizes[-1] == pytest.approx(1900, rel=0.13)
 
 
-def test_a_duration_is_kept():
+def test_batches_keep_the_target_duration():
     config = BatchingConfig(target_batch_overhead=None, target_batch_duration_secs=0.5, variance=0.0)
     assert sizes_for(config, fixed=0.1, each=0.001)[-1] == pytest.approx(500, abs=1)
     whole = BatchingConfig(target_batch_duration_secs_including_fixed_cost=0.5, variance=0.0)
@@ -68,7 +68,7 @@ def test_the_tightest_target_decides():
     st.lists(st.floats(1e-6, 10), min_size=1, max_size=150),
     st.floats(0, 0.9),
 )
-def test_bounds_hold_whatever_the_times(smallest, more, seconds, variance):
+def test_sizes_stay_within_bounds_for_any_times(smallest, more, seconds, variance):
     config = BatchingConfig(min_batch_size=smallest, max_batch_size=smallest + more, variance=variance)
     controller = AdaptiveSize(config)
     largest_seen = smallest
@@ -85,13 +85,13 @@ def test_sizes_vary_so_that_the_costs_can_be_told_apart():
 
 
 @given(st.floats(0, 5), st.floats(1e-4, 5))
-def test_the_line_is_found(fixed, each):
+def test_fixed_and_variable_costs_are_found(fixed, each):
     found_fixed, found_each = fit_line([(n, fixed + each * n) for n in (1.0, 5.0, 20.0)])
     assert found_fixed == pytest.approx(fixed, abs=1e-6)
     assert found_each == pytest.approx(each, rel=1e-6, abs=1e-9)
 
 
-def test_neither_cost_is_negative():
+def test_costs_are_never_negative():
     assert fit_line([(1.0, 5.0), (2.0, 1.0)]) == (3.0, 0.0)
     assert fit_line([(1.0, 1.0), (2.0, 5.0)]) == (0.0, 4.0)
 
@@ -127,14 +127,14 @@ def test_a_slow_first_call_is_forgotten():
     assert statistics.median(next_sizes(controller, lambda n: 1e-4 + 5e-7 * n)) == pytest.approx(3800, rel=0.2)
 
 
-def test_weightless_batches_tell_nothing():
+def test_weightless_batches_are_ignored():
     controller = AdaptiveSize(BatchingConfig(element_size_fn=len))
     controller.observe(0, 1.0)
     assert controller.target() == 1
 
 
 class Machine:
-    """Runs batches of a model that needs one unit of memory an element, and splits those that do not fit."""
+    """Runs batches of a model that needs one unit of memory per element, and splits those that do not fit."""
 
     def __init__(self, controller, memory):
         self.controller = controller
@@ -161,7 +161,7 @@ class Machine:
 
 @pytest.mark.parametrize("config", [BatchingConfig(), BatchingConfig(min_batch_size=512, max_batch_size=512)])
 @pytest.mark.parametrize("memory", [1, 3, 100, 500])
-def test_sizes_stay_within_memory_and_hardly_ever_try_it(config, memory):
+def test_sizes_stay_within_memory_and_rarely_probe_it(config, memory):
     machine = Machine(size_controller(config), memory)
     sizes = machine.batches(1000)
     assert sizes[-1] <= 1.25 * memory + 1
@@ -177,14 +177,14 @@ def test_sizes_follow_memory_that_comes_back():
 
 
 @given(st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 30)), min_size=1, max_size=12))
-def test_whatever_memory_does_sizes_are_sizes(drifts):
+def test_sizes_stay_valid_whatever_memory_does(drifts):
     machine = Machine(size_controller(BatchingConfig()), 1)
     for memory, count in drifts:
         machine.memory = memory
         assert all(1 <= size <= 10_000 for size in machine.batches(count))
 
 
-def test_where_memory_is_never_wanting_nothing_changes():
+def test_sizes_are_unchanged_while_memory_suffices():
     config = BatchingConfig()
     assert sizes_for(config, 0.1, 0.001) == sizes_for_plain(config, 0.1, 0.001)
 
@@ -203,12 +203,12 @@ def quiet(seconds, randomness, number):
 
 
 def noisy(seconds, randomness, number):
-    """What a busy machine makes of it: a tenth more or less, and now and then fifty times as long."""
+    """A time as a busy machine takes it: a tenth more or less, and occasionally fifty times as long."""
     return seconds * randomness.lognormvariate(0, 0.1) * (50 if randomness.random() < 0.02 else 1)
 
 
 def in_spells(seconds, randomness, number):
-    """As where others compute for a while, and then do not."""
+    """Times on a machine that others use in spells."""
     return seconds * (1 + randomness.expovariate(25)) * (randomness.uniform(1.2, 1.9) if number % 45 >= 30 else 1)
 
 
@@ -230,7 +230,7 @@ LOGISTIC = between((1, 1e4), (8, 8e4), (64, 5.2e5), (256, 1.26e6), (1024, 1.92e6
 
 
 def settled_share(time_of, seed, noise=noisy):
-    """What the sizes after the fiftieth reach of the best throughput, on a machine that is cold at first."""
+    """The share of the best throughput that sizes after the fiftieth reach, on a machine that starts cold."""
     randomness = random.Random(seed)
     controller = size_controller(BatchingConfig())
     sizes = []
@@ -243,7 +243,7 @@ def settled_share(time_of, seed, noise=noisy):
 
 
 @pytest.mark.parametrize(("fixed", "each"), [(1e-4, 5e-7), (2e-3, 3e-4), (0.5, 0.01), (1e-6, 1e-3)])
-def test_within_fifty_batches_the_size_is_nearly_the_best(fixed, each):
+def test_size_is_nearly_the_best_within_fifty_batches(fixed, each):
     shares = [settled_share(lambda n: fixed + each * n, seed) for seed in range(20)]
     assert statistics.median(shares) > 0.95
     assert min(shares) > 0.87
@@ -252,21 +252,21 @@ def test_within_fifty_batches_the_size_is_nearly_the_best(fixed, each):
 @pytest.mark.large
 @pytest.mark.parametrize("time_of", [CONVOLUTIONAL, TRANSFORMER, LOGISTIC])
 @pytest.mark.parametrize(("noise", "goal"), [(quiet, 0.95), (noisy, 0.95), (in_spells, 0.9)])
-def test_models_as_they_were_measured_reach_nearly_their_best(time_of, noise, goal):
+def test_measured_models_nearly_reach_their_best_throughput(time_of, noise, goal):
     assert statistics.median(settled_share(time_of, seed, noise) for seed in range(20)) > goal
 
 
-def test_sizes_beyond_which_a_model_is_slower_are_mostly_avoided():
+def test_sizes_at_which_a_model_slows_down_are_mostly_avoided():
     shares = [settled_share(lambda n: 1e-3 + 1e-4 * n * (1 if n <= 64 else 1.5), seed) for seed in range(20)]
     assert statistics.median(shares) > 0.87  # at the largest sizes it would be 0.75
 
 
-def test_early_slow_batches_do_not_keep_batches_small_though_there_is_a_limit_to_their_time():
+def test_early_slow_batches_do_not_keep_batches_small_under_a_time_limit():
     assert min(settled_share(lambda n: 0.5 + 0.01 * n, seed) for seed in range(40)) > 0.85
 
 
 @pytest.mark.parametrize("each", [1e-5, 1e-3, 0.4])
-def test_a_batch_takes_no_longer_than_it_may(each):
+def test_a_batch_stays_within_its_time_limit(each):
     config = BatchingConfig(target_batch_duration_secs_including_fixed_cost=0.5)
     sizes = sizes_for(config, fixed=0.01, each=each)
     assert max(0.01 + each * size for size in sizes[2:]) <= 0.5 + 1e-9  # the second one tells what an element takes
@@ -288,7 +288,7 @@ def test_a_model_that_becomes_slower_gets_smaller_batches():
     assert 0.01 + 1e-3 * controller.target() < 0.25  # it was 1000 rows, which take a second now
 
 
-def test_a_batch_whose_time_is_not_known_tells_only_that_memory_sufficed():
+def test_a_batch_of_unknown_time_shows_only_that_memory_sufficed():
     controller, other = (size_controller(BatchingConfig(max_batch_size=64)) for _ in range(2))
     for one in (controller, other):
         one.observe(8, 0.1)
@@ -300,7 +300,7 @@ def test_a_batch_whose_time_is_not_known_tells_only_that_memory_sufficed():
     assert controller.target() == other.target()
 
 
-def test_one_more_batch_costs_what_the_line_says():
+def test_overhead_of_a_batch_is_its_fixed_cost_in_elements():
     sizes = AdaptiveSize(BatchingConfig())
     assert sizes.overhead() == 0
     for size in (1, 2, 4, 8, 16, 32, 64):

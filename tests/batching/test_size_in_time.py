@@ -1,4 +1,4 @@
-"""Sizes stay well below a time limit, and one that exceeds it is learnt from; with the real search for what hangs."""
+"""Sizes stay well below a time limit and shrink after a timeout; with the real search for hanging elements."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ the number of timeouts."""
 
 @pytest.mark.parametrize("noise", [quiet, noisy])
 @pytest.mark.parametrize("model", MODELS)
-def test_little_time_is_lost_and_nothing_else(model, noise):
+def test_timeouts_cost_little_time_and_no_element(model, noise):
     time_of, timeout, most, timeouts = MODELS[model]
     best = max(size / time_of(size) for size in range(1, 10_000) if time_of(size) <= timeout)
     machines = [Machine(BatchingConfig(), timeout, time_of, noise, seed).run(4000) for seed in range(10)]
@@ -135,7 +135,7 @@ def test_the_first_batches_are_small_and_twice_as_large_ones_would_be_in_time():
 
 
 @pytest.mark.parametrize(("size", "fitting"), [(64, 16), (512, 16)])
-def test_a_fixed_size_that_takes_too_long_becomes_one_that_does_not(size, fitting):
+def test_a_fixed_size_that_times_out_is_reduced(size, fitting):
     """25 rows take as long as they may."""
     machine = Machine(BatchingConfig(size, size), 0.1, line(0.05, 0.002), noisy).run(8000)
     assert 8 <= statistics.median(machine.formed) <= fitting
@@ -143,7 +143,7 @@ def test_a_fixed_size_that_takes_too_long_becomes_one_that_does_not(size, fittin
     assert machine.failed == []
 
 
-def test_a_fixed_size_that_is_in_time_stays_however_near_the_limit_it_is():
+def test_a_fixed_size_within_the_limit_stays_however_near_it_is():
     machine = Machine(BatchingConfig(64, 64), 0.2, line(0.05, 0.002)).run(6400)
     assert set(machine.formed) == {64}
 
@@ -159,7 +159,7 @@ def test_rows_that_hang_fail_alone_and_batches_stay_as_large(config):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_stalls_make_batches_small_for_a_while_only(seed):
-    """Of a row that stalls alone nobody could say that it does not hang."""
+    """Rows stall only in batches: one that stalls alone could not be told from one that hangs."""
     machine = Machine(BatchingConfig(), 0.6, line(0.05, 0.002), stalling, seed).run(2000)
     assert machine.timeouts < 0.1 * len(machine.formed) + 10
     machine.noise = quiet
@@ -178,8 +178,8 @@ def test_a_model_that_becomes_slower_gets_smaller_batches():
     assert machine.failed == []
 
 
-def test_after_a_size_that_failed_the_smallest_grows_again():
-    """Of a size of three halves no batch could have been about as large."""
+def test_sizes_grow_again_after_one_that_failed():
+    """With a size of three halves, no batch could have been about as large."""
     sizes = MemoryLimitedSize(FixedSize(64))
     sizes.observe(3, Untimed.OUT_OF_MEMORY)
     assert sizes.target() == 1
@@ -188,14 +188,14 @@ def test_after_a_size_that_failed_the_smallest_grows_again():
     assert sizes.target() == 2
 
 
-def test_what_was_formed_before_a_smaller_batch_failed_changes_nothing():
+def test_batches_formed_before_a_smaller_one_failed_change_nothing():
     sizes = MemoryLimitedSize(FixedSize(64))
     for size in (64, 32, 64):
         sizes.observe(size, Untimed.OUT_OF_MEMORY)
     assert sizes.target() == 16
 
 
-def test_a_limit_that_is_not_there_changes_nothing():
+def test_sizes_are_unchanged_without_a_limit():
     for seed in range(3):
         free, limited = (Machine(BatchingConfig(), limit, line(0.01, 0.001), noisy, seed) for limit in (math.inf, 1e6))
         assert free.run(4000).formed == limited.run(4000).formed

@@ -1,4 +1,4 @@
-"""The benchmarks' modules, which import each other as scripts in one folder do."""
+"""The benchmarks' modules, which import each other like scripts in one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison of two trees: figures are read from the cells of a page, and their medians stand side by side."""
+"""The comparison of two trees reads figures from the cells of a page and shows their medians side by side."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The workloads about model hosts find out what they say, on real hosts and beside Beam's own means."""
+"""The workloads about model hosts measure what they claim, on real hosts and against Beam's own means."""
 
 import resource
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ def roundtrip(benchmark_module):
     return benchmark_module("workloads.roundtrip")
 
 
-def test_batches_go_all_ways(roundtrip, tmp_path):
+def test_batches_run_in_all_variants(roundtrip, tmp_path):
     facts = list(roundtrip.facts(tmp_path, 2, quick=True))
 
     assert [fact["batch"] for fact in facts] == [
@@ -45,7 +45,7 @@ def test_batches_go_all_ways(roundtrip, tmp_path):
         assert float(fact["bare host / Beam"]) > 0
 
 
-def test_ways_take_turns(roundtrip):
+def test_variants_take_turns(roundtrip):
     went = []
 
     def way(name):
@@ -59,7 +59,7 @@ def test_ways_take_turns(roundtrip):
     assert [one.nbytes for one in batch] == [2048, 2048]
 
 
-def test_ways_that_predict_differently_are_not_timed(roundtrip, benchmark_module):
+def test_variants_that_predict_differently_are_not_timed(roundtrip, benchmark_module):
     ways = {number: lambda batch, number=number: [PredictionResult(one, number) for one in batch] for number in (1, 2)}
     with pytest.raises(benchmark_module("outputs").OutputsDifferError, match="1 of 1 predictions differ"):
         roundtrip.take_turns(ways, roundtrip.make_batch(4096, 1), 1, 1)
@@ -81,7 +81,7 @@ def test_hosts_are_killed_as_often_as_asked(recovery, benchmark_module, tmp_path
     assert all(one.total > one.loading > 0 for one in recoveries)
 
 
-def test_a_recovery_is_from_death_to_the_next_try(recovery):
+def test_a_recovery_is_measured_from_death_to_the_next_attempt(recovery):
     def moments(*words):
         return [recovery.Moment(what, batch, int(ms * 1e6)) for what, batch, ms in words]
 
@@ -100,7 +100,7 @@ def test_the_mortal_handler_with_pytorch_doubles(benchmark_module, tmp_path):
     assert [model(one) for one in range(100)] == [2 * one for one in range(100)]
 
 
-def test_casualties_are_counted(benchmark_module, tmp_path):
+def test_lost_elements_are_counted(benchmark_module, tmp_path):
     """Headrace loses the bad element alone, Beam the pipeline."""
     survey = benchmark_module("workloads.casualties").survey
     with ThreadPoolExecutor() as pool:

@@ -49,7 +49,7 @@ def test_both_sides_run_as_often_as_asked(measure, make_case):
         assert all(run.seconds > run.bundle_seconds > 0 and run.cpu_seconds > 0 for run in runs)
 
 
-def test_other_predictions_stop_the_benchmark(measure, make_case):
+def test_differing_predictions_stop_the_benchmark(measure, make_case):
     with pytest.raises(measure.OutputsDifferError, match="9 of 10 predictions differ"):
         measure.compare(make_case(tripled, doubled), 1, print)
 
@@ -60,7 +60,7 @@ def test_lost_rows_stop_the_benchmark(measure, make_case):
         measure.compare(lossy, 1, print)
 
 
-def test_ratios_are_the_first_sides_time_in_units_of_the_seconds(measure, make_case):
+def test_ratios_divide_the_first_sides_time_by_the_seconds(measure, make_case):
     def runs(*seconds, start_up):
         return [measure.Run(one, 2 * one, one - start_up, 1) for one in seconds]
 
@@ -82,7 +82,7 @@ def test_ratios_are_the_first_sides_time_in_units_of_the_seconds(measure, make_c
 
 
 class Clocked(beam.DoFn):
-    """Doubles, and notes when it was last set up, and so on."""
+    """Doubles, and records when each method was last called."""
 
     moments = None
 
@@ -101,7 +101,7 @@ class Clocked(beam.DoFn):
 
 
 @pytest.mark.large
-def test_what_comes_before_and_after_the_bundles_is_start_up(measure, make_case):
+def test_start_up_is_the_time_before_and_after_the_bundles(measure, make_case):
     case = make_case(doubled, doubled)
     clocked = replace(case, sides={**case.sides, "Beam": lambda: beam.ParDo(Clocked())})
 

@@ -1,4 +1,4 @@
-"""The check of equality passes for what is equal in any order, and for nothing else."""
+"""The check of equality passes for equal outputs in any order, and for nothing else."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_order_does_not_matter(outputs):
     outputs.Outputs(results(1, 0, 1)).check_same(outputs.Outputs(results(1, 0, 1)[::-1]))
 
 
-def test_nothing_equals_nothing(outputs):
+def test_empty_outputs_are_equal(outputs):
     outputs.Outputs([]).check_same(outputs.Outputs([]))
 
 

@@ -1,4 +1,4 @@
-"""Whatever becomes of a process, how it ended is told, and nothing of its group is left."""
+"""However a process ends, its end is reported and nothing of its group is left."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def run(benchmark_module, tmp_path):
-    """Runs a shell command; how it ended."""
+    """Runs a shell command; returns how it ended."""
     processes = benchmark_module("processes")
 
     def run(command, limit_secs=60, log=None):
@@ -27,12 +27,12 @@ def run(benchmark_module, tmp_path):
         ("kill -KILL $$", "died of SIGKILL"),
     ],
 )
-def test_the_end_is_told(run, command, ending):
+def test_the_end_of_a_process_is_reported(run, command, ending):
     assert run(command) == ending
 
 
-def test_what_it_leaves_behind_is_killed(run):
-    """Whoever holds the log keeps it open: it is at its end only when everybody has ended."""
+def test_processes_left_behind_are_killed(run):
+    """Every process that holds the log keeps it open: it ends only when all have ended."""
     reader, writer = map(os.fdopen, os.pipe(), "rw")
 
     assert run("sleep 1001 & echo left behind", log=writer) == "by itself"
@@ -40,7 +40,7 @@ def test_what_it_leaves_behind_is_killed(run):
         assert reader.read() == "left behind\n"
 
 
-def test_what_does_not_end_is_killed(run):
+def test_a_process_that_does_not_end_is_killed(run):
     reader, writer = map(os.fdopen, os.pipe(), "rw")
 
     assert run("sleep 1002 & sleep 1003", limit_secs=0.1, log=writer) == "killed after 0.1 s"
@@ -48,6 +48,6 @@ def test_what_does_not_end_is_killed(run):
         assert reader.read() == ""
 
 
-def test_it_runs_where_it_should(run, tmp_path):
+def test_a_process_runs_in_the_given_folder(run, tmp_path):
     assert run("pwd") == "by itself"
     assert Path((tmp_path / "log").read_text().strip()) == tmp_path

@@ -1,4 +1,4 @@
-"""Pages for people show texts; what is for programs stays out of them."""
+"""Pages for people show texts; data for programs stays out of them."""
 
 import pytest
 
@@ -8,7 +8,7 @@ def report(benchmark_module):
     return benchmark_module("report")
 
 
-def test_facts_are_shown_but_for_their_single_runs(report):
+def test_facts_are_shown_without_their_single_runs(report):
     facts = [{"batch": "1 MB", "ms": "0.1", "runs": [0.1, 0.1]}, {"batch": "16 MB", "ms": "1.6", "runs": [1.5, 1.7]}]
 
     assert report.render_facts("Title", "What it is.", facts, {"cores": "2"}).splitlines() == [
@@ -25,5 +25,5 @@ def test_facts_are_shown_but_for_their_single_runs(report):
     ]
 
 
-def test_a_page_need_not_explain_itself(report):
+def test_a_page_may_lack_an_explanation(report):
     assert report.render_facts("Title", "", [{"a": "b"}], {"c": "d"}).split("\n\n")[1] == "| a |\n| --- |\n| b |"

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.large
 RUN = Path(__file__).parents[2] / "benchmarks" / "run.py"
 
 
-def test_quick_run_of_tiny_and_timestamps(tmp_path):
+def test_quick_run_measures_tiny_and_timestamps(tmp_path):
     command = [sys.executable, RUN, "--quick", "--repeats", "1", "--only", "tiny", "timestamps", "--out", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
 

@@ -1,4 +1,4 @@
-"""The workloads about sharing measure what they say, on real pipelines with worker processes."""
+"""The workloads about sharing measure what they claim, on real pipelines with worker processes."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ def sharing(benchmark_module):
 
 @pytest.fixture
 def plan(sharing):
-    """Of a model in plain Python, in two processes."""
+    """A plan for a model in plain Python, in two processes."""
     return sharing.Plan("Headrace", "elsewhere.counter:CounterHandler", "", 128, 16, 2, {"steps": 2000})
 
 
@@ -31,7 +31,7 @@ def make_run(sharing, **figures):
 
 
 def test_pipelines_run_in_processes_of_their_own(sharing, plan, tmp_path):
-    """On either side; the second process asks when the first one has begun."""
+    """On both sides; the second process asks once the first one has begun."""
     meeting = replace(plan, one_after_another=True)
     ours, theirs = replace(meeting, options={"large_model": True}), replace(meeting, side="Beam")
     with ThreadPoolExecutor() as pool:
@@ -51,7 +51,7 @@ def test_pipelines_run_in_processes_of_their_own(sharing, plan, tmp_path):
 
 
 def find_starts(notes):
-    """Of each worker process, in the order of their begins: when it asked and when it began."""
+    """When each worker process asked and when it began, in the order of their starts."""
     starts = {}
     for one in notes:
         if one.what in ("request", "begun"):
@@ -59,7 +59,7 @@ def find_starts(notes):
     return sorted(starts.values(), key=lambda start: start["begun"])
 
 
-def test_a_pipeline_that_fails_is_no_measurement(sharing, plan, tmp_path):
+def test_a_failed_pipeline_is_not_measured(sharing, plan, tmp_path):
     broken = replace(plan, settings={"stairs": 1}, processes=1)
     with pytest.raises(RuntimeError, match="missing 1 required positional argument: 'steps'"):
         sharing.run_pipeline(broken, tmp_path / "run")
@@ -72,7 +72,7 @@ def account(tmp_path, limit_secs, script):
 
 
 def test_orphans_are_accounted_for(tmp_path):
-    """One burns CPU time after its parent has ended."""
+    """An orphan burns CPU time after its parent has ended."""
     orphan = "import time\nwhile time.process_time() < 0.5: pass"
     found = account(tmp_path, 60, f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {orphan!r}])")
     assert found["code"] == 0
@@ -81,7 +81,7 @@ def test_orphans_are_accounted_for(tmp_path):
     assert found["samples"][0][1] > 10**6
 
 
-def test_nobody_outlives_the_limit(tmp_path):
+def test_processes_do_not_outlive_the_limit(tmp_path):
     script = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\ntime.sleep(600)"
     found = account(tmp_path, 1, script)
     assert found["code"] is None
@@ -92,7 +92,7 @@ def notes(sharing, *lines):
     return [sharing.Note(what, process, count, int(seconds * 1e9)) for what, process, count, seconds in lines]
 
 
-def test_rates_are_of_the_time_when_all_compute(sharing):
+def test_rates_cover_the_time_when_all_processes_compute(sharing):
     found = sharing.find_batches(
         notes(
             sharing,

@@ -1,4 +1,4 @@
-"""Every workload makes the rows that it says, the same in every run, and both sides predict the same for them."""
+"""Every workload makes the rows it promises, the same in every run, and both sides predict the same for them."""
 
 import pytest
 

@@ -21,7 +21,7 @@ def test_verdicts_are_those_of_a_comparison_by_hand(example, new_pipeline, tmp_p
         assert_that(ab.build(pipeline, model_a, model_b, rows, labels), equal_to(list(by_hand.items())))
 
 
-def test_it_prints_how_many_are_right(example, capsys):
+def test_example_prints_how_many_are_right(example, capsys):
     example("ab_branches").main([])
 
     lines = dict(line.split(": ") for line in capsys.readouterr().out.splitlines())

@@ -11,7 +11,7 @@ def test_good_lines_are_priced_in_their_minute(example, new_pipeline, tmp_path):
         assert_that(prices, equal_to([(0, 2.50), (0, 2.50), (1, 3.20), (1, 3.20)]))
 
 
-def test_bad_lines_are_put_aside_in_their_minute(example, new_pipeline, tmp_path):
+def test_bad_lines_become_dead_letters_in_their_minute(example, new_pipeline, tmp_path):
     dead_letters = example("dead_letters")
 
     def check(found):
@@ -29,7 +29,7 @@ def test_bad_lines_are_put_aside_in_their_minute(example, new_pipeline, tmp_path
         assert_that(letters, check)
 
 
-def test_it_prints_prices_and_dead_letters(example, capsys):
+def test_example_prints_prices_and_dead_letters(example, capsys):
     example("dead_letters").main([])
 
     out = capsys.readouterr().out

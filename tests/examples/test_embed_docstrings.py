@@ -1,4 +1,4 @@
-"""The search finds docstrings by what they mean, with the real model."""
+"""The search finds docstrings by meaning, with the real model."""
 
 import pytest
 from apache_beam.testing.util import assert_that
@@ -27,7 +27,7 @@ def test_the_nearest_docstring_comes_first(example, new_pipeline):
         assert_that(search.build(pipeline, handler, CORPUS, question, top=2), check)
 
 
-def test_it_prints_what_it_finds(example, capsys):
+def test_example_prints_the_docstrings_it_finds(example, capsys):
     example("embed_docstrings").main(
         ["how do I take the mean of numbers", "--package", "statistics", "--package", "csv", "--top", "3"]
     )

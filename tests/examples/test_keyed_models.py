@@ -20,7 +20,7 @@ def test_every_key_is_answered_by_its_own_model(example, new_pipeline, tmp_path,
         )
 
 
-def test_a_key_may_stand_twice_in_one_mapping(example, tmp_path):
+def test_a_key_may_occur_twice_in_one_mapping(example, tmp_path):
     keyed = example("keyed_models")
     handler = keyed.make_handler(keyed.train(tmp_path))
 
@@ -29,7 +29,7 @@ def test_a_key_may_stand_twice_in_one_mapping(example, tmp_path):
 
 
 @pytest.mark.large
-def test_it_prints_counts_for_every_key(example, capsys):
+def test_example_prints_counts_for_every_key(example, capsys):
     keyed = example("keyed_models")
     keyed.main([])
 

@@ -7,7 +7,7 @@ from sklearn.datasets import load_wine
 import headrace
 
 
-def test_failures_stand_in_their_elements_place(example, tmp_path):
+def test_failures_take_the_position_of_their_elements(example, tmp_path):
     notebook = example("notebook_predict")
     wines = load_wine().data[:5, 1:].copy()
     wines[3, 0] = np.nan
@@ -19,7 +19,7 @@ def test_failures_stand_in_their_elements_place(example, tmp_path):
     assert guesses[0] == pytest.approx(load_wine().data[0, 0], abs=1.0)
 
 
-def test_it_prints_guesses_and_the_failure(example, capsys):
+def test_example_prints_guesses_and_the_failure(example, capsys):
     example("notebook_predict").main()
 
     lines = capsys.readouterr().out.splitlines()

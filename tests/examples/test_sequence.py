@@ -20,7 +20,7 @@ def test_the_second_model_diagnoses_what_the_first_does_not_clear(example, new_p
         assert_that(sequence.build(pipeline, screening, diagnosis, samples), equal_to(by_hand))
 
 
-def test_it_prints_how_many_samples_got_where(example, capsys):
+def test_example_prints_how_many_samples_each_model_decided(example, capsys):
     example("sequence").main([])
 
     out = capsys.readouterr().out
