@@ -187,6 +187,7 @@ def test_bad_element_is_the_only_dead_letter():
     assert sorted(value[0] for value, _, _ in seen if value != [13]) == [10, 11, 12, 14, 15, 16, 17]
 
 
+@pytest.mark.large
 def test_isolated_model_gets_batches_across_bundles():
     class Counting(ModelHandler):  # a local class is pickled by value
         def load_model(self):

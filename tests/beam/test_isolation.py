@@ -125,6 +125,7 @@ def test_arguments_and_environment_variables_reach_the_host(run):
     assert "HEADRACE_TEST_VARIABLE" not in os.environ
 
 
+@pytest.mark.large
 def test_lost_hosts_are_counted(run):
     transform = RunInference(Adder(min_batch_size=3, max_batch_size=3)).with_exception_handling(timeout=1)
     good, dead = run.create([1, 98, 2, 3, 99, 4]) | transform

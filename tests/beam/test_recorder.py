@@ -221,6 +221,7 @@ def test_replay_gives_the_right_values(recorded):
     assert counted["string_sets", "n", "labels"] == {"a", "b"}
 
 
+@pytest.mark.large
 def test_updates_from_other_threads_are_lost_as_with_beam(recorded):
     assert [record.name for record in recorded["threads"][0]] == ["level"]
 

@@ -71,6 +71,7 @@ def test_pipes_beside_files(folder, run):
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [-2, *PREDICTIONS, 3]
 
 
+@pytest.mark.large
 def test_standard_input(folder, command, handlers):
     arguments = ("run", "--handler", f"{handlers}:Add", "--format", "csv", "--output")
     names = {"p.jsonl": "-", "q.jsonl": "/dev/stdin"}

@@ -19,6 +19,7 @@ def old(folder):
     return folder
 
 
+@pytest.mark.large
 def test_interrupts_leave_everything_as_it_was(old, command, handlers):
     arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Slow", "--output", "p.jsonl")
     running = {sent: command(*arguments) for sent in (signal.SIGINT, signal.SIGTERM)}

@@ -152,6 +152,7 @@ def test_killed_while_the_files_are_put_in_their_places(work, undisturbed, headr
     assert (work.path / "p.jsonl").read_bytes() == undisturbed[0]
 
 
+@pytest.mark.large
 def test_interrupted_and_what_may_not_change(work, undisturbed, headrace, command, runs):
     arguments = ["run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl"]
     process = command(*arguments, PAUSE="0.01")

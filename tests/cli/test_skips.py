@@ -106,6 +106,7 @@ def test_nothing_but_skips_is_no_failure(work, headrace):
     assert (work.rows("p.jsonl"), work.rows("p.dead-letters.jsonl")) == ([], [])
 
 
+@pytest.mark.large
 def test_what_was_skipped_is_done_and_not_run_again(work, headrace, command, resumable):
     options = ("--max-batch-size=4", "--min-batch-size=4", "--resume")
     runs = resumable(COUNT)

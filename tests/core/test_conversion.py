@@ -157,6 +157,7 @@ def test_parsing_changes_only_what_is_a_number_as_a_whole(value, expected):
     assert type(parsed(value)) is type(expected)
 
 
+@pytest.mark.large
 @given(st.text())
 def test_parsing_never_fails(text):
     assert isinstance(parsed(text), str | int | float)

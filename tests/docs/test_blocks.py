@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted(
     file for pattern in ("*.md", "docs/*.md", "examples/**/*.md", "benchmarks/**/*.md") for file in ROOT.glob(pattern)
 )
-LIGHT = {"README.md", "docs/failures.md"}
+LIGHT = {"README.md"}
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?headrace ((?:.*\\\n)*.*)$", re.MULTILINE)
 BEAM_OPTIONS = {f"--{name}" for name in PipelineOptions([]).get_all_options()}

@@ -208,6 +208,7 @@ def test_equal_prompts_each_have_an_answer_of_their_own():
     assert first.inference is not second.inference
 
 
+@pytest.mark.large
 def test_inference_args_may_limit_the_time_of_a_request():
     outcomes = here(CompletionsHere(MODEL, **AT_ONCE), ["hello", "hang"], inference_args={"timeout": 0.5})
     assert outcomes[0] == "HELLO"

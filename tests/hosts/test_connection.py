@@ -192,6 +192,7 @@ def test_others_do_not_suffer_from_one_that_takes_too_long(new_host):
     assert [isinstance(result, HostFailure) for result in results] == [False, True, False, False]
 
 
+@pytest.mark.large
 def test_what_goes_on_does_not_take_too_long(new_host):
     """The clock starts anew with everything that is done."""
     host = new_host(timeout_secs=2)
@@ -205,6 +206,7 @@ def test_what_goes_on_does_not_take_too_long(new_host):
     assert host.ask(work, 1).rows == [1]
 
 
+@pytest.mark.large
 def test_to_wait_for_ones_turn_does_not_take_too_long(new_host):
     host = new_host(timeout_secs=2)
     calls = [host.tell(lambda rows, toy: time.sleep(0.5) or rows, number) for number in range(5)]

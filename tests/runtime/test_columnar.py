@@ -76,6 +76,7 @@ def rows_of(outcomes):
 CUTS = st.lists(st.integers(0, 60), max_size=6)
 
 
+@pytest.mark.large
 @settings(max_examples=40)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(-2, 30), min_size=1, max_size=60), CUTS, st.integers(1, 25), st.integers(1, 30))
 def test_rows_are_predicted_or_fail_alone(rows, cuts, size, memory):

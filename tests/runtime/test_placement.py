@@ -45,6 +45,7 @@ def test_threads_map_a_model_once(home):
     assert len(of(ModelLoaded, [*events, *more])) == len(home.noted("loaded")) == len(home.logged()) == 1
 
 
+@pytest.mark.large
 def test_isolated_model_is_mapped_by_its_host(home):
     spec = home.spec(home.handler(large_model=True), isolate=True)
     [(_, loader, host)], events = home.run(spec)

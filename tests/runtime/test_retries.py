@@ -170,6 +170,7 @@ class Real(FakeClock):
         time.sleep(max(seconds, 0.2))
 
 
+@pytest.mark.large
 def test_waiting_for_a_retry_is_not_taken_for_hanging(tmp_path):
     """Together the pauses are most likely longer than the time limit of an operation."""
     handler = Unsteady(tmp_path, calls=2)
