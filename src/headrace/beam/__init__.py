@@ -9,12 +9,13 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
                 -> outputs               outputs      the PCollections of values, dead letters, skipped elements
                 -> threshold             threshold    counts them, fails the pipeline
                 -> monitoring            monitoring   carries predictions through postprocessing, splits them off
-                -> refresh, runner       refresh      newer models, from a side input or from files
+                -> refresh, runner       refresh      newer models, from a side input or files; runner: what it is
     in the worker process
       gather.ChunkDoFn                   chunks       a bundle's elements for one buffer, each encoded
         -> buffer.BufferDoFn             buffer       Beam's state and timers: when a batch is full or due
-        -> dofn.InferenceDoFn            dofn         elements -> runtime/open_worker's bundle -> outcomes
-             -> outputs, encodable       encodable    what a shuffle can encode, in dead letters
+        -> gather.GatheredInferenceDoFn               the same as InferenceDoFn, for a batch at a time
+      dofn.InferenceDoFn                 dofn         elements -> a bundle (runtime: open_worker, switching_worker)
+             -> outputs -> encodable     encodable    what a shuffle can encode, of dead letters and skipped elements
              -> metrics                  metrics      events into Beam's metrics
     in a model host: recorder          records a handler's updates of Beam's metrics; metrics replays them
     for users: dead_letters, oom       for other rooms, by entry point: beam_handlers, filesystems

@@ -1,6 +1,6 @@
 """What becomes of a batch that fails: retry, smaller parts, a search for its bad elements, or giving up.
 
-Pure: calls, clocks and sleeping are passed in. All of it runs in the worker process, except ``device``.
+Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in hosts as well as in worker processes.
 
 ::
 

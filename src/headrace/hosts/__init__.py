@@ -1,6 +1,6 @@
 """Runs models in hosts: processes that may crash, hang or be killed while their clients go on.
 
-client: worker process or manager           fork server (one per model)         host (one per copy of the model)
+client: worker process or manager           fork server (per session or model)  host (one per copy of the model)
 
 client.ModelHosts
   connection.HostConnection <------------ requests, responses, progress page --> host.serve

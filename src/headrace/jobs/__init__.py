@@ -13,6 +13,6 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   '- output.py joins the parts as JSON lines or Parquet (tables.py, column_types.py); publishing.py moves the files
      into place; resume.py keeps the parts of a killed run for the next one (row_ranges.py: which rows are done)
 
-rows.py, columns.py, blocks.py and records.py also run in model hosts. values.py: Arrow's values as Python's;
-json_lines.py: any value as JSON; durations.py, messages.py: helpers.
+rows.py, columns.py, blocks.py, records.py and what they import also run in model hosts. values.py: Arrow's values
+as Python's; json_lines.py: any value as JSON; durations.py, messages.py: helpers.
 """

@@ -15,7 +15,7 @@ adapters (beam/, local/, jobs/)
     switching_worker.py, refresh.py, refresh_policy.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles
-    placement.py      where the model lives: own process, mapped weights, or a host (placement_choice.py: "auto";
+    placement.py      for isolated or shared models: mapped weights, or a host (placement_choice.py: "auto";
                       model_proxy.py: handler-side stand-in for a model in a host)
 observers.py, engine_metrics.py: events and metrics; devices.py: lost GPUs; heap.py: the garbage collector;
 profiling.py, batch_costs.py: `headrace doctor`; model_files.py: size of a model before it is loaded

@@ -1,5 +1,11 @@
 """For tests of handlers: a clock, fake and faulty handlers, and the suite that every handler passes.
 
+::
+
+    clock.py      FakeClock
+    fakes.py      handlers that work; faults.py: handlers and functions that fail, hang, or kill their process
+    contract.py   HandlerContract, the suite (contract_tools.py: its parts; compare.py: predictions nearly equal)
+
 Only ``HandlerContract`` needs pytest (``pip install 'headrace[test]'``).
 """
 
