@@ -1,4 +1,4 @@
-"""What a test leaves behind: the processes that descend from it, and this process's descriptors, mappings and files."""
+"""Counts what a test leaves behind: descendant processes, and this process's descriptors, mappings and files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Census:
         return [process for process, command in self.processes().items() if command.startswith("sleep ")]
 
     def leftovers(self):
-        """Whatever is there now and was not at the beginning."""
+        """Everything that exists now and did not at the beginning."""
         left = [f"process {process}: {command}" for process, command in self.processes().items()]
         return left + sorted(self._belongings() - self._before)
 

@@ -1,4 +1,4 @@
-"""What the fault tests share: a census of what they leave behind, ways to wait, owners in processes of their own."""
+"""Shared by the fault tests: a census of what they leave behind, ways to wait, owners in their own processes."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def census(monkeypatch, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _travels(module_travels):
-    """What is defined in these test modules goes to hosts."""
+    """Classes defined in these test modules are pickled by value, so that hosts can have them."""
 
 
 class Owner:
-    """A process in which ``predict`` runs: ``owner.py``, held at a moment of its way until it is told to go on."""
+    """A process in which ``predict`` runs: ``owner.py``, held at a given moment until it is released."""
 
     def __init__(self, folder, moment, **settings):
         self._folder = folder
@@ -111,7 +111,7 @@ APART = 10**5
 
 
 class Machine:
-    """Several workers, each a process (``machine.py``), that share a model; and what they share it through."""
+    """Several worker processes (``machine.py``) that share a model, and the processes through which they share it."""
 
     def __init__(self, folder, census):
         self.folder = folder
@@ -139,7 +139,7 @@ class Machine:
         self.expected = bundles * self.program.BUNDLE
 
     def notes(self, what):
-        """The processes that have come somewhere, each as often as it has."""
+        """The processes that reached a moment, each as often as it did."""
         return [int(file.name.split("-")[1]) for file in sorted(self.folder.glob(f"{what}-*"))]
 
     def held(self, count=1):
@@ -169,7 +169,7 @@ class Machine:
         self.workers.clear()
 
     def result(self, number):
-        """Of the bundles that it has finished."""
+        """The results of the bundles that it has finished."""
         return sorted(pair for line in self._result(number).splitlines() for pair in json.loads(line))
 
     def bundles(self, number):
@@ -193,7 +193,7 @@ class Machine:
         assert wait_until(lambda: not self.runtime.exists()), list(self.runtime.iterdir())
 
     def assert_vacated_by_the_next(self, spec):
-        """As above, though a manager was killed whose clients needed no other one: the next one finds its files."""
+        """As above, after a killed manager whose clients needed no new one: the next manager removes its files."""
         assert wait_until(lambda: not self._census.processes()), self._census.processes()
         self.start(spec, workers=1, bundles=1)
         self.end()
@@ -202,7 +202,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch, census):
-    """Whatever becomes of it, the next workers must be able to start, and leave nothing."""
+    """A machine of workers; however a test ends it, the next workers must be able to start, and leave nothing."""
     machine = Machine(tmp_path, census)
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(machine.runtime))
     cloudpickle.register_pickle_by_value(machine.program)

@@ -1,6 +1,6 @@
 """A program that predicts with a handler that some examples, or too many at once, make eat more memory than there is.
 
-Its argument says how, as JSON; it prints what has become of each element, as JSON.
+Its argument says how, as JSON; it prints the outcome of each element, as JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HungryHandler(DoublingHandler):
 
 
 def eat_from(culprit, value):
-    """Of an example or a prediction."""
+    """Eats memory on the culprit, given as an example or a prediction."""
     if culprit in (value, getattr(value, "example", None)):
         eat_memory(HUNGER)
     return value

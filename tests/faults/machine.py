@@ -1,4 +1,4 @@
-"""A worker process like an engine's: unpickles a session's specification, runs bundles, writes what came of them.
+"""A worker process like an engine's: unpickles a session's specification, runs bundles, writes the outcomes.
 
 It, and whatever process has the model, is held at the moment that ``FAULTS_MOMENT`` names until it may go on.
 """
@@ -23,7 +23,7 @@ REFUSED = 50
 
 
 def note(what: str) -> None:
-    """Leaves word that this process has come somewhere."""
+    """Records that this process has reached a moment."""
     Path(os.environ["FAULTS_FOLDER"], f"{what}-{os.getpid()}-{time.monotonic_ns()}").touch()
 
 

@@ -10,7 +10,7 @@ FOLDER = os.environ["FAULTS_FOLDER"]
 
 
 def hold(moment: str) -> None:
-    """Says so and waits until it may go on, if this is the moment."""
+    """Reports and waits until it may go on, if this is the moment."""
     if os.environ["FAULTS_MOMENT"] == moment:
         Path(FOLDER, "held").touch()
         wait_for("go")

@@ -37,13 +37,13 @@ class HeldHandler(DoublingHandler):
 
 
 def pieces_of_the_platform():
-    """Those that a poor one might lack."""
+    """The system calls that a poorer platform might lack."""
     places = {"memfd_create": os, "pidfd_open": os, "prctl": ctypes.CDLL(None)}
     return [name for name, place in places.items() if hasattr(place, name)]
 
 
 def elements():
-    """Holds the owner when the first batch has been answered, as far as one can tell."""
+    """The elements; holds the owner once the first batch has been answered, as far as can be told."""
     for number in range(ELEMENTS):
         if number == BATCH and os.environ["FAULTS_MOMENT"] == "idle":
             wait_for("batch")

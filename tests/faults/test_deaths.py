@@ -1,4 +1,4 @@
-"""One element among 64 ends the host in some way: it is the only dead letter, or the one thing that the error names."""
+"""One element of 64 kills its host in some way: it is the only dead letter, or the element that the error names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ManyFaults(DoublingHandler):
         return super().run_inference(batch, model, inference_args)
 
 
-def test_in_inference():
+def test_a_death_in_inference_fails_its_element_alone():
     places = {64 * number + 13 + number: death for number, death in enumerate(DEATHS.values())}
     outcomes = run(ManyFaults({place: fault for place, (fault, _) in places.items()}), range(320))
     for place, (_, exit_text) in places.items():
@@ -61,7 +61,7 @@ def test_in_inference():
 
 
 class Logging(FaultyHandler):
-    """Notes, in a file, each batch that the fatal example is in."""
+    """Logs, in a file, each batch that the fatal example is in."""
 
     def __init__(self, fault, example, log):
         super().__init__(fault, example)
@@ -75,7 +75,7 @@ class Logging(FaultyHandler):
 
 
 @pytest.mark.parametrize("before", [(), (int,)], ids=["alone", "preprocessed"])
-def test_every_death_was_a_try(tmp_path, before):
+def test_every_death_counts_as_an_attempt(tmp_path, before):
     handler = Logging(KILL, 13, str(tmp_path / "log"))
     for function in before:
         handler = handler.with_preprocess_fn(function)
@@ -86,7 +86,7 @@ def test_every_death_was_a_try(tmp_path, before):
 
 
 @every_death
-def test_in_inference_without_exception_handling(fault, exit_text):
+def test_a_death_without_exception_handling_raises_and_names_the_element(fault, exit_text):
     with pytest.raises(HostDiedError) as caught:
         list(predict(FaultyHandler(fault, 13), range(64), isolate=True, batching=BatchingConfig(64, 64)))
     error = str(caught.value)
@@ -96,14 +96,14 @@ def test_in_inference_without_exception_handling(fault, exit_text):
 
 
 class Grow(FaultyFunction):
-    """Adds 100 to what it can bear."""
+    """Adds 100 to every element but the fatal ones."""
 
     def __call__(self, value):
         return super().__call__(value) + 100
 
 
 def in_every_operation(fault):
-    """Cannot bear 10 and 20 in preprocessing, 30 in inference, 40 and 50 in postprocessing."""
+    """A handler that dies of 10 and 20 in preprocessing, of 30 in inference, of 40 and 50 in postprocessing."""
     handler = FaultyHandler(fault, 230)
     for value in (120, 10):  # the function added last runs first
         handler = handler.with_preprocess_fn(Grow(fault, value))
@@ -124,8 +124,8 @@ BAD = [
 
 
 @every_death
-def test_in_every_operation(fault, exit_text):
-    """Each dead letter holds what its operation was given."""
+def test_deaths_in_every_operation_fail_their_elements_alone(fault, exit_text):
+    """Each dead letter holds the input of the operation that failed."""
     outcomes = run(in_every_operation(fault))
     failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
     assert [one for one in outcomes if not isinstance(one, Failure)] == GOOD
@@ -136,8 +136,8 @@ def test_in_every_operation(fault, exit_text):
         assert str(failure.error) == f"the host {exit_text} while it was {what} of a batch of 64."
 
 
-def test_where_preprocessing_comes_before_batching():
-    """Weights are taken of preprocessed elements, so preprocessing is a request of its own."""
+def test_a_death_in_preprocessing_before_batching_fails_its_element_alone():
+    """Weights are measured on preprocessed elements, so preprocessing is a request of its own."""
     handler = FaultyHandler(KILL, 101, max_batch_size=64, element_size_fn=abs, max_batch_weight=1000)
     handler = handler.with_preprocess_fn(Grow(KILL, 5))
     outcomes = list(predict(handler, range(20), isolate=True, on_failure="yield"))
@@ -151,14 +151,14 @@ def test_where_preprocessing_comes_before_batching():
     }
 
 
-def test_with_keys():
+def test_a_death_of_a_keyed_model_fails_its_element_alone():
     outcomes = run(KeyedModelHandler(FaultyHandler(KILL, 3)), [(str(n), n) for n in range(8)], 8)
     assert (outcomes[3].stage, outcomes[3].element) == (Stage.INFERENCE, ("3", 3))
     assert [one[1].inference for place, one in enumerate(outcomes) if place != 3] == [0, 2, 4, 8, 10, 12, 14]
 
 
-def test_an_outsiders_kill_costs_nobody_anything(tmp_path):
-    """The host dies once, of no element."""
+def test_an_outside_kill_fails_no_element(tmp_path):
+    """The host dies once, not because of an element."""
     outcomes = run(FaultyHandler(functools.partial(die_once, tmp_path / "died"), 13))
     assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
     assert (tmp_path / "died").exists()
@@ -170,8 +170,8 @@ def die_once(path):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_everything_is_lethal(tmp_path):
-    """Bounded: after 16 lethal elements in a row what is unanswered fails with them, untried."""
+def test_elements_that_are_all_lethal_cost_a_bounded_number_of_hosts(tmp_path):
+    """Bounded: after 16 lethal elements in a row, unanswered elements fail with them, untried."""
     outcomes = run(FaultyHandler(functools.partial(die_counted, tmp_path / "deaths"), *range(64)))
     assert [one.element for one in outcomes] == list(range(64))
     assert {type(one.error) for one in outcomes} == {HostDiedError}
@@ -184,8 +184,8 @@ def die_counted(path):
     os.abort()
 
 
-def test_dead_letters_of_a_pipeline():
-    """As ``in_every_operation``: each operation's dead letters hold what it was given."""
+def test_dead_letters_of_a_pipeline_hold_the_input_of_each_operation():
+    """As with ``in_every_operation``, each operation's dead letters hold its input."""
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         elements = pipeline | beam.Create(list(range(64)), reshuffle=False)
         inference = RunInference(in_every_operation(KILL), batching=BatchingConfig(64, 64))
@@ -197,7 +197,7 @@ def test_dead_letters_of_a_pipeline():
 
 
 def same(given, records):
-    """Whether the only dead letter of an operation is of what it was given; None: it has none."""
+    """Whether an operation's only dead letter holds its input; None: it must have no dead letter."""
     assert [element for element, _ in records] == ([] if given is None else [given])
     assert {(cls, "was killed by SIGKILL" in text) for _, (cls, text, _) in records} <= {(HostDiedError, True)}
 
@@ -209,7 +209,7 @@ def test_a_pipeline_without_exception_handling_fails_with_the_one_error():
         pipeline.run()
 
 
-def test_good_elements_are_found_though_every_batch_before_killed_its_host():
+def test_good_elements_are_found_after_batches_that_all_killed_their_hosts():
     """The circuit breaker has opened; the first element that is tried alone and has an answer closes it."""
     bad = {*range(10), *range(11, 22, 3)}
     outcomes = run(FaultyHandler(KILL, *bad), range(22), size=2)

@@ -1,4 +1,4 @@
-"""A file that hosts load their models from is downloaded once for the machine, whichever hosts come and go."""
+"""A model file is downloaded once for the machine, however many hosts come and go."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.large
 
 
 class Counted(LocalFileSystem):
-    """A filesystem of Beam's that writes down who downloads."""
+    """A Beam filesystem that records which process downloads."""
 
     @classmethod
     def scheme(cls):
@@ -54,7 +54,7 @@ def _by_value(monkeypatch):
     monkeypatch.setattr(Unmappable, "__module__", "__main__")
 
 
-def test_one_download_for_all_hosts(tmp_path):
+def test_a_model_file_is_downloaded_once_for_all_hosts(tmp_path):
     (tmp_path / "model").write_bytes(b"weights")
     handler = Unmappable(str(tmp_path / "model"), model_copies=2, min_batch_size=1, max_batch_size=1)
     answers = list(predict(handler, range(40)))

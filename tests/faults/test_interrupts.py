@@ -1,4 +1,4 @@
-"""Ctrl-C in the user's own process, while a host computes without end: one is enough, and it is quick."""
+"""Ctrl-C in the user's own process while a host computes without end: one is enough, and it is quick."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
     ("run", "fault"),
     [("run_predict", "hang"), ("run_predict", "hang_holding_gil"), ("run_pipeline", "hang_holding_gil")],
 )
-def test_ctrl_c(tmp_path, census, popen, wait_until, run, fault):
+def test_ctrl_c_ends_the_run_and_its_hosts(tmp_path, census, popen, wait_until, run, fault):
     script, log = tmp_path / "script.py", tmp_path / "log"
     script.write_text(textwrap.dedent(SCRIPT.format(run=run, fault=fault)))
     with log.open("w") as file:

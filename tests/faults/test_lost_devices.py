@@ -1,4 +1,4 @@
-"""An element among many loses the device of its host: it is the only dead letter, wherever the host is."""
+"""One element of many makes its host lose its device: it is the only dead letter, wherever the host runs."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def sorted_out(outcomes):
     return [one for one in outcomes if not isinstance(one, Failure)], failures
 
 
-def test_in_inference(place):
-    """Two batches later another one does it, and in between all is well."""
+def test_a_device_lost_in_inference_fails_its_element_alone(place):
+    """Two batches later another element does so; the batches between succeed."""
     options, asked = at(place)
     handler = DeviceLosingHandler(5, 40, **options)
     good, bad = sorted_out(predict(handler, range(64), on_failure="yield", batching=BATCHING, **asked))
@@ -70,17 +70,17 @@ def test_in_inference(place):
 
 
 @pytest.mark.parametrize("place", ["isolated"])
-def test_as_often_as_a_crash(place):
+def test_a_lost_device_is_retried_as_often_as_a_crash(place):
     """The batch is repeated once, then halved, until the culprit stands alone, which is repeated once."""
     events = []
 
-    class Seen:
+    class RecordedEvents:
         on_event = events.append
 
     request = InferenceRequest(batching=BATCHING, isolate=True)
     worker = open_worker(catching(prepare(DeviceLosingHandler(5), request), Exception))
     try:
-        bundle = worker.bundle(Seen())
+        bundle = worker.bundle(RecordedEvents())
         outcomes = [one for n in range(16) for one in bundle.add(n, n)] + list(bundle.finish())
     finally:
         worker.close()
@@ -91,7 +91,7 @@ def test_as_often_as_a_crash(place):
 
 
 @pytest.mark.parametrize("stage", [Stage.PREPROCESSING, Stage.POSTPROCESSING])
-def test_before_and_after_inference(stage):
+def test_a_device_lost_in_pre_or_postprocessing_fails_its_element_alone(stage):
     function = FaultyFunction(FakeDevice().lose, 13 if stage is Stage.PREPROCESSING else (13, 26))
     handler = DoublingHandler()
     if stage is Stage.PREPROCESSING:
@@ -106,8 +106,8 @@ def test_before_and_after_inference(stage):
 
 
 @pytest.mark.parametrize("stage", ["before", "after"])
-def test_the_workers_own_device_beside_the_machines_hosts(own_runtime, stage):
-    """Of models in the machine's hosts the worker itself does what comes before and after."""
+def test_a_device_lost_by_the_worker_beside_machine_hosts_is_raised(own_runtime, stage):
+    """With models in the machine's hosts, the worker itself runs pre- and postprocessing."""
     lose = FaultyFunction(FakeDevice().lose, 13)
     handler = DoublingHandler(model_copies=2)
     handler = (
@@ -128,7 +128,7 @@ def keyed(*poison, **options):
     )
 
 
-def test_of_a_model_by_key(place):
+def test_a_device_lost_by_a_keyed_model_fails_its_element_alone(place):
     options, asked = at(place)
     rows = [("ab"[n % 2], n) for n in range(64)]
     outcomes = predict(keyed(6, 40, **options), rows, on_failure="yield", batching=BATCHING, **asked)
@@ -146,7 +146,7 @@ class Columns(DeviceLosingHandler):
         return columns * 2
 
 
-def test_of_columns():
+def test_a_device_lost_in_columns_fails_its_row_alone():
     batching = BatchingConfig(16, 16, columnar=True)
     elements = [numpy.arange(start, start + 10) for start in range(0, 50, 10)]
     good, [failure] = sorted_out(predict(Columns(), elements, on_failure="yield", isolate=True, batching=batching))
@@ -156,7 +156,7 @@ def test_of_columns():
 
 
 class LostOnTheWay(DoublingHandler):
-    """Its predictions are on a device, and are fetched as they are sent: only then it shows that the device is lost."""
+    """Its predictions stay on a device until they are sent; only then does the loss of the device show."""
 
     def __init__(self, *poison):
         super().__init__()
@@ -188,7 +188,7 @@ def test_predictions_that_cannot_be_fetched():
 
 
 def test_a_model_that_cannot_be_loaded_makes_no_dead_letters(place):
-    """It is loaded once more, where it is the session's own: the first device may just have been a bad one."""
+    """A model of the session's own is loaded once more: the first device may have been a bad one."""
     options, asked = at(place)
     with pytest.raises(DeviceLostError, match=rf"the host lost its device \({SAID}\) while it was loading"):
         list(predict(FaultyLoadHandler(FakeDevice().lose, **options), range(8), on_failure="yield", **asked))
@@ -201,32 +201,32 @@ def test_a_model_by_key_that_cannot_be_loaded_makes_no_dead_letters(place):
         list(predict(handler, [("a", 1)], on_failure="yield", **asked))
 
 
-def test_without_exception_handling_the_culprits_error_is_raised():
+def test_the_error_of_the_element_is_raised_without_exception_handling():
     with pytest.raises(
         HostDiedError, match=re.escape(f"lost its device ({SAID}) while it was running inference on el")
     ):
         list(predict(DeviceLosingHandler(5), range(16), isolate=True, batching=BATCHING))
 
 
-def test_what_a_handler_says_itself():
-    class Saying(DoublingHandler):
+def test_a_device_loss_raised_by_the_handler_counts():
+    class RaisesDeviceLost(DoublingHandler):
         def run_inference(self, batch, model, inference_args=None):
             if 3 in batch:
                 raise ValueError("no answer") from DeviceLostError("the stick does not answer")
             return super().run_inference(batch, model)
 
-    good, [failure] = sorted_out(predict(Saying(), range(8), isolate=True, on_failure="yield"))
+    good, [failure] = sorted_out(predict(RaisesDeviceLost(), range(8), isolate=True, on_failure="yield"))
     assert len(good) == 7
     assert "lost its device (headrace.core.errors.DeviceLostError: the stick does not answer)" in str(failure.error)
 
 
-def test_the_host_says_where(caplog):
+def test_the_host_logs_where_the_device_was_lost(caplog):
     list(predict(DeviceLosingHandler(5), range(8), isolate=True, on_failure="yield"))
     said = Counter(record.levelname for record in caplog.records if "in lose" in record.getMessage())
     assert set(said) == {"ERROR"}
 
 
-def test_in_a_pipeline():
+def test_a_device_lost_in_a_pipeline_makes_one_dead_letter():
     with beam.Pipeline("FnApiRunner") as pipeline:
         rows = pipeline | beam.Create(range(8))
         good, bad = rows | RunInference(DeviceLosingHandler(5), isolate=True).with_exception_handling()
@@ -235,7 +235,7 @@ def test_in_a_pipeline():
         assert_that(good | beam.Map(lambda one: one.example), equal_to([0, 1, 2, 3, 4, 6, 7]), "good")
 
 
-def test_in_a_pipeline_whose_workers_have_the_model_themselves():
+def test_a_device_lost_by_a_pipelines_own_worker_is_raised():
     pipeline = beam.Pipeline("FnApiRunner")
     pipeline | beam.Create(range(8)) | RunInference(DeviceLosingHandler(5)).with_exception_handling()
     with pytest.raises(Exception, match="isolate=True"):

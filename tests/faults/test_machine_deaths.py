@@ -1,4 +1,4 @@
-"""Deaths around a model that several workers share: the others get on, and in the end nothing is left."""
+"""Deaths around a model that several workers share: the others carry on, and nothing is left at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kill(*processes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_undisturbed(machine, kind):
+def test_undisturbed_workers_leave_nothing(machine, kind):
     machine.start(machine.spec(kind))
     machine.end()
     assert len(machine.notes("load")) == 1
@@ -30,8 +30,8 @@ def test_undisturbed(machine, kind):
 
 @pytest.mark.parametrize("moment", HELD)
 @pytest.mark.parametrize("kind", ["mapped", "copies"])
-def test_manager(machine, kind, moment):
-    """Workers that have mapped the model need no other one."""
+def test_a_killed_manager_fails_no_worker(machine, kind, moment):
+    """Workers that have mapped the model need no new manager."""
     spec = machine.spec(kind)
     machine.start(spec, moment)
     machine.held(HELD[moment])
@@ -43,8 +43,8 @@ def test_manager(machine, kind, moment):
 
 @pytest.mark.parametrize("moment", ["load", "export"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_loader(machine, census, kind, moment):
-    """Nobody gets half a model."""
+def test_a_killed_loader_fails_no_worker(machine, census, kind, moment):
+    """No worker gets half a model."""
     machine.start(machine.spec(kind), moment)
     [loader] = machine.held()
     assert census.hosts(machine.manager()) == [loader]
@@ -58,7 +58,7 @@ def test_loader(machine, census, kind, moment):
 @pytest.mark.parametrize(
     ("kind", "moment"), [("mapped", "load"), ("copies", "export"), ("copies", "batch"), ("copies", "idle")]
 )
-def test_managers_fork_server(machine, census, kind, moment):
+def test_a_killed_fork_server_of_the_manager_fails_no_worker(machine, census, kind, moment):
     machine.start(machine.spec(kind), moment)
     machine.held(HELD[moment])
     [fork_server] = census.fork_servers(machine.manager())
@@ -69,7 +69,7 @@ def test_managers_fork_server(machine, census, kind, moment):
 
 
 @pytest.mark.parametrize("moment", ["batch", "idle"])
-def test_machines_hosts(machine, census, moment):
+def test_killed_machine_hosts_fail_no_worker(machine, census, moment):
     machine.start(machine.spec("copies"), moment)
     machine.held(HELD[moment])
     hosts = census.hosts(machine.manager())
@@ -83,7 +83,7 @@ def test_machines_hosts(machine, census, moment):
 
 @pytest.mark.parametrize("whom", ["fork_servers", "hosts"])
 @pytest.mark.parametrize("moment", ["batch", "idle"])
-def test_workers_own(machine, census, moment, whom):
+def test_a_killed_host_of_a_worker_is_replaced(machine, census, moment, whom):
     """The next host has the model that the machine keeps."""
     machine.start(machine.spec("timeout"), moment)
     machine.held(WORKERS)
@@ -98,7 +98,7 @@ def test_workers_own(machine, census, moment, whom):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("moment", ["load", "batch", "idle"])
-def test_worker(machine, kind, moment):
+def test_a_killed_worker_fails_no_other(machine, kind, moment):
     """One of three, which may be the one that had started the manager."""
     machine.start(machine.spec(kind), moment)
     machine.held(HELD[moment])
@@ -111,8 +111,8 @@ def test_worker(machine, kind, moment):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_workers(machine, kind):
-    """With the last of them goes everything, though none has said goodbye."""
+def test_killed_workers_take_everything_with_them(machine, kind):
+    """The last worker's death ends everything, though none has closed its connection."""
     machine.start(machine.spec(kind), "idle")
     machine.held(WORKERS)
     kill(*machine.pids())
@@ -121,8 +121,8 @@ def test_all_workers(machine, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_everybody_at_once(machine, census, kind):
-    """Files may remain; the next ones start nevertheless, and remove them."""
+def test_all_processes_killed_at_once_do_not_stop_the_next_workers(machine, census, kind):
+    """Files may remain; the next workers start nevertheless, and remove them."""
     spec = machine.spec(kind)
     machine.start(spec, "idle")
     machine.held(WORKERS)

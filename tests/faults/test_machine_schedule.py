@@ -1,4 +1,4 @@
-"""Whoever dies of those that share a model, at whatever moment: no element is lost, doubled or wrongly blamed."""
+"""Whichever process of a shared model dies, at any moment, no element is lost, doubled or wrongly blamed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Outsider:
                 self._settle()
 
     def _settle(self):
-        """Until the workers that live have finished two more bundles."""
+        """Waits until the living workers have finished two more bundles."""
         before = {number: self._machine.bundles(number) for number in self._living()}
         done = self._wait_until(
             lambda: all(self._machine.bundles(n) >= before[n] + 2 or self._failed(n) for n in before), 60
@@ -73,7 +73,7 @@ class Outsider:
         return self._machine.workers[number].poll() is not None
 
     def _commit(self, deed):
-        """Returns whether anybody was there to be killed."""
+        """Returns whether there was a process to kill."""
         if deed == "worker":
             self._replace_worker()
         elif deed == "loader":
@@ -120,7 +120,7 @@ def expected(element, program):
 
 
 @pytest.mark.parametrize("kind", ["mapped", "timeout", "copies"])
-def test_schedule(machine, census, seed, wait_until, kind):
+def test_scheduled_kills_lose_double_or_blame_no_element(machine, census, seed, wait_until, kind):
     spec = machine.spec(kind, "Refusing")
     outsider = Outsider(machine, census, spec, random.Random(seed), wait_until)
     machine.start(spec, workers=WORKERS, bundles=MANY)

@@ -20,25 +20,25 @@ from headrace.testing import BrokenLoadHandler, DoublingHandler, FaultyHandler, 
 ONE_BY_ONE = BatchingConfig(1, 1)
 
 
-def test_a_run(census):
+def test_a_finished_run_leaves_nothing(census):
     assert len(list(predict(DoublingHandler(), range(8), isolate=True))) == 8
     assert census.processes() == {}
 
 
-def test_a_run_that_is_not_begun(census):
+def test_a_run_that_is_never_started_leaves_nothing(census):
     predict(DoublingHandler(), range(8), isolate=True)
     assert census.processes() == {}
 
 
-def test_a_run_that_is_left_in_the_middle(census):
-    """The next batches are on their way."""
+def test_a_run_closed_in_the_middle_leaves_nothing(census):
+    """The next batches have already been sent."""
     with contextlib.closing(predict(DoublingHandler(), range(8), isolate=True, batching=ONE_BY_ONE)) as run:
         assert next(run).inference == 0
         assert len(census.processes()) == 2
     assert census.processes() == {}
 
 
-def test_a_run_that_is_forgotten(census):
+def test_a_run_that_is_garbage_collected_leaves_nothing(census):
     run = predict(DoublingHandler(), range(8), isolate=True, batching=ONE_BY_ONE)
     assert next(run).inference == 0
     del run
@@ -46,8 +46,8 @@ def test_a_run_that_is_forgotten(census):
     assert census.processes() == {}
 
 
-def test_a_run_that_is_left_while_its_host_hangs(census):
-    """It has a second to finish what it does."""
+def test_a_run_closed_while_its_host_hangs_leaves_nothing(census):
+    """The host has a second to finish its batch."""
     with contextlib.closing(
         predict(FaultyHandler(hang, 2), range(8), isolate=True, ordered=False, batching=ONE_BY_ONE)
     ) as run:
@@ -55,7 +55,7 @@ def test_a_run_that_is_left_while_its_host_hangs(census):
     assert census.processes() == {}
 
 
-def test_elements_that_raise(census):
+def test_elements_that_raise_leave_nothing(census):
     def elements():
         yield from range(3)
         raise OSError("no more")
@@ -65,13 +65,13 @@ def test_elements_that_raise(census):
     assert census.processes() == {}
 
 
-def test_a_model_that_cannot_be_loaded(census):
+def test_a_model_that_cannot_be_loaded_leaves_nothing(census):
     with pytest.raises(OSError, match="cannot be loaded"):
         list(predict(BrokenLoadHandler(), range(8), isolate=True))
     assert census.processes() == {}
 
 
-def test_a_handler_that_cannot_be_unpickled(census):
+def test_a_handler_that_cannot_be_unpickled_leaves_nothing(census):
     with pytest.raises(HostStartError, match="cannot be unpickled there"):
         list(predict(Unloadable(), range(8), isolate=True))
     assert census.processes() == {}
@@ -87,7 +87,7 @@ class Unloadable(DoublingHandler):
 
 
 class ServerHandler(DoublingHandler):
-    """Starts servers, which it leaves to themselves, keeps a thread busy, and commits a fault on the example 3."""
+    """Starts servers without ending them, keeps a thread busy, and commits a fault on the example 3."""
 
     def __init__(self, fault=bool):
         super().__init__()
@@ -106,7 +106,7 @@ class ServerHandler(DoublingHandler):
         return super().run_inference(batch, model, inference_args)
 
 
-def test_what_a_handler_starts(census, wait_until):
+def test_processes_started_by_a_handler_are_ended(census, wait_until):
     run = predict(ServerHandler(), range(8), isolate=True, batching=ONE_BY_ONE)
     assert next(run).inference == 0
     assert wait_until(lambda: len(census.servers()) == 3)
@@ -114,8 +114,8 @@ def test_what_a_handler_starts(census, wait_until):
     assert census.processes() == {}
 
 
-def test_what_a_host_has_started_goes_with_it(census, wait_until, tmp_path):
-    """Not only when all is over: another host starts the same again."""
+def test_processes_started_by_a_host_end_with_it(census, wait_until, tmp_path):
+    """Not only at the end of the run: the next host starts the same servers again."""
     handler = ServerHandler(functools.partial(die_once, tmp_path / "died"))
     run = predict(handler, range(8), isolate=True, batching=ONE_BY_ONE)
     assert next(run).inference == 0
@@ -136,7 +136,7 @@ class OwningHandler(DoublingHandler):
 
 
 @pytest.mark.large
-def test_hosts_within_a_host():
+def test_hosts_within_a_host_are_ended():
     outcomes = list(predict(OwningHandler(), range(5), timeout=3, on_failure="yield", batching=ONE_BY_ONE))
     assert isinstance(outcomes.pop(3), Failure)
     assert [one.inference for one in outcomes] == [0, 2, 4, 8]
@@ -183,7 +183,7 @@ def end(ending):
         "sys.run = run": 0,
     }.items(),
 )
-def test_the_ends_of_a_process(census, wait_until, ending, code):
+def test_ends_of_an_owner_leave_nothing(census, wait_until, ending, code):
     done = end(ending)
     assert (done.returncode, done.stdout) == (code, "0\n"), done.stderr
     assert done.stderr == "" or code in (1, -signal.SIGABRT)
@@ -192,15 +192,15 @@ def test_the_ends_of_a_process(census, wait_until, ending, code):
 
 @pytest.mark.large
 @pytest.mark.parametrize("in_child", ["os._exit(0)", "sys.exit(0)", "run.close(); sys.exit()", "list(run); sys.exit()"])
-def test_forks_of_an_owner(census, wait_until, in_child):
-    """They leave their parent's hosts alone, whatever they do."""
+def test_forks_of_an_owner_leave_its_hosts_alone(census, wait_until, in_child):
+    """Forks leave their parent's hosts alone, whatever they do."""
     done = end(FORK.format(in_child=in_child))
     assert (done.returncode, done.stdout) == (0, "0\n[2, 4, 6, 8, 10, 12, 14]\n"), done.stderr
     assert wait_until(lambda: not census.processes()), census.processes()
 
 
-def test_a_fork_that_outlives_its_owner(census, wait_until):
-    """It has the same connections, so that their end does not tell of the owner's."""
+def test_a_fork_that_outlives_its_owner_keeps_no_host_alive(census, wait_until):
+    """The fork holds the same connections, so their end does not show the owner's."""
     done = end("if not os.fork(): os.close(1); os.close(2); hang()\nos.kill(os.getpid(), signal.SIGKILL)")
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n"), done.stderr
     assert wait_until(lambda: len(census.processes()) == 1), census.processes()

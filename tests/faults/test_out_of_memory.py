@@ -1,4 +1,4 @@
-"""The kernel itself kills a host for its hunger, in a memory cgroup that the host and its owner are in."""
+"""The kernel itself kills a host that exceeds its memory, in a memory cgroup of the host and its owner."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def new_group():
 
 @pytest.fixture
 def start_in(tmp_path):
-    """Starts Python in a group; whatever becomes of the test, it is ended, and what it has started with it."""
+    """Starts Python in a group; ends it and its descendants however the test ends."""
     started = []
 
     def start(group, *args):
@@ -62,7 +62,7 @@ def start_in(tmp_path):
 
 @pytest.fixture
 def run_hungry(new_group, start_in):
-    """What becomes of the elements, and what is logged."""
+    """The outcomes of the elements, and the log."""
 
     def run(**how):
         process, errors = start_in(new_group(), str(PROGRAM), json.dumps(how))
@@ -101,13 +101,13 @@ def test_batches_that_are_too_large_become_smaller_and_no_row_fails(run_hungry):
 
 
 @pytest.mark.large
-def test_without_exception_handling(run_hungry):
+def test_an_out_of_memory_kill_without_exception_handling_raises(run_hungry):
     outcomes, logged = run_hungry(count=64, examples=[13], on_failure="raise")
     assert outcomes is None
     assert f"HostDiedError: {ERROR}" in logged
 
 
-def test_in_pre_and_postprocessing(run_hungry):
+def test_an_out_of_memory_kill_in_pre_or_postprocessing_fails_its_element_alone(run_hungry):
     outcomes, _ = run_hungry(count=64, before=13, after=40)
     failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, list)}
     assert {place: one[:2] for place, one in failures.items()} == {13: ["preprocessing", 0], 40: ["postprocessing", 0]}
@@ -117,9 +117,7 @@ def test_in_pre_and_postprocessing(run_hungry):
 EAT = "from headrace.testing import eat_memory; eat_memory(2 << 30)"
 
 
-def test_who_dies_for_want_of_memory_elsewhere_on_the_machine_explains_no_host(
-    new_group, start_in, start_owner, census
-):
+def test_out_of_memory_kills_elsewhere_do_not_explain_a_hosts_death(new_group, start_in, start_owner, census):
     owner = start_owner("batch").reached()
     glutton, _ = start_in(new_group(), "-c", EAT)
     assert glutton.wait(60) == -signal.SIGKILL

@@ -1,4 +1,4 @@
-"""A handler may print, close or flood what it likes: results are unaffected, and lines reach logging."""
+"""A handler may print, flood or close its output: results are unaffected, and lines reach logging."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.testing import DoublingHandler
 
 
 class Talkative(DoublingHandler):
-    """Says something for every batch."""
+    """Prints something for every batch."""
 
     def __init__(self, speak):
         super().__init__()
@@ -105,7 +105,7 @@ def close_descriptors(text):
 
 
 @pytest.mark.parametrize("speak", [close_streams, lose_streams, close_descriptors])
-def test_what_is_closed(speak):
+def test_closed_descriptors_do_not_affect_results(speak):
     run(speak)
 
 
@@ -118,8 +118,8 @@ def flood(text):
     sys.stdout.flush()
 
 
-def test_flood(caplog):
-    """100 MB in the two batches; about 1,000 lines a second are passed on, the rest is counted."""
+def test_a_flood_of_output_is_cut_and_counted(caplog):
+    """Two batches print 100 MB; about 1,000 lines a second are passed on, the rest are counted."""
     with caplog.at_level(logging.INFO):
         run(flood)
     lines = [one.getMessage() for one in caplog.records if one.name == "headrace.host"]

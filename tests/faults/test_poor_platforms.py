@@ -1,4 +1,4 @@
-"""Where the operating system offers less, model hosts work by plainer means, or say that they cannot."""
+"""On operating systems that offer less, model hosts work by plainer means, or say that they cannot."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_host_that_is_killed_is_recovered(start_poor_owner, census, lacking):
 
 @pytest.mark.parametrize("moment", ["load", "batch", "idle"])
 def test_the_owners_end_ends_all(start_poor_owner, census, wait_until, moment):
-    """Fork server and host see that their channels close, and the fork server sees to the host."""
+    """Fork server and host see their channels close, and the fork server ends the host."""
     owner = start_poor_owner(moment)
     assert len(census.processes()) == 3
     owner.process.kill()
@@ -64,8 +64,8 @@ def test_the_owners_end_ends_all(start_poor_owner, census, wait_until, moment):
     assert wait_until(lambda: not census.processes()), census.processes()
 
 
-def test_a_fork_server_that_is_killed(start_poor_owner, census):
-    """Nothing tells its host, which its owner has to end."""
+def test_a_killed_fork_servers_host_is_ended_by_the_owner(start_poor_owner, census):
+    """Nothing notifies its host, so the owner has to end it."""
     owner = start_poor_owner("batch")
     [fork_server] = census.fork_servers(owner.pid)
     os.kill(fork_server, signal.SIGKILL)
@@ -73,15 +73,15 @@ def test_a_fork_server_that_is_killed(start_poor_owner, census):
     assert owner.result() == EXPECTED
 
 
-def test_a_host_that_hangs(start_poor_owner):
-    """The element that is held is not let go."""
+def test_a_hanging_host_is_killed_and_its_element_fails(start_poor_owner):
+    """The held element is never released."""
     result = start_poor_owner("batch", timeout=2).result()
     where = "element 0 (counted from 0) of a batch of 4"
     assert result[4] == f"TimeoutError('running inference on {where} took longer than 2 s.')"
     assert result[:4] + result[5:] == EXPECTED[:4] + EXPECTED[5:]
 
 
-def test_without_fork():
+def test_isolation_without_fork_is_refused():
     script = "import os; del os.fork; from headrace import predict; from headrace.testing import DoublingHandler; "
     done = subprocess.run(
         [sys.executable, "-c", f"{script} predict(DoublingHandler(), [1], isolate=True)"],

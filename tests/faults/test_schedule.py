@@ -64,7 +64,7 @@ class Minefield(DoublingHandler):
 
 
 class Mine:
-    """As a function for pre- or postprocessing; takes long enough that the outsider often comes upon it."""
+    """A pre- or postprocessing function, slow enough that the outsider often strikes during it."""
 
     def __init__(self, faults):
         self._faults = faults
@@ -120,7 +120,7 @@ class Outsider:
         self.is_done = threading.Event()
 
     def run(self, threads):
-        """Until it has done all that it will, or a thread has failed, or it takes too long."""
+        """Kills until the goal is reached, a thread has failed, or the deadline passes."""
         settled = [0] * len(threads)
         deadline = time.monotonic() + 60
         while self._is_at_it(threads) and time.monotonic() < deadline:
@@ -158,7 +158,7 @@ def seed():
 
 
 def run(handler, census, goal, randomness):
-    """Elements and their outcomes; the outsider has committed ``goal`` deeds meanwhile."""
+    """Elements and their outcomes, after the outsider has killed ``goal`` times."""
     request = InferenceRequest(batching=BatchingConfig(BATCH, BATCH), timeout_secs=TIMEOUT)
     spec = catching(prepare(handler, request), Exception)
     outsider = Outsider(census, goal, randomness)
@@ -175,7 +175,7 @@ def run(handler, census, goal, randomness):
 
 
 def assert_exact(outcomes, elements, faults, stage_of):
-    """Each element has one outcome: its prediction, or the failure that it deserves."""
+    """Each element has one outcome: its prediction, or the failure of its own fault."""
     good, bad = {}, {}
     for outcome in outcomes:
         if isinstance(outcome, Failure):
@@ -191,7 +191,7 @@ def assert_exact(outcomes, elements, faults, stage_of):
     assert all(getattr(one.element, "example", one.element) == tag for tag, one in bad.items())
 
 
-def test_faults_in_inference(census, seed):
+def test_scheduled_faults_in_inference_fail_only_their_elements(census, seed):
     """50 from outside, 10 deaths, a hang and 30 exceptions."""
     randomness = random.Random(seed)
     faults = lay(randomness, {**dict.fromkeys(DEATHS, 2), refuse: 30, hang_holding_gil: 1})
@@ -199,7 +199,7 @@ def test_faults_in_inference(census, seed):
     assert_exact(outcomes, elements, faults, lambda tag: Stage.INFERENCE)
 
 
-def test_faults_in_all_operations(census, seed):
+def test_scheduled_faults_in_all_operations_fail_only_their_elements(census, seed):
     """70 from outside, 15 deaths, 2 hangs and 45 exceptions."""
     randomness = random.Random(seed)
     faults = lay(randomness, {**dict.fromkeys(DEATHS, 3), refuse: 45, hang_holding_gil: 2})

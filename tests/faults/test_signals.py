@@ -1,4 +1,4 @@
-"""Signals to owner, fork server and host, at any moment: what is left is right, or nothing is left."""
+"""Signals to owner, fork server and host at any moment: results stay right, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def named(value):
     return getattr(value, "name", value)
 
 
-def test_undisturbed(start_owner):
+def test_an_undisturbed_owner_leaves_nothing(start_owner):
     assert start_owner(servers=1).result() == EXPECTED
 
 
@@ -24,8 +24,8 @@ def test_undisturbed(start_owner):
 @pytest.mark.parametrize(
     ("moment", "number"), [*((moment, KILL) for moment in MOMENTS), ("start", TERM), ("batch", TERM)], ids=named
 )
-def test_owner(start_owner, census, wait_until, moment, number):
-    """Three servers, one of them in a session of its own and one fully detached, go with it."""
+def test_a_killed_owner_takes_hosts_and_servers_with_it(start_owner, census, wait_until, moment, number):
+    """Three servers end with it, one of them in its own session and one fully detached."""
     owner = start_owner(moment, servers=1).reached()
     assert wait_until(lambda: len(census.servers()) == (0 if moment == "start" else 3))
     assert len(census.fork_servers(owner.pid)) == 1
@@ -35,7 +35,7 @@ def test_owner(start_owner, census, wait_until, moment, number):
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_fork_server(start_owner, census, moment):
+def test_a_killed_fork_server_is_replaced(start_owner, census, moment):
     owner = start_owner(moment, servers=1).reached()
     [fork_server] = census.fork_servers(owner.pid)
     os.kill(fork_server, KILL)
@@ -46,7 +46,7 @@ def test_fork_server(start_owner, census, moment):
 @pytest.mark.parametrize(
     ("moment", "number"), [*((moment, KILL) for moment in MOMENTS[1:]), ("batch", TERM), ("idle", SEGV)], ids=named
 )
-def test_host(start_owner, census, moment, number):
+def test_a_killed_host_is_replaced(start_owner, census, moment, number):
     owner = start_owner(moment).reached()
     [host] = census.hosts(owner.pid)
     os.kill(host, number)
@@ -67,8 +67,8 @@ def test_a_host_that_is_stopped_counts_as_hung(start_owner, census, moment):
         assert set(owner.result()) == {"TimeoutError('loading the model of HeldHandler took longer than 1 s.')"}
 
 
-def test_all_three_at_once(start_owner, census, wait_until):
-    """Servers survive for want of somebody to end them; the next owner does."""
+def test_owner_fork_server_and_host_killed_at_once_are_cleaned_up_by_the_next_owner(start_owner, census, wait_until):
+    """Servers survive with no process left to end them; the next owner does."""
     owner = start_owner("batch", servers=1).reached()
     assert wait_until(lambda: len(census.servers()) == 3)
     everybody = [owner.pid, *census.fork_servers(owner.pid), *census.hosts(owner.pid)]

@@ -1,4 +1,4 @@
-"""Operations that take too long, in whatever way: only what hangs fails, and that within a bounded time."""
+"""Operations that take too long: only elements that hang fail, within a bounded time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(handler, elements=range(64), size=64, timeout=TIMEOUT):
 
 
 def assert_only(outcomes, culprits):
-    """Only these failed, with TimeoutError."""
+    """Asserts that only these failed, with TimeoutError."""
     failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
     assert list(failures) == culprits
     assert {type(one.error) for one in failures.values()} == {TimeoutError}
@@ -60,7 +60,7 @@ def assert_only(outcomes, culprits):
 
 @pytest.mark.large
 @pytest.mark.parametrize("fault", HANGS.values(), ids=HANGS)
-def test_one_among_64(fault):
+def test_one_hanging_element_of_64_fails_alone(fault):
     outcomes = run(FaultyHandler(fault, 13))
     assert_only(outcomes, [13])
     assert (outcomes[13].stage, outcomes[13].index, outcomes[13].element) == (Stage.INFERENCE, 0, 13)
@@ -68,13 +68,13 @@ def test_one_among_64(fault):
     assert str(outcomes[13].error) == f"{what} took longer than 0.4 s."
 
 
-def test_two_among_64():
+def test_two_hanging_elements_of_64_fail_alone():
     assert_only(run(FaultyHandler(hang_holding_gil, 5, 60)), [5, 60])
 
 
 @pytest.mark.large
-def test_all_of_64(counted):
-    """The batch, a part of it, then one by one: what is unanswered after the fourth of these fails."""
+def test_elements_that_all_hang_fail_in_bounded_time(counted):
+    """The batch, a part of it, then one by one: elements unanswered after the fourth of these fail."""
     outcomes = run(FaultyHandler(counted.then(hang_holding_gil), *range(64)))
     assert [type(one.error) for one in outcomes] == [TimeoutError] * 64
     assert [one.element for one in outcomes] == list(range(64))
@@ -99,8 +99,8 @@ class Crowded(DoublingHandler):
 
 @pytest.mark.large
 @pytest.mark.parametrize("options", [{}, {"length_fn": abs}, {"element_size_fn": bool}, {"min_batch_size": 16}])
-def test_batches_that_take_too_long_become_smaller(counted, options):
-    """Of 64 batches one after the other would have been killed."""
+def test_batches_that_time_out_become_smaller(counted, options):
+    """Otherwise each of 64 batches would have been killed."""
     handler = Crowded(counted.then(hang_holding_gil))
     batching = BatchingConfig(**{"min_batch_size": 32, "max_batch_size": 32, **options})
     sizes = list(predict(handler, range(1, 2049), timeout=TIMEOUT, on_failure="yield", batching=batching))
@@ -109,7 +109,7 @@ def test_batches_that_take_too_long_become_smaller(counted, options):
 
 
 @pytest.mark.large
-def test_rows_of_columns_that_take_too_long_become_fewer(counted):
+def test_columns_that_time_out_get_fewer_rows(counted):
     handler = Crowded(counted.then(hang_holding_gil))
     batching = BatchingConfig(32, 32, columnar=True)
     tables = [list(range(n, n + 100)) for n in range(0, 2000, 100)]
@@ -120,7 +120,7 @@ def test_rows_of_columns_that_take_too_long_become_fewer(counted):
 
 
 class Dilatory(DoublingHandler):
-    """Answers each example with the size of its batch, which by a clock takes 50 seconds and two for each example."""
+    """Answers with the size of the batch, which takes 50 seconds and two for each example by a fake clock."""
 
     def __init__(self, clock):
         super().__init__()
@@ -158,14 +158,14 @@ def test_an_element_that_hangs_makes_no_later_batch_smaller(counted):
 
 
 class Sizes(list):
-    """An observer: of batches that went well."""
+    """An observer of successful batches."""
 
     def on_event(self, event):
         if isinstance(event, BatchCompleted):
             self.append(event.examples)
 
 
-def test_in_pre_and_postprocessing():
+def test_timeouts_in_pre_and_postprocessing_fail_their_elements_alone():
     handler = DoublingHandler()
     for value in (99, 7, 98):
         handler = handler.with_preprocess_fn(FaultyFunction(hang_holding_gil, value))
@@ -179,7 +179,7 @@ def test_in_pre_and_postprocessing():
     assert str(outcomes[40].error).startswith("postprocessing element 40 (counted from 0) of a batch of 64 took longer")
 
 
-def test_an_outsiders_stop(tmp_path):
+def test_a_host_stopped_from_outside_fails_no_element(tmp_path):
     """The host is stopped once, through no element's fault: all are answered."""
     outcomes = run(FaultyHandler(functools.partial(stop_once, tmp_path / "stopped"), 13))
     assert [one.inference for one in outcomes] == [2 * n for n in range(64)]
@@ -191,8 +191,8 @@ def stop_once(path):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_loading(counted):
-    """The model is not loaded for every batch again: they fail at once."""
+def test_a_load_that_times_out_fails_every_batch_at_once(counted):
+    """The model is not loaded again for every batch: they fail at once."""
     outcomes = run(FaultyLoadHandler(counted.then(hang_holding_gil)), size=4)
     assert [type(one.error) for one in outcomes] == [TimeoutError] * 64
     assert {str(one.error) for one in outcomes} == {"loading the model of FaultyLoadHandler took longer than 0.4 s."}
@@ -200,7 +200,7 @@ def test_loading(counted):
 
 
 class SlowToImport(DoublingHandler):
-    """As one whose modules take longer to import than anything may take."""
+    """Its modules take longer to import than the time limit of any operation."""
 
     def __setstate__(self, state):
         time.sleep(2 * TIMEOUT)
@@ -210,8 +210,8 @@ class SlowToImport(DoublingHandler):
 @pytest.mark.large
 @pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize("options", [{"large_model": True}, {"model_copies": 2}])
-def test_what_others_do_before_they_load_a_model_of_the_machines_does_not_count(options):
-    """The host asks for the model when its key comes, and waits for the manager, imports, and the loads of others."""
+def test_the_time_limit_of_a_load_excludes_waiting_for_the_machine(options):
+    """The host asks for the model at its first key, and waits for the manager, imports, and other loads."""
     handler = KeyedModelHandler([KeyModelMapping([key], SlowToImport(**options)) for key in "ab"])
     pairs = [(key, n) for n in range(8) for key in "ab"]
     outcomes = list(predict(handler, pairs, timeout=TIMEOUT, on_failure="yield"))
@@ -221,7 +221,7 @@ def test_what_others_do_before_they_load_a_model_of_the_machines_does_not_count(
 @pytest.mark.large
 @pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize(("bad", "failed", "timeouts"), [([13], 1, 3), (range(64), 64, 6)])
-def test_in_the_machines_hosts_models_by_key_cost_no_more_timeouts(counted, bad, failed, timeouts):
+def test_keyed_models_in_machine_hosts_cost_no_more_timeouts(counted, bad, failed, timeouts):
     """The batch, a part of it, and then one by one."""
     handler = FaultyHandler(counted.then(hang_holding_gil), *bad, model_copies=2)
     outcomes = run(KeyedModelHandler([KeyModelMapping(["a"], handler)]), [("a", n) for n in range(64)])
@@ -236,7 +236,7 @@ def test_in_the_machines_hosts_models_by_key_cost_no_more_timeouts(counted, bad,
 
 @pytest.mark.large
 @pytest.mark.usefixtures("runtime")
-def test_batches_by_key_that_take_too_long_for_the_machines_hosts_become_smaller(counted):
+def test_keyed_batches_that_time_out_in_machine_hosts_become_smaller(counted):
     handler = KeyedModelHandler([KeyModelMapping(["a"], Crowded(counted.then(hang_holding_gil), model_copies=2))])
     batching = BatchingConfig(min_batch_size=32, max_batch_size=32)
     rows = [("a", n) for n in range(512)]
@@ -245,8 +245,8 @@ def test_batches_by_key_that_take_too_long_for_the_machines_hosts_become_smaller
     assert counted.count() <= 12
 
 
-def test_dying_in_loading(counted):
-    """A death may be an outsider's doing, so it is tried a second time."""
+def test_a_death_while_loading_is_retried_once(counted):
+    """A death may be an outside kill, so the load is tried a second time."""
     outcomes = run(FaultyLoadHandler(counted.then(os.abort)), size=4)
     assert [type(one.error) for one in outcomes] == [HostDiedError] * 64
     assert {str(one.error) for one in outcomes} == {
@@ -256,14 +256,14 @@ def test_dying_in_loading(counted):
     assert counted.count() <= 4
 
 
-def test_loading_without_exception_handling(counted):
+def test_a_load_that_times_out_without_exception_handling_raises(counted):
     with pytest.raises(TimeoutError, match=r"loading the model of FaultyLoadHandler took longer than 0\.4 s\."):
         list(predict(FaultyLoadHandler(counted.then(hang)), range(4), timeout=TIMEOUT))
     assert counted.count() == 1
 
 
 class Counted:
-    """Counts in a file what processes do that do not live to tell."""
+    """Counts, in a file, calls in processes that do not survive them."""
 
     def __init__(self, path):
         self._path = path
@@ -287,8 +287,8 @@ def counted(tmp_path):
 
 
 @pytest.mark.large
-def test_threads_of_one_process(counted):
-    """Of two threads that share a host one has a batch that hangs; the other's batches are repeated."""
+def test_threads_that_share_a_host_lose_no_batch_to_anothers_timeout(counted):
+    """Two threads share a host; one has a batch that hangs, and the other's batches are repeated."""
     options = PipelineOptions(direct_num_workers=2, direct_running_mode="multi_threading")
     handler = FaultyHandler(counted.then(hang_holding_gil), 13, 170, min_batch_size=4, max_batch_size=4)
     with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:

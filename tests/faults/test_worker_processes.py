@@ -1,4 +1,4 @@
-"""Real worker processes: what is pickled to them works there, and each loads once."""
+"""Real worker processes: a pickled session works in them, and each loads the model once."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_two_worker_processes_load_once_each_and_lose_nothing(tmp_path):
 
 @pytest.mark.parametrize("call", ["list(predict(Slow(), [1]))", "run()"])
 def test_ctrl_c_ends_a_run_in_the_users_own_process(tmp_path, popen, call):
-    """The model says that it has begun, then computes without end; one SIGINT is enough."""
+    """The model reports that it has begun, then computes without end; one SIGINT is enough."""
     script = tmp_path / "slow.py"
     script.write_text(
         textwrap.dedent(

@@ -1,4 +1,4 @@
-"""What handlers may do with a batch, and what functions around them may do; hosts import this by its name."""
+"""What handlers, and the functions around them, may do with a batch; hosts import this module by name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def paired(batch):
 
 
 def described(batch):
-    """What the handler sees."""
+    """Predicts a description of each example, as the handler sees it."""
     return map(description, batch)
 
 
@@ -82,7 +82,7 @@ def in_objects(batch):
 
 
 def skipping(batch):
-    """Some in each of the ways that there are."""
+    """Skips some examples, in each of the possible ways."""
     for example in batch:
         answers = (SKIP, PredictionResult(example, SKIP), example, PredictionResult(example, 1))
         yield answers[len(description(example)) % 4]
@@ -101,7 +101,7 @@ def miscounted(batch):
 
 
 def changed(batch):
-    """In place, as far as that can be done."""
+    """Changes each example in place, as far as that is possible."""
     for example in batch:
         change(example)
     return list(batch)
@@ -128,8 +128,8 @@ def change(value):
             change(part)
 
 
-class Doing(ModelHandler):
-    """Does something with a batch, and with what ``load_model`` has made and left on the handler."""
+class BehaviourHandler(ModelHandler):
+    """Applies a function to a batch; uses the model, and what ``load_model`` left on the handler."""
 
     def __init__(self, what, **options):
         super().__init__(**options)
@@ -144,8 +144,8 @@ class Doing(ModelHandler):
         return self.what(batch)
 
 
-class Keeping(Doing):
-    """Keeps each batch, and gives it out with the next one."""
+class KeepBatchHandler(BehaviourHandler):
+    """Keeps each batch, and predicts it with the next one."""
 
     def __init__(self):
         super().__init__(echoed)
@@ -157,13 +157,13 @@ class Keeping(Doing):
 
 
 HANDLERS = {
-    what.__name__: Doing(what)
+    what.__name__: BehaviourHandler(what)
     for what in (
         *(echoed, paired, described, one_by_one, in_columns, as_rows, as_columns_of_one_array, one_for_all, in_objects),
         *(skipping, nothing, in_a_dict, miscounted, changed, refused),
     )
 }
-HANDLERS["keeping"] = Keeping()
+HANDLERS["keeping"] = KeepBatchHandler()
 
 
 def by_behaviour():
@@ -171,20 +171,23 @@ def by_behaviour():
 
 
 def processed():
-    return _with_processing(Doing(described))
+    return _with_processing(BehaviourHandler(described))
 
 
 def weighed():
-    return _with_processing(Doing(_counted))
+    return _with_processing(BehaviourHandler(_counted))
 
 
 def by_key_made_in_preprocessing():
-    models = [KeyModelMapping(["b", "a"], Doing(one_by_one)), KeyModelMapping(["c"], Doing(refused))]
+    models = [
+        KeyModelMapping(["b", "a"], BehaviourHandler(one_by_one)),
+        KeyModelMapping(["c"], BehaviourHandler(refused)),
+    ]
     return _with_processing(KeyedModelHandler(models, max_models_per_worker_hint=1).with_preprocess_fn(_keyed))
 
 
 def batches():
-    return _with_processing(Doing(one_by_one).with_no_batching())
+    return _with_processing(BehaviourHandler(one_by_one).with_no_batching())
 
 
 def _with_processing(handler):

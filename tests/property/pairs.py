@@ -1,4 +1,4 @@
-"""Compares what a handler gives in this process with what it gives elsewhere, over whatever elements there may be."""
+"""Compares a handler's outcomes in this process with those elsewhere, over arbitrary elements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ VALUES = st.recursive(
 
 
 def alike(make):
-    """Rows of one make, with arrays of one dtype and shape."""
+    """Rows of the same structure, with arrays of one dtype and shape."""
     arrays = st.builds(npst.arrays, DTYPES, SHAPES)
     return arrays.flatmap(lambda rows: st.lists(rows.map(make), max_size=7))
 
@@ -62,8 +62,8 @@ ELEMENTS = st.one_of(
 )
 
 
-class Told:
-    """What an observer was told, less the times, and less how elements were shared out among batches."""
+class RecordedEvents:
+    """Counts an observer's events, without times and without how elements were split among batches."""
 
     def __init__(self):
         self.failed, self.examples, self.loads, self.failed_batches = Counter(), Counter(), Counter(), Counter()
@@ -86,7 +86,7 @@ class Told:
 
 
 class Pair:
-    """One handler twice: simply in this process, and elsewhere. What they have given is kept until they are closed.
+    """One handler twice: in this process, and elsewhere. Their outcomes are kept until they are closed.
 
     Args:
         handler: for both.
@@ -110,7 +110,7 @@ class Pair:
         self.is_hosted = isinstance(self._workers[1], HostedWorker)
 
     def compare(self, elements):
-        told = Told(), Told()
+        told = RecordedEvents(), RecordedEvents()
         here, there = map(run, self._workers, (copy.deepcopy(elements), copy.deepcopy(elements)), told)
         expected = list(map(describe, here))
         assert list(map(describe, there)) == expected
@@ -120,7 +120,7 @@ class Pair:
         self._given.append((there, expected))
 
     def close(self):
-        """What was given has not changed since; it needs no host."""
+        """Checks that the outcomes have not changed since, and need no host."""
         self._stack.close()
         for outcomes, expected in self._given:
             assert list(map(describe, outcomes)) == expected

@@ -1,4 +1,4 @@
-"""Whatever is held, loaded and free: memory suffices for what is admitted, and nothing goes in vain."""
+"""Whatever is held, loading and free: admitted models fit memory, and no model is evicted in vain."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def decide(situation):
 
 
 def missing(need, loading, available, limit):
-    """Bytes that are not there."""
+    """Bytes that are missing."""
     return (need or 0) + sum(filter(None, loading)) + margin_of(need, limit) - min(available, limit)
 
 
 @given(situations)
-def test_no_more_is_admitted_than_there_is(situation):
+def test_admitted_models_fit_memory(situation):
     need, _, loading, available, limit, _ = situation
     if decide(situation) == Admit():
         assert need is None or missing(need, loading, available, limit) <= 0
 
 
 @given(situations)
-def test_what_is_unknown_is_loaded_alone(situation):
+def test_models_of_unknown_size_are_loaded_alone(situation):
     need, _, loading, *_ = situation
     verdict = decide(situation)
     if None in loading or (need is None and loading):
@@ -50,7 +50,7 @@ def test_what_is_unknown_is_loaded_alone(situation):
 
 
 @given(situations)
-def test_those_that_go_are_idle_and_enough_and_none_of_them_goes_in_vain(situation):
+def test_evicted_models_are_idle_and_enough_and_none_is_evicted_in_vain(situation):
     need, held, loading, available, limit, leaving = situation
     verdict = decide(situation)
     if isinstance(verdict, Evict):
@@ -62,7 +62,7 @@ def test_those_that_go_are_idle_and_enough_and_none_of_them_goes_in_vain(situati
 
 
 @given(situations)
-def test_whoever_is_spared_was_used_later_or_would_not_do_or_is_not_needed(situation):
+def test_spared_models_were_used_later_or_would_not_suffice_or_are_not_needed(situation):
     need, held, loading, available, limit, leaving = situation
     verdict = decide(situation)
     if isinstance(verdict, Evict):
@@ -72,7 +72,7 @@ def test_whoever_is_spared_was_used_later_or_would_not_do_or_is_not_needed(situa
 
 
 @given(situations)
-def test_it_is_refused_only_where_nothing_can_make_room(situation):
+def test_a_model_is_refused_only_if_nothing_can_make_room(situation):
     need, held, loading, available, limit, leaving = situation
     verdict = decide(situation)
     if isinstance(verdict, Refuse) and need <= limit - margin_of(need, limit):
@@ -82,7 +82,7 @@ def test_it_is_refused_only_where_nothing_can_make_room(situation):
 
 
 @given(needs, models, nbytes, nbytes)
-def test_a_model_that_can_fit_beside_nothing_gets_in_when_all_are_idle(need, held, others, limit):
+def test_a_model_that_fits_only_alone_is_admitted_when_all_others_are_idle(need, held, others, limit):
     held = [model._replace(leases=0) for model in held]
     available = limit - others - sum(model.nbytes for model in held)
     for _ in range(2):
@@ -95,13 +95,13 @@ def test_a_model_that_can_fit_beside_nothing_gets_in_when_all_are_idle(need, hel
 
 
 @given(situations, st.randoms())
-def test_the_order_in_which_models_are_named_does_not_matter(situation, random):
+def test_the_order_of_models_does_not_matter(situation, random):
     need, held, loading, *rest = situation
     mixed, others = random.sample(held, len(held)), random.sample(loading, len(loading))
     assert decide((need, mixed, others, *rest)) == decide(situation)
 
 
 @given(situations)
-def test_somebody_always_gets_on_in_the_end(situation):
+def test_admission_never_waits_when_nothing_is_loading(situation):
     need, held, _, available, limit, _ = situation
     assert not isinstance(admit(need, held, [], available, limit), Wait)

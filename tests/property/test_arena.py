@@ -1,4 +1,4 @@
-"""What is moved into shared memory comes back as it was, strides, sharing and all, whatever holds it."""
+"""Values moved into shared memory come back as they were, strides and sharing included, whatever holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever rows hold arrives as it was: in columns or not, as views or owned, alone or in answer to a request."""
+"""Rows of any content arrive as they were: in columns or not, as views or owned, alone or answering a request."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_message_can_be_written_again(rows):
 
 @st.composite
 def answered(draw: Any) -> tuple[list[Any], list[int], list[Any]]:
-    """A request, which rows of it are answered, and what is answered."""
+    """A request, the rows of it that are answered, and the answer."""
     rows = draw(batches())
     places = draw(st.permutations(range(len(rows))))[: draw(st.integers(0, len(rows)))]
     alike = draw(rows_alike())
@@ -235,7 +235,7 @@ def test_an_answer_brings_the_very_objects_of_the_request_back(request_and_answe
 
 @given(batches(), st.data())
 @settings(max_examples=50)
-def test_without_positions_the_first_row_answers_to_the_first(rows, data):
+def test_rows_answer_in_order_without_positions(rows, data):
     count = data.draw(st.integers(0, len(rows)))
     request = encode(None, rows)
     came = decode(travelled(request), own=False)

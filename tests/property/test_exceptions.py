@@ -1,4 +1,4 @@
-"""Whatever an exception is made of, it arrives and says what it said; even where its class does not exist."""
+"""Exceptions of any content arrive with their message, even in a process that lacks their class."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Pickler(cloudpickle.Pickler):
 @pytest.mark.large
 @settings(max_examples=100, deadline=None)
 @given(st.lists(errors() | errors(inner=errors()), min_size=1, max_size=3))
-def test_every_exception_arrives_with_its_words(sent):
+def test_every_exception_arrives_with_its_message(sent):
     file, reducers = io.BytesIO(), stand_ins(sent)
     Pickler(file, reducers).dump(sent)
     for error, copy in zip(sent, pickle.loads(file.getvalue()), strict=True):
@@ -152,7 +152,7 @@ Pickler(sys.stdout.buffer, 5).dump([*errors, lines])
 """
 
 
-def test_classes_that_only_one_of_two_processes_has(tmp_path):
+def test_classes_that_only_one_of_two_processes_has_arrive_by_name(tmp_path):
     script = tmp_path / "owner.py"
     script.write_text(OWNER)
     done = subprocess.run([sys.executable, script, HOST], capture_output=True, text=True, check=False)

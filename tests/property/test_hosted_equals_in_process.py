@@ -1,4 +1,4 @@
-"""A handler gives in a host exactly what it gives in this process: values, failures and what is told of them."""
+"""A handler in a host gives exactly what it gives in this process: values, failures and events."""
 
 from __future__ import annotations
 
@@ -59,29 +59,29 @@ few = settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @pytest.mark.parametrize("behaviour", behaviours.HANDLERS)
 @few
 @given(ELEMENTS)
-def test_whatever_it_does(by_behaviour, behaviour, elements):
+def test_behaviours_are_equal_in_a_host(by_behaviour, behaviour, elements):
     by_behaviour.compare([(behaviour, element) for element in elements])
 
 
 @few
 @given(ELEMENTS)
-def test_processing_around_it(processed, elements):
+def test_pre_and_postprocessing_are_equal_in_a_host(processed, elements):
     processed.compare(elements)
 
 
 @few
 @given(st.lists(VALUES, max_size=9))
-def test_weights_of_preprocessed_elements(weighed, elements):
+def test_weights_of_preprocessed_elements_are_equal_in_a_host(weighed, elements):
     weighed.compare(elements)
 
 
 @few
 @given(st.lists(VALUES, max_size=9))
-def test_keys_made_by_preprocessing(by_key_made_in_preprocessing, elements):
+def test_keys_made_by_preprocessing_are_equal_in_a_host(by_key_made_in_preprocessing, elements):
     by_key_made_in_preprocessing.compare(elements)
 
 
 @few
 @given(st.lists(VALUES, max_size=4))
-def test_batches_as_elements(batches, elements):
+def test_batches_as_elements_are_equal_in_a_host(batches, elements):
     batches.compare(elements)

@@ -1,4 +1,4 @@
-"""Whatever kills or hangs hosts, no element is lost or doubled, the good ones are answered, and it ends in time."""
+"""Whatever kills or hangs hosts: no element is lost or doubled, good ones are answered, and the search ends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 
 
 class Fault(NamedTuple):
-    """What an operation does to the host when a certain element gets there."""
+    """What an operation does to the host when it gets a certain element."""
 
     stage: Stage
     index: int
@@ -32,7 +32,7 @@ class Fault(NamedTuple):
 
 
 class Host:
-    """Answers {position: "good" or its sentence's error}, unless an element or an outsider gets in the way.
+    """Answers {position: "good" or its injected error}, unless an element or an outsider ends the host.
 
     Args:
         faults: the culprits, by position.
@@ -84,7 +84,7 @@ batches = st.lists(st.integers(0, 500), unique=True, min_size=1, max_size=80)
 
 @st.composite
 def hosts(draw, kills=st.just({})):
-    """Positions, and a host with no more culprits among them than are looked for one by one."""
+    """Positions, and a host with no more culprits among them than the search isolates one by one."""
     positions = draw(batches)
     culprits = draw(st.dictionaries(st.sampled_from(positions), faults, max_size=LETHAL_IN_A_ROW - 1))
     # A timeout in inference shows first in a group and then alone.
@@ -103,7 +103,7 @@ cuts = st.sampled_from([one_by_one, lambda count: math.ceil(math.sqrt(count)), l
 
 
 def becomes_of(positions, host, gives_up_single=False, parts=one_by_one):
-    """What becomes of each element: "good" or its error. Fails where one is lost or doubled, or their number blamed."""
+    """The outcome of each element: "good" or its error. Fails if one is lost or doubled, or its number blamed."""
     first = host(positions, {})
     assume(isinstance(first, LostBatch))
     fates: dict[int, Any] = {}
@@ -119,7 +119,7 @@ def becomes_of(positions, host, gives_up_single=False, parts=one_by_one):
 
 
 @given(hosts(), st.booleans(), cuts)
-def test_every_culprit_fails_for_what_it_did_and_nobody_else_fails(case, gives_up_single, parts):
+def test_every_culprit_fails_for_its_own_fault_and_no_other_element_fails(case, gives_up_single, parts):
     positions, host = case
     fates = becomes_of(positions, host, gives_up_single, parts)
     assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
@@ -129,7 +129,7 @@ def test_every_culprit_fails_for_what_it_did_and_nobody_else_fails(case, gives_u
 
 
 @given(hosts(outsiders), st.booleans(), cuts)
-def test_an_outsider_who_kills_now_and_then_costs_no_good_element(case, gives_up_single, parts):
+def test_occasional_outside_kills_cost_no_good_element(case, gives_up_single, parts):
     positions, host = case
     fates = becomes_of(positions, host, gives_up_single, parts)
     assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
@@ -137,7 +137,7 @@ def test_an_outsider_who_kills_now_and_then_costs_no_good_element(case, gives_up
 
 
 @given(st.lists(st.integers(0, 500), unique=True, min_size=2, max_size=200), st.integers(1, 50), cuts)
-def test_what_overruns_only_together_is_all_answered_and_its_size_is_told(positions, most, parts):
+def test_elements_that_time_out_only_together_are_all_answered_and_their_size_is_reported(positions, most, parts):
     assume(len(positions) > most)
     lost = LostBatch(TimeoutError("overran"), timed_out=True, stage=RUN)
     too_large = []
@@ -155,7 +155,7 @@ def test_what_overruns_only_together_is_all_answered_and_its_size_is_told(positi
 
 
 @given(st.integers(1, 3000), st.data())
-def test_one_element_that_is_lethal_in_inference_costs_two_attempts_a_level(size, data):
+def test_one_element_that_is_lethal_in_inference_costs_two_attempts_per_level(size, data):
     culprit = data.draw(st.integers(0, size - 1))
     host = Host({culprit: Fault(RUN, 0, hangs=False)})
     becomes_of(range(size), host)
@@ -163,7 +163,7 @@ def test_one_element_that_is_lethal_in_inference_costs_two_attempts_a_level(size
 
 
 @given(st.integers(1, 3000), st.data(), faults)
-def test_an_operation_of_its_own_costs_no_search(size, data, fault):
+def test_a_fault_in_an_elements_own_operation_costs_no_search(size, data, fault):
     assume(fault.stage is not RUN)
     host = Host({data.draw(st.integers(0, size - 1)): fault})
     becomes_of(range(size), host)
@@ -195,7 +195,7 @@ losses = st.builds(
     st.booleans(),
     cuts,
 )
-def test_it_ends_whatever_attempts_return(positions, first, answers, gives_up_single, parts):
+def test_the_search_ends_whatever_attempts_return(positions, first, answers, gives_up_single, parts):
     left, attempts = set(positions), 0
 
     def attempt(part, fatal):
@@ -215,8 +215,8 @@ def test_it_ends_whatever_attempts_return(positions, first, answers, gives_up_si
 
 
 @given(st.integers(1, 60), losses.filter(lambda lost: not lost.timed_out))
-def test_the_bound_holds_for_whoever_spares_the_host_just_often_enough(size, lost):
-    """Dies of everything but the fatal and every tenth element alone, which starts the count anew."""
+def test_the_bound_holds_when_the_host_survives_just_often_enough(size, lost):
+    """Dies of everything but fatal elements and every tenth element alone, which resets the count."""
     attempts = 0
 
     def attempt(part, fatal):

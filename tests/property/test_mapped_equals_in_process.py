@@ -1,4 +1,4 @@
-"""Over models that the machine's processes share, a handler gives exactly what it gives over a model of its own."""
+"""A handler gives exactly the same over a model that the machine's processes share as over a model of its own."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def by_behaviour(make_pair):
 @pytest.mark.parametrize("behaviour", behaviours.HANDLERS)
 @few
 @given(ELEMENTS)
-def test_whatever_it_does(by_behaviour, behaviour, elements):
+def test_behaviours_are_equal_over_a_mapped_model(by_behaviour, behaviour, elements):
     by_behaviour.compare([(behaviour, element) for element in elements])
 
 
@@ -77,7 +77,7 @@ def processed(request, make_pair):
 
 @few
 @given(ELEMENTS)
-def test_processing_around_it(processed, elements):
+def test_pre_and_postprocessing_are_equal_over_a_mapped_model(processed, elements):
     processed.compare(elements)
 
 
@@ -88,7 +88,7 @@ def weighed(request, make_pair):
 
 @few
 @given(st.lists(VALUES, max_size=9))
-def test_weights_of_preprocessed_elements(weighed, elements):
+def test_weights_of_preprocessed_elements_are_equal_over_a_mapped_model(weighed, elements):
     weighed.compare(elements)
 
 
@@ -99,7 +99,7 @@ def batches(request, make_pair):
 
 @few
 @given(st.lists(VALUES, max_size=4))
-def test_batches_as_elements(batches, elements):
+def test_batches_as_elements_are_equal_over_a_mapped_model(batches, elements):
     batches.compare(elements)
 
 
@@ -176,14 +176,14 @@ def of_framework(request, make_pair, folder):
 
 @few
 @given(st.lists(ROWS, max_size=7))
-def test_frameworks(of_framework, rows):
+def test_frameworks_are_equal_over_a_mapped_model(of_framework, rows):
     pair, convert = of_framework
     pair.compare([convert(row) for row in rows])
 
 
 @few
 @given(st.lists(ROWS, min_size=1, max_size=7), st.data())
-def test_what_frameworks_refuse(of_framework, rows, data):
+def test_errors_of_frameworks_are_equal_over_a_mapped_model(of_framework, rows, data):
     pair, convert = of_framework
     elements = [convert(row) for row in rows]
     elements[data.draw(st.integers(0, len(rows) - 1))] = "no row"

@@ -1,4 +1,4 @@
-"""Without an engine or with one, the same elements come to the same results and the same dead letters."""
+"""With or without an engine, the same elements give the same results and the same dead letters."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ HANDLERS = {
 
 
 def as_pair(result):
-    """A result as something that can be counted: (stage, what it is about)."""
+    """A result as a hashable pair: (stage, what it is about)."""
     if isinstance(result, Failure):
         return f"{result.stage.value}_{result.index}", repr(result.record[0]), repr(result.error)
     return "prediction", repr(result), ""

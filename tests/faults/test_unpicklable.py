@@ -1,4 +1,4 @@
-"""What cannot go from process to process fails alone: an element, a prediction, an exception; or at construction."""
+"""Unpicklable elements, predictions and exceptions fail alone; unpicklable handlers fail at construction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(handler, elements=range(64)):
 
 
 def the_failure(outcomes):
-    """Its place, and it; the others have their predictions."""
+    """The only failure and its position; all other elements have predictions."""
     failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
     assert len(failures) == 1
     assert len(outcomes) == 64
@@ -44,18 +44,18 @@ class Holder(DoublingHandler):
     ],
     ids=["isolated", "timed", "isolated in Beam", "timed in Beam"],
 )
-def test_handlers_are_refused_at_construction(construct):
+def test_unpicklable_handlers_are_refused_at_construction(construct):
     with pytest.raises(ConfigurationError, match=r"_thread\.lock.*does not pickle.*load_model") as caught:
         construct()
     assert "\n" not in str(caught.value)
 
 
-def test_the_attribute_is_named():
+def test_the_unpicklable_attribute_is_named():
     with pytest.raises(ConfigurationError, match=r"Holder\.state\['guard'\], of type _thread\.lock, does not pickle"):
         predict(Holder(), [1], isolate=True)
 
 
-def test_so_are_functions():
+def test_unpicklable_functions_are_named():
     handler = DoublingHandler().with_preprocess_fn(threading.Lock().acquire)
     with pytest.raises(ConfigurationError, match=r"preprocess\[0\], .*, does not pickle"):
         predict(handler, [1], isolate=True)
@@ -68,7 +68,7 @@ class LockPredictor(DoublingHandler):
         return [threading.Lock() if example == 13 else 2 * example for example in batch]
 
 
-def test_a_prediction():
+def test_an_unpicklable_prediction_fails_its_element_alone():
     outcomes = run(LockPredictor())
     place, failure = the_failure(outcomes)
     assert (place, failure.stage, failure.index, failure.element) == (13, Stage.INFERENCE, 0, 13)
@@ -76,12 +76,12 @@ def test_a_prediction():
     assert [one for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
 
 
-def test_a_prediction_without_exception_handling():
+def test_an_unpicklable_prediction_without_exception_handling_raises():
     with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
         list(predict(LockPredictor(), range(64), isolate=True, batching=BatchingConfig(64, 64)))
 
 
-def test_a_prediction_of_every_element():
+def test_unpicklable_predictions_of_every_element_all_fail():
     class Locks(DoublingHandler):
         def run_inference(self, batch, model, inference_args=None):
             return [threading.Lock() for _ in batch]
@@ -95,7 +95,7 @@ def lengths(handler):
     return handler.with_preprocess_fn(len)
 
 
-def test_an_element():
+def test_an_unpicklable_element_fails_alone():
     elements = ["x" * n for n in range(64)]
     elements[13] = Unpicklable()
     outcomes = run(lengths(DoublingHandler()), elements)
@@ -113,7 +113,7 @@ class Unpicklable:
         raise ValueError("cannot be sent")
 
 
-def test_an_element_without_exception_handling():
+def test_an_unpicklable_element_without_exception_handling_raises():
     with pytest.raises(ValueError, match="cannot be sent"):
         list(predict(lengths(DoublingHandler()), ["x", Unpicklable()], isolate=True))
 
@@ -125,7 +125,7 @@ class Unloadable:
         return int, ("no number",)
 
 
-def test_an_element_that_does_not_unpickle():
+def test_an_element_that_does_not_unpickle_fails_alone():
     elements = ["x" * n for n in range(64)]
     elements[13] = Unloadable()
     outcomes = run(lengths(DoublingHandler()), elements)
@@ -137,7 +137,7 @@ def test_an_element_that_does_not_unpickle():
     assert [one.inference for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
 
 
-def test_an_element_that_does_not_unpickle_without_exception_handling():
+def test_an_element_that_does_not_unpickle_without_exception_handling_raises():
     with pytest.raises(ValueError, match="no number"):
         list(predict(lengths(DoublingHandler()), ["x", Unloadable()], isolate=True))
 
@@ -149,7 +149,7 @@ class UnloadablePredictor(DoublingHandler):
         return [Unloadable() if example == 13 else 2 * example for example in batch]
 
 
-def test_a_prediction_that_does_not_unpickle():
+def test_a_prediction_that_does_not_unpickle_fails_alone():
     outcomes = run(UnloadablePredictor())
     place, failure = the_failure(outcomes)
     assert (place, failure.stage, failure.element) == (13, Stage.INFERENCE, 13)
@@ -172,7 +172,7 @@ class Raiser(DoublingHandler):
         return super().run_inference(batch, model, inference_args)
 
 
-def test_an_exception():
+def test_an_exception_that_does_not_unpickle_fails_its_element_alone():
     outcomes = run(Raiser())
     place, failure = the_failure(outcomes)
     assert place == 13
@@ -181,7 +181,7 @@ def test_an_exception():
     assert "run_inference" in "".join(failure.caught.lines)
 
 
-def test_an_exception_without_exception_handling():
+def test_an_exception_that_does_not_unpickle_without_exception_handling_raises():
     with pytest.raises(Exception, match="13 is unlucky") as caught:
         list(predict(Raiser(), range(64), isolate=True))
     assert type(caught.value).__name__ == "TwoArguments"
