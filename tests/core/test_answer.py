@@ -1,4 +1,4 @@
-"""What is no list of predictions is refused, whatever its length, and the error tells the cure."""
+"""Answers that are no list of predictions are refused, whatever their length, and the error tells the cure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ if torch:
 
 
 @pytest.mark.parametrize("answer", OF_ONE.values(), ids=OF_ONE)
-def test_what_is_no_list_of_predictions(answer):
+def test_answers_that_are_no_list_are_refused(answer):
     told = r"^Handler.run_inference was given 1 example and returned an? .+; it must return one prediction for each"
     with pytest.raises(PredictionCountError, match=told):
         predictions_of(answer, Handler(), 1)
@@ -94,7 +94,7 @@ if torch:
 
 
 @pytest.mark.parametrize("answer", LISTS.values(), ids=LISTS)
-def test_what_is_one(answer):
+def test_answers_that_are_a_list_are_accepted(answer):
     assert [int(getattr(one, "as_py", lambda one=one: one)()) for one in predictions_of(answer, Handler(), 2)] == [1, 2]
 
 
@@ -104,12 +104,12 @@ def test_rows_of_matrices_are_predictions():
     assert predictions_of(Lazy(), Handler()) == [0, 1, 2]
 
 
-def test_the_list_is_not_the_handlers_own():
+def test_the_list_is_a_copy_of_the_handlers():
     own = [1, 2]
     assert predictions_of(own, Handler()) is not own
 
 
-def test_what_a_lazy_answer_raises_goes_up():
+def test_errors_of_a_lazy_answer_propagate():
     with pytest.raises(ZeroDivisionError):
         predictions_of((1 / n for n in (1, 0)), Handler())
 
@@ -132,12 +132,12 @@ def test_the_error_tells_the_cure(answer, cure):
         predictions_of(answer, Handler(), 7)
 
 
-def test_who_answered_may_be_told():
+def test_the_error_may_name_the_handler():
     with pytest.raises(PredictionCountError, match=r"^my function returned None;"):
         predictions_of(None, "my function")
 
 
-def test_wrong_counts_and_columns():
+def test_wrong_counts_and_columns_are_refused():
     assert str(wrong_count(Handler(), 3, 1)).startswith(
         "Handler.run_inference was given 3 examples and returned 1 pred"
     )
@@ -160,13 +160,13 @@ def test_the_error_pickles():
         lambda it: cloudpickle.loads(cloudpickle.dumps(it)),
     ],
 )
-def test_there_is_one_skip(travel):
+def test_skip_is_a_singleton(travel):
     assert travel(SKIP) is SKIP
     assert travel([SKIP])[0] is SKIP
     assert repr(SKIP) == "headrace.SKIP"
 
 
-def test_an_error_names_skip():
+def test_the_error_names_skip():
     assert "headrace.SKIP for one that has none" in str(wrong_count(Handler(), 2, 1))
 
 
@@ -188,7 +188,7 @@ UNSKIPPED = {
 
 
 @pytest.mark.parametrize("values", UNSKIPPED.values(), ids=UNSKIPPED)
-def test_without_skips_predictions_are_left_alone(values):
+def test_predictions_without_skips_are_unchanged(values):
     found = mark_skips(values)
     assert not isinstance(found, SomeSkipped)
     assert [*map(id, found)] == [*map(id, values)]
@@ -196,7 +196,7 @@ def test_without_skips_predictions_are_left_alone(values):
 
 @pytest.mark.parametrize("skip", [SKIP, PredictionResult("x", SKIP), BeamsResult("x", SKIP, "m")], ids=str)
 @pytest.mark.parametrize("beside", UNSKIPPED.values(), ids=UNSKIPPED)
-def test_skips_are_told_however_they_come(skip, beside):
+def test_skips_are_found_in_every_kind_of_answer(skip, beside):
     found = mark_skips([skip, *beside, skip])
     assert isinstance(found, SomeSkipped)
     assert found[0] is found[-1] is SKIP

@@ -63,7 +63,7 @@ def test_sizes_are_weights_only_without_a_weight_limit():
     assert not BatchingConfig().sizes_are_weights
 
 
-def test_placement_and_retry_check_themselves():
+def test_placement_and_retry_options_are_checked():
     with pytest.raises(ConfigurationError, match="'process', 'machine' or 'auto'"):
         PlacementConfig("moon")
     for attempts in (0, 1.5, None):

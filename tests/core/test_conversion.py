@@ -1,4 +1,4 @@
-"""One result for each prediction, none lost; numbers out of a file's rows, or an error that names the culprit."""
+"""One result per prediction, none lost; numbers from a file's rows, or an error that names the column."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_call_has_examples_of_one_kind_only_and_each_gets_its_own_prediction(b
     )
 
 
-def test_any_iterable_of_predictions_will_do():
+def test_any_iterable_of_predictions_is_accepted():
     assert to_results(iter("ab"), (n for n in (1, 2))) == [PredictionResult("a", 1), PredictionResult("b", 2)]
 
 
@@ -67,17 +67,17 @@ def test_outputs_of_different_lengths_are_refused():
         to_results("ab", {"logit": [1, 2], "label": ["x"]})
 
 
-def test_outputs_too_short_for_the_batch_are_seen_in_the_count():
+def test_outputs_too_short_for_the_batch_give_a_wrong_count():
     assert len(to_results("abc", {"logit": [1, 2], "label": ["x", "y"]})) == 2
 
 
-def test_no_predictions_at_all():
+def test_an_empty_answer_gives_no_results():
     with pytest.raises(PredictionCountError, match="the inference function returned None"):
         to_results("ab", None)
 
 
 @pytest.mark.parametrize("outputs", ["a", b"a", pandas.DataFrame({"a": [1]}), numpy.array(1.0)], ids=repr)
-def test_what_is_no_list_of_predictions_is_none_under_a_name_either(outputs):
+def test_a_named_output_that_is_no_list_of_predictions_is_refused_too(outputs):
     with pytest.raises(PredictionCountError, match=r"^the inference function returned a"):
         to_results(["x"], outputs)
     with pytest.raises(PredictionCountError, match=r"^output 'label' of the model returned a"):
@@ -112,7 +112,7 @@ def test_a_pair_of_outputs_is_not_taken_for_two_predictions():
         (numpy.arange(3), [0.0, 1.0, 2.0]),
     ],
 )
-def test_what_is_a_number(value, numbers):
+def test_numbers_are_accepted(value, numbers):
     assert column_numbers("x", value) == numbers
 
 
@@ -120,12 +120,12 @@ WRONG = ["", "abc", "1,5", "1_000", "nan", "inf", "0x10", "\u0663", None, float(
 
 
 @pytest.mark.parametrize("value", [*WRONG, 10**400, "1" * 400, [[1]], [1, None], {"a": 1}, print], ids=repr)
-def test_what_is_not_a_number_is_named_with_its_column(value):
+def test_a_value_that_is_no_number_is_named_with_its_column(value):
     with pytest.raises(ValueError, match=r"^column 'weight' holds .*, which is no finite number\.$"):
         column_numbers("weight", value)
 
 
-def test_the_message_quotes_the_value_but_not_all_of_a_long_one():
+def test_the_message_quotes_the_value_shortened_if_long():
     with pytest.raises(ValueError, match="'blue'"):
         column_numbers("x", "blue")
     with pytest.raises(ValueError, match="holds") as caught:
@@ -152,7 +152,7 @@ def test_a_number_too_large_for_the_receiver_is_refused():
     ("value", "expected"),
     [("7", 7), ("7.0", 7.0), ("1e2", 100.0), (" 7", 7), ("7 kg", "7 kg"), ("", ""), ("nan", "nan"), (None, None)],
 )
-def test_parsing_changes_only_what_is_a_number_as_a_whole(value, expected):
+def test_parsing_changes_only_text_that_is_entirely_a_number(value, expected):
     assert parsed(value) == expected
     assert type(parsed(value)) is type(expected)
 
@@ -164,5 +164,5 @@ def test_parsing_never_fails(text):
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_parsing_is_pythons_own_reading(number):
+def test_parsing_equals_pythons_own(number):
     assert parsed(repr(number)) == number

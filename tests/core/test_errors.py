@@ -26,18 +26,18 @@ def test_the_tree_at_the_head_of_the_file_is_complete():
         (errors.UnknownKeyError("k"), "key 'k' belongs to no KeyModelMapping"),
     ],
 )
-def test_messages(error, message):
+def test_messages_name_the_cause_and_the_cure(error, message):
     with pytest.raises(errors.HeadraceError, match=message):
         raise error
 
 
-def test_beams_callers_may_catch_what_they_used_to():
+def test_beams_callers_may_catch_the_exceptions_they_used_to():
     assert issubclass(errors.ConfigurationError, ValueError)
     assert issubclass(errors.MissingExtraError, ImportError)
     assert issubclass(errors.UnknownKeyError, KeyError)
     assert issubclass(errors.RateLimitExceeded, RuntimeError)
 
 
-def test_type_names():
+def test_type_names_are_qualified_unless_builtin():
     assert errors.as_type_name(ValueError()) == "ValueError"
     assert errors.as_type_name(errors.HeadraceError) == "headrace.core.errors.HeadraceError"

@@ -12,19 +12,19 @@ from headrace.core import files
 from headrace.core.files import keep_copies, kept_copies, open_uri
 
 
-def test_local_paths(tmp_path):
+def test_local_paths_are_opened(tmp_path):
     path = tmp_path / "model.bin"
     path.write_bytes(b"abc")
     with open_uri(str(path)) as file:
         assert file.read() == b"abc"
 
 
-def test_missing_local_file(tmp_path):
+def test_missing_local_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError):
         open_uri(str(tmp_path / "none"))
 
 
-def test_file_uris(tmp_path):
+def test_file_uris_are_opened(tmp_path):
     path = tmp_path / "my model.bin"
     path.write_bytes(b"abc")
     with open_uri(path.as_uri()) as file:
@@ -50,7 +50,7 @@ def test_other_uris_go_through_beams_filesystems_as_they_are(tmp_path):
         assert file.read() == content
 
 
-def test_unknown_scheme():
+def test_unknown_scheme_is_refused():
     with pytest.raises(ValueError, match="nowhere"):
         open_uri("nowhere://model.bin")
 
@@ -64,7 +64,7 @@ def copies(monkeypatch):
         os.close(file)
 
 
-def test_with_copies_a_remote_file_is_opened_once(tmp_path, copies):
+def test_a_remote_file_with_copies_is_opened_once(tmp_path, copies):
     path = tmp_path / "model.bin"
     path.write_bytes(b"abc")
     uri = f"shelf:/{path}"

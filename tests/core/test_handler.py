@@ -70,7 +70,7 @@ def test_a_misspelt_option_is_an_error():
         ModelHandler(max_batchsize=3)
 
 
-def test_sharing_options():
+def test_sharing_options_set_sharing_and_copies():
     assert not ModelHandler().share_model_across_processes()
     assert ModelHandler(large_model=True).share_model_across_processes()
     assert ModelHandler(model_copies=2).share_model_across_processes()
@@ -119,7 +119,7 @@ def test_the_first_postprocessing_function_added_runs_first():
     assert apply(handler.get_postprocess_fns(), 5) == "10"
 
 
-def test_the_original_is_left_alone_and_the_copy_is_of_its_class():
+def test_the_original_is_unchanged_and_the_copy_is_of_its_class():
     original = Adder()
     changed = original.with_preprocess_fn(int).with_postprocess_fn(str).with_no_batching()
     assert (original.get_preprocess_fns(), original.get_postprocess_fns()) == ([], [])
@@ -128,13 +128,13 @@ def test_the_original_is_left_alone_and_the_copy_is_of_its_class():
     assert isinstance(changed, Adder)
 
 
-def test_functions_add_to_those_that_a_subclass_answers_itself():
+def test_added_functions_extend_those_of_a_subclass():
     handler = Opinionated().with_preprocess_fn(str.strip).with_no_batching()
     assert handler.get_preprocess_fns() == [str.strip, int]
     assert handler.should_skip_batching()
 
 
-def test_a_caller_cannot_change_a_handler_through_its_answer():
+def test_a_caller_cannot_change_a_handler_through_returned_options():
     handler = Adder().with_preprocess_fn(int)
     handler.get_preprocess_fns().clear()
     assert handler.get_preprocess_fns() == [int]
@@ -147,7 +147,7 @@ def test_composition_survives_pickling():
 
 
 @pytest.mark.parametrize("base", [Adder(), beams_base.ModelHandler()])
-def test_bare_takes_everything_off_again(base):
+def test_bare_removes_all_added_functions(base):
     handler = bare(base.with_preprocess_fn(int).with_postprocess_fn(str).with_no_batching())
     assert handler.get_preprocess_fns() == []
     assert handler.get_postprocess_fns() == []
@@ -162,7 +162,7 @@ def test_frozen_dataclasses_may_be_handlers():
     assert Frozen(3).with_preprocess_fn(int).get_preprocess_fns() == [int]
 
 
-def test_what_cannot_be_called_is_refused():
+def test_an_added_function_that_is_not_callable_is_refused():
     with pytest.raises(ConfigurationError, match="must be callable, not 'x'"):
         ModelHandler().with_preprocess_fn("x")
     with pytest.raises(ConfigurationError, match="must be callable, not 'x'"):

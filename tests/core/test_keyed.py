@@ -1,4 +1,4 @@
-"""Keyed handlers, called by hand as well as asked what they are."""
+"""Keyed handlers, called by hand and asked for their options."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(handler, batch):
     return list(handler.run_inference(batch, handler.load_model()))
 
 
-def test_one_handler_for_all_keys():
+def test_one_handler_serves_all_keys():
     assert run(KeyedModelHandler(Adder()), [("x", 1), ("y", 2)]) == [("x", 2), ("y", 3)]
 
 
@@ -94,7 +94,7 @@ def test_too_few_predictions_are_never_lost_in_pairing(handler):
         run(handler, [("x", 1), ("y", 2)])
 
 
-def test_one_handler_answers_for_the_keyed_one():
+def test_one_handler_gives_the_keyed_handler_its_options():
     inner = Adder(min_batch_size=3, large_model=True, model_copies=2)
     handler = KeyedModelHandler(inner)
     assert handler.get_metrics_namespace() == "Adder"
@@ -151,12 +151,12 @@ def test_models_called_by_hand_load_once_for_all_threads_and_keep_the_limit():
         assert len(limited._cache) <= 2
 
 
-def test_mappings_must_be_some():
+def test_empty_mappings_are_refused():
     with pytest.raises(ConfigurationError, match="at least one KeyModelMapping"):
         KeyedModelHandler([])
 
 
-def test_answers_with_mappings():
+def test_options_with_mappings_are_defaults():
     handler = by_key()
     assert handler.get_metrics_namespace() == "BeamML_KeyedModels"
     assert handler.get_resource_hints() == {}
@@ -172,7 +172,7 @@ def test_several_copies_cannot_be_mapped():
         KeyedModelHandler([KeyModelMapping(["a"], Adder(model_copies=2))]).model_copies()
 
 
-def test_a_key_may_stand_twice_in_one_mapping_but_not_in_two():
+def test_a_key_may_occur_twice_in_one_mapping_but_not_in_two():
     handler = KeyedModelHandler([KeyModelMapping(["k", "k", "l"], Adder())])
     assert run(handler, [("k", 1), ("l", 1)]) == [("k", 2), ("l", 2)]
     for second in (["k"], ["m", "k"]):
@@ -208,7 +208,7 @@ def test_mappings_may_be_a_tuple():
     ],
     ids=["no-mappings", "dict", "class", "mapping-of-nothing", "set", "unhashable"],
 )
-def test_what_is_no_handler_and_no_mapping_is_refused(given, cure):
+def test_an_argument_that_is_no_handler_or_mapping_is_refused(given, cure):
     with pytest.raises(ConfigurationError, match=cure):
         KeyedModelHandler(given)
 
@@ -217,7 +217,7 @@ def test_what_is_no_handler_and_no_mapping_is_refused(given, cure):
 @pytest.mark.parametrize(
     "make", [KeyedModelHandler, MaybeKeyedModelHandler, lambda mh: KeyedModelHandler([KeyModelMapping(["a"], mh)])]
 )
-def test_processing_belongs_outside(make, processed):
+def test_processing_functions_inside_a_mapping_are_refused(make, processed):
     with pytest.raises(ConfigurationError, match="on the keyed handler around it"):
         make(processed)
 
@@ -231,7 +231,7 @@ def test_ignored_settings_are_logged(caplog):
     assert "min_ram" in caplog.text
 
 
-def test_what_is_honoured_is_not_logged(caplog):
+def test_honoured_settings_are_not_logged(caplog):
     class Plain(Adder):
         def get_resource_hints(self):
             return {}
@@ -258,7 +258,7 @@ def test_bytes_are_those_of_keys_and_examples():
     assert MaybeKeyedModelHandler(Adder()).get_num_bytes([1, 2]) == 20
 
 
-def test_maybe_keyed_takes_both():
+def test_maybe_keyed_accepts_keyed_and_plain_examples():
     handler = MaybeKeyedModelHandler(Adder())
     assert run(handler, [1, 2]) == [2, 3]
     assert run(handler, [("a", 1), ("b", 2)]) == [("a", 2), ("b", 3)]
@@ -266,7 +266,7 @@ def test_maybe_keyed_takes_both():
     assert handler.get_num_bytes([1, ("a", 1)]) == len(pickle.dumps(("a",))) + 20
 
 
-def test_a_tuple_that_is_no_pair_loses_nothing_of_it():
+def test_a_tuple_that_is_no_pair_stays_whole():
     handler = MaybeKeyedModelHandler(Adder())
     with pytest.raises(TypeError, match=r"pairs, not \('a', 1, 2\)"):
         run(handler, [1, ("a", 1), ("a", 1, 2)])

@@ -1,4 +1,4 @@
-"""A model is loaded once, whoever asks; a limit is a limit, whatever the threads do."""
+"""A model is loaded once for all users, and the limit holds under any number of threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.core.model_cache import ModelCache, ModelsOnDemand
 from headrace.models.memory import trim_memory
 
 
-def test_one_load_for_many_threads():
+def test_a_model_is_loaded_once_for_many_threads():
     store, loads, together = ModelCache(), [], threading.Barrier(8)
 
     def load():
@@ -79,7 +79,7 @@ def test_a_waiting_user_takes_over_when_the_load_raises():
         assert two.result() == 5
 
 
-def test_the_one_idle_longest_makes_room():
+def test_the_model_idle_longest_is_evicted():
     store, loads = ModelCache(limit=2), []
 
     def use(name):
@@ -125,7 +125,7 @@ def test_many_threads_never_exceed_the_limit():
     assert max(most) <= 3
 
 
-def test_the_memory_of_a_model_that_has_been_dropped_is_free_at_once():
+def test_the_memory_of_an_evicted_model_is_freed_at_once():
     class Cyclic:
         def __init__(self):
             self.itself = self
@@ -161,7 +161,7 @@ def test_a_thread_that_waits_for_room_gets_a_model_that_another_loads_meanwhile(
 
 
 class Census:
-    """Counts what is alive."""
+    """Counts the objects that are alive."""
 
     lock, alive, most, loads = threading.Lock(), 0, 0, 0
 
@@ -186,7 +186,7 @@ def used(models, cohort):
         pass
 
 
-def test_on_demand_many_threads_never_exceed_the_limit():
+def test_models_on_demand_never_exceed_the_limit_with_many_threads():
     models = ModelsOnDemand({number: Loads() for number in range(7)}, limit=3)
     Census.most = Census.alive = 0
     with ThreadPoolExecutor(8) as threads:
@@ -195,7 +195,7 @@ def test_on_demand_many_threads_never_exceed_the_limit():
     assert list(models) == list(range(7))
 
 
-def test_on_demand_the_one_idle_longest_goes():
+def test_models_on_demand_evict_the_one_idle_longest():
     loads = []
 
     class Noting(ModelHandler):
@@ -213,7 +213,7 @@ def test_on_demand_the_one_idle_longest_goes():
     assert loads == ["a", "b", "c", "b"]
 
 
-def test_on_demand_without_a_limit_all_stay():
+def test_models_on_demand_all_stay_without_a_limit():
     models = ModelsOnDemand({name: Loads() for name in "abc"})
     before = Census.loads
     for name in "abcabc":

@@ -1,4 +1,4 @@
-"""What is shared is made once, stays while it has users, and is given up by the last."""
+"""A shared object is made once, kept while it has users, and released by the last."""
 
 from __future__ import annotations
 

@@ -25,12 +25,12 @@ def test_the_client_is_the_model():
 
 
 @pytest.mark.parametrize(("method", "instead"), [("load_model", "create_client"), ("run_inference", "request")])
-def test_what_headrace_does_is_not_overridden(method, instead):
+def test_methods_that_headrace_calls_cannot_be_overridden(method, instead):
     with pytest.raises(TypeError, match=f"Cannot override RemoteModelHandler.{method}, implement {instead}"):
         type("Bad", (Echo,), {method: lambda self: None})
 
 
-def test_running_one_is_refused_until_it_can_be_done_well():
+def test_running_a_remote_handler_is_refused_for_now():
     with pytest.raises(UnsupportedError, match=r"Remote inference \(Echo\)"):
         predict(Echo(), [1])
     with pytest.raises(UnsupportedError, match="Remote inference"):

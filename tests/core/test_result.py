@@ -22,7 +22,7 @@ def raised(error):
         return caught
 
 
-def test_prediction_results_equal_the_incumbents():
+def test_prediction_results_equal_beams():
     assert PredictionResult(1, 2) == beams_base.PredictionResult(1, 2) == (1, 2, None)
     assert PredictionResult(1, 2, "m").model_id == "m"
     assert ModelMetadata("path", "name") == beams_base.ModelMetadata("path", "name")
@@ -52,7 +52,7 @@ def test_an_error_of_a_class_that_cannot_be_imported_still_makes_a_dead_letter()
     assert pickle.loads(pickle.dumps(failure(Local("x")).record)) == failure(Local("x")).record
 
 
-def test_a_failure_keeps_nothing_alive_but_its_words():
+def test_a_failure_keeps_only_its_text_alive():
     class Model:
         pass
 
@@ -78,7 +78,7 @@ def raised_by(function):
         return caught
 
 
-def test_an_error_that_cannot_say_what_it_is_still_makes_a_dead_letter():
+def test_an_error_whose_text_raises_still_makes_a_dead_letter():
     class Mute(ValueError):
         def __repr__(self):
             raise RuntimeError("no words")
@@ -98,7 +98,7 @@ def test_a_record_says_more_than_the_triple_that_it_is():
         assert record.wrapped
 
 
-def test_what_is_not_known_of_a_record():
+def test_fields_of_a_record_have_defaults():
     record = failure(ValueError(), Stage.POSTPROCESSING).record[1]
     assert (record.attempts, record.model_id, record.key, record.source) == (1, None, None, None)
     assert not record.wrapped

@@ -1,4 +1,4 @@
-"""What cannot go to another process is replaced by a text, part by part; everything else stays the very object."""
+"""Parts that cannot go to another process are replaced by a text; everything else stays the same object."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pickles(value):
     return True
 
 
-def test_only_the_part_that_does_not_travel_is_replaced():
+def test_only_the_untransferable_part_is_replaced():
     kept = [1, {2}]
     value = ("key", Pair(kept, {"lock": threading.Lock(), "n": 3}))
     key, pair = transferable(value, pickles)
@@ -41,7 +41,7 @@ def test_only_the_part_that_does_not_travel_is_replaced():
     assert pair.inference["lock"].startswith("<unlocked _thread.lock object")
 
 
-def test_what_has_no_words_is_called_by_its_class():
+def test_an_object_without_a_text_is_called_by_its_class():
     assert transferable([Silent()], pickles) == ["<Silent>"]
 
 
@@ -52,7 +52,7 @@ def test_a_text_keeps_its_length_and_shows_its_surrogates():
     assert transferable("a\ud800b" * 1000, is_unicode) == r"a\ud800b" * 1000
 
 
-def test_what_holds_itself_ends():
+def test_a_self_referencing_object_ends():
     loop: list = []
     loop.append(loop)
     assert isinstance(transferable(loop, lambda _: False), str)
@@ -72,13 +72,13 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_travels_stays_the_very_object(value):
+def test_transferable_objects_stay_the_same_object(value):
     assert transferable(value, pickles) is value
     assert with_parts(value, lambda part: part) is value
 
 
 @given(values.filter(lambda value: isinstance(value, (list, tuple, dict)) and len(value)))
-def test_parts_are_changed_in_a_container_of_the_same_make(value):
+def test_parts_are_replaced_in_a_container_of_the_same_type(value):
     made = with_parts(value, lambda part: (part,))
     assert type(made) is type(value)
     assert len(made) == len(value)

@@ -1,4 +1,4 @@
-"""Time stands still until a test advances it."""
+"""The fake clock stands still until a test advances it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace import BatchingConfig
 from headrace.testing import FakeClock
 
 
-def test_it_moves_only_when_told():
+def test_clock_moves_only_when_advanced():
     clock = FakeClock()
     start = clock.time_ns()
     assert clock.time_ns() == start
@@ -23,7 +23,7 @@ def test_every_clock_starts_at_the_same_moment():
     assert FakeClock().time_ns() == FakeClock().time_ns() > 0
 
 
-def test_seconds_are_the_same_time():
+def test_seconds_and_nanoseconds_agree():
     clock = FakeClock()
     clock.advance(2)
     assert clock.seconds() == clock.time_ns() / 1e9
@@ -37,12 +37,12 @@ def test_seconds_serve_as_the_clock_of_batching():
     assert config.clock() - before == 3
 
 
-def test_it_does_not_run_backwards():
+def test_clock_does_not_run_backwards():
     with pytest.raises(ValueError, match=r"advance\(-1\)"):
         FakeClock().advance(-1)
 
 
-def test_threads_lose_no_time():
+def test_advances_from_several_threads_add_up():
     clock = FakeClock()
     start = clock.time_ns()
     with ThreadPoolExecutor(4) as pool:

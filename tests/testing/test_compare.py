@@ -71,13 +71,13 @@ if torch:
 
 
 @pytest.mark.parametrize(("a", "b"), SAME)
-def test_the_same(a, b):
+def test_equal_values_are_close(a, b):
     assert nearly_equal(a, b)
     assert nearly_equal(b, a)
 
 
 @pytest.mark.parametrize(("a", "b"), DIFFERENT)
-def test_different(a, b):
+def test_different_values_are_not_close(a, b):
     assert not nearly_equal(a, b)
     assert not nearly_equal(b, a)
 
@@ -87,17 +87,17 @@ class Plain:
         self.value = value
 
 
-def test_plain_objects_are_their_attributes():
+def test_plain_objects_are_compared_by_attributes():
     assert nearly_equal(Plain([1.0]), Plain([1.0000001]))
     assert not nearly_equal(Plain([1.0]), Plain([2.0]))
 
 
-def test_no_tolerance_is_equality():
+def test_zero_tolerance_means_equality():
     assert not nearly_equal(1.0, 1.0 + 1e-12, relative=0, absolute=0)
     assert nearly_equal([1.0], [1.0], relative=0, absolute=0)
 
 
-def test_tolerances_are_the_callers():
+def test_tolerances_may_be_given():
     assert nearly_equal(1.0, 1.4, relative=0.5)
     assert nearly_equal({"x": 0.0}, {"x": 0.4}, absolute=0.5)
 
@@ -115,7 +115,7 @@ def test_everything_equals_itself(value):
 
 
 @given(st.lists(st.floats(allow_nan=False, width=32), min_size=1, max_size=4))
-def test_arrays_are_their_numbers(numbers):
+def test_arrays_are_compared_by_their_numbers(numbers):
     assert nearly_equal(numpy.array(numbers), numpy.array(numbers) + 1e-9)
     if torch:
         assert nearly_equal(numpy.array(numbers), torch.tensor(numbers, dtype=torch.float64))

@@ -279,11 +279,11 @@ def test_a_handler_fails_at_least_for_what_is_wrong_with_it(make, wrong):
     assert failing(HandlerContract(), make) >= wrong
 
 
-def test_too_few_examples():
+def test_a_suite_with_too_few_examples_fails():
     assert failing(HandlerContract(), DoublingHandler, EXAMPLES[:3]) == {"test_four_examples_or_more"}
 
 
-def test_a_suite_may_say_what_equal_means():
+def test_a_suite_may_define_equality():
     class Loose(HandlerContract):
         def equal(self, a, b):
             return a.example == b.example
@@ -325,7 +325,7 @@ MINE = {
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
-    """What pytest says of each suite, run as a stranger runs his own."""
+    """What pytest reports of each suite, run as a third party runs its own."""
     folder = tmp_path_factory.mktemp("mine")
     for name, given in MINE.items():
         (folder / f"test_{name}.py").write_text(SUITE.format(given=given))
@@ -349,7 +349,7 @@ def test_without_a_bad_example_one_test_is_skipped(reports):
     assert "the subclass gives no bad_example" in reports[""]
 
 
-def test_what_is_not_given_is_named(reports):
+def test_missing_parts_of_a_suite_are_named(reports):
     assert count(reports["no_examples"], "ERROR") > 10
     assert "TestMine must define 'examples'; see headrace.testing.HandlerContract." in reports[""]
 

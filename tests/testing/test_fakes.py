@@ -1,4 +1,4 @@
-"""The working fakes: they pass the contract, cost what they say, and count what they load."""
+"""The working fakes pass the contract, take the time they promise, and count their loads."""
 
 from __future__ import annotations
 

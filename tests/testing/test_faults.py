@@ -56,7 +56,7 @@ def test_poison_becomes_one_failure():
 
 
 @pytest.mark.parametrize(("surplus", "count"), [(-1, 2), (-3, 0), (-9, 0), (0, 3), (1, 4), (4, 7)])
-def test_miscounting(surplus, count):
+def test_a_miscounting_handler_returns_a_wrong_number(surplus, count):
     assert len(infer(MiscountingHandler(surplus), [1, 2, 3])) == count
 
 
@@ -66,7 +66,7 @@ def test_the_runtime_refuses_a_wrong_number_of_predictions(handler):
         list(predict(handler, [1, 2, 3]))
 
 
-def test_none():
+def test_a_handler_may_return_none():
     assert infer(NoneHandler(), [1]) is None
 
 
@@ -131,7 +131,7 @@ def test_how_a_device_is_lost_can_be_chosen():
         FaultyFunction(FakeDevice(OSError, "unplugged").lose, 1)(1)
 
 
-def test_faults_are_committed_on_the_examples_that_cannot_be_borne():
+def test_faults_occur_on_the_given_examples():
     committed = []
     handler = FaultyHandler(functools.partial(committed.append, "fault"), 13, 17)
     assert infer(handler, [1, 2]) == infer(DoublingHandler(), [1, 2])
@@ -140,13 +140,13 @@ def test_faults_are_committed_on_the_examples_that_cannot_be_borne():
     assert committed == ["fault"]
 
 
-def test_a_fault_in_loading():
+def test_a_fault_may_occur_in_loading():
     committed = []
     assert infer(FaultyLoadHandler(functools.partial(committed.append, "fault")), [1]) == infer(DoublingHandler(), [1])
     assert committed == ["fault"]
 
 
-def test_a_fault_in_a_function():
+def test_a_fault_may_occur_in_a_function():
     committed = []
     function = FaultyFunction(functools.partial(committed.append, "fault"), 13)
     assert [function(1), function("a"), committed] == [1, "a", []]
@@ -173,14 +173,14 @@ def test_faults_pickle(fault):
     assert repr(again._fault) == repr(fault)
 
 
-def test_a_segmentation_fault():
+def test_a_segmentation_fault_kills_the_process():
     done = subprocess.run([sys.executable, "-c", "from headrace.testing import segfault; segfault()"], check=False)
     assert done.returncode == -signal.SIGSEGV
 
 
 @pytest.mark.parametrize(("name", "others_go_on"), [("hang", True), ("hang_in_c", True), ("hang_holding_gil", False)])
-def test_hanging(name, others_go_on):
-    """Another thread of the process speaks up a moment later, unless it cannot."""
+def test_a_hanging_handler_never_returns(name, others_go_on):
+    """Another thread of the process prints a moment later, unless the fault holds the GIL."""
     code = (
         "import threading; from headrace import testing; "
         "threading.Timer(0.2, print, ['here'], dict(flush=True)).start(); "
@@ -197,6 +197,6 @@ def test_hanging(name, others_go_on):
         process.communicate()
 
 
-def test_where_memory_has_no_limit_it_is_not_all_eaten():
+def test_eating_memory_stops_where_memory_has_no_limit():
     with pytest.raises(MemoryError, match="5,000,000 bytes were eaten"):
         eat_memory(5_000_000)
