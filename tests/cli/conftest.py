@@ -181,7 +181,7 @@ class Result(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The one line that it complained with."""
+        """The single line of its error message."""
         (line,) = self.err.splitlines()
         assert line.startswith("error: ")
         return line.removeprefix("error: ")
@@ -274,7 +274,7 @@ class Resumable:
         self.rows = rows
 
     def done(self, name: str) -> set[int]:
-        """The numbers of the rows that are durable, of the run whose output has that name."""
+        """The numbers of the durable rows of the run whose output has that name."""
         return {
             number + (place >> 40) * self.rows
             for path in self.path.glob(f".{name}.headrace-*")
@@ -289,7 +289,7 @@ class Resumable:
         return [int(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
 
     def kill(self, process: subprocess.Popen, name: str, at_least: int) -> set[int]:
-        """Kills a run and its children once so many rows of it are durable; returns which are."""
+        """Kills a run and its children once a number of its rows is durable; returns the durable ones."""
         while len(self.done(name)) < at_least:
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)

@@ -79,7 +79,7 @@ def test_our_handlers_are_listed_without_a_framework():
     assert subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True).stdout == b"set()\n"
 
 
-def test_the_cards_of_others_are_those_of_their_classes(install):
+def test_cards_of_third_party_handlers_come_from_their_classes(install):
     points = {"words": "words_one:Plain", "more": "words_one:Derived", "inner": "words_one:inner.Plain"}
     install(points, ["pytest>=8"], words_one=THEIRS)
     found = theirs()
@@ -88,13 +88,13 @@ def test_the_cards_of_others_are_those_of_their_classes(install):
     assert [one.trouble for one in found.values()] == ["", "", ""]
 
 
-def test_a_handler_of_others_may_have_no_card(install):
+def test_a_third_party_handler_may_have_no_card(install):
     install({"made": "words_one:factory"}, ["pytest"], words_one=THEIRS)
     made = theirs()["made"]
     assert (made.card, made.install, made.trouble) == (None, "word-handlers", "")
 
 
-def test_what_an_extra_lacks_is_said(install):
+def test_missing_packages_of_an_extra_are_named(install):
     install({"words": "words_one:Plain"}, ["no-such-package-at-all[x]>=1", "pytest"], words_one=THEIRS)
     assert theirs()["words"].trouble == "not installed (no-such-package-at-all): pip install 'word-handlers[words]'"
 
@@ -118,7 +118,7 @@ def test_a_handler_that_is_broken_does_not_spoil_the_list(install, path, trouble
     assert len(listed_handlers()) > 5
 
 
-def test_markdown(install):
+def test_catalogue_is_written_as_markdown(install):
     install({"words": "words_one:Complete", "made": "words_one:factory"}, words_one=THEIRS)
     lines = as_markdown(theirs().values()).splitlines()
     assert lines[1] == "|---|---|---|---|---|---|---|"
@@ -126,7 +126,7 @@ def test_markdown(install):
     assert lines[3] == r"| `words_one.Complete` | `words` | a \| b | c | d | e | `word-handlers` |"
 
 
-def test_a_narrow_terminal_gets_what_fits(install, capsys):
+def test_a_narrow_terminal_gets_the_columns_that_fit(install, capsys):
     install({"words": "words_one:Plain"}, ["no-such-package-at-all"], words_one=THEIRS)
     for width, threads in ((80, False), (160, True)):
         show_handlers(Console(width=width), listed_handlers())
@@ -137,7 +137,7 @@ def test_a_narrow_terminal_gets_what_fits(install, capsys):
         assert max(len(line) for line in text.splitlines()) <= width
 
 
-def test_the_command(headrace):
+def test_handlers_command_lists_the_catalogue(headrace):
     result = headrace("handlers")
     assert (result.code, result.err) == (0, "")
     assert "sklearn-numpy" in result.out

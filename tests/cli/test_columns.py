@@ -20,16 +20,16 @@ COLUMNS = ("id", "pixel_1", "pixel_0", "label", "x[1]")
         (["*"], COLUMNS),
     ],
 )
-def test_names_in_the_order_given_and_globs_in_the_order_of_the_file(asked, chosen):
+def test_names_keep_the_given_order_and_globs_that_of_the_file(asked, chosen):
     assert choose("--columns", asked, COLUMNS) == chosen
 
 
-def test_without_rows_names_are_believed():
+def test_names_are_trusted_without_rows():
     assert choose("--columns", ["a,b*"], ()) == ("a", "b*")
 
 
 @pytest.mark.parametrize("name", ["ID", "pixels_*", "x[2]"])
-def test_a_name_that_means_no_column(name):
+def test_a_name_that_matches_no_column_is_an_error(name):
     with pytest.raises(ConfigurationError) as caught:
         choose("--keep", [f"id,{name}"], COLUMNS)
     assert str(caught.value) == (

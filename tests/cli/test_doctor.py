@@ -1,4 +1,4 @@
-"""``headrace doctor``: what there is, what is left over, and what a handler needs."""
+"""``headrace doctor``: what runs, what is left over, and what a handler needs."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def no_orphans(wait_until):
     return wait_until(lambda: not machine_status().orphans)
 
 
-def test_nothing_is_there(headrace, directory, wait_until):
+def test_doctor_reports_that_nothing_runs(headrace, directory, wait_until):
     assert no_orphans(wait_until)
     result = headrace("doctor")
     assert (result.code, result.err) == (0, "")
@@ -91,14 +91,14 @@ def test_nothing_is_there(headrace, directory, wait_until):
     assert lines["left over"] == "nothing"
 
 
-def test_nothing_large_is_imported_for_it(folder):
+def test_doctor_imports_no_large_package(folder):
     process = subprocess.run([sys.executable, "-c", LOADED, "doctor"], capture_output=True, text=True, check=True)
     _, modules = json.loads(process.stdout.splitlines()[-1])
     assert "headrace" in modules
     assert set(modules) & {"apache_beam", "numpy", "torch", "sklearn", "pandas", "onnx", "pyarrow"} == set()
 
 
-def test_a_manager_and_its_model(headrace, sharing):
+def test_a_manager_and_its_model_are_shown(headrace, sharing):
     out = headrace("doctor").out
     (manager,) = machine_status().managers
     lines = {line.strip().partition("  ")[0]: line for line in out.splitlines()}
@@ -109,7 +109,7 @@ def test_a_manager_and_its_model(headrace, sharing):
     assert lines["weights"].endswith("  mapped")
 
 
-def test_the_same_as_json(headrace, sharing):
+def test_a_manager_and_its_model_are_shown_as_json(headrace, sharing):
     found = json.loads(headrace("doctor", "--json").out)
     (manager,) = found["managers"]
     (model,) = manager["models"]
@@ -118,7 +118,7 @@ def test_the_same_as_json(headrace, sharing):
     assert (found["stale"], found["silent"]) == ([], [])
 
 
-def test_what_is_left_over_is_said_with_the_cure_and_cleaned(headrace, stale, orphan, directory, wait_until):
+def test_leftovers_are_reported_with_the_cure_and_cleaned(headrace, stale, orphan, directory, wait_until):
     result = headrace("doctor")
     assert result.code == 1
     assert f"files of endpoint {stale}, whose manager is gone" in result.out
@@ -134,7 +134,7 @@ def test_what_is_left_over_is_said_with_the_cure_and_cleaned(headrace, stale, or
     assert json.loads(again.out)["nothing_left_over"] is True
 
 
-def test_a_directory_that_cannot_be_used(headrace, directory):
+def test_an_unusable_directory_is_reported(headrace, directory):
     os.chmod(directory, 0o755)
     result = headrace("doctor")
     assert result.code == 1
@@ -142,7 +142,7 @@ def test_a_directory_that_cannot_be_used(headrace, directory):
 
 
 @pytest.mark.large
-def test_what_a_handler_needs(headrace, model, wait_until):
+def test_needs_of_a_handler_are_shown(headrace, model, wait_until):
     result = headrace("doctor", "sklearn-numpy", "--model", model, "--rows", "rows.csv", "--columns", "a,b,c,d")
     assert (result.code, result.err) == (0, "")
     lines = {line.strip().partition("  ")[0]: line for line in result.out.splitlines()}
@@ -158,7 +158,7 @@ def test_what_a_handler_needs(headrace, model, wait_until):
 
 
 @pytest.mark.large
-def test_the_needs_as_json(headrace, model):
+def test_needs_of_a_handler_are_shown_as_json(headrace, model):
     found = json.loads(headrace("doctor", "sklearn-numpy", "--model", model, "--processes", 7, "--json").out)
     (examined,) = found["models"]
     assert (found["handler"], found["processes"], found["choice"]["placement"]) == ("sklearn-numpy", 7, "process")
@@ -172,7 +172,7 @@ def test_processes_other_than_cores(headrace, handlers):
     assert "for 10,000 processes the same rule says 'process'" in out
 
 
-def test_models_by_key(headrace, handlers, folder):
+def test_needs_of_keyed_models_are_shown(headrace, handlers, folder):
     folder.write("rows.jsonl", [{"k": "x", "a": 1, "b": 2}, {"k": "y", "a": 1, "b": 2}])
     options = ["--rows", "rows.jsonl", "--key", "k", "--columns", "a,b", "--max-batch-size", 8]
     result = headrace("doctor", f"{handlers}:keyed", *options)
@@ -182,13 +182,13 @@ def test_models_by_key(headrace, handlers, folder):
     assert "would choose 'machine': models by key are shared" in result.out
 
 
-def test_a_model_that_does_not_load(headrace, handlers):
+def test_a_model_that_does_not_load_is_reported(headrace, handlers):
     result = headrace("doctor", f"{handlers}:Broken")
     assert (result.code, result.out) == (1, "")
     assert result.error == "the model cannot be loaded: OSError: no such weights: w.pkl"
 
 
-def test_a_batch_that_fails(headrace, handlers, folder):
+def test_a_batch_that_fails_is_reported(headrace, handlers, folder):
     folder.write("rows.jsonl", [{"a": "text"}])
     result = headrace("doctor", f"{handlers}:Add", "--rows", "rows.jsonl")
     assert result.code == 1
@@ -211,13 +211,13 @@ def test_a_batch_that_fails(headrace, handlers, folder):
         (["{}:Unpicklable"], "Unpicklable"),
     ],
 )
-def test_mistakes(headrace, handlers, folder, arguments, message):
+def test_mistakes_are_named_in_one_line(headrace, handlers, folder, arguments, message):
     result = headrace("doctor", *(argument.format(handlers) for argument in arguments))
     assert (result.code, result.out) == (2, "")
     assert message in result.error
 
 
-def test_ctrl_c_while_the_model_loads(command, handlers, folder, directory, wait_until):
+def test_ctrl_c_while_the_model_loads_ends_doctor(command, handlers, folder, directory, wait_until):
     process = command("doctor", f"{handlers}:NeverLoads")
     assert wait_until(lambda: [model for manager in machine_status().managers for model in manager.models])
     process.send_signal(signal.SIGINT)

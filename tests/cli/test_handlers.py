@@ -1,4 +1,4 @@
-"""Handlers are found by name or path and made from text; what is wrong is said with what would be right."""
+"""Handlers are found by name or path and built from text; an error names the mistake and the valid choices."""
 
 import enum
 import sys
@@ -68,14 +68,14 @@ def error_of(*arguments, **options):
     return str(caught.value)
 
 
-def test_an_installed_handler_by_its_name():
+def test_an_installed_handler_is_found_by_name():
     options = {"model_file_type": "JOBLIB", "max_batch_size": 7}
     handler = make_handler("sklearn-numpy", options, model="gs://bucket/m.pkl")
     assert type(handler) is SklearnModelHandlerNumpy
     assert handler.batch_elements_kwargs() == {"max_batch_size": 7}
 
 
-def test_a_factory_by_its_path(module):
+def test_a_factory_is_found_by_path(module):
     assert make_handler(f"{module}:plain", {}) == make_handler(f"{module}:inner.make", {}) == "made"
 
 
@@ -108,7 +108,7 @@ def test_the_model_is_a_file_though_it_is_not_the_first_parameter(tmp_path, name
     assert make_handler(name, arguments, model=str(path))
 
 
-def test_a_member_of_an_enumeration_by_its_name(module):
+def test_a_member_of_an_enumeration_is_given_by_name(module):
     assert make_handler(f"{module}:make", {"path": "p", "kind": "joblib"})[1] is Kind.JOBLIB
     assert "takes pickle, joblib, not 'zip'" in error_of(f"{module}:make", {"path": "p", "kind": "zip"})
 
@@ -131,17 +131,17 @@ def test_unknown_names_are_answered_with_the_known_ones():
         ("{}:missing", "torch is not installed; install it with: pip install 'headrace[pytorch]'"),
     ],
 )
-def test_what_cannot_be_made(module, name, message):
+def test_a_handler_that_cannot_be_made_is_explained(module, name, message):
     assert message in error_of(name.format(module), {})
 
 
-def test_arguments_that_a_factory_does_not_take(module):
+def test_arguments_that_a_factory_does_not_take_are_named(module):
     assert "got an unexpected keyword argument 'x'" in error_of(f"{module}:plain", {"x": 1})
     assert "has no parameter for --model" in error_of(f"{module}:plain", {}, model="m")
     assert "--model and --handler-arg path are the same" in error_of(f"{module}:make", {"path": "p"}, model="m")
 
 
-def test_a_module_that_fails(tmp_path, monkeypatch):
+def test_a_module_that_fails_is_named(tmp_path, monkeypatch):
     (tmp_path / "factories_that_fail.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -165,7 +165,7 @@ def test_values_are_json_or_text():
     ("pairs", "message"),
     [(["a"], "takes key=value, not 'a'"), (["=1"], "takes key=value"), (["a=1", "a=2"], "--x a is given twice")],
 )
-def test_pairs_that_are_none(pairs, message):
+def test_malformed_pairs_are_refused(pairs, message):
     with pytest.raises(ConfigurationError, match=message):
         parse_arguments("--x", pairs)
 

@@ -23,7 +23,7 @@ def test_the_entry_point_is_installed():
     assert script.value == "headrace.cli.main:main"
 
 
-def test_the_version(headrace):
+def test_the_version_is_printed(headrace):
     assert headrace("--version") == (0, f"headrace {package.__version__}\n", "")
 
 
@@ -34,14 +34,14 @@ def test_the_help_names_the_commands(headrace, arguments):
     assert {"run", "retry", "doctor", "handlers"} <= set(words(result.out))
 
 
-def test_an_unknown_command(headrace):
+def test_an_unknown_command_is_an_error(headrace):
     result = headrace("walk")
     assert (result.code, result.out) == (2, "")
     assert "No such command 'walk'" in result.error
 
 
 @pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers"])
-def test_the_help_in_the_guide_is_the_help(command, name):
+def test_the_help_in_the_guide_is_up_to_date(command, name):
     process = command(name, "--help", COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH, NO_COLOR="1")
     help_text, errors = process.communicate()
     assert (process.returncode, errors) == (0, "")

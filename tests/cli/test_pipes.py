@@ -40,7 +40,7 @@ def writing(content, open_end):
 
 @contextmanager
 def pipe(content):
-    """The path of a pipe that somebody writes to, as a shell names it in place of <(...)."""
+    """The path of a pipe with a writer, as a shell names it for <(...)."""
     out, into = os.pipe()
     with writing(content, into):
         try:
@@ -64,7 +64,7 @@ def test_each_row_of_a_named_pipe_comes_out_once(folder, run):
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == PREDICTIONS
 
 
-def test_pipes_beside_files(folder, run):
+def test_pipes_may_stand_beside_files(folder, run):
     folder.write("in.csv", "a,b\n-1,-1\n")
     with pipe(CSV.encode()) as first, pipe(b"b,a\n1,2\n") as second:
         assert run("in.csv", first, second, first, "--format", "csv").code == 0
@@ -72,7 +72,7 @@ def test_pipes_beside_files(folder, run):
 
 
 @pytest.mark.large
-def test_standard_input(folder, command, handlers):
+def test_standard_input_is_read(folder, command, handlers):
     arguments = ("run", "--handler", f"{handlers}:Add", "--format", "csv", "--output")
     names = {"p.jsonl": "-", "q.jsonl": "/dev/stdin"}
     running = [command(*arguments, output, name, stdin=subprocess.PIPE) for output, name in names.items()]
@@ -110,7 +110,7 @@ def test_standard_input(folder, command, handlers):
         (["--format", "jsonl"], "[\n", "it is one JSON array, not an object on each line; convert it: ... | python -c"),
     ],
 )
-def test_pipes_that_cannot_be_read(folder, run, arguments, content, error):
+def test_pipes_that_cannot_be_read_are_named(folder, run, arguments, content, error):
     with pipe(content if isinstance(content, bytes) else content[:4000].encode()) as path:
         result = run(path, *arguments)
     assert (result.code, result.out) == (2, "")
@@ -123,7 +123,7 @@ def test_standard_input_is_named_as_it_was(run):
     assert run("-", "--format", "parquet").error.startswith("- is a pipe, and Parquet has to be read from its end")
 
 
-def test_neither_files_nor_pipes(folder, run, headrace, handlers):
+def test_inputs_that_are_neither_files_nor_pipes_are_refused(folder, run, headrace, handlers):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket.csv")
         for name in ("socket.csv", "/dev/zero"):
@@ -149,7 +149,7 @@ def test_a_pipe_that_ends_without_a_byte_replaces_nothing(folder, run, name):
     assert (folder.path / "p.jsonl").read_text() == "old\n"
 
 
-def test_standard_input_that_ends_without_a_byte(folder, command, handlers):
+def test_standard_input_that_ends_without_a_byte_replaces_nothing(folder, command, handlers):
     folder.write("p.jsonl", "old\n")
     arguments = ("run", "-", "--handler", f"{handlers}:Add", "--format", "csv", "--output", "p.jsonl")
     process = command(*arguments, stdin=subprocess.PIPE)
@@ -158,7 +158,7 @@ def test_standard_input_that_ends_without_a_byte(folder, command, handlers):
     assert (folder.path / "p.jsonl").read_text() == "old\n"
 
 
-def test_no_rows_are_said(folder, run):
+def test_inputs_without_rows_are_reported(folder, run):
     """Of a pipe, and of an empty file that the shell has opened."""
     folder.write("empty.csv", "")
     with pipe(b"\n") as path, open("empty.csv") as empty:

@@ -20,7 +20,7 @@ def old(folder):
 
 
 @pytest.mark.large
-def test_interrupts_leave_everything_as_it_was(old, command, handlers):
+def test_interrupts_leave_the_output_as_it_was(old, command, handlers):
     arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Slow", "--output", "p.jsonl")
     running = {sent: command(*arguments) for sent in (signal.SIGINT, signal.SIGTERM)}
     for sent, process in running.items():
@@ -33,7 +33,7 @@ def test_interrupts_leave_everything_as_it_was(old, command, handlers):
     assert (old.path / "p.jsonl").read_text() == "old\n"
 
 
-def test_who_was_started_to_ignore_interrupts_ignores_them(old, command, handlers):
+def test_a_process_started_to_ignore_interrupts_ignores_them(old, command, handlers):
     """As shells start what is to go on in the background."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -49,7 +49,7 @@ def test_who_was_started_to_ignore_interrupts_ignores_them(old, command, handler
 
 
 @pytest.mark.large
-def test_with_and_without_a_terminal(old, handlers, popen):
+def test_output_fits_a_terminal_and_a_file(old, handlers, popen):
     """The handler is one of the current folder, from which neither program is started."""
     (old.path / "mine.py").write_text(f"from {handlers} import Add")
     program = old.path.parent / f"{old.path.name}.py"

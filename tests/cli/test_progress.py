@@ -1,4 +1,4 @@
-"""The moving line tells how far a job is."""
+"""The progress line shows how far a job is."""
 
 import io
 import threading
@@ -38,7 +38,7 @@ def test_rows_that_fail_after_the_model_count_once(totals):
     assert rows_done(totals) == 13
 
 
-def test_the_line(totals):
+def test_the_progress_line_shows_rows_and_rate(totals):
     clock = Clock()
     line = ProgressLine(totals, clock)
     clock.seconds += 3
@@ -50,7 +50,7 @@ def test_the_line(totals):
     assert line.text() == "2,002 rows   500 rows/s   batches of 1000.5   1 failed   4 s"
 
 
-def test_the_rate_is_of_the_last_seconds(totals):
+def test_the_rate_covers_the_last_seconds(totals):
     clock = Clock()
     line = ProgressLine(totals, clock)
     rates = []
@@ -63,14 +63,14 @@ def test_the_rate_is_of_the_last_seconds(totals):
 
 
 @pytest.mark.parametrize(("terminal", "show"), [(True, False), (False, True)])
-def test_without_a_terminal_nothing_is_drawn(totals, terminal, show):
+def test_the_line_is_not_drawn_without_a_terminal(totals, terminal, show):
     screen, done = io.StringIO(), threading.Event()
     done.set()
     wait(done, totals, Console(file=screen, force_terminal=terminal), show=show)
     assert screen.getvalue() == ""
 
 
-def test_on_a_terminal_the_line_is_drawn(totals):
+def test_the_line_is_drawn_on_a_terminal(totals):
     screen, done = io.StringIO(), threading.Event()
     feed(totals, BatchCompleted("", 7, 0, 1.0))
     done.set()

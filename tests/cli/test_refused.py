@@ -1,4 +1,4 @@
-"""A run of which too many rows fail is refused: the earlier output stays, and the dead letters say why."""
+"""A run with too many failed rows is refused: the earlier output stays, and the dead letters say why."""
 
 import json
 
@@ -29,7 +29,7 @@ def old_ones(folder):
 
 
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
-def test_every_row_fails(folder, run, resume):
+def test_a_run_in_which_every_row_fails_is_refused(folder, run, resume):
     folder.write("in.jsonl", BAD)
     result = run(*resume)
     assert result.code == 3
@@ -43,7 +43,7 @@ def test_every_row_fails(folder, run, resume):
     assert run("--handler-arg", "plus=1", *resume, handler="Add").code == 3  # it may be tried again at once
 
 
-def test_what_failed_can_be_retried_into_the_same_output(folder, run):
+def test_failed_rows_can_be_retried_into_the_same_output(folder, run):
     folder.write("in.jsonl", BAD)
     run()
     assert run(inputs=(FAILED,), command="retry").code == 2  # which would lose them
@@ -53,7 +53,7 @@ def test_what_failed_can_be_retried_into_the_same_output(folder, run):
 
 @pytest.mark.parametrize(("name", "content", "handler"), [("in.jsonl", ROWS, "Add"), ("in.csv", CSV, "InColumns")])
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
-def test_more_fail_than_may(folder, run, name, content, handler, resume):
+def test_a_run_with_more_failures_than_allowed_is_refused(folder, run, name, content, handler, resume):
     """Rows with rows: the same row by row and in columns."""
     folder.write(name, content)
     result = run("--threshold", 0.19, *resume, inputs=(name,), handler=handler)
@@ -72,13 +72,13 @@ def test_more_fail_than_may(folder, run, name, content, handler, resume):
     assert folder.names() == sorted([name, FAILED, *OLD])
 
 
-def test_kept_rows_are_told(folder, run):
+def test_kept_rows_are_reported(folder, run):
     folder.write("in.jsonl", ROWS)
     error = run("--threshold", 0, "--resume").error
     assert "The same command with a higher --threshold writes them; to have all rows predicted again, " in error
 
 
-def test_all_may_fail_if_that_is_said(folder, run):
+def test_all_rows_may_fail_if_allowed(folder, run):
     folder.write("in.jsonl", BAD)
     assert run("--threshold", 1).code == 0
     assert folder.rows("p.jsonl") == []
@@ -86,7 +86,7 @@ def test_all_may_fail_if_that_is_said(folder, run):
 
 
 @pytest.mark.parametrize("threshold", [(), ("--threshold", 0)])
-def test_no_rows_are_no_failure_and_not_silent(folder, run, threshold):
+def test_a_run_without_rows_succeeds_and_says_so(folder, run, threshold):
     folder.write("in.jsonl", "")
     result = run(*threshold)
     assert result.code == 0
@@ -95,7 +95,7 @@ def test_no_rows_are_no_failure_and_not_silent(folder, run, threshold):
 
 
 @pytest.mark.parametrize("share", ["1.5", "-0.1", "nan"])
-def test_what_is_no_share(folder, run, share):
+def test_a_threshold_that_is_no_share_is_refused(folder, run, share):
     folder.write("in.jsonl", ROWS)
     result = run(f"--threshold={share}")
     assert (result.code, old_ones(folder)) == (2, OLD)

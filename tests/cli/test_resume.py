@@ -1,4 +1,4 @@
-"""Runs that are killed go on where they were, and end as if nothing had happened."""
+"""Killed runs resume where they were, and end as if nothing had happened."""
 
 import gzip
 import json
@@ -87,7 +87,7 @@ def runs(resumable):
 
 
 def letters_of(content):
-    """How often a poison row was tried depends on which others were left for its batch, frames on where it was."""
+    """Dead letters without attempts and frames: those depend on the rows left for the batch, and on where it ran."""
     return [{**json.loads(line), "attempts": 0, "traceback": ""} for line in content.splitlines()]
 
 
@@ -100,7 +100,7 @@ def in_input_order(letters):
 
 
 @pytest.mark.large
-def test_killed_again_and_again(work, undisturbed, headrace, command, runs):
+def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, runs):
     """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
     done = set()
@@ -124,7 +124,7 @@ def test_killed_again_and_again(work, undisturbed, headrace, command, runs):
 
 
 @pytest.mark.large
-def test_several_workers_killed_with_the_run(work, undisturbed, headrace, command, runs):
+def test_a_run_killed_with_its_workers_resumes(work, undisturbed, headrace, command, runs):
     """Another number of workers goes on."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl.gz", "--dead-letters=bad/q.jsonl")
     workers = ("--direct_num_workers=2", "--direct_running_mode=multi_processing")
@@ -137,7 +137,7 @@ def test_several_workers_killed_with_the_run(work, undisturbed, headrace, comman
     assert not [name for name in work.names() if "headrace-" in name]
 
 
-def test_killed_while_the_files_are_put_in_their_places(work, undisturbed, headrace, command, runs):
+def test_a_run_killed_while_publishing_its_files_resumes(work, undisturbed, headrace, command, runs):
     """Dead letters are there already, predictions are not."""
     arguments = ("run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl")
     process = command(*arguments, DIE_BEFORE_MOVE="2", PAUSE="0")
@@ -153,7 +153,7 @@ def test_killed_while_the_files_are_put_in_their_places(work, undisturbed, headr
 
 
 @pytest.mark.large
-def test_interrupted_and_what_may_not_change(work, undisturbed, headrace, command, runs):
+def test_an_interrupted_run_resumes_only_unchanged(work, undisturbed, headrace, command, runs):
     arguments = ["run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl"]
     process = command(*arguments, PAUSE="0.01")
     while len(runs.done("p.jsonl")) < 20:
@@ -200,12 +200,12 @@ def test_a_run_that_fails_keeps_what_it_has_done(work, headrace):
     assert not (work.path / "p.jsonl").exists()
 
 
-def test_a_run_that_did_nothing_keeps_nothing(work, headrace, handlers):
+def test_a_run_without_progress_keeps_nothing(work, headrace, handlers):
     assert headrace("run", "[ab].jsonl", "--handler", f"{handlers}:fails", "--output", "p.jsonl", "--resume").code == 2
     assert not [name for name in work.names() if "headrace-" in name]
 
 
-def test_retries_too_and_to_parquet(work, undisturbed, headrace):
+def test_retries_resume_too_and_to_parquet(work, undisturbed, headrace):
     (work.path / "letters.jsonl").write_bytes(undisturbed[1])
     arguments = ("retry", "letters.jsonl", *ARGUMENTS, "--output", "p.parquet", "--dead-letters=q.jsonl")
     assert headrace(*arguments, "--threshold=1").code == 0  # what was poison still is

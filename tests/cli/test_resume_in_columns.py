@@ -1,4 +1,4 @@
-"""Runs in columns that are killed go on where they were, and end as if nothing had happened."""
+"""Killed runs in columns resume where they were, and end as if nothing had happened."""
 
 import gzip
 import json
@@ -76,14 +76,14 @@ def runs(resumable):
 
 
 def letters_of(path):
-    """How often a poison row was tried depends on which others were left for its batch, frames on where it was."""
+    """Dead letters without attempts and frames: those depend on the rows left for the batch, and on where it ran."""
     letters = [json.loads(line) for line in path.read_text().splitlines()]
     return [{**letter, "attempts": 0, "traceback": ""} for letter in letters]
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("name", ["p.parquet", "p.jsonl.gz"])
-def test_killed_again_and_again(work, headrace, command, runs, name):
+def test_a_run_in_columns_killed_repeatedly_resumes(work, headrace, command, runs, name):
     """No row is predicted twice whose result was durable, none is missing, and the bytes are the same."""
     expected = headrace(*ARGUMENTS, "--output", f"whole/{name}", "--dead-letters=whole/q.jsonl")
     assert (expected.summary["predictions"], expected.summary["dead letters"]) == (f"{COUNT - BAD:,}", f"{BAD:,}")

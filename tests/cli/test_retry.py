@@ -30,7 +30,7 @@ def first_run(folder, call):
 
 
 @pytest.mark.parametrize("name", ["p.dead-letters.jsonl", "p.dead.parquet", "elsewhere/p.jsonl"])
-def test_what_failed_is_tried_again_and_tries_add_up(folder, call, first_run, name):
+def test_failed_rows_are_retried_and_attempts_add_up(folder, call, first_run, name):
     first_run("--dead-letters", name)
     letters = {letter["stage"]: letter for letter in folder.rows(name)}
     assert {stage: letter["attempts"] for stage, letter in letters.items()} == {"preprocessing": 1, "inference": 3}
@@ -42,7 +42,7 @@ def test_what_failed_is_tried_again_and_tries_add_up(folder, call, first_run, na
     assert folder.names() == sorted(["in.jsonl", "p.jsonl", name, "r/q.failed.parquet"])
 
 
-def test_a_handler_that_can_do_it_has_the_rows_as_they_were(folder, call, first_run):
+def test_rows_succeed_with_a_handler_that_can_predict_them(folder, call, first_run):
     first_run()
     result = call("retry", "size", "p.dead-letters.jsonl", "--output", "q.jsonl")
     assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "2", "0")
@@ -51,7 +51,7 @@ def test_a_handler_that_can_do_it_has_the_rows_as_they_were(folder, call, first_
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_columns_are_those_of_all_letters(folder, call, first_run, backwards):
+def test_columns_are_those_of_all_dead_letters(folder, call, first_run, backwards):
     """The one whose row lacks a column may come first."""
     first_run()
     folder.write("letters.jsonl", sorted(folder.rows("p.dead-letters.jsonl"), key=str, reverse=backwards))
@@ -59,7 +59,7 @@ def test_columns_are_those_of_all_letters(folder, call, first_run, backwards):
     assert (result.code, len(folder.rows("q.dead-letters.failed.jsonl"))) == (3, 2)
 
 
-def test_an_isolated_model_counts_on(folder, call, first_run):
+def test_an_isolated_model_adds_to_the_attempts(folder, call, first_run):
     first_run()
     result = call("retry", "Add", "p.dead-letters.jsonl", "--output", "q.jsonl", "--columns", "a,b", "--isolate")
     assert result.code == 3
@@ -80,7 +80,7 @@ def test_lines_that_could_not_be_read_stay_dead(folder, call):
     assert (before["attempts"], after["attempts"]) == (1, 2)
 
 
-def test_no_dead_letters_no_rows(folder, call):
+def test_an_empty_file_of_dead_letters_gives_no_rows(folder, call):
     for name in ("none.jsonl", "none.parquet"):
         folder.write("in.jsonl", [{"a": 1}])
         assert call("run", "Add", "in.jsonl", "--output", "p.jsonl", "--dead-letters", name).code == 0
@@ -101,7 +101,7 @@ def test_no_dead_letters_no_rows(folder, call):
         (["--output", "q.jsonl", "--direct_num_workers=1"], "no DEAD_LETTERS is given"),
     ],
 )
-def test_mistakes(folder, call, first_run, arguments, complaint):
+def test_mistakes_are_named_in_one_line(folder, call, first_run, arguments, complaint):
     first_run()
     result = call("retry", "Add", *arguments)
     assert result.code == 2

@@ -18,7 +18,7 @@ def run(headrace, handlers):
 
 @pytest.mark.parametrize(("name", "content"), [("in.jsonl", ROWS), ("in.csv", CSV), ("in.parquet", ROWS)])
 @pytest.mark.parametrize("output", ["out/p.jsonl", "out/p.parquet"])
-def test_every_format_in_and_out(folder, run, name, content, output):
+def test_every_format_is_read_and_written(folder, run, name, content, output):
     folder.write(name, content)
     result = run("Add", name, "--columns", "a,b", "--output", output)
     assert (result.code, result.err) == (0, "")
@@ -26,7 +26,7 @@ def test_every_format_in_and_out(folder, run, name, content, output):
     assert folder.names() == sorted([name, output, "out/p.dead-letters.jsonl"])
 
 
-def test_the_summary(folder, run):
+def test_the_summary_counts_all_rows(folder, run):
     folder.write("in.csv", CSV + "x,1,text\n1,2\n")
     result = run("Add", "in.csv", "--columns", "a,b", "--output", "p.jsonl", *SIZE_2)
     assert result.code == 0
@@ -45,7 +45,7 @@ def test_the_summary(folder, run):
     assert result.summary["written"] == str(folder.path / "p.jsonl")
 
 
-def test_several_inputs_and_globs(folder, run):
+def test_several_inputs_and_globs_are_read(folder, run):
     folder.write("data/b.csv", "a\n3\n")
     folder.write("data/a.csv", "a\n1\n2\n")
     folder.write("more.jsonl", [{"a": 4}])
@@ -53,13 +53,13 @@ def test_several_inputs_and_globs(folder, run):
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2, 3, 4]
 
 
-def test_the_format_and_the_delimiter_can_be_said(folder, run):
+def test_the_format_and_the_delimiter_can_be_given(folder, run):
     folder.write("in.txt", "a;b\n1;2\n")
     assert run("Add", "in.txt", "--format", "csv", "--delimiter", ";", "--output", "p.jsonl").code == 0
     assert folder.rows("p.jsonl") == [{"a": 1, "b": 2, "prediction": 3}]
 
 
-def test_columns_by_glob_and_what_is_kept(folder, run):
+def test_columns_are_selected_and_kept_by_glob(folder, run):
     folder.write("in.jsonl", [{"x_2": 1, "id": 7, "x_1": 2, "y": 100}])
     assert run("Add", "in.jsonl", "--columns", "x_*", "--keep", "id", "--output", "p.jsonl").code == 0
     assert folder.rows("p.jsonl") == [{"id": 7, "prediction": 3}]
@@ -79,7 +79,7 @@ def test_one_column_is_a_bare_value(folder, run):
     assert folder.rows("p.jsonl") == [{"a": n, "prediction": 10 * n} for n in range(5)]
 
 
-def test_a_handler_that_makes_its_own_examples(folder, run):
+def test_a_handler_may_make_its_own_examples(folder, run):
     folder.write("in.jsonl", [{"a": 1, "b": "2.5"}, {"a": "smudge", "b": 0}, {"b": 3}])
     assert run("Vectors", "in.jsonl", "--columns", "b,a", "--output", "p.jsonl").code == 0
     (row,) = folder.rows("p.jsonl")
@@ -92,7 +92,7 @@ def test_a_handler_that_makes_its_own_examples(folder, run):
     assert (lacking["row"], lacking["message"]) == ({"b": 3}, "the row has no column 'a'")
 
 
-def test_functions_before_and_after(folder, run):
+def test_functions_run_before_and_after(folder, run):
     folder.write("in.jsonl", [{"a": 1}, {"b": 2}, {"a": 3}])
     assert run("adorned", "in.jsonl", "--output", "p.jsonl").code == 0
     assert folder.rows("p.jsonl") == [{"a": 1, "prediction": "<10>"}, {"a": 3, "prediction": "<30>"}]
@@ -101,7 +101,7 @@ def test_functions_before_and_after(folder, run):
     assert letter["error_type"] == "KeyError"
 
 
-def test_keyed_models(folder, run):
+def test_keyed_models_predict_their_rows(folder, run):
     folder.write("in.csv", "key,a,b\nx,1,0\ny,2,0\nz,3,0\n")
     assert run("keyed", "in.csv", "--columns", "a,b", "--keep", "a", "--key", "key", "--output", "p.jsonl").code == 0
     assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 101}, {"a": 2, "prediction": 202}]
@@ -109,7 +109,7 @@ def test_keyed_models(folder, run):
     assert (letter["row"], letter["stage"]) == ({"key": "z", "a": 3, "b": 0}, "inference")
 
 
-def test_arguments_of_the_handler_and_of_the_model(folder, run):
+def test_arguments_reach_the_handler_and_the_model(folder, run):
     folder.write("in.jsonl", [{"a": 1}])
     assert run("Add", "in.jsonl", "--handler-arg", "plus=0.5", "--inference-arg", "times=4", "--output", "p.jsonl")
     assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 6.0}]
@@ -117,7 +117,7 @@ def test_arguments_of_the_handler_and_of_the_model(folder, run):
     assert folder.rows("p.jsonl") == [{"a": 1, "prediction": "here/it.is"}]
 
 
-def test_batch_sizes(folder, run):
+def test_batch_sizes_can_be_given(folder, run):
     folder.write("in.jsonl", [{"a": n} for n in range(7)])
     run("size", "in.jsonl", "--min-batch-size", 3, "--max-batch-size", 3, "--output", "p.jsonl")
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 3, 3, 3, 3, 3, 1]
@@ -125,7 +125,7 @@ def test_batch_sizes(folder, run):
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [2, 2, 2, 2, 2, 2, 1]
 
 
-def test_options_of_beam_go_to_beam(folder, run):
+def test_beam_options_reach_beam(folder, run):
     for n in range(4):
         folder.write(f"in{n}.jsonl", [{"a": n}])
     workers = ("--direct_num_workers", "2", "--direct_running_mode=multi_threading")
@@ -134,7 +134,7 @@ def test_options_of_beam_go_to_beam(folder, run):
     assert sorted(row["prediction"] for row in folder.rows("p.jsonl")) == [0, 1, 2, 3]
 
 
-def test_another_runner_by_its_name(folder, run):
+def test_a_runner_is_given_by_name(folder, run):
     folder.write("in.jsonl", [{"a": 1}, {"a": "x"}])
     result = run("Add", "in.jsonl", "--runner", "BundleBasedDirectRunner", "--output", "p.jsonl")
     assert result.code == 0
@@ -143,13 +143,13 @@ def test_another_runner_by_its_name(folder, run):
     assert result.summary["batches"] == "1"
 
 
-def test_compressed_files(folder, run):
+def test_compressed_files_are_read_and_written(folder, run):
     (folder.path / "in.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
     assert run("Add", "in.jsonl.gz", "--output", "p.jsonl.gz").code == 0
     assert gzip.decompress((folder.path / "p.jsonl.gz").read_bytes()) == b'{"a": 1, "prediction": 1}\n'
 
 
-def test_no_rows(folder, run):
+def test_files_without_rows_give_an_empty_output(folder, run):
     folder.write("in.jsonl", "")
     folder.write("p.dead-letters.jsonl", "old")
     assert run("Add", "in.jsonl", "--columns", "a", "--output", "p.jsonl").code == 0
@@ -184,7 +184,7 @@ class TestColumnsThatAPredictionHas:
         return rows
 
     @pytest.mark.parametrize("resume", [[], ["--resume"]])
-    def test_a_later_row_that_has_one_is_a_dead_letter(self, folder, run, of_rows, resume):
+    def test_a_later_row_with_such_a_column_is_a_dead_letter(self, folder, run, of_rows, resume):
         assert run("bare", "in.jsonl", "--columns", "a", "--output", "p.jsonl", *resume).code == 0
         assert folder.rows("p.jsonl") == [{"a": 1, "prediction": 1}]
         letters = folder.rows("p.dead-letters.jsonl")
@@ -192,12 +192,12 @@ class TestColumnsThatAPredictionHas:
         assert "the row has a column 'prediction' of its own" in letters[0]["message"]
         assert "with --keep" in letters[1]["message"]
 
-    def test_where_it_is_not_kept_it_does_no_harm(self, folder, run, of_rows):
+    def test_a_column_that_is_not_kept_does_no_harm(self, folder, run, of_rows):
         assert run("bare", "in.jsonl", "--columns", "a", "--keep", "a", "--output", "p.jsonl").code == 0
         assert folder.rows("p.jsonl") == [{"a": n, "prediction": n} for n in (1, 2, 3)]
 
     @pytest.mark.parametrize("name", ["2.csv", "2.parquet"])
-    def test_a_later_file_in_columns(self, folder, run, name):
+    def test_a_later_file_in_columns_with_such_a_column_fails_its_rows(self, folder, run, name):
         rows = [{"a": 2, "prediction": 7}, {"a": 3, "prediction": 8}]
         folder.write("1.csv", "a\n1\n")
         folder.write(name, rows if name.endswith("parquet") else "a,prediction\n2,7\n3,8\n")

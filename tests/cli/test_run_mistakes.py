@@ -1,4 +1,4 @@
-"""Whatever is wrong is said in one line, with the exit code that fits, and leaves the output as it was."""
+"""Every mistake is reported in one line, with the right exit code, and leaves the output as it was."""
 
 import os
 
@@ -51,7 +51,7 @@ def mistaken(old, handlers, headrace):
         (["--streaming"], "no INPUT is given"),
     ],
 )
-def test_inputs(mistaken, inputs, error):
+def test_mistaken_inputs_are_named(mistaken, inputs, error):
     assert error in mistaken(inputs=inputs)
 
 
@@ -68,7 +68,7 @@ def test_inputs(mistaken, inputs, error):
         ("{}:keyed", "KeyedModelHandler takes keys; name their column with --key."),
     ],
 )
-def test_handlers(mistaken, handler, error):
+def test_mistaken_handlers_are_named(mistaken, handler, error):
     assert error.format() in mistaken(handler=handler)
 
 
@@ -99,7 +99,7 @@ def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument
         (["--runner", "NoRunner"], "Unexpected pipeline runner: NoRunner."),
     ],
 )
-def test_options(mistaken, arguments, error):
+def test_mistaken_options_are_named(mistaken, arguments, error):
     assert error in mistaken(*arguments)
 
 
@@ -112,12 +112,12 @@ def test_options(mistaken, arguments, error):
         ("gs://bucket/p.jsonl", "pip install apache-beam[gcp]"),
     ],
 )
-def test_outputs(mistaken, output, error):
+def test_mistaken_outputs_are_named(mistaken, output, error):
     assert error in mistaken(output=output)
 
 
 @pytest.mark.parametrize(("name", "output"), [("link.jsonl", "in.jsonl"), ("in.jsonl", "link/in.jsonl")])
-def test_an_input_of_another_name_is_not_overwritten(headrace, handlers, folder, name, output):
+def test_an_input_under_another_name_is_not_overwritten(headrace, handlers, folder, name, output):
     """By the name of a link to it, or to its folder."""
     folder.write("in.jsonl", ROWS)
     (folder.path / "link.jsonl").symlink_to("in.jsonl")
@@ -138,7 +138,7 @@ def test_an_input_of_another_name_is_not_overwritten(headrace, handlers, folder,
     ],
 )
 def test_an_output_has_a_place_of_its_own(headrace, handlers, folder, output, letters, error):
-    """Else one output replaced the other, or a file replaced a pipe on which somebody waits."""
+    """Otherwise one output would replace the other, or a file would replace a pipe that has a reader."""
     folder.write("in.jsonl", ROWS)
     (folder.path / "link").symlink_to(".")
     os.mkfifo(folder.path / "pipe.jsonl")
@@ -159,20 +159,20 @@ def test_an_output_has_a_place_of_its_own(headrace, handlers, folder, output, le
         (["in.jsonl", "--handler"], "Option '--handler' requires an argument."),
     ],
 )
-def test_what_is_missing(old, headrace, arguments, error):
+def test_missing_parts_are_named(old, headrace, arguments, error):
     result = headrace("run", *arguments)
     assert (result.code, result.out) == (2, "")
     assert error in result.error
 
 
 @pytest.mark.parametrize("output", ["p.jsonl", "p.parquet"])
-def test_a_pipeline_that_fails(old, headrace, handlers, output):
+def test_a_pipeline_that_fails_leaves_the_output(old, headrace, handlers, output):
     result = headrace("run", "in.jsonl", "--handler", f"{handlers}:Broken", "--output", output)
     assert (result.code, result.out) == (1, "")
     assert result.error == "the run failed: OSError: no such weights: w.pkl"
 
 
-def test_a_file_that_fails_in_the_middle(old, headrace, handlers):
+def test_a_file_that_fails_in_the_middle_leaves_the_output(old, headrace, handlers):
     result = headrace("run", "in.csv", "twice.csv", "--handler", f"{handlers}:Add", "--output", "p.jsonl")
     assert (result.code, result.out) == (1, "")
     assert "twice.csv as csv: the header has 'a' twice" in result.error

@@ -19,7 +19,7 @@ def test_a_signal_interrupts_and_is_remembered(number, code):
     assert signal.getsignal(number) is before
 
 
-def test_while_its_work_is_being_done_it_does_not_interrupt():
+def test_a_signal_that_is_not_heeded_is_only_recorded():
     with Signals() as signals:
         signals.heeded = False
         os.kill(os.getpid(), signal.SIGINT)
@@ -37,7 +37,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_outside_the_main_thread_nothing_changes():
+def test_signals_are_unchanged_outside_the_main_thread():
     seen = []
 
     def run():

@@ -1,4 +1,4 @@
-"""Rows that a handler skips on purpose are in neither file, and are counted: with them, all rows add up."""
+"""Rows that a handler skips are in neither file but are counted, so that all rows add up."""
 
 import sys
 
@@ -86,16 +86,16 @@ def check(folder, result, **figures):
 
 
 @pytest.mark.parametrize("options", [(), ("--resume",), ("--isolate",)], ids=str)
-def test_what_goes_in_comes_out_or_is_counted(work, headrace, options):
+def test_rows_in_equal_predictions_dead_letters_and_skips(work, headrace, options):
     check(work, headrace(*arguments("choosy", "--max-batch-size=7", *options)))
     assert not [n for n in map(int, (work.path / "log").read_text().split()) if n % 5 == 0]
 
 
-def test_models_by_key(work, headrace):
+def test_keyed_models_may_skip_rows(work, headrace):
     check(work, headrace(*arguments("keyed", "--key=key", "--columns=n,key", "--resume")))
 
 
-def test_nothing_but_skips_is_no_failure(work, headrace):
+def test_a_run_of_skips_only_succeeds(work, headrace):
     result = headrace(*arguments("nothing"))
     assert (result.code, result.err) == (0, "")
     assert {name: result.summary[name] for name in ("rows", "predictions", "skipped")} == {
@@ -107,7 +107,7 @@ def test_nothing_but_skips_is_no_failure(work, headrace):
 
 
 @pytest.mark.large
-def test_what_was_skipped_is_done_and_not_run_again(work, headrace, command, resumable):
+def test_skipped_rows_are_durable_and_not_run_again(work, headrace, command, resumable):
     options = ("--max-batch-size=4", "--min-batch-size=4", "--resume")
     runs = resumable(COUNT)
     now = runs.kill(command(*arguments("choosy", *options), PAUSE="0.02"), "p.jsonl", 60)

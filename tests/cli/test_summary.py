@@ -1,4 +1,4 @@
-"""The summary says what came of a run."""
+"""The summary reports the outcome of a run."""
 
 import io
 from types import SimpleNamespace
@@ -37,23 +37,23 @@ def shown(**options):
     return screen.getvalue()
 
 
-def test_the_lines():
+def test_the_summary_has_a_line_for_each_count():
     assert summary(COUNTED, TOTALS, 4.0) == LINES
     assert ("rows/s", "0") in summary(COUNTED, TOTALS, 0.0)
 
 
-def test_rows_of_earlier_runs_are_no_speed_of_this_one():
+def test_rows_of_earlier_runs_do_not_count_in_the_rate():
     lines = summary(SimpleNamespace(**{**vars(COUNTED), "earlier": 1200}), TOTALS, 4.0)
     assert lines[1] == ("  done before", "1,200")
     assert ("rows/s", "200") in lines
 
 
-def test_skipped_rows_are_told_where_there_are_any():
+def test_skipped_rows_are_shown_if_any():
     lines = summary(SimpleNamespace(**{**vars(COUNTED), "skipped": 1200}), TOTALS, 4.0)
     assert lines[5] == ("skipped", "1,200")
 
 
-def test_elsewhere_than_on_a_terminal_it_is_plain():
+def test_the_summary_is_plain_without_a_terminal():
     text = shown()
     assert text.isascii()
     assert set(text) - set(map(chr, range(32, 127))) == {"\n"}
@@ -61,7 +61,7 @@ def test_elsewhere_than_on_a_terminal_it_is_plain():
     assert text.endswith("written               /a/[bold]" + "long" * 30 + ".jsonl\n")
 
 
-def test_on_a_terminal_it_is_a_table():
+def test_the_summary_is_a_table_on_a_terminal():
     text = shown(force_terminal=True)
     assert "│ mean batch size" in text
     assert text.endswith("/a/[bold]" + "long" * 30 + ".jsonl\n")
