@@ -1,7 +1,7 @@
 """Starts one SDK worker for an engine that starts its workers as processes (``--environment_type=PROCESS``).
 
-It does what the program of that name does in Beam's containers, but for the installation of packages: the worker has
-this Python and what is installed there. It becomes the worker: whoever kills it kills that, and none is left behind.
+It does what the program of that name does in Beam's containers, except for installing packages: the worker uses this
+Python and its packages. This process becomes the worker, so killing it leaves no worker behind.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An unbounded source that is directed with files, and that a runner can checkpoint after every element.
+"""An unbounded source that is controlled with files, and that a runner can checkpoint after every element.
 
-What is shown with it depends on no time: whoever runs a pipeline makes a file, and the source goes on.
+The outcome does not depend on time: the caller of a pipeline creates a file, and the source continues.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def _numbers(letter: tuple[Any, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _save(group: tuple[str, Iterable[Any]], *, folder: str) -> None:
-    """At once: whoever is killed over it leaves nothing by that name."""
+    """Writes the file atomically: a process that is killed meanwhile leaves nothing by that name."""
     title, values = group
     scratch = Path(folder, f"{title}.{os.getpid()}")
     scratch.write_text(json.dumps(list(values)))

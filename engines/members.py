@@ -37,9 +37,9 @@ def start(command: Sequence[str], mark: str, log: Path, environment: Mapping[str
 
 
 def members(mark: str) -> list[int]:
-    """The process ids of all that carry the mark."""
+    """The ids of all processes that carry the mark."""
     for process in _started:
-        process.poll()  # whoever has started it is the one to see it off
+        process.poll()  # only its parent can reap it
     return [pid for pid in _processes() if _variable(pid, MARK) == mark]
 
 

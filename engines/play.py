@@ -105,7 +105,7 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
     """Runs a stream.
 
     Args:
-        kind: ``refresh`` and ``watched`` are told of a newer model, by a side input or by its file; in ``late`` and
+        kind: in ``refresh`` and ``watched``, a side input or a file announces a newer model; in ``late`` and
             ``arguments`` windows allow no lateness; in ``arguments`` each has its own arguments of the model's call.
         engine: where.
         act: directs it, once it has begun; afterwards the source ends.
@@ -124,7 +124,7 @@ def run(kind: str, engine: Engine, act: Callable[[Play], None]) -> Report:
             play.wait("the first predictions", lambda: play.count() >= _SOME)
             act(play)
             play.allow(END)
-            wait_until(lambda: stream.all_grouped(play.records), _PATIENCE_SECS)  # if not, it is told of as a problem
+            wait_until(lambda: stream.all_grouped(play.records), _PATIENCE_SECS)  # if not, it is reported as a problem
         problems = stream.problems(play.records, _FACTORS, with_offsets=kind == "arguments")
         processes = table(read(folder / "records"))
         return Report(kind, engine.title, problems, play.facts, processes, time.monotonic() - began)

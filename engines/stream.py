@@ -31,7 +31,7 @@ _WINDOWS = 100
 ONWARD = "onward"
 """The file without which the first window goes on taking what is late."""
 NEWS = "news"
-"""The file with which the newer model is told of."""
+"""The file that announces the newer model."""
 
 
 def build(pipeline: beam.Pipeline, infer: beam.PTransform, folder: Path, lateness_secs: int = LATENESS_SECS) -> None:

@@ -22,7 +22,8 @@ from hypothesis import settings
 
 import large
 
-# How long an example takes is the machine's affair. The same ones each time: whoever changes nothing breaks nothing.
+# No deadline: how long an example takes depends on the machine. The same examples each time: without a change nothing
+# breaks.
 settings.register_profile("headrace", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile("headrace")

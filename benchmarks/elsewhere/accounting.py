@@ -77,7 +77,7 @@ def _ended() -> Iterator[tuple[int, int]]:
 
 
 def _kill_all() -> int:
-    """Kills whoever is left; how many that were at first."""
+    """Kills all remaining descendants; returns how many there were at first."""
     left = len(find_descendants())
     while descendants := find_descendants():
         for pid in descendants:

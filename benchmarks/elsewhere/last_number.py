@@ -1,4 +1,4 @@
-"""A model that computes nothing, so that only the way to it and back takes time; with all that serves it."""
+"""A model that computes nothing, so that only the round trip takes time, with its handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LastNumber:
 
 
 class LastNumberHandler(ModelHandler[np.ndarray, PredictionResult, LastNumber]):
-    """As a handler does it whose model may be shared: one call for the batch, the results are made around it."""
+    """Calls a model that may be shared once for each batch, and makes the results outside of it."""
 
     def load_model(self) -> LastNumber:
         """Takes no time."""
@@ -33,8 +33,8 @@ class LastNumberHandler(ModelHandler[np.ndarray, PredictionResult, LastNumber]):
         return map(PredictionResult, batch, model.predict(batch))
 
 
-class LastNumberServant:
-    """Answers in a bare host: nothing but the handler's call."""
+class LastNumberRequestHandler:
+    """Serves a bare host: only calls the handler."""
 
     def __init__(self) -> None:
         self._handler = LastNumberHandler()
@@ -45,12 +45,12 @@ class LastNumberServant:
         return Response(head, list(self._handler.run_inference(rows, self._model)))
 
     def unreadable(self, error: Exception) -> Response:
-        """Does not happen here."""
+        """Never called here."""
         raise error
 
     def unsendable(self, answer: Response, error: Exception) -> Response:
-        """Does not happen here."""
+        """Never called here."""
         raise error
 
     def close(self) -> None:
-        """Has nothing to let go of."""
+        """Nothing to release."""

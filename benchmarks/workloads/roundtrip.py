@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from elsewhere.last_number import LastNumberHandler, LastNumberServant
+from elsewhere.last_number import LastNumberHandler, LastNumberRequestHandler
 from elsewhere.shared_model import shared_model
 from outputs import Outputs
 
@@ -107,7 +107,7 @@ def _frozen_heap() -> Iterator[None]:
 @contextmanager
 def _bare_host() -> Iterator[Way]:
     host = ModelHosts(
-        ForkServerClient(pickle_or_explain(LastNumberServant(), "LastNumber"), "LastNumber"), "LastNumber", None
+        ForkServerClient(pickle_or_explain(LastNumberRequestHandler(), "LastNumber"), "LastNumber"), "LastNumber", None
     )
     try:
         yield lambda batch: host.result(host.submit(None, batch)).rows

@@ -15,8 +15,8 @@ from headrace import PredictionCountError, PredictionResult
 from headrace.core.conversion import (
     FLOAT32_MAX,
     column_numbers,
-    in_groups,
     parsed,
+    predict_by_kind,
     single_output,
     to_numbers,
     to_results,
@@ -38,7 +38,7 @@ def test_a_call_has_examples_of_one_kind_only_and_each_gets_its_own_prediction(b
         calls.append(list(alike))
         return [str(example) for example in alike]
 
-    assert in_groups(batch, type, predict) == list(map(str, batch))
+    assert predict_by_kind(batch, type, predict) == list(map(str, batch))
     assert sorted(map(repr, calls)) == sorted(
         repr([one for one in batch if type(one) is kind]) for kind in set(map(type, batch))
     )

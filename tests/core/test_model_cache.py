@@ -152,7 +152,7 @@ def test_a_thread_that_waits_for_room_gets_a_model_that_another_loads_meanwhile(
         waits.start()
         while not store._waiting:
             pass
-        for _ in range(64):  # so many go before whoever waits
+        for _ in range(64):  # that many may overtake the waiting thread
             use("a")
     use("b")  # before the other thread, which has been woken, has the lock
     waits.join(30)
@@ -181,8 +181,8 @@ class Loads(ModelHandler):
         return Census()
 
 
-def used(models, cohort):
-    with models.use(cohort):
+def used(models, name):
+    with models.use(name):
         pass
 
 

@@ -157,7 +157,7 @@ def test_load_pipeline_args_may_say_where_it_goes(classifier, where, caplog):
 
 @pytest.mark.parametrize(("device", "warnings"), [("GPU", [logging.WARNING]), ("gpu", [logging.WARNING]), (None, [])])
 def test_without_a_gpu_it_goes_to_the_cpu(classifier, device, warnings, monkeypatch, caplog):
-    """Whoever did not ask for a GPU is not warned."""
+    """No warning unless a GPU was asked for."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     handler = HuggingFacePipelineModelHandler("text-classification", classifier, device=device)
     assert handler.load_model().device.type == "cpu"

@@ -1,4 +1,4 @@
-"""A column, and a model's first argument, have one dtype, whatever a row holds and whoever is beside it."""
+"""A column, and a model's first argument, have one dtype, whatever a row and its neighbours hold."""
 
 from __future__ import annotations
 

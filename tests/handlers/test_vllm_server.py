@@ -1,4 +1,4 @@
-"""A server is up when it answers, says why when it does not come up, and is gone with whoever has started it."""
+"""A server is up when it answers, says why if it does not start, and ends with the process that started it."""
 
 from __future__ import annotations
 

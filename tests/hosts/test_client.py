@@ -1,4 +1,4 @@
-"""Requests are answered, whoever sends them and however many there are, and their memory is used again."""
+"""Requests are answered, from any thread and in any number, and their memory is reused."""
 
 from __future__ import annotations
 

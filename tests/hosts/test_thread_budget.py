@@ -27,7 +27,7 @@ def six_threads(monkeypatch):
 def test_a_computing_page_is_seen_by_all_that_have_its_file():
     page = ComputingPage()
     other = ComputingPage.received(os.dup(page.file))
-    assert other.read() == 1  # whoever asks is one
+    assert other.read() == 1  # the caller counts
     page.write(3)
     assert other.read() == 3
 

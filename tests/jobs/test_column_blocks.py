@@ -1,4 +1,4 @@
-"""Blocks are as long as is good for whoever takes them; what is in them is tested in ``test_blocks.py``."""
+"""Blocks have the length that suits their consumer; ``test_blocks.py`` tests their contents."""
 
 import pyarrow
 import pytest

@@ -207,7 +207,7 @@ def test_local_files(tmp_path):
 
 
 def test_files_of_several_runs_do_not_mix(tmp_path, monkeypatch):
-    """Each run's two files are moved together, whoever comes between; no lock is left behind."""
+    """Each run's two files are moved together, even if other runs interfere; no lock is left behind."""
     moving = []
     replace = publishing._replace
 

@@ -1,4 +1,4 @@
-"""Processes find one manager, whoever comes first, whoever dies meanwhile; and nobody else's."""
+"""Processes find one manager, in any order and whichever of them die meanwhile; never another user's."""
 
 from __future__ import annotations
 

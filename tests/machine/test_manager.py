@@ -305,7 +305,7 @@ def test_who_comes_after_a_client_has_left_is_not_refused_for_its_model(
     noticed = threading.Event()
 
     class Late(Channel):
-        """Whoever serves it takes a while to notice that the client has left."""
+        """The thread that serves it takes a while to notice that the client has left."""
 
         def receive(self, timeout_secs=None):
             try:

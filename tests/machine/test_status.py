@@ -1,4 +1,4 @@
-"""The census finds what there is, in time whoever answers; what is cleaned up was nobody's."""
+"""The status shows what there is, in time whether or not managers answer; only what has no owner is cleaned up."""
 
 from __future__ import annotations
 

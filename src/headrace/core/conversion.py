@@ -45,7 +45,9 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
     return [PredictionResult(example, row, model_id) for example, row in zip(examples, rows, strict=False)]
 
 
-def in_groups(batch: Sequence[Any], kind: Callable[[Any], Hashable], predict: Callable[[Sequence[Any]], Any]) -> Any:
+def predict_by_kind(
+    batch: Sequence[Any], kind: Callable[[Any], Hashable], predict: Callable[[Sequence[Any]], Any]
+) -> Any:
     """Predicts a batch group by group, where only examples of one kind may share a call of the model.
 
     Stacking examples of different kinds converts them to a common type: predictions would depend on their neighbours.
@@ -79,20 +81,20 @@ def in_groups(batch: Sequence[Any], kind: Callable[[Any], Hashable], predict: Ca
     return predictions
 
 
-def answer_with_rows(ask: Callable[[Sequence[Any]], Any], alike: Sequence[Any]) -> Any:
+def answer_with_rows(call_model: Callable[[Sequence[Any]], Any], examples: Sequence[Any]) -> Any:
     """Calls a model; restores the first dimension if the model drops it for a single example.
 
     A model that ends with ``squeeze()`` does so. To detect that, a single example is passed twice.
 
     Args:
-        ask: calls the model; an array or tensor that it returns should have a row for each example.
-        alike: examples that can share a call.
+        call_model: calls the model; an array or tensor that it returns should have a row for each example.
+        examples: can share a call.
     """
-    answer = ask(alike)
+    answer = call_model(examples)
     shape = getattr(answer, "shape", None)
-    if len(alike) != 1 or shape is None or tuple(shape)[:1] == (1,):
+    if len(examples) != 1 or shape is None or tuple(shape)[:1] == (1,):
         return answer
-    twice = ask([*alike, *alike])
+    twice = call_model([*examples, *examples])
     count, *row = tuple(getattr(twice, "shape", ())) or (0,)
     is_squeezed = count == 2 and _without_ones(row) == _without_ones(shape)
     return twice[:1] if is_squeezed else answer

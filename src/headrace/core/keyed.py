@@ -35,12 +35,17 @@ class KeyModelMapping(Generic[KeyT, ExampleT, PredictionT, ModelT]):
         self.mh = mh
 
 
-def mappings_of(cohort_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> list[KeyModelMapping[Any, Any, Any, Any]]:
-    """The mappings behind a keyed handler: each handler with the keys whose cohort it serves."""
+def mappings_of(name_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> list[KeyModelMapping[Any, Any, Any, Any]]:
+    """The mappings behind a keyed handler.
+
+    Args:
+        name_of: for each key, its model's name.
+        handlers: by the model's name.
+    """
     keys_of: dict[Any, list[Any]] = {}
-    for key, cohort in cohort_of.items():
-        keys_of.setdefault(cohort, []).append(key)
-    return [KeyModelMapping(keys, handlers[cohort]) for cohort, keys in keys_of.items()]
+    for key, name in name_of.items():
+        keys_of.setdefault(name, []).append(key)
+    return [KeyModelMapping(keys, handlers[name]) for name, keys in keys_of.items()]
 
 
 class _DelegatingHandler(ModelHandler[Any, Any, Any]):
@@ -107,9 +112,9 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
             raise ConfigurationError(f"max_models_per_worker_hint must be an int, at least 1, not {hint!r}.")
         self.max_models = max_models_per_worker_hint
         self.cohorts: dict[Any, ModelHandler[Any, Any, Any]] = {}
-        """The handler of each mapping, by the mapping's first key; empty if one handler serves all keys."""
+        """The handler of each model, by its name: the mapping's first key. Empty if one handler serves all keys."""
         self.cohort_of: dict[Any, Any] = {}
-        """For each key, the first key of its mapping."""
+        """For each key, its model's name."""
         if isinstance(unkeyed, Sequence):
             if not unkeyed:
                 raise ConfigurationError("KeyedModelHandler needs a handler, or at least one KeyModelMapping.")
@@ -122,7 +127,7 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
             self.unkeyed = unkeyed
 
     def cohort(self, key: Any) -> Any:
-        """The first key of the mapping that contains ``key``.
+        """The name of the key's model: the first key of its mapping.
 
         Raises:
             UnknownKeyError: no mapping contains ``key``.
@@ -144,8 +149,8 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
         if self.unkeyed is not None:
             return _pair(self.unkeyed, keys, [example for _, example in batch], model, inference_args)
         predictions: list[Any] = [None] * len(batch)
-        for cohort, positions in _positions_by(keys, self.cohort).items():
-            pairs = self._pairs_of(cohort, [batch[position] for position in positions], model, inference_args)
+        for name, positions in _positions_by(keys, self.cohort).items():
+            pairs = self._pairs_of(name, [batch[position] for position in positions], model, inference_args)
             for position, pair in zip(positions, pairs, strict=True):
                 predictions[position] = pair
         return predictions
@@ -156,8 +161,8 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
         total = len(pickle.dumps(tuple(keys)))
         if self.unkeyed is not None:
             return total + int(self.unkeyed.get_num_bytes([example for _, example in batch]))
-        for cohort, positions in _positions_by(keys, self.cohort).items():
-            total += self.cohorts[cohort].get_num_bytes([batch[position][1] for position in positions])
+        for name, positions in _positions_by(keys, self.cohort).items():
+            total += self.cohorts[name].get_num_bytes([batch[position][1] for position in positions])
         return total
 
     def get_metrics_namespace(self) -> str:
@@ -200,11 +205,11 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
         return super().should_garbage_collect_on_timeout() if self.unkeyed else False
 
     def _pairs_of(
-        self, cohort: Any, batch: list[tuple[Any, Any]], models: ModelsOnDemand, args: dict[str, Any] | None
+        self, name: Any, batch: list[tuple[Any, Any]], models: ModelsOnDemand, args: dict[str, Any] | None
     ) -> list[tuple[Any, Any]]:
         keys, examples = map(list, zip(*batch, strict=True))
-        with models.use(cohort) as model:
-            return _pair(self.cohorts[cohort], keys, examples, model, args)
+        with models.use(name) as model:
+            return _pair(self.cohorts[name], keys, examples, model, args)
 
     def _add(self, mapping: KeyModelMapping[Any, Any, Any, Any]) -> None:
         if not hasattr(mapping, "mh"):
@@ -219,13 +224,13 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
             raise ConfigurationError(
                 f"Empty list maps to model handler {handler}. All model handlers must have one or more associated keys."
             )
-        cohort = mapping.keys[0]
+        name = mapping.keys[0]
         for key in mapping.keys:
-            if self.cohort_of.setdefault(key, cohort) != cohort or cohort in self.cohorts:
+            if self.cohort_of.setdefault(key, name) != name or name in self.cohorts:
                 raise ConfigurationError(
                     f"key {key} maps to multiple model handlers. All keys must map to exactly one model handler."
                 )
-        self.cohorts[cohort] = handler
+        self.cohorts[name] = handler
 
 
 class MaybeKeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT, ModelT]):
@@ -270,11 +275,9 @@ NO_PAIRS = frozenset((str, bytes, dict, set, frozenset))
 
 def not_pairs(elements: Iterable[Any]) -> TypeError:
     """The error for elements that should be (key, example) pairs."""
-    stranger = next((one for one in elements if not isinstance(one, list | tuple) or len(one) != 2), None)
-    why = (
-        "" if hasattr(stranger, "__iter__") else f": {type(stranger).__name__!r} object is not iterable"
-    )  # Beam's words
-    return TypeError(f"a keyed handler takes (key, example) pairs, not {stranger!r:.200}{why}.")
+    wrong = next((one for one in elements if not isinstance(one, list | tuple) or len(one) != 2), None)
+    why = "" if hasattr(wrong, "__iter__") else f": {type(wrong).__name__!r} object is not iterable"  # Beam's words
+    return TypeError(f"a keyed handler takes (key, example) pairs, not {wrong!r:.200}{why}.")
 
 
 def _pair(

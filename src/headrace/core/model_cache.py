@@ -219,7 +219,7 @@ class ModelsOnDemand(Mapping[Any, Any]):
     """The models of a keyed handler that is called directly, by a user or a subclass: each loads on first use.
 
     Args:
-        handlers: load the models, by cohort.
+        handlers: load the models; by the model's name.
         limit: how many models to hold at a time; None: all. If all of them are in use, a caller that needs another
             waits.
     """
@@ -228,13 +228,13 @@ class ModelsOnDemand(Mapping[Any, Any]):
         self._handlers = handlers
         self._cache = ModelCache(limit)
 
-    def use(self, cohort: Any) -> AbstractContextManager[Any]:
+    def use(self, name: Any) -> AbstractContextManager[Any]:
         """A context in which the model is kept."""
-        return self._cache.use(cohort, self._handlers[cohort].load_model)
+        return self._cache.use(name, self._handlers[name].load_model)
 
-    def __getitem__(self, cohort: Any) -> Any:
+    def __getitem__(self, name: Any) -> Any:
         """The model; it may be evicted afterwards."""
-        with self.use(cohort) as model:
+        with self.use(name) as model:
             return model
 
     def __iter__(self) -> Iterator[Any]:

@@ -14,6 +14,6 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
        v
     search     halves a batch until bad elements stand alone, or tries a few; those that overrun --> isolate_fatal
 
-    load_policy    what follows a load that fails        (whoever loads: sessions, fork servers, the machine's clients)
+    load_policy    what follows a load that fails        (for sessions, fork servers and the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)
 """

@@ -97,7 +97,7 @@ class FatalSearch:
         """Whether a group has timed out in inference."""
         self._suspected: set[int] = set()
         """Elements to which a loss was traced before."""
-        self._lost_though_condemned: set[int] = set()
+        self._lost_despite_injection: set[int] = set()
         """Elements in whose operation a host died although their failure was injected."""
         self._lethal_in_a_row: set[int] = set()
 
@@ -131,9 +131,9 @@ class FatalSearch:
         """Notes a loss; returns the elements that are given up, and the parts to try next."""
         suspect = _suspect(part.positions, lost)
         if suspect is not None and suspect in self._injected_failures:  # lost although its failure was injected
-            if lost.timed_out or suspect in self._lost_though_condemned:
+            if lost.timed_out or suspect in self._lost_despite_injection:
                 return self._give_up(suspect, part, lost)
-            self._lost_though_condemned.add(suspect)
+            self._lost_despite_injection.add(suspect)
             return (), [part]
         is_first_suspicion = len(part.positions) > 1 and suspect is not None and suspect not in self._suspected
         if suspect is not None:

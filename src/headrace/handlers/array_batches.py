@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import FLOAT32_MAX, answer_with_rows, in_groups, to_numbers
+from headrace.core.conversion import FLOAT32_MAX, answer_with_rows, predict_by_kind, to_numbers
 from headrace.core.errors import extra_required
 
 with extra_required("onnx"):
@@ -62,7 +62,7 @@ def stacked_alike(
     def ask(alike: Sequence[Array]) -> Any:
         return predict(numpy.stack(alike))
 
-    return in_groups(arrays, _kind, lambda alike: rows(answer_with_rows(ask, alike)))
+    return predict_by_kind(arrays, _kind, lambda alike: rows(answer_with_rows(ask, alike)))
 
 
 def fitted(array: Array, dtype: Any) -> Array:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.answer import predictions_of
-from headrace.core.conversion import FLOAT32_MAX, in_groups, to_numbers, to_results
+from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
@@ -83,7 +83,7 @@ def default_keyed_tensor_inference_fn(
     def predict(alike: Sequence[Any]) -> list[Any]:
         return by_example(answer_to(alike, place, model, inference_args), len(alike), of_all)
 
-    return to_results(batch, in_groups(batch, kind_of, predict), model_id)
+    return to_results(batch, predict_by_kind(batch, kind_of, predict), model_id)
 
 
 def default_pipeline_inference_fn(

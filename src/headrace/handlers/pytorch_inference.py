@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from headrace.core.conversion import FLOAT32_MAX, in_groups, to_matrix, to_numbers, to_results
+from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_matrix, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -137,7 +137,7 @@ def default_tensor_inference_fn(
     def predict(alike: Sequence[Any]) -> Any:
         return rows(answer_to(alike, device, model, inference_args, model_fn))
 
-    return to_results(batch, in_groups(batch, kind_of, predict), model_id)
+    return to_results(batch, predict_by_kind(batch, kind_of, predict), model_id)
 
 
 def make_tensor_model_fn(model_fn: str) -> TensorInferenceFn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import in_groups, parsed, single_output, to_results
+from headrace.core.conversion import parsed, predict_by_kind, single_output, to_results
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
@@ -32,7 +32,7 @@ def _predict_frames(
     def predict(frames: Sequence[pandas.DataFrame]) -> Any:
         return single_output(model.predict(_concatenated(frames, names), **(inference_args or {})))
 
-    return in_groups(batch, _kind, predict), batch
+    return predict_by_kind(batch, _kind, predict), batch
 
 
 class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from headrace.core.conversion import (
     FLOAT32_MAX,
     answer_with_rows,
-    in_groups,
+    predict_by_kind,
     single_output,
     to_matrix,
     to_numbers,
@@ -93,7 +93,8 @@ def default_tensor_inference_fn(
     def ask(alike: Sequence[Any]) -> Any:
         return _answer(model, tensorflow.stack(alike), inference_args)
 
-    return to_results(batch, in_groups(tensors, _kind, lambda alike: _rows(answer_with_rows(ask, alike))), model_id)
+    predictions = predict_by_kind(tensors, _kind, lambda alike: _rows(answer_with_rows(ask, alike)))
+    return to_results(batch, predictions, model_id)
 
 
 class _TFModelHandler(UriModelHandler[ExampleT, Any]):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from headrace.core.conversion import column_numbers, in_groups, to_matrix
+from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix
 from headrace.core.errors import ConfigurationError, MissingExtraError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
@@ -64,7 +64,7 @@ def default_xgboost_inference_fn(
         return list(_split(_predict(model, _together(alike), arguments), [matrix.shape[0] for matrix in alike]))
 
     if _is_by_row(model) and "base_margin" not in arguments:
-        answers = in_groups(matrices, _kind, predict)
+        answers = predict_by_kind(matrices, _kind, predict)
     else:
         answers = [_predict(model, matrix, arguments) for matrix in matrices]
     return [

@@ -96,27 +96,28 @@ def _routed(spec: SessionSpec, change: Change, fresh: Callable[[], SessionSpec])
     keyed = spec.plan.handler
     shared = set(spec.shared)
     handlers: dict[Any, Handler] = {}
-    cohort_of: dict[Any, Any] = {}
+    name_of: dict[Any, Any] = {}
     refreshed: Change = {}
-    for (cohort, path), keys in _groups(keyed.cohort_of, change).items():
-        name = cohort if cohort in keys else keys[0]
-        handlers[name] = keyed.cohorts[cohort] if name == cohort else fresh().plan.handler.cohorts[cohort]
-        cohort_of.update(dict.fromkeys(keys, name))
-        if cohort in shared:
+    for (model, path), keys in _groups(keyed.cohort_of, change).items():
+        name = model if model in keys else keys[0]
+        handlers[name] = keyed.cohorts[model] if name == model else fresh().plan.handler.cohorts[model]
+        name_of.update(dict.fromkeys(keys, name))
+        if model in shared:
             shared.add(name)
         if path is not None:
             handlers[name].update_model_path(path)
             refreshed[name] = change[name]
-    keyed.cohorts, keyed.cohort_of = handlers, cohort_of
+    keyed.cohorts, keyed.cohort_of = handlers, name_of
     plan = replace(spec.plan, models=handlers, refreshed=refreshed)
     return replace(spec, plan=plan, shared=frozenset(shared & set(handlers)))
 
 
-def _groups(cohort_of: Mapping[Any, Any], change: Change) -> dict[tuple[Any, str | None], list[Any]]:
+def _groups(name_of: Mapping[Any, Any], change: Change) -> dict[tuple[Any, str | None], list[Any]]:
+    """The keys by their model's name and the path that it is to load from."""
     groups: dict[tuple[Any, str | None], list[Any]] = {}
-    for key, cohort in cohort_of.items():
+    for key, name in name_of.items():
         path = change[key].path if key in change else None
-        groups.setdefault((cohort, path), []).append(key)
+        groups.setdefault((name, path), []).append(key)
     return groups
 
 
