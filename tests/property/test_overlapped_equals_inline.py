@@ -71,25 +71,30 @@ class Refusing:
 
 
 def run(handler, elements, batching, caught, beside, bundles=2):
-    """Outcomes in order, what was raised, and events: those before batching, and the others in order."""
+    """Outcomes and events in order, what was raised, and the outcomes and events of preprocessing.
+
+    An element that fails in preprocessing comes out at once, while batches before it may still be running.
+    """
     spec = prepare(handler, InferenceRequest(batching=batching))
     worker = Worker(catching(spec, caught) if caught else spec)
     worker._background = BackgroundThread(worker, Sometimes(beside or [False]))
-    outcomes, seen, raised = [], Seen(), None
+    outcomes, seen, raised = [], RecordedEvents(), None
     try:
         for _ in range(bundles):
             bundle = worker.bundle(seen)
             for place, element in enumerate(elements):
-                outcomes += map(described, bundle.add(element, place))
-            outcomes += map(described, bundle.finish())
+                outcomes += bundle.add(element, place)
+            outcomes += bundle.finish()
     except Exception as error:
         raised = type(error), str(error)
     finally:
         worker.close()
-    return outcomes, raised, Counter(seen.before), seen.later
+    unbatched = [getattr(one, "stage", None) is Stage.PREPROCESSING for one in outcomes]
+    before, later = ([described(one) for one, is_ in zip(outcomes, unbatched) if is_ == part] for part in (True, False))
+    return later, raised, (before, Counter(seen.before)), seen.later
 
 
-class Seen:
+class RecordedEvents:
     def __init__(self):
         self.before, self.later = [], []
 
