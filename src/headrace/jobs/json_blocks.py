@@ -19,6 +19,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.json
 
+from headrace.jobs.arrays import truths_of
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.files import Source
 from headrace.jobs.records import BrokenLine, Record, Row
@@ -117,7 +118,7 @@ class _Shape:
             found = pyarrow.compute.match_substring_regex(lines, self._pattern)
         except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):  # too many names for a regular expression
             return None
-        return found.to_numpy(zero_copy_only=False)
+        return truths_of(found)
 
     def parsed(self, text: bytes) -> Any:
         """Lines of this shape as a record batch; None if Arrow refuses them."""

@@ -17,6 +17,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
+from headrace.jobs.arrays import array_of
 from headrace.jobs.blocks import Block, BlockRow
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.json_lines import as_line
@@ -27,6 +28,7 @@ _JSON = {b"headrace": b"json"}
 _LINES = {b"headrace": b"lines"}
 _LINE = "line"
 _FEW = 16
+_NO_NUMBER = pyarrow.nulls(1, pyarrow.float64())[0]
 _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 CANONICAL = set(_TYPE_OF.values())
@@ -112,7 +114,7 @@ def batches_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> 
 def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Runs, Any]:
     """Lines of JSON as a record batch, with the places of their rows."""
     schema = pyarrow.schema([(_LINE, pyarrow.string())], metadata=_LINES)
-    texts = pyarrow.array([line.text for line in lines], pyarrow.string())
+    texts = array_of([line.text for line in lines], pyarrow.string())
     return _runs(line.place for line in lines), pyarrow.RecordBatch.from_arrays([texts], schema=schema)
 
 
@@ -195,7 +197,7 @@ def _kept_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> di
     if is_run and 4 * len(places) > len(block):
         return _kept(block[first : last + 1], keep)
     # A copy, since a few rows would keep the memory of the whole block.
-    return _kept(Block(0, 0, block.names, block.batch.take(pyarrow.array(places))), keep)
+    return _kept(Block(0, 0, block.names, block.batch.take(array_of(places, pyarrow.int64()))), keep)
 
 
 def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
@@ -241,7 +243,7 @@ def _of_column(column: Any, *, finite: bool = False) -> _Column:
 def _without_infinities(column: Any) -> Any:
     """The column with null in place of NaN and infinity."""
     finite = pyarrow.compute.is_finite(column)
-    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, None)
+    return column if pyarrow.compute.all(finite).as_py() else pyarrow.compute.if_else(finite, column, _NO_NUMBER)
 
 
 def _of_values(values: Iterable[Any]) -> _Column:
@@ -261,8 +263,8 @@ def _of_encoded(values: list[Any]) -> _Column:
         values = [value if value is None or math.isfinite(value) else None for value in values]
     try:
         if kind is not None:
-            return pyarrow.array(values, kind), False
+            return array_of(values, kind), False
     except (pyarrow.ArrowException, OverflowError, UnicodeError):  # values that Arrow cannot hold become JSON
         pass
     texts = [None if value is None else _json_of(value) for value in values]
-    return pyarrow.array(texts, pyarrow.string()), True
+    return array_of(texts, pyarrow.string()), True

@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from headrace.jobs.arrays import array_of, text_scalar
 from headrace.jobs.column_types import MIXED, NOTHING, ColumnTypes, Kind, Number, Scalar, as_array, kind_of, schema_of
 from headrace.jobs.output_batches import CANONICAL, is_json, lines_in
 from headrace.jobs.prefetch import prefetch
@@ -22,7 +23,9 @@ _ROWS = 1 << 16
 _BYTES = 1 << 24
 _LINES = 1 << 13
 _ESCAPED = r'["\\\x00-\x1f]'
-_SMALL, _LARGE = 1e-4, 1e10
+_SMALL, _LARGE = array_of([1e-4, 1e10], pyarrow.float64())
+_NOTHING, _QUOTE, _NULL, _WHOLE, _END = map(text_scalar, ("", '"', "null", ".0", "}\n"))
+_FALSE = array_of([False], pyarrow.bool_())[0]
 _TYPES = pyarrow.types
 
 
@@ -150,8 +153,8 @@ def _rendered(table: Any) -> bytes:
     pieces: list[Any] = []
     for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
         name = json.dumps(field.name, ensure_ascii=False)
-        pieces += [f"{', ' if pieces else '{'}{name}: ", _texts(column.combine_chunks(), is_json=is_json(field))]
-    lines = pyarrow.compute.binary_join_element_wise(*pieces, "}\n", "")
+        pieces += [text_scalar(f"{', ' if pieces else '{'}{name}: "), _texts(column.combine_chunks(), is_json=is_json(field))]
+    lines = pyarrow.compute.binary_join_element_wise(*pieces, _END, _NOTHING)
     _, offsets, texts = lines.buffers()
     begin, *_, end = numpy.frombuffer(offsets, numpy.int32)[lines.offset : lines.offset + len(lines) + 1]
     return bytes(memoryview(texts)[begin:end])
@@ -161,21 +164,21 @@ def _texts(column: Any, *, is_json: bool) -> Any:
     """The JSON text of each value. Vectorized: converting text columns value by value is slow."""
     kind = column.type
     if _TYPES.is_null(kind):
-        return pyarrow.repeat("null", len(column))
+        return pyarrow.repeat(_NULL, len(column))
     if _TYPES.is_string(kind) and not is_json:
         texts = _quoted(column)
     elif _TYPES.is_floating(kind):
         texts = _of_floats(column)
     else:
         texts = column.cast(pyarrow.string())
-    return texts.fill_null("null") if texts.null_count else texts
+    return texts.fill_null(_NULL) if texts.null_count else texts
 
 
 def _quoted(column: Any) -> Any:
     if pyarrow.compute.any(pyarrow.compute.match_substring_regex(column, _ESCAPED)).as_py():
         texts = [text if text is None else encode_basestring(text) for text in column.to_pylist()]
-        return pyarrow.array(texts, pyarrow.string())
-    return pyarrow.compute.binary_join_element_wise('"', column, '"', "")
+        return array_of(texts, pyarrow.string())
+    return pyarrow.compute.binary_join_element_wise(_QUOTE, column, _QUOTE, _NOTHING)
 
 
 def _of_floats(column: Any) -> Any:
@@ -184,10 +187,10 @@ def _of_floats(column: Any) -> Any:
     texts = column.cast(pyarrow.string())
     whole = compute.invert(compute.match_substring(texts, "."))
     if compute.any(whole).as_py():
-        texts = compute.if_else(whole, compute.binary_join_element_wise(texts, ".0", ""), texts)
+        texts = compute.if_else(whole, compute.binary_join_element_wise(texts, _WHOLE, _NOTHING), texts)
     sizes = compute.abs(column)
-    differs = compute.or_(compute.less(sizes, _SMALL), compute.greater_equal(sizes, _LARGE)).fill_null(False)
+    differs = compute.or_(compute.less(sizes, _SMALL), compute.greater_equal(sizes, _LARGE)).fill_null(_FALSE)
     if not compute.any(differs).as_py():
         return texts
-    others = map(repr, column.filter(differs).to_pylist())
-    return compute.replace_with_mask(texts, differs, pyarrow.array(others, pyarrow.string()))
+    others = list(map(repr, column.filter(differs).to_pylist()))
+    return compute.replace_with_mask(texts, differs, array_of(others, pyarrow.string()))

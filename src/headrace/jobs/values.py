@@ -6,7 +6,6 @@ are whole microseconds, and else ISO 8601 text with nine fraction digits.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime, time, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -19,7 +18,6 @@ from headrace.jobs.durations import duration_text
 from headrace.jobs.records import BrokenLine, Record, Row
 
 _TYPES = pyarrow.types
-_FAST = {pyarrow.bool_(), pyarrow.int64(), pyarrow.int32(), pyarrow.float64(), pyarrow.float32(), pyarrow.string()}
 _DAY = 86_400_000_000
 """In microseconds."""
 
@@ -65,7 +63,7 @@ def as_values(column: Any) -> list[Any]:
     """
     kind = column.type
     if _is_plain(kind):
-        values: list[Any] = _fast_values(column) or column.to_pylist()
+        values: list[Any] = column.to_pylist()
         return values
     if isinstance(kind, pyarrow.BaseExtensionType):
         return as_values(column.storage)
@@ -77,14 +75,6 @@ def as_values(column: Any) -> list[Any]:
         lists = as_values(column.cast(pyarrow.list_(pyarrow.struct([kind.key_field, kind.item_field]))))
         return [pairs and [tuple(pair.values()) for pair in pairs] for pairs in lists]
     return _of_lists(column) if kind.num_fields else _of_times(column)
-
-
-def _fast_values(column: Any) -> list[Any]:
-    """The values, several times as fast as ``to_pylist``; an empty list where only that will do."""
-    if column.type in _FAST and not column.null_count:
-        with suppress(pyarrow.ArrowException):  # no UTF-8
-            return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-    return []
 
 
 @lru_cache(1000)
