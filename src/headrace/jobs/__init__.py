@@ -14,5 +14,5 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
      into place; resume.py keeps the parts of a killed run for the next one (row_ranges.py: which rows are done)
 
 rows.py, columns.py, blocks.py, records.py and what they import also run in model hosts. values.py: Arrow's values
-as Python's; json_lines.py: any value as JSON; durations.py, messages.py: helpers.
+as Python's; arrays.py: the reverse; json_lines.py: any value as JSON; durations.py, messages.py: helpers.
 """

@@ -27,7 +27,7 @@ def array_of(values: list[Any], kind: Any) -> Any:
     if kind == pyarrow.string():
         buffers = _buffers_of_texts(values)
     else:
-        numbers = numpy.array(values, _DTYPES[kind])
+        numbers: Any = numpy.array(values, _DTYPES[kind])
         buffers = [_bits(numbers) if kind == pyarrow.bool_() else pyarrow.py_buffer(numbers)]
     return pyarrow.Array.from_buffers(kind, len(values), [validity, *buffers])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -80,19 +80,20 @@ def encoded(value: Any) -> Any:
     return value.tolist() if kind in _NUMPY else Json(as_line([value])[1:-2].decode())
 
 
-def encoded_row(row: BlockRow, fields: Mapping[str, Any], keep: tuple[str, ...] | None) -> OutputRow:
+def encoded_row(row: BlockRow, fields: dict[str, Any], keep: tuple[str, ...] | None) -> OutputRow:
     """A row with the columns that its prediction adds.
 
     Args:
         row: with its block.
-        fields: the prediction's columns.
+        fields: the prediction's columns; the result may keep the dict.
         keep: the input columns to output; None: all.
 
     Raises:
         JsonEncodeError: a value cannot be written.
     """
-    values = {name: value if type(value) in _PLAIN else encoded(value) for name, value in fields.items()}
-    return OutputRow(row, values if row.block is not None else _kept_of_record(row.row, keep) | values)
+    if not _PLAIN.issuperset(map(type, fields.values())):
+        fields = {name: encoded(value) for name, value in fields.items()}
+    return OutputRow(row, fields if row.block is not None else _kept_of_record(row.row, keep) | fields)
 
 
 def batches_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> Iterator[tuple[Runs, Any]]:

@@ -20,6 +20,7 @@ from headrace.runtime.plan import make_plan
 
 RESERVED = ("prediction", "model_id")
 """The columns that ``fields_of`` adds to a row in the output."""
+_PLAIN = {bool, int, float, str, type(None)}
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ def takes_columns(handler: Any) -> bool:
 
 def fields_of(prediction: Any) -> dict[str, Any]:
     """The columns that a prediction adds to its row."""
+    if type(prediction) in _PLAIN:
+        return {"prediction": prediction}
     if not (hasattr(prediction, "inference") and hasattr(prediction, "example")):  # Headrace's or Beam's result
         return {"prediction": prediction}
     model_id = getattr(prediction, "model_id", None)
@@ -141,7 +144,8 @@ class ExampleOfRow:
         row = element.row
         if isinstance(row, BrokenLine):
             raise row.error
-        self.refuse_reserved(row)
+        if not row.keys().isdisjoint(self._reserved):
+            self.refuse_reserved(row)
         try:
             example = self._chosen(row)
             key = None if self._key is None else row[self._key]

@@ -153,11 +153,12 @@ def _rendered(table: Any) -> bytes:
     pieces: list[Any] = []
     for field, column in zip(table.schema, table.combine_chunks().columns, strict=True):
         name = json.dumps(field.name, ensure_ascii=False)
-        pieces += [text_scalar(f"{', ' if pieces else '{'}{name}: "), _texts(column.combine_chunks(), is_json=is_json(field))]
+        texts = _texts(column.combine_chunks(), is_json=is_json(field))
+        pieces += [text_scalar(f"{', ' if pieces else '{'}{name}: "), texts]
     lines = pyarrow.compute.binary_join_element_wise(*pieces, _END, _NOTHING)
-    _, offsets, texts = lines.buffers()
+    _, offsets, content = lines.buffers()
     begin, *_, end = numpy.frombuffer(offsets, numpy.int32)[lines.offset : lines.offset + len(lines) + 1]
-    return bytes(memoryview(texts)[begin:end])
+    return bytes(memoryview(content)[begin:end])
 
 
 def _texts(column: Any, *, is_json: bool) -> Any:

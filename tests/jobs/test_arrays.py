@@ -1,0 +1,71 @@
+"""Arrow arrays of Python's values, made without pandas."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+
+from headrace.jobs.arrays import array_of, truths_of
+
+HANDLER = """
+from headrace import ModelHandler
+
+class Lengths(ModelHandler):
+    def load_model(self): return None
+    def run_inference(self, batch, model, inference_args=None): return [len(row) for row in batch]
+"""
+RUN = """
+import sys
+from headrace.cli.main import main
+main(["run", sys.argv[1], "--handler", "lengths:Lengths", "--output", sys.argv[2]])
+sys.exit("pandas" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pyarrow.bool_(), [True, False, False, True, True, True, False, False, True]),
+        (pyarrow.int64(), [0, -1, 2**63 - 1, -(2**63)]),
+        (pyarrow.float64(), [0.0, -0.0, 1.5, math.inf, 1e300]),
+        (pyarrow.string(), ["", "a", "é", "😀", "\0"]),
+    ],
+)
+def test_array_of_values_is_that_of_pyarrow(kind, values):
+    for some in (values, [], [None], [*values, None, *values], [None, *values]):
+        array, expected = array_of(some, kind), pyarrow.array(some, kind)
+        array.validate(full=True)
+        assert array.null_count == expected.null_count
+        assert list(map(repr, array.to_pylist())) == list(map(repr, expected.to_pylist()))
+
+
+def test_array_of_refuses_what_arrow_cannot_hold():
+    with pytest.raises(OverflowError):
+        array_of([2**63], pyarrow.int64())
+    with pytest.raises(UnicodeEncodeError):
+        array_of(["\ud800"], pyarrow.string())
+
+
+def test_truths_of_a_slice():
+    truths = [True, False, True, True, False, False, True, False, True, True]
+    assert truths_of(pyarrow.array(truths)[3:]).tolist() == truths[3:]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.jsonl", '{"id": 1, "x": 0.5, "name": "a"}\n{"id": null, "x": 1e-9, "name": "\\"é"}\n'),
+        ("rows.csv", 'id,x,name\n1,0.5,a\n2,,"""é"\n'),
+    ],
+)
+def test_run_over_text_files_does_not_import_pandas(tmp_path: Path, name, text):
+    pytest.importorskip("pandas")
+    (tmp_path / "lengths.py").write_text(HANDLER)
+    (tmp_path / name).write_text(text)
+    command = [sys.executable, "-c", RUN, name, "out.jsonl"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
