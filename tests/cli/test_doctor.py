@@ -18,6 +18,8 @@ from headrace.hosts.orphans import MARK, new_mark
 from headrace.machine.status import machine_status
 from headrace.testing import DoublingHandler
 
+pytestmark = pytest.mark.large
+
 LOADED = """
 import json, sys
 from headrace.cli.main import main
@@ -141,7 +143,6 @@ def test_an_unusable_directory_is_reported(headrace, directory):
     assert f"chmod 700 {directory}" in result.out
 
 
-@pytest.mark.large
 def test_needs_of_a_handler_are_shown(headrace, model, wait_until):
     result = headrace("doctor", "sklearn-numpy", "--model", model, "--rows", "rows.csv", "--columns", "a,b,c,d")
     assert (result.code, result.err) == (0, "")
@@ -157,7 +158,6 @@ def test_needs_of_a_handler_are_shown(headrace, model, wait_until):
     assert wait_until(lambda: not (machine_status().managers or machine_status().stale))
 
 
-@pytest.mark.large
 def test_needs_of_a_handler_are_shown_as_json(headrace, model):
     found = json.loads(headrace("doctor", "sklearn-numpy", "--model", model, "--processes", 7, "--json").out)
     (examined,) = found["models"]

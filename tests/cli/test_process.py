@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.large
+
 CONTROL = re.compile(r"[^\n\x20-\x7e]")
 
 
@@ -19,7 +21,6 @@ def old(folder):
     return folder
 
 
-@pytest.mark.large
 def test_interrupts_leave_the_output_as_it_was(old, command, handlers):
     arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Slow", "--output", "p.jsonl")
     running = {sent: command(*arguments) for sent in (signal.SIGINT, signal.SIGTERM)}
@@ -48,7 +49,6 @@ def test_a_process_started_to_ignore_interrupts_ignores_them(old, command, handl
     assert len(old.rows("p.jsonl")) == 1000
 
 
-@pytest.mark.large
 def test_output_fits_a_terminal_and_a_file(old, handlers, popen):
     """The handler is one of the current folder, from which neither program is started."""
     (old.path / "mine.py").write_text(f"from {handlers} import Add")

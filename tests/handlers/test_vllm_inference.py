@@ -30,6 +30,8 @@ from headrace.handlers.vllm_inference import (
 )
 from headrace.testing import HandlerContract
 
+pytestmark = pytest.mark.large
+
 MODEL = "someone/some-model"
 PROMPTS = ["once upon", "a time", "there was", "a wheel"]
 CHATS = [[OpenAIChatMessage("system", "be brief"), OpenAIChatMessage("user", prompt)] for prompt in PROMPTS]
@@ -208,7 +210,6 @@ def test_equal_prompts_each_have_an_answer_of_their_own():
     assert first.inference is not second.inference
 
 
-@pytest.mark.large
 def test_inference_args_may_limit_the_time_of_a_request():
     outcomes = here(CompletionsHere(MODEL, **AT_ONCE), ["hello", "hang"], inference_args={"timeout": 0.5})
     assert outcomes[0] == "HELLO"
@@ -230,7 +231,6 @@ def test_a_server_whose_engine_is_dead_is_ended_and_replaced(tmp_path, starts):
     assert starts() == 2
 
 
-@pytest.mark.large
 def test_a_lethal_prompt_fails_alone_after_a_bounded_number_of_servers(starts):
     *good, failure = here(VLLMCompletionsModelHandler(MODEL, **AT_ONCE), [*PROMPTS, "die"])
     assert good == [prompt.upper() for prompt in PROMPTS]
@@ -307,7 +307,6 @@ def test_what_is_missing_is_named(said_without, monkeypatch):
         VLLMCompletionsModelHandler(MODEL).load_model()
 
 
-@pytest.mark.large
 @pytest.mark.parametrize("where", [{"isolate": True, "placement": "process"}, {}], ids=["isolated", "machine"])
 def test_in_hosts(where, own_runtime):
     with own_runtime() if not where else nullcontext():

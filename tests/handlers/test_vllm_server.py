@@ -15,6 +15,8 @@ import pytest
 from headrace import ConfigurationError
 from headrace.handlers.vllm_server import Launch, Server, VLLMServerError, server_arguments
 
+pytestmark = pytest.mark.large
+
 OWNER = """
 import sys, threading
 from headrace.handlers.vllm_server import Launch, Server
@@ -107,7 +109,6 @@ def test_one_that_ends_says_its_last_lines(family):
     assert family() == []
 
 
-@pytest.mark.large
 def test_one_that_does_not_come_up_in_time_is_ended(family):
     with pytest.raises(VLLMServerError, match=r"did not answer within 8 s; its last lines:\nloading m"):
         Server(launch("--never-answer", timeout_secs=8))
