@@ -10,7 +10,7 @@ from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, WindowedValue
 
-from headrace.beam.chunks import Chunk, ChunkCoder
+from headrace.beam.chunks import Chunk, ChunkCoder, Uncodable
 
 WHERE = window.IntervalWindow(0, 10)
 PANE = PaneInfo(True, False, 1, 3, 2)
@@ -87,3 +87,21 @@ def test_uncodable_element_among_other_types_is_named_by_its_own():
     )
     assert [found[0].value, found[2].value] == [1, "x"]
     assert found[1].value.text == f"<{__name__}.Unloadable>"
+
+
+class LenientCoder(beam.coders.Coder):
+    """Decodes whatever has a length."""
+
+    def encode(self, value):
+        return value.encode()
+
+    def decode(self, encoded):
+        return len(encoded)
+
+
+def test_uncodable_element_is_not_decoded_by_a_lenient_coder():
+    arrived = [WindowedValue(value, Timestamp(0), (WHERE,)) for value in ("abc", 5, "d")]
+    first, second, third = (one.value for one in round_trip(ChunkCoder(LenientCoder()), arrived))
+    assert (first, third) == (3, 1)
+    assert type(second) is Uncodable
+    assert second.text == "5"

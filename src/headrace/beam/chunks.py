@@ -91,17 +91,25 @@ class ChunkCoder:
 
     def decode(self, chunk: Chunk, window: Any) -> list[WindowedValue]:
         """The elements, or an ``Uncodable`` in place of one; ``window`` is the buffer's."""
-        try:
-            elements = [self._coder.decode(content) for content in chunk.elements]
-        except Exception:  # one by one is slower
+        elements = self._decode_all(chunk.elements)
+        if elements is None:
             types = chunk.types if len(chunk.types) > 1 else [*chunk.types] * len(chunk.elements)
             elements = list(map(self._decode_one, chunk.elements, types))
         panes = repeat(PANE_INFO_UNKNOWN) if chunk.panes is None else pickle.loads(chunk.panes)
         return list(map(windowed_value.create, elements, chunk.micros, self._windows(chunk, window), panes))
 
-    def _encode_one(self, element: Any) -> bytes | tuple[str, str]:
+    def _decode_all(self, contents: Sequence[bytes | tuple[str, str]]) -> list[Any] | None:
+        """The elements; None if they have to be decoded one by one, which is slower."""
+        if tuple in map(type, contents):  # an Uncodable, which a lenient coder might decode
+            return None
         try:
-            return bytes(self._coder.encode(element))
+            return [self._coder.decode(content) for content in contents]
+        except Exception:
+            return None
+
+    def _encode_one(self, element: Any) -> Any:
+        try:
+            return self._coder.encode(element)
         except Exception as error:
             return short_repr(element), _problem(as_type_name(type(element)), "encoded", error)
 
