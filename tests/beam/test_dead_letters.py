@@ -6,6 +6,10 @@ import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import numpy
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
 from headrace import SKIP, BatchingConfig, ConfigurationError, PredictionCountError
 from headrace.beam import KeyedModelHandler, ModelHandler, RunInference
@@ -195,6 +199,17 @@ class TestThreshold:
         handler = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
         with pytest.raises(Exception, match=r"exceeded threshold: 2 / 9 = 0.2"):
             self.outcome(run, handler, [[1, 2, 2, *[3] * 7]], 0.2)
+
+    def test_threshold_counts_late_elements_with_their_window(self):
+        late = test_stream.TestStream().advance_watermark_to(100)
+        late = late.add_elements([TimestampedValue(n, 5) for n in (7, 8, 9)]).advance_watermark_to_infinity()
+        pipeline = beam.Pipeline("BundleBasedDirectRunner", options=PipelineOptions(["--streaming"]))
+        windows = beam.WindowInto(FixedWindows(10), allowed_lateness=1000)
+        infer = RunInference(Picky()).with_exception_handling(threshold=0.5)
+        good, failed = pipeline | late | windows | infer
+        assert_that(good, equal_to([80, 90]), "good")
+        assert_that(failed.failed_inferences | beam.Map(lambda letter: letter[0]), equal_to([[7]]), "failed")
+        pipeline.run().wait_until_finish()
 
     def test_threshold_excludes_elements_skipped_earlier(self, run):
         handler = Picky().with_preprocess_fn(lambda n: SKIP if n < 5 else n)
