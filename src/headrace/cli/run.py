@@ -113,22 +113,22 @@ def _refuse_reserved(columns: Sequence[str]) -> None:
 
 
 def _run(run: Any, args: RunArgs | RetryArgs, errors: Console, out: Console, signals: Signals) -> int:
-    totals, worker = Totals(), _Worker(run)
+    totals, thread = Totals(), _RunThread(run)
     started = time.monotonic()
     try:
         with subscribed(totals):
-            worker.start()
-            wait(worker.done, totals, errors, show=not args.no_progress)
+            thread.start()
+            wait(thread.done, totals, errors, show=not args.no_progress)
     except KeyboardInterrupt:
         signals.heeded = False
-        _stop(run, worker)
-        return _interrupted(errors, signals, _left(run, worker), stuck=not worker.done.is_set())
-    if isinstance(worker.error, ConfigurationError):
-        raise worker.error
-    if worker.error is not None:
+        _stop(run, thread)
+        return _interrupted(errors, signals, _left(run, thread), stuck=not thread.done.is_set())
+    if isinstance(thread.error, ConfigurationError):
+        raise thread.error
+    if thread.error is not None:
         code = FAILED if run.had_input else REFUSED
-        return _fail(errors, code, _why(run, worker.error), worker.error, verbose=args.verbose)
-    report = worker.report
+        return _fail(errors, code, _why(run, thread.error), thread.error, verbose=args.verbose)
+    report = thread.report
     figures = totals if totals.batches else report.totals
     written = {} if report.refusal else {"written": run.output.path}
     letters = run.output.failed_letters if report.refusal else run.output.dead_letters
@@ -156,16 +156,16 @@ def _why(run: Any, error: BaseException) -> str:
     return f"{said}{_kept(run)}"
 
 
-def _left(run: Any, worker: _Worker) -> str:
+def _left(run: Any, thread: _RunThread) -> str:
     """What an interrupt has left; one that comes while files are being moved changes nothing."""
-    if worker.report is not None:
+    if thread.report is not None:
         return "everything was written."
-    if run.output.keeps_parts and worker.error is not None:
-        return _why(run, worker.error)
+    if run.output.keeps_parts and thread.error is not None:
+        return _why(run, thread.error)
     return f"nothing was written.{_kept(run)}"
 
 
-class _Worker(threading.Thread):
+class _RunThread(threading.Thread):
     """Runs the pipeline, so that the main thread can draw and be interrupted.
 
     Its end is an event: a ``Thread.join`` that an interrupt ends takes the thread for ended, too.
@@ -188,13 +188,13 @@ class _Worker(threading.Thread):
             self.done.set()
 
 
-def _stop(run: Any, worker: _Worker) -> None:
+def _stop(run: Any, thread: _RunThread) -> None:
     """Ends the run; one that is stuck in a model is left behind, after its parts are removed."""
     run.cancel()
-    worker.done.wait(_GRACE_SECONDS)
+    thread.done.wait(_GRACE_SECONDS)
     run.output.clean()  # waits for files that are being moved
     if run.output.published or run.output.keeps_parts:
-        worker.done.wait()
+        thread.done.wait()
 
 
 def _kept(run: Any, *, refused: bool = False) -> str:

@@ -24,7 +24,7 @@ from headrace.runtime.placement import AcquiredModel, acquire, attached, connect
 from headrace.runtime.placement_choice import Choice, choose
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.runtime.session import Loaded, ModelSource, close_session, open_session
+from headrace.runtime.session import Loaded, LoadedModels, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations
 from headrace.runtime.worker import Worker
@@ -203,7 +203,7 @@ class _InProcess:
         self._name = name
         session = open_session(spec)
         try:
-            session.shared(lambda: _LoadedSource(loaded))
+            session.shared(lambda: LoadedModels({name: loaded}))
             self._worker = Worker(spec)
         finally:
             close_session(session)
@@ -216,19 +216,6 @@ class _InProcess:
     def close(self) -> None:
         """Releases the model."""
         self._worker.close()
-
-
-class _LoadedSource(ModelSource):
-    """A source of one model that is already loaded."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        self._loaded: Loaded | None = loaded
-
-    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
-        return self._loaded
-
-    def close(self) -> None:
-        self._loaded = None
 
 
 class _Hosted:

@@ -25,7 +25,7 @@ from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.engine_metrics import EngineMetrics
 from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
-from headrace.runtime.session import Loaded, ModelSource, close_session, open_session
+from headrace.runtime.session import Loaded, LoadedModels, ModelSource, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
@@ -152,25 +152,11 @@ class BatchRequestHandler:
                 if source is not None:
                     session.shared(lambda: source(self._spec, session.queue_events, self._while_waiting))
                 elif self._inherited:
-                    session.shared(lambda: _Preloaded(self._inherited))
+                    session.shared(lambda: LoadedModels(self._inherited, inherited_budget()))
                 self._worker = Worker(self._spec)
             finally:
                 close_session(session)
         return self._worker
-
-
-class _Preloaded(ModelSource):
-    """Models that this process inherited or mapped when it started."""
-
-    def __init__(self, models: dict[Any, Loaded]) -> None:
-        self._models = models
-        self.thread_budget = inherited_budget()
-
-    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
-        return self._models.get(name)
-
-    def close(self) -> None:
-        self._models.clear()
 
 
 class _Events(list[Event]):

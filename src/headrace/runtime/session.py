@@ -78,6 +78,27 @@ class ModelSource(ABC):
         """Releases everything at the end of the session."""
 
 
+class LoadedModels(ModelSource):
+    """Models that are in this process already: inherited from its fork server, or mapped.
+
+    Args:
+        models: by name; emptied at the end of the session.
+        thread_budget: limits the threads of this process; None: no limit.
+    """
+
+    def __init__(self, models: dict[Any, Loaded], thread_budget: ThreadBudget | None = None) -> None:
+        self._models = models
+        self.thread_budget = thread_budget
+
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
+        """The named model, if it is one of them."""
+        return self._models.get(name)
+
+    def close(self) -> None:
+        """Releases the models."""
+        self._models.clear()
+
+
 class ModelProxy(ABC):
     """Stands in for a model in another process; called in place of the handler."""
 
