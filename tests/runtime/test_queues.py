@@ -12,13 +12,13 @@ from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, Unknown
 from headrace.batching.batcher import Batch
 from headrace.batching.size import size_controller
 from headrace.runtime.plan import ONLY, make_plan
-from headrace.runtime.queues import Queues
+from headrace.runtime.queues import OneQueue, queues_for
 from headrace.testing import DoublingHandler
 
 
-def queues_for(handler, batching):
+def queues_of(handler, batching):
     plan = make_plan(handler, batching)
-    return Queues(plan, {name: size_controller(batching) for name in plan.models})
+    return queues_for(plan, {name: size_controller(batching) for name in plan.models})
 
 
 def cut(queues, elements):
@@ -40,20 +40,20 @@ def by_key(*keys):
 
 
 def test_batch_leaves_when_full_and_the_rest_when_flushed():
-    queues = queues_for(DoublingHandler(), fixed(2))
+    queues = queues_of(DoublingHandler(), fixed(2))
     assert cut(queues, [1, 2, 3]) == [(ONLY, [1, 2]), (ONLY, [3])]
     assert list(queues.flush()) == []
 
 
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 9))
 def test_direct_queue_gives_the_same_batches(elements, size):
-    direct = queues_for(DoublingHandler(), fixed(size))
-    weighed = queues_for(DoublingHandler(), fixed(size, element_size_fn=lambda _: 1))
-    taken = [batch for n, one in enumerate(elements) if (batch := direct.direct.add(one, n))]
+    direct = queues_of(DoublingHandler(), fixed(size))
+    weighed = queues_of(DoublingHandler(), fixed(size, element_size_fn=lambda _: 1))
+    taken = [batch for n, one in enumerate(elements) if (batch := direct.batcher.add(one, n))]
     taken += [batch for _, batch in direct.flush()]
-    assert weighed.direct is None
+    assert not isinstance(weighed, OneQueue)
     assert [(ONLY, batch.elements) for batch in taken] == cut(weighed, elements)
-    assert cut(queues_for(DoublingHandler(), fixed(size)), elements) == cut(weighed, elements)
+    assert cut(queues_of(DoublingHandler(), fixed(size)), elements) == cut(weighed, elements)
 
 
 LENGTH_OPTIONS = st.fixed_dictionaries(
@@ -71,7 +71,7 @@ LENGTH_OPTIONS = st.fixed_dictionaries(
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12)), max_size=40), st.integers(1, 9), LENGTH_OPTIONS)
 def test_models_and_buckets_never_mix_and_none_starves(elements, size, options):
     config = fixed(size, **options)
-    queues = queues_for(by_key("a", "b"), config)
+    queues = queues_of(by_key("a", "b"), config)
     left, waiting = [], {"a": [], "b": []}
     for place, element in enumerate(elements):
         waiting[element[0]].append(place)
@@ -104,19 +104,19 @@ def test_models_and_buckets_never_mix_and_none_starves(elements, size, options):
         (DoublingHandler(), {}, True),
         (KeyedModelHandler(DoublingHandler()), {}, True),
         (by_key("a"), {}, False),
-        (DoublingHandler().with_no_batching(), {}, False),
+        (DoublingHandler().with_no_batching(), {}, True),
         (DoublingHandler(), {"element_size_fn": abs}, False),
         (DoublingHandler(), {"length_fn": abs}, False),
     ],
     ids=["one-model", "keys-but-one-model", "models-by-key", "batches-as-elements", "weights", "lengths"],
 )
 def test_queue_is_direct_if_batching_ignores_the_element(handler, options, direct):
-    assert (queues_for(handler, fixed(2, **options)).direct is not None) is direct
+    assert isinstance(queues_of(handler, fixed(2, **options)), OneQueue) is direct
 
 
 def test_element_waits_for_others_of_its_model():
     elements = [("a", 1), ("b", 1), ("b", 2), ("a", 2), ("b", 3)]
-    assert cut(queues_for(by_key("a", "b"), fixed(2)), elements) == [
+    assert cut(queues_of(by_key("a", "b"), fixed(2)), elements) == [
         ("b", [("b", 1), ("b", 2)]),
         ("a", [("a", 1), ("a", 2)]),
         ("b", [("b", 3)]),
@@ -124,21 +124,21 @@ def test_element_waits_for_others_of_its_model():
 
 
 def test_element_that_is_a_batch_leaves_at_once():
-    queues = queues_for(DoublingHandler().with_no_batching(), fixed(5))
+    queues = queues_of(DoublingHandler().with_no_batching(), fixed(5))
     for element in ([1, 2], [3], []):
         assert queues.add(element, "tag") == [(ONLY, Batch([element], ["tag"]))]
     assert list(queues.flush()) == []
 
 
 def test_sorted_elements_wait_for_the_lookahead():
-    queues = queues_for(DoublingHandler(), fixed(2, length_fn=abs, lookahead=4))
+    queues = queues_of(DoublingHandler(), fixed(2, length_fn=abs, lookahead=4))
     assert [list(queues.add(n, n)) for n in (1, 9, 2)] == [[], [], []]
     assert [batch.elements for _, batch in queues.add(8, 8)] == [[9, 8], [2, 1]]
     assert cut(queues, [5, 6, 7]) == [(ONLY, [7, 6]), (ONLY, [5])]
 
 
 def test_bytes_limit_all_queues_together():
-    queues = queues_for(by_key("a", "b"), fixed(2, length_fn=lambda pair: len(pair[1]), lookahead_bytes=4000))
+    queues = queues_of(by_key("a", "b"), fixed(2, length_fn=lambda pair: len(pair[1]), lookahead_bytes=4000))
     small, large = b"x" * 100, b"y" * 1000
     assert [
         list(queues.add(("a", large), 0)),
@@ -164,33 +164,31 @@ def test_bytes_limit_all_queues_together():
     ],
 )
 def test_lengths_sort_elements_and_weights_limit_batches(options, batches):
-    assert [
-        taken for _, taken in cut(queues_for(DoublingHandler(), fixed(2, **options)), [1, 4, 1, 3, 9, 2])
-    ] == batches
+    assert [taken for _, taken in cut(queues_of(DoublingHandler(), fixed(2, **options)), [1, 4, 1, 3, 9, 2])] == batches
 
 
 def test_weights_fill_a_batch_and_two_batches_may_leave_at_once():
-    queues = queues_for(DoublingHandler(), fixed(6, element_size_fn=abs))
+    queues = queues_of(DoublingHandler(), fixed(6, element_size_fn=abs))
     assert [batch.weight for _, batch in [*queues.add(4, "a"), *queues.add(9, "b")]] == [4, 9]
     assert [taken for _, taken in cut(queues, [1, 2, 3, 4, 9, 1, 1])] == [[1, 2, 3], [4], [9], [1, 1]]
 
 
 @pytest.mark.parametrize("options", [{}, {"length_fn": float}], ids=["in-order", "sorted"])
 def test_light_elements_share_a_batch_in_any_number_if_sizes_are_weights(options):
-    queues = queues_for(DoublingHandler(), fixed(2, element_size_fn=float, **options))
+    queues = queues_of(DoublingHandler(), fixed(2, element_size_fn=float, **options))
     assert [len(batch) for _, batch in cut(queues, [0, 0.25, 0.25, 0.25, 0])] == [5]
 
 
 def test_weight_is_computed_once():
     asked = []
-    cut(queues_for(DoublingHandler(), fixed(2, element_size_fn=lambda n: asked.append(n) or 1)), [1, 2, 3])
+    cut(queues_of(DoublingHandler(), fixed(2, element_size_fn=lambda n: asked.append(n) or 1)), [1, 2, 3])
     assert asked == [1, 2, 3]
 
 
 @pytest.mark.parametrize("option", ["element_size_fn", "length_fn"])
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1])
 def test_element_without_a_weight_is_in_no_queue(weight, option):
-    queues = queues_for(DoublingHandler(), fixed(2, **{option: lambda n: weight if n == 5 else 1}))
+    queues = queues_of(DoublingHandler(), fixed(2, **{option: lambda n: weight if n == 5 else 1}))
     queues.add(1, "good")
     with pytest.raises(ValueError, match=f"{option} must return a finite number"):
         queues.add(5, "bad")
@@ -198,7 +196,7 @@ def test_element_without_a_weight_is_in_no_queue(weight, option):
 
 
 def test_element_without_a_model_is_in_no_queue():
-    queues = queues_for(by_key("a"), fixed(2))
+    queues = queues_of(by_key("a"), fixed(2))
     with pytest.raises(UnknownKeyError):
         queues.add(("z", 1), "bad")
     for stranger in (3, (), None, {"a": 1}):
@@ -208,7 +206,7 @@ def test_element_without_a_model_is_in_no_queue():
 
 
 def test_queue_is_emptied_in_its_turn():
-    queues = queues_for(by_key("a", "b"), fixed(3))
+    queues = queues_of(by_key("a", "b"), fixed(3))
     for key in "ab":
         queues.add((key, 1), key)
     flushed = queues.flush()

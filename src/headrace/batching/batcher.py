@@ -119,7 +119,8 @@ class Batcher:
         self._elements: list[Any] = []
         self._tags: list[Any] = []
         self._weight: float = 0
-        self._waiting.clear()
+        if self._waiting.next_measurement > 1:
+            self._waiting.clear()
         self._target: float = 0  # asked for with the first element, when the last batch has been timed
         self._next_count: float = 0
         """Without weights, a batch of fewer elements is not full."""
@@ -128,10 +129,12 @@ class Batcher:
         if self._target == 0:
             self._target = self._ask_target()
         count, waiting = len(self._elements), self._waiting
+        size = self._weight if self._target_is_weight else count
+        heavy = self._max_weight is not None and self._weight >= self._max_weight
+        full = heavy or size >= self._target or count >= self._max_count
+        if full and count == 1:
+            return True  # nothing waits for it, however large it is: there is nothing to measure
         if count >= waiting.next_measurement:
             waiting.measure(self._elements)
         self._next_count = min(self._target, self._max_count, waiting.next_measurement)
-        size = self._weight if self._target_is_weight else count
-        heavy = self._max_weight is not None and self._weight >= self._max_weight
-        large = waiting.bytes >= self._max_bytes and size >= self._min_size
-        return heavy or large or size >= self._target or count >= self._max_count
+        return full or (waiting.bytes >= self._max_bytes and size >= self._min_size)

@@ -86,7 +86,7 @@ class NoArrays:
 
     def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
         """Never called, since nothing is stacked."""
-        raise NotImplementedError
+        raise NotImplementedError  # the protocol has it because codecs that stack do
 
     def reducers(self) -> Mapping[type, Callable[[Any], Any]]:
         """No entries."""

@@ -18,13 +18,11 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's monotonic clock: never set back, unlike the wall clock."""
 
-    def time_ns(self) -> int:
-        """Nanoseconds since an arbitrary moment."""
-        return time.monotonic_ns()
+    time_ns = staticmethod(time.monotonic_ns)
+    """Nanoseconds since an arbitrary moment."""
 
-    def sleep(self, seconds: float) -> None:
-        """Sleeps."""
-        time.sleep(seconds)
+    sleep = staticmethod(time.sleep)
+    """Sleeps for a number of seconds; only the wait before a retry does."""
 
 
 def sleep_of(clock: Clock) -> Callable[[float], None]:

@@ -96,6 +96,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
     def load_model(self) -> ModelT:
         """Makes the model, ready to predict. Called once per process (or machine), never at construction."""
+        # Not abstract, as in Beam: handlers that take over a method on the instance can then be made all the same.
         raise NotImplementedError(type(self))
 
     def run_inference(
@@ -118,7 +119,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         """Bytes of data in a batch; by default the length of its pickle."""
         buffers: list[pickle.PickleBuffer] = []
         header = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
-        return len(header) + sum(buffer.raw().nbytes for buffer in buffers)
+        return len(header) + (sum(buffer.raw().nbytes for buffer in buffers) if buffers else 0)
 
     def get_metrics_namespace(self) -> str:
         """Namespace of the transform's metrics."""

@@ -146,45 +146,75 @@ class _Sorted(_Queue):
         return self._lookahead.cut()
 
 
-class Queues:
-    """Accepts preprocessed elements and returns batches with the names of their models; used by one thread.
+class Queues(ABC):
+    """Accepts preprocessed elements and returns batches with the names of their models; used by one thread."""
 
-    Waiting bytes are limited to about ``lookahead_bytes``. A single queue then gives a batch that has reached its
-    minimum size; of several queues that are too large together, ``queue_to_empty`` selects one to empty. If not all
-    models fit into memory, the elements of an absent model wait until then, so that its load serves many.
-
-    Args:
-        plan: selects an element's model and limits its batches.
-        sizes: the target batch size of each model.
-        resident: which models are in memory; None: as many as the plan allows.
-    """
-
-    def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels | None = None) -> None:
-        self._plan = plan
-        self._sizes = sizes
-        self._resident = ResidentModels(plan.model_limit) if resident is None else resident
-        config = plan.batching
-        self._queues: dict[Any, _Queue] = {}
-        self._bytes: dict[Any, float] = {}
-        self._total_bytes = 0.0
-        self._most_bytes = config.lookahead_bytes
-        self._rows = self._row_batcher() if config.columnar else None
-        self.direct: Batcher | None = None if plan.looks_at_elements or plan.prebatched else self._direct()
-        """The only queue, if elements need no inspection: callers may use its ``add`` in place of this class's."""
-
+    @abstractmethod
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
         """Accepts an element; returns complete batches with their models' names. Run each batch before taking the next.
 
         Raises:
             Exception: the element has no model or no weight; it is not queued.
         """
-        if self.direct is not None:
-            batch = self.direct.add(element, tag)
-            return [(ONLY, batch)] if batch else ()
-        if self._plan.prebatched:
-            return [(ONLY, Batch([element], [tag]))]
-        if self._rows is not None:
-            return zip(repeat(ONLY), self._rows.add(element, tag, rows_in(element)))
+
+    @abstractmethod
+    def flush(self) -> Iterable[tuple[Any, AnyBatch]]:
+        """Empties all queues; lazy, so each is emptied only when the batches before it have run."""
+
+
+class OneQueue(Queues):
+    """The usual case: one model, and batches that need only count their elements.
+
+    Attributes:
+        batcher: callers may use its ``add`` in place of this class's.
+    """
+
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher = batcher
+
+    def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
+        """Accepts an element; returns the batch that it completes, if any."""
+        batch = self.batcher.add(element, tag)
+        return [(ONLY, batch)] if batch else ()
+
+    def flush(self) -> Iterable[tuple[Any, AnyBatch]]:
+        """The last batch, if any."""
+        return [(ONLY, self.batcher.flush())] if len(self.batcher) else ()
+
+
+class _RowQueue(Queues):
+    """For columnar elements, from whose rows batches are cut."""
+
+    def __init__(self, config: BatchingConfig, target: Callable[[], int]) -> None:
+        self._batcher = RowBatcher(
+            target, config.max_batch_size, max_bytes=config.lookahead_bytes, min_rows=config.min_batch_size
+        )
+
+    def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
+        return zip(repeat(ONLY), self._batcher.add(element, tag, rows_in(element)))
+
+    def flush(self) -> Iterable[tuple[Any, AnyBatch]]:
+        return [(ONLY, self._batcher.flush())] if len(self._batcher) else ()
+
+
+class _ModelQueues(Queues):
+    """One queue for each model, where the element decides which batch it joins: by its key, length or weight.
+
+    Waiting bytes are limited to about ``lookahead_bytes``. A single queue then gives a batch that has reached its
+    minimum size; of several queues that are too large together, ``queue_to_empty`` selects one to empty. If not all
+    models fit into memory, the elements of an absent model wait until then, so that its load serves many.
+    """
+
+    def __init__(self, plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels) -> None:
+        self._plan = plan
+        self._sizes = sizes
+        self._resident = resident
+        self._queues: dict[Any, _Queue] = {}
+        self._bytes: dict[Any, float] = {}
+        self._total_bytes = 0.0
+        self._most_bytes = plan.batching.lookahead_bytes
+
+    def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
         name = self._name(element) if self._plan.routed else ONLY
         queue = self._queues[name] if name in self._queues else self._queue(name)
         full: Iterable[Batch] = ()
@@ -197,12 +227,9 @@ class Queues:
         return self._leaving(name, queue, full)
 
     def flush(self) -> Iterator[tuple[Any, AnyBatch]]:
-        """Empties all queues; lazy, so each is emptied only when the batches before it have run."""
         lengths = {name: len(queue) for name, queue in self._queues.items()}
         for name in flush_order(lengths, self._resident) if self._resident.is_limited else lengths:
             yield from self._flush_queue(name)
-        if self._rows:
-            yield ONLY, self._rows.flush()
 
     def _name(self, pair: Any) -> Any:
         if type(pair) in NO_PAIRS:
@@ -260,19 +287,26 @@ class Queues:
         self._bytes[name] = 0.0
         return queue
 
-    def _direct(self) -> Batcher:
-        queue = self._queues[ONLY] = _InOrder(self._plan.batching, self._sizes[ONLY].target, among_others=False)
-        self._bytes[ONLY] = 0.0
-        return queue.batcher
 
-    def _row_batcher(self) -> RowBatcher:
-        config = self._plan.batching
-        return RowBatcher(
-            self._sizes[ONLY].target,
-            config.max_batch_size,
-            max_bytes=config.lookahead_bytes,
-            min_rows=config.min_batch_size,
-        )
+def queues_for(plan: Plan, sizes: Mapping[Any, SizeController], resident: ResidentModels | None = None) -> Queues:
+    """The queues that a plan needs.
+
+    Args:
+        plan: selects an element's model and limits its batches.
+        sizes: the target batch size of each model.
+        resident: which models are in memory; None: as many as the plan allows.
+    """
+    config = plan.batching
+    if plan.prebatched:
+        return OneQueue(Batcher(lambda: 1, 1))
+    if config.columnar:
+        return _RowQueue(config, sizes[ONLY].target)
+    if plan.looks_at_elements:
+        return _ModelQueues(plan, sizes, ResidentModels(plan.model_limit) if resident is None else resident)
+    batcher = Batcher(
+        sizes[ONLY].target, config.max_batch_size, max_bytes=config.lookahead_bytes, min_size=config.min_batch_size
+    )
+    return OneQueue(batcher)
 
 
 def _measure(name: str, function: Callable[[Any], float], element: Any) -> float:
