@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -21,6 +20,7 @@ import pytest
 from hypothesis import settings
 
 import large
+import waiting
 
 # No deadline: how long an example takes depends on the machine. The same examples each time: without a change nothing
 # breaks.
@@ -157,9 +157,8 @@ def _no_stray_children() -> Iterator[None]:
     Ends it, too. A manager of the machine's models may be about to end.
     """
     yield
-    deadline = time.monotonic() + 60
-    while (left := _strays()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    waiting.wait_until(lambda: not _strays())
+    left = _strays()
     for process in left:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -173,7 +172,7 @@ def _own_runtime() -> Iterator[Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HEADRACE_RUNTIME_DIR", str(directory))
             yield directory
-            assert _wait_until(lambda: not directory.exists()), list(directory.iterdir())
+            assert waiting.wait_until(lambda: not directory.exists()), list(directory.iterdir())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -194,17 +193,10 @@ def runtime(own_runtime: Callable[[], AbstractContextManager[Path]]) -> Iterator
         yield directory
 
 
-def _wait_until(condition: Callable[[], object], seconds: float = 60.0) -> object:
-    deadline = time.monotonic() + seconds
-    while not (value := condition()) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return value
-
-
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., object]:
     """Waits for a condition, which it calls, to be true; returns its last value, true or not."""
-    return _wait_until
+    return waiting.wait_until
 
 
 def _strays() -> dict[int, str]:

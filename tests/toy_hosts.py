@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import pickle
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import cloudpickle
@@ -21,12 +23,13 @@ from headrace.hosts.client import ModelHosts
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.host import Response
-from headrace.hosts.system import children, processes
+from headrace.hosts.system import children, fields_of, processes
 from headrace.machine import lease
 from headrace.machine.discovery import ManagerEndpoint
 from headrace.machine.lease import Lease, LoadRequest
 from headrace.machine.manager import Manager
 from headrace.testing import FakeClock
+from waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot import it
 
@@ -43,7 +46,7 @@ def _quick_collections():
 
 
 @pytest.fixture
-def census(request, _quick_collections, wait_until):
+def census(request, _quick_collections):
     """Fails the test if it leaves a process, a descriptor, a mapping or a thread behind."""
     cloudpickle.register_pickle_by_value(request.module)
     before = _belongings()
@@ -101,22 +104,31 @@ def _descriptors():
 
 
 @pytest.fixture
-def ctrl_c_in(interruptible, wait_until):
+def when_in():
+    """Does something in another thread as soon as the main thread is in a function."""
+    main = threading.main_thread().ident
+
+    def act(function, action):
+        assert wait_until(lambda: function.__code__ in _codes(sys._current_frames()[main]))
+        action()
+
+    threads = []
+
+    def when_in(function, action):
+        threads.append(threading.Thread(target=act, args=[function, action]))
+        threads[-1].start()
+        return threads[-1]
+
+    yield when_in
+    for thread in threads:
+        thread.join()
+
+
+@pytest.fixture
+def ctrl_c_in(interruptible, when_in):
     """Presses Ctrl-C as soon as the main thread is in a function."""
-    pressers = []
-
-    def press(function):
-        assert wait_until(lambda: function.__code__ in _codes(sys._current_frames()[threading.main_thread().ident]))
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    def ctrl_c_in(function):
-        pressers.append(threading.Thread(target=press, args=[function]))
-        pressers[-1].start()
-        return pressers[-1]
-
-    yield ctrl_c_in
-    for presser in pressers:
-        presser.join()
+    press = functools.partial(signal.pthread_kill, threading.main_thread().ident, signal.SIGINT)
+    return lambda function: when_in(function, press)
 
 
 def _codes(frame):
@@ -181,6 +193,33 @@ class Told(ModelHosts):
     def learn(self, work, *rows):
         """What a function returns that is called in the host."""
         return self.ask(lambda rows, toy: [work(rows, toy)], *rows).rows[0]
+
+
+def double(rows, toy):
+    return [2 * row for row in rows]
+
+
+def process(rows, toy):
+    return [os.getpid()]
+
+
+def hang(rows, toy):
+    signal.pause()
+
+
+def wait_for(gate):
+    """Work that lasts until there is such a file."""
+
+    def work(rows, toy):
+        while not Path(gate).exists():
+            time.sleep(0.001)
+        return rows
+
+    return work
+
+
+def has_ended(process):
+    return fields_of(process)[:1] in ([], ["Z"], ["X"])
 
 
 @pytest.fixture(name="toy")
@@ -291,14 +330,14 @@ UNDEMANDING = {
 
 @pytest.fixture
 def run_owner(toy, tmp_path):
-    """Runs code in an owner of its own, to its end; ``Told`` and ``Toy`` are there, and ``new_host``."""
+    """Runs code in its own owner, to its end; ``Told``, ``Toy``, ``new_host`` and ``wait_for(gate)`` are there."""
     classes = tmp_path / "classes"
-    classes.write_bytes(cloudpickle.dumps((Told, Toy)))
+    classes.write_bytes(cloudpickle.dumps((Told, Toy, wait_for, tmp_path / "gate")))
     imports = f"""
 import os, pickle, signal, subprocess, sys, threading, time
 import cloudpickle
 with open({str(classes)!r}, "rb") as file:
-    Told, Toy = pickle.load(file)
+    Told, Toy, wait_for, gate = pickle.load(file)
 def new_host(timeout_secs=None, imports=None):
     return Told(cloudpickle.dumps(Toy(imports)), "toy", timeout_secs)
 """

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.jobs.durable import DurableParts
+from waiting import wait_until
 
 HANDLERS = '''
 """Handlers of a user's own."""
@@ -290,9 +290,8 @@ class Resumable:
 
     def kill(self, process: subprocess.Popen, name: str, at_least: int) -> set[int]:
         """Kills a run and its children once a number of its rows is durable; returns the durable ones."""
-        while len(self.done(name)) < at_least:
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)
+        assert wait_until(lambda: len(self.done(name)) >= at_least or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return self.done(name)

@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import sys
-import time
 
 import pytest
 
@@ -153,11 +152,10 @@ def test_a_run_killed_while_publishing_its_files_resumes(work, undisturbed, head
 
 
 @pytest.mark.large
-def test_an_interrupted_run_resumes_only_unchanged(work, undisturbed, headrace, command, runs):
+def test_an_interrupted_run_resumes_only_unchanged(work, undisturbed, headrace, command, runs, wait_until):
     arguments = ["run", "[ab].jsonl", *ARGUMENTS, "--output", "p.jsonl"]
     process = command(*arguments, PAUSE="0.01")
-    while len(runs.done("p.jsonl")) < 20:
-        time.sleep(0.02)
+    assert wait_until(lambda: len(runs.done("p.jsonl")) >= 20)
     busy = headrace(*arguments)
     assert busy.code == 2
     assert busy.error.startswith(f"another run (process {process.pid}) is at work in ")

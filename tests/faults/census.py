@@ -6,20 +6,11 @@ import contextlib
 import os
 import signal
 import threading
-import time
 import uuid
 from pathlib import Path
 
 TOKEN = "HEADRACE_CENSUS"
 """A variable in the environment of everything that a test starts, and of whatever that starts."""
-
-
-def wait_until(condition, seconds=60.0):
-    """Waits for ``condition()`` to be true; returns its last value, true or not."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return value
 
 
 class Census:

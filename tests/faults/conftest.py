@@ -18,6 +18,7 @@ import pytest
 
 from headrace import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from waiting import wait_until
 
 
 def _module(name):
@@ -30,7 +31,6 @@ def _module(name):
 
 
 _census = _module("census")
-wait_until = _census.wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -212,8 +212,3 @@ def machine(tmp_path, monkeypatch, census):
         worker.kill()
         worker.wait()
     shutil.rmtree(machine.runtime, ignore_errors=True)
-
-
-@pytest.fixture(scope="session", name="wait_until")
-def _wait_until():
-    return wait_until

@@ -36,7 +36,7 @@ def main() -> int:
 
 def fuzz(names: list[str], asked: argparse.Namespace) -> int:
     """Rounds of each target until the time is over, or as many cases as were asked for."""
-    sys.path[:0] = [str(FOLDER / "targets")]
+    sys.path[:0] = [str(FOLDER / "targets"), str(FOLDER.parent)]
     targets = {name: importlib.import_module(name) for name in names}
     failed = without_unable(targets)
     tried, deadline = Counter(), time.monotonic() + asked.seconds

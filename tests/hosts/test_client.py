@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,28 +13,17 @@ import numpy
 import pytest
 
 from headrace.core.errors import HostStartError
+from headrace.hosts.client import ModelHosts
 from headrace.hosts.host import Response
 from headrace.hosts.provider import HostFailure
+from toy_hosts import double, wait_for
 
 LONG = 60
 MEGABYTE = 1 << 20
 
 
-def doubled(rows, toy):
-    return [2 * row for row in rows]
-
-
 def process(rows, toy):
     return os.getpid()
-
-
-def wait_for(gate):
-    def work(rows, toy):
-        while not Path(gate).exists():
-            time.sleep(0.001)
-        return rows
-
-    return work
 
 
 def hosts_share(rows, toy):
@@ -50,12 +38,12 @@ def gate(tmp_path):
 
 
 def test_a_request_is_answered(host):
-    head, rows, _ = host.ask(doubled, 1, "a", (2.5,))
+    head, rows, _ = host.ask(double, 1, "a", (2.5,))
     assert (head, rows) == ("done", [2, "aa", (2.5, 2.5)])
 
 
 def test_a_request_without_rows_is_answered(host):
-    assert host.ask(doubled)[:2] == ("done", [])
+    assert host.ask(double)[:2] == ("done", [])
 
 
 def test_an_answer_may_have_other_rows_and_a_head(host):
@@ -88,7 +76,7 @@ def test_calls_are_answered_in_order_though_results_are_asked_for_in_any(host, g
 
 
 def test_it_is_known_whether_an_answer_is_there(host, gate, wait_until):
-    slow, quick = host.tell(wait_for(gate)), host.tell(doubled, 1)
+    slow, quick = host.tell(wait_for(gate)), host.tell(double, 1)
     assert not host.is_ready(slow)
     assert not host.is_ready(quick)
     gate.touch()
@@ -99,7 +87,7 @@ def test_it_is_known_whether_an_answer_is_there(host, gate, wait_until):
 
 
 def test_a_result_can_be_had_once(host):
-    call = host.tell(doubled, 1)
+    call = host.tell(double, 1)
     host.result(call)
     with pytest.raises(AssertionError, match="only one result"):
         host.result(call)
@@ -131,7 +119,7 @@ def test_large_and_tiny_messages_take_turns(host):
 def test_memory_is_used_again(host):
     seen = {host.learn(hosts_share) for _ in range(20)}
     for _ in range(100):
-        host.ask(doubled, *map(float, range(1000)))
+        host.ask(double, *map(float, range(1000)))
     seen.add(host.learn(hosts_share))
     assert max(seen) <= (3, 20)
 
@@ -157,13 +145,13 @@ def test_what_an_owner_gets_is_its_own(host):
 
 def test_what_does_not_pickle_is_an_error_and_harms_nothing(host):
     with pytest.raises(Exception, match="pickle"):
-        host.tell(doubled, threading.Lock())
-    assert host.ask(doubled, 1).rows == [2]
+        host.tell(double, threading.Lock())
+    assert host.ask(double, 1).rows == [2]
 
 
 def test_a_request_that_the_host_cannot_unpickle_is_answered_with_the_error(host):
-    assert host.ask(doubled, Bad()).head == ("unreadable", "ZeroDivisionError('division by zero')")
-    assert host.ask(doubled, 1).rows == [2]
+    assert host.ask(double, Bad()).head == ("unreadable", "ZeroDivisionError('division by zero')")
+    assert host.ask(double, 1).rows == [2]
 
 
 class Bad:
@@ -183,7 +171,7 @@ def test_what_cannot_be_unpickled_here_is_an_error_and_harms_nothing(host):
     call = host.tell(lambda rows, toy: [Bad()])
     with pytest.raises(ZeroDivisionError):
         host.result(call)
-    assert host.ask(doubled, 1).rows == [2]
+    assert host.ask(double, 1).rows == [2]
     assert max(host.learn(hosts_share) for _ in range(5)) <= (3, 20)
 
 
@@ -191,7 +179,7 @@ def test_calls_from_many_threads_get_their_own_answers(host):
     def talk(thread):
         for number in range(25):
             size = 10 ** (number % 6)
-            calls = [host.tell(doubled, numpy.full(size, thread * 1000 + number + k)) for k in range(2)]
+            calls = [host.tell(double, numpy.full(size, thread * 1000 + number + k)) for k in range(2)]
             for k, call in enumerate(calls):
                 if number % 3:
                     host.is_ready(call)
@@ -219,8 +207,8 @@ def test_threads_start_one_host(new_host):
 def test_any_number_of_requests_may_be_sent_before_one_is_asked_for(host):
     """More than the socket holds, so that they must be answered before all are sent."""
     for _ in range(1500):
-        host.tell(doubled)
-    assert host.ask(doubled, 1).rows == [2]
+        host.tell(double)
+    assert host.ask(double, 1).rows == [2]
 
 
 def test_an_abandoned_answer_frees_its_memory(host, gate):
@@ -281,7 +269,7 @@ def test_closing_is_for_good_and_may_be_repeated(host):
     for _ in range(2):
         host.close()
         with pytest.raises(HostStartError, match="its owner has closed it"):
-            host.tell(doubled)
+            host.tell(double)
 
 
 def test_closing_what_never_began_is_nothing(host, marked):
@@ -305,10 +293,10 @@ def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
         host.result(call)
 
 
-def test_closing_while_it_computes_is_quiet(host, gate, caplog, wait_until):
+def test_closing_while_it_computes_is_quiet(host, gate, caplog, wait_until, when_in):
     call = host.tell(wait_for(gate))
     assert wait_until(lambda: host._connections[0]._progress.read().call == call.number)
-    threading.Timer(0.1, gate.touch).start()
+    when_in(ModelHosts.stop_hosts, gate.touch)
     host.close()
     assert caplog.records == []
 
@@ -336,7 +324,7 @@ def test_closing_ends_a_start_that_is_under_way(new_host, new_module, wait_until
 
     def wait():
         with pytest.raises(HostStartError, match="no longer wants one"):
-            host.ask(doubled)
+            host.ask(double)
         outcomes.append("woken")
 
     thread = threading.Thread(target=wait)
@@ -354,7 +342,7 @@ def test_hosts_that_end_before_they_begin_are_given_up(new_host, new_module):
     host = new_host(imports=new_module(DIES_AT_START))
     for _ in range(2):
         with pytest.raises(HostStartError, match="it ended itself with exit code 7 before its first request, 5 times"):
-            host.ask(doubled)
+            host.ask(double)
 
 
 def test_hosts_that_can_be_had_later_are_had_then(new_host, new_module, tmp_path):
@@ -365,16 +353,16 @@ os.register_at_fork(after_in_child=lambda: os._exit(7) if pathlib.Path({str(tmp_
     host = new_host(imports=new_module(code))
     (tmp_path / "ill").touch()
     with pytest.raises(HostStartError):
-        host.ask(doubled)
+        host.ask(double)
     (tmp_path / "ill").unlink()
-    assert host.ask(doubled, 1).rows == [2]
+    assert host.ask(double, 1).rows == [2]
 
 
 def test_a_limit_far_away_is_none(new_host):
     for seconds in (1e12, float("inf")):
-        assert new_host(timeout_secs=seconds).ask(doubled, 1).rows == [2]
+        assert new_host(timeout_secs=seconds).ask(double, 1).rows == [2]
 
 
 def test_a_failure_is_not_mistaken_for_an_answer(host):
     assert isinstance(host.ask(lambda rows, toy: os._exit(1)), HostFailure)
-    assert not isinstance(host.ask(doubled), HostFailure)
+    assert not isinstance(host.ask(double), HostFailure)

@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from headrace.hosts.connection import HostConnection
 from headrace.hosts.fork_server_process import ForkServerProcess
-
-
-def hang(rows, toy):
-    signal.pause()
-
-
-def process(rows, toy):
-    return [os.getpid()]
-
-
-def doubled(rows, toy):
-    return [2 * row for row in rows]
-
-
-def wait_for(gate):
-    def work(rows, toy):
-        while not Path(gate).exists():
-            time.sleep(0.001)
-        return rows
-
-    return work
+from toy_hosts import double, hang, process, wait_for
 
 
 def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
@@ -49,7 +25,7 @@ def test_ctrl_c_in_a_wait_of_the_main_thread_lets_others_wait(host, tmp_path, ct
     call, results = host.tell(wait_for(tmp_path / "gate")), []
     with ThreadPoolExecutor(3) as pool:
         for _ in range(3):
-            pool.submit(lambda: results.append(host.ask(doubled, 1).rows))
+            pool.submit(lambda: results.append(host.ask(double, 1).rows))
         ctrl_c_in(HostConnection._wait)
         with pytest.raises(KeyboardInterrupt):
             host.result(call)
@@ -69,7 +45,7 @@ def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
     host = new_host(imports=new_module("import signal; signal.pause()"))
     ctrl_c_in(ForkServerProcess.ready)
     with pytest.raises(KeyboardInterrupt):
-        host.ask(doubled)
+        host.ask(double)
     assert marked() == []
     assert not host._changing.locked()
 

@@ -13,15 +13,11 @@ import threading
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosts.system import fields_of
+from toy_hosts import has_ended
 
 LONG = 60
 SLEEP = ["sleep", "1000"]
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon={daemon}, name='ticker').start()"
-
-
-def has_ended(process):
-    return fields_of(process)[:1] in ([], ["Z"], ["X"])
 
 
 def lines(caplog):

@@ -19,6 +19,7 @@ from headrace.hosts.system import children, fields_of
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
+from toy_hosts import has_ended
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -64,10 +65,6 @@ def born(client):
 
 def fork_server_of(client):
     return client._fork_server._process.pid
-
-
-def has_ended(process):
-    return fields_of(process)[:1] in ([], ["Z"], ["X"])
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,12 @@ import signal
 
 import pytest
 
-from headrace.hosts.system import fields_of
+from toy_hosts import has_ended
 
 
 def both(rows, toy):
     """The host's process and its fork server's."""
     return os.getpid(), os.getppid()
-
-
-def has_ended(process):
-    return fields_of(process)[:1] in ([], ["Z"], ["X"])
 
 
 FORKS = """
@@ -57,9 +53,11 @@ def test_what_a_fork_of_the_owner_does_is_its_own_affair(run_owner, work, leave)
     owner = run_owner(f"""{FORKS}
 assert in_child(lambda: {work}, {leave}) == 0
 assert both(host) == before
-call = host.tell(lambda rows, toy: time.sleep(0.2) or [os.getpid()])
+call = host.tell(wait_for(gate), 1)
 assert in_child(lambda: {work}, {leave}) == 0
-assert host.result(call).rows == [before[0]]
+gate.touch()
+assert host.result(call).rows == [1]
+assert both(host) == before
 host.close()
 print("undisturbed")
 """)
@@ -70,8 +68,9 @@ print("undisturbed")
 
 def test_a_fork_of_the_owner_can_ask_again_for_what_its_parent_asked(run_owner):
     owner = run_owner(f"""{FORKS}
-call = host.tell(lambda rows, toy: time.sleep(0.2) or [os.getpid()])
+call = host.tell(lambda rows, toy: [*wait_for(gate)(rows, toy), os.getpid()])
 def again():
+    gate.touch()
     assert host.result(call).rows[0] not in before
     host.close()
 assert in_child(again) == 0

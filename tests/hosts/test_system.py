@@ -14,6 +14,7 @@ import pytest
 from headrace.hosts import system
 from headrace.ipc.segment import anonymous_file
 from headrace.models.memory import pids_are_local
+from toy_hosts import has_ended
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -38,10 +39,6 @@ def is_readable(file, seconds=LONG):
     return bool(poll.poll(seconds * 1000))
 
 
-def ended(process):
-    return system.fields_of(process)[:1] in ([], ["Z"], ["X"])
-
-
 def test_hosts_can_run_here(monkeypatch):
     assert system.why_no_hosts() is None
 
@@ -61,9 +58,9 @@ def test_a_process_dies_with_its_parent(start, wait_until):
     code = "system.die_with_parent(signal.SIGTERM, os.getppid()); print(os.getpid(), flush=True); time.sleep(1000)"
     parent = start(f"child = os.fork()\nif not child: {code}\ntime.sleep(1000)")
     child = int(parent.stdout.readline())
-    assert not ended(child)
+    assert not has_ended(child)
     parent.kill()
-    assert wait_until(lambda: ended(child))
+    assert wait_until(lambda: has_ended(child))
 
 
 def test_a_process_whose_parent_has_ended_before_does_not_go_on(start):
@@ -87,7 +84,7 @@ def test_children_are_found_even_if_they_have_ended(popen, wait_until):
     with popen(["sleep", "1000"]) as child:
         assert child.pid in system.children()
         child.kill()
-        assert wait_until(lambda: ended(child.pid))
+        assert wait_until(lambda: has_ended(child.pid))
         assert child.pid in system.children()
     assert child.pid not in system.children()
 

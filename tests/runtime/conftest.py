@@ -23,6 +23,7 @@ from headrace import BatchingConfig, ModelHandler
 from headrace.core.result import Predictions
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from waiting import wait_until
 
 ELSEWHERE = """
 import pickle, sys
@@ -178,10 +179,7 @@ class Home:
     def close(self):
         """Closes all workers; returns whether the machine then holds nothing of theirs."""
         self._stack.close()
-        deadline = time.monotonic() + 5
-        while glob(f"{self.runtime}/*") and time.monotonic() < deadline:
-            time.sleep(0.002)
-        return not glob(f"{self.runtime}/*")
+        return wait_until(lambda: not glob(f"{self.runtime}/*"))
 
 
 @pytest.fixture

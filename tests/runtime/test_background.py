@@ -96,13 +96,13 @@ def values(outcomes):
     return [value for outcome in outcomes for value in getattr(outcome, "values", [outcome])]
 
 
-def test_bundle_continues_while_one_batch_runs_and_one_waits(worker, background, handler):
+def test_bundle_continues_while_one_batch_runs_and_one_waits(worker, background, handler, when_in):
     bundle = worker.bundle(Told())
     assert values(bundle.add(1, 1)) == []
     handler.begun.acquire()
     assert values(bundle.add(2, 2)) == []  # it waits, and nothing has come back
     assert (background.submitted, handler.batches) == (2, [[1]])
-    threading.Timer(0.05, handler.allow, [1]).start()
+    when_in(BackgroundThread.collect, lambda: handler.allow(1))
     assert values(bundle.add(3, 3)) == [1]  # only when the first one has ended is there room
     handler.allow(2)
     assert values(bundle.finish()) == [2, 3]
@@ -138,14 +138,14 @@ def test_background_thread_ends_with_the_worker(handler):
     assert threading.active_count() == before
 
 
-def test_next_bundle_drops_the_batches_of_a_failed_one(handler):
+def test_next_bundle_drops_the_batches_of_a_failed_one(handler, when_in):
     worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
     worker._background.policy = Always()
     failed = worker.bundle(Told())
     failed.add(1, 1)
     failed.add(2, 2)
     handler.begun.acquire()
-    threading.Timer(0.05, handler.allow, [100]).start()
+    when_in(BackgroundThread.clear, lambda: handler.allow(100))
     bundle = worker.bundle(Told())
     assert values([*bundle.add(3, 3), *bundle.finish()]) == [3]
     assert handler.batches == [[1], [3]]

@@ -8,7 +8,6 @@ import pickle
 import shutil
 import tempfile
 import threading
-import time
 
 import numpy
 import pytest
@@ -28,17 +27,15 @@ MB = 10**6
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays(monkeypatch):
+def _nothing_stays(monkeypatch, wait_until):
     """A runtime directory of its own, whose path is short; its last manager removes it."""
     directory = tempfile.mkdtemp(prefix="hr")
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
     monkeypatch.setattr(batch_costs, "_ENOUGH_SECS", 0.0)
     yield
-    deadline = time.monotonic() + 20
-    while (left := glob.glob(f"{directory}/*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    empty = wait_until(lambda: not glob.glob(f"{directory}/*"))
     shutil.rmtree(directory, ignore_errors=True)
-    assert left == []
+    assert empty
 
 
 class Doing(headrace.ModelHandler):

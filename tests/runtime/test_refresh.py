@@ -24,6 +24,7 @@ from headrace import (
 from headrace.core.events import BatchCompleted, ModelRefreshed, RefreshFailed
 from headrace.core.result import PredictionResult
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.runtime.refresh import VersionedModels
 from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.runtime.switching_worker import SwitchingWorker
 from headrace.testing import FakeDevice
@@ -341,31 +342,29 @@ def test_threads_wait_for_their_own_models(thread, tmp_path):
     assert loads(tmp_path, "v0") == loads(tmp_path, "v1") == loads(tmp_path, "v2") == 1
 
 
-def test_worker_opened_during_an_earlier_load_gets_that_model(thread, serves, tmp_path, monkeypatch):
+def test_worker_opened_during_an_earlier_load_gets_that_model(thread, serves, tmp_path, monkeypatch, wait_until):
     monkeypatch.setattr("headrace.runtime.refresh._LONGEST_END_SECS", 0.0)
     one = thread(Versioned(tmp_path))
     update = one.told("v1")
     loading = one.models
-    serves_soon = threading.Timer(0.2, (tmp_path / "v1").touch)
-    while loading.policy._loading is None:
-        time.sleep(0.001)
+    assert wait_until(lambda: loading.policy._loading is not None)
     one.close()
     again = thread(one.spec, first=update)
     assert ids(again.ask(1)) == ["v0"]
-    serves_soon.start()
+    (tmp_path / "v1").touch()
     serves(again, "v1")
     assert ids(again.ask(1)) == ["v1"]
     for straggler in loading._threads:
         straggler.join()
 
 
-def test_model_that_loads_when_the_transform_ends_is_released(tmp_path, thread, wait_until):
+def test_model_that_loads_when_the_transform_ends_is_released(tmp_path, thread, wait_until, when_in):
     gc.collect()
     one = thread(Versioned(tmp_path))
     one.told("v1")
     models_of_thread = one.models
     assert wait_until(lambda: models_of_thread.policy._loading is not None)
-    threading.Timer(0.05, (tmp_path / "v1").touch).start()
+    when_in(VersionedModels.close, (tmp_path / "v1").touch)
     one.bundle = None
     one.close()
     assert loads(tmp_path, "v1") == 1

@@ -31,6 +31,7 @@ from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeDevice
+from waiting import wait_until
 
 ROUND = 8
 _LONGEST_SECS = 120
@@ -267,7 +268,7 @@ def _environment():
 
 def _check_that_nothing_is_left(census, runtime: Path) -> None:
     gc.collect()
-    assert _CENSUS.wait_until(lambda: not census.leftovers(), _TO_THE_END_SECS), census.leftovers()
+    assert wait_until(lambda: not census.leftovers(), _TO_THE_END_SECS), census.leftovers()
     if runtime.exists():  # of a manager that was killed, and that nobody had to replace
         clean(machine_status())
         assert not runtime.exists(), list(runtime.iterdir())
