@@ -9,7 +9,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
-from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.transforms.trigger import AccumulationMode, AfterCount, AfterWatermark
+from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows, TimestampedValue, WindowFn
 
 from headrace import SKIP, BatchingConfig, ConfigurationError, PredictionCountError
 from headrace.beam import KeyedModelHandler, ModelHandler, RunInference
@@ -200,16 +201,35 @@ class TestThreshold:
         with pytest.raises(Exception, match=r"exceeded threshold: 2 / 9 = 0.2"):
             self.outcome(run, handler, [[1, 2, 2, *[3] * 7]], 0.2)
 
-    def test_threshold_counts_late_elements_with_their_window(self):
-        late = test_stream.TestStream().advance_watermark_to(100)
-        late = late.add_elements([TimestampedValue(n, 5) for n in (7, 8, 9)]).advance_watermark_to_infinity()
+    def infer_late(self, on_time, late, windows, threshold):
+        """Runs a stream in which the late elements arrive one by one, after the window of the others has fired."""
+        stream = test_stream.TestStream().add_elements([TimestampedValue(n, 5) for n in on_time])
+        stream = stream.advance_watermark_to(100)
+        for n in late:
+            stream = stream.add_elements([TimestampedValue(n, 5)])
         pipeline = beam.Pipeline("BundleBasedDirectRunner", options=PipelineOptions(["--streaming"]))
-        windows = beam.WindowInto(FixedWindows(10), allowed_lateness=1000)
-        infer = RunInference(Picky()).with_exception_handling(threshold=0.5)
-        good, failed = pipeline | late | windows | infer
-        assert_that(good, equal_to([80, 90]), "good")
-        assert_that(failed.failed_inferences | beam.Map(lambda letter: letter[0]), equal_to([[7]]), "failed")
+        infer = RunInference(Picky()).with_exception_handling(threshold=threshold)
+        good, failed = pipeline | stream.advance_watermark_to_infinity() | windows | infer
+        overlaps = len(windows.windowing.windowfn.assign(WindowFn.AssignContext(5)))
+        expected = [n * 10 for n in (*on_time, *late) if n != 7] * overlaps
+        assert_that(good, equal_to(expected), "good")
+        sevens = [[7] for n in (*on_time, *late) if n == 7] * overlaps
+        assert_that(failed.failed_inferences | beam.Map(lambda letter: letter[0]), equal_to(sevens), "failed")
         pipeline.run().wait_until_finish()
+
+    def test_threshold_counts_late_elements_with_their_window(self):
+        self.infer_late([], [8, 7, 9], beam.WindowInto(FixedWindows(10), allowed_lateness=1000), 0.5)
+
+    @pytest.mark.parametrize("mode", [AccumulationMode.DISCARDING, AccumulationMode.ACCUMULATING])
+    @pytest.mark.parametrize(
+        "windowfn", [FixedWindows(10), SlidingWindows(10, 5), Sessions(10)], ids=["fixed", "sliding", "sessions"]
+    )
+    def test_threshold_compares_late_failures_with_all_of_their_window(self, windowfn, mode):
+        trigger = AfterWatermark(late=AfterCount(1))
+        windows = beam.WindowInto(windowfn, trigger=trigger, accumulation_mode=mode, allowed_lateness=1000)
+        self.infer_late([7, 8, 9], [7, 10, 7], windows, 0.5)
+        with pytest.raises(Exception, match=r"exceeded threshold: 3 / 5 = 0.6 > 0.5"):
+            self.infer_late([7, 8, 9], [7, 7], windows, 0.5)
 
     def test_threshold_excludes_elements_skipped_earlier(self, run):
         handler = Picky().with_preprocess_fn(lambda n: SKIP if n < 5 else n)

@@ -7,7 +7,7 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
     building the pipeline              transform    RunInference: arguments into a spec, a spec into steps
       transform -> gather                gather       unbounded input: chunks -> buffer -> batches; else nothing
                 -> outputs               outputs      the PCollections of values, dead letters, skipped elements
-                -> threshold             threshold    counts them, fails the pipeline
+                -> threshold             threshold    adds up the DoFn's counts, fails the pipeline
                 -> monitoring            monitoring   carries predictions through postprocessing, splits them off
                 -> refresh, runner       refresh      newer models, from a side input or files; runner: what it is
     in the worker process

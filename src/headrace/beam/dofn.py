@@ -17,6 +17,8 @@ from headrace.beam.metrics import observer_of
 from headrace.beam.outputs import Output, keep_windows, outputs_of
 from headrace.beam.refresh import latest_update
 from headrace.beam.runner import lingers
+from headrace.beam.threshold import Tally
+from headrace.core.result import Outcome
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.heap import hold_heap, release_heap
 from headrace.runtime.open_worker import open_worker
@@ -65,12 +67,21 @@ class InferenceDoFn(beam.DoFn):
         spec: of the session.
         namespace: of the metrics; None: the handler's own.
         switching: how models or arguments change; None: they never do.
+        counts: whether to emit counts for a threshold.
     """
 
-    def __init__(self, spec: SessionSpec, namespace: str | None = None, switching: Switching | None = None) -> None:
+    def __init__(
+        self,
+        spec: SessionSpec,
+        namespace: str | None = None,
+        switching: Switching | None = None,
+        *,
+        counts: bool = False,
+    ) -> None:
         self._spec = spec
         self._namespace = namespace
         self._switching = switching
+        self._counts = counts
         self._worker: AnyWorker | SwitchingWorker | None = None
 
     def setup(self) -> None:
@@ -88,6 +99,7 @@ class InferenceDoFn(beam.DoFn):
     def start_bundle(self) -> None:
         """Starts a new bundle; drops what a failed one left, since the runner repeats it."""
         self._bundle: Any = self._new_bundle()
+        self._tally = Tally(columnar=self._spec.plan.batching.columnar) if self._counts else None
         self._micros = None
         self._side_inputs: tuple[Any, Any] = (_NOTHING, None)
         """Of the previous element."""
@@ -119,14 +131,15 @@ class InferenceDoFn(beam.DoFn):
             or windowed.pane_info is not self._pane
         ):
             self._set_tag(windowed)
+        if self._tally is not None:
+            self._tally.count_element(self._tag)
         outcomes = self._bundle.add(element, self._tag)
-        if not outcomes:
-            return ()
-        return keep_windows(chain.from_iterable(map(outputs_of, outcomes)), windowed)
+        return keep_windows(self._outputs(outcomes), windowed) if outcomes else ()
 
     def finish_bundle(self) -> Iterable[Output]:
         """Emits the remaining outcomes: no element outlives its bundle here."""
-        return chain.from_iterable(map(outputs_of, self._bundle.finish()))
+        outputs = self._outputs(self._bundle.finish())
+        return outputs if self._tally is None else chain(outputs, self._tally.flush())
 
     def default_type_hints(self) -> IOTypeHints:
         """None: the annotations here are about windowed values, not about elements."""
@@ -138,6 +151,10 @@ class InferenceDoFn(beam.DoFn):
             self._worker.close(linger=lingers(self._spec))
             self._worker = None
             release_heap()
+
+    def _outputs(self, outcomes: Iterable[Outcome]) -> Iterable[Output]:
+        counted = outcomes if self._tally is None else self._tally.count_outcomes(outcomes)
+        return chain.from_iterable(map(outputs_of, counted))
 
     def _open_worker(self) -> AnyWorker | SwitchingWorker:
         if self._switching is None:

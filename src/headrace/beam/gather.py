@@ -26,7 +26,7 @@ from headrace.batching.batcher import Batcher
 from headrace.beam.buffer import BufferDoFn, BufferKey
 from headrace.beam.chunks import Chunk, ChunkCoder, ChunkPart, Uncodable
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Switching
-from headrace.beam.outputs import Output, UnmultipliedWindows, outputs_of
+from headrace.beam.outputs import Output, ParDoInto, UnmultipliedWindows
 from headrace.core.result import Caught, Stage
 from headrace.runtime.devices import catches
 from headrace.runtime.observers import FanOut
@@ -46,6 +46,8 @@ def build_inference_step(
     namespace: str | None,
     updates: AsIter | None = None,
     arguments: AsSideInput | None = None,
+    *,
+    counts: bool = False,
 ) -> tuple[beam.PCollection, beam.ParDo]:
     """The ParDo that runs the session, and its input; unbounded elements that may wait are gathered first.
 
@@ -55,6 +57,7 @@ def build_inference_step(
         namespace: of the metrics.
         updates: newer models; None: there are none.
         arguments: of the model's call, in place of the spec's.
+        counts: whether to emit counts for a threshold.
     """
     given: list[AsSideInput] = [one for one in (arguments, updates) if one is not None]
     side = (arguments, updates) if given else ()
@@ -64,37 +67,19 @@ def build_inference_step(
     waits = pcoll.is_bounded and updates is not None
     switching = Switching(arguments is not None, waits) if given or spec.watch is not None else None
     if pcoll.is_bounded or not spec.plan.may_wait or (merging and by_window):
-        return pcoll, beam.ParDo(InferenceDoFn(spec, namespace, switching), *side)
+        return pcoll, beam.ParDo(InferenceDoFn(spec, namespace, switching, counts=counts), *side)
     spec = replace(spec, gathered=True)
     window_coder = None if _is_global(windowing) else windowing.windowfn.get_window_coder()
     # Elements that may be late share buffers, so that late ones, too, find others to share a batch with.
     mixed = merging or (bool(windowing.allowed_lateness.micros) and not by_window)
     coder = ChunkCoder(coders.registry.get_coder(pcoll.element_type or Any), window_coder if mixed else None)
     gather = _gather(spec, coder, None if mixed else window_coder)
-    dofn = GatheredInferenceDoFn(spec, coder, namespace, switching)
+    dofn = GatheredInferenceDoFn(spec, coder, namespace, switching, counts=counts)
     return pcoll | "Gather" >> gather, ParDoInto(dofn, windowing, *side)
 
 
 def _is_global(windowing: Windowing) -> bool:
     return isinstance(windowing.windowfn, GlobalWindows)
-
-
-class ParDoInto(beam.ParDo):
-    """A ParDo whose DoFn puts its outputs into windows itself.
-
-    Args:
-        dofn: emits ``WindowedValue``.
-        windowing: of the outputs.
-        side: side inputs; None in place of one that is not given.
-    """
-
-    def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsSideInput | None) -> None:
-        super().__init__(dofn, *side)
-        self._windowing = windowing
-
-    def get_windowing(self, inputs: Any) -> Windowing:
-        """As given, whatever the inputs'."""
-        return self._windowing
 
 
 @beam.ptransform_fn
@@ -221,13 +206,19 @@ class GatheredInferenceDoFn(InferenceDoFn):
         spec: of the session.
         coder: of the chunks.
         namespace: of the metrics.
-        switching: as for ``InferenceDoFn``.
+        switching, counts: as for ``InferenceDoFn``.
     """
 
     def __init__(
-        self, spec: SessionSpec, coder: ChunkCoder, namespace: str | None = None, switching: Switching | None = None
+        self,
+        spec: SessionSpec,
+        coder: ChunkCoder,
+        namespace: str | None = None,
+        switching: Switching | None = None,
+        *,
+        counts: bool = False,
     ) -> None:
-        super().__init__(spec, namespace, switching)
+        super().__init__(spec, namespace, switching, counts=counts)
         self._coder = coder
 
     def start_bundle(self) -> None:
@@ -267,7 +258,7 @@ class GatheredInferenceDoFn(InferenceDoFn):
                 raise
             stage = Stage.PREPROCESSING if self._spec.plan.preprocess else Stage.INFERENCE
             operations = Operations(self._spec, FanOut())
-            return outputs_of(operations.fail(windowed, stage, 0, uncodable.text, Caught.of(error)))
+            return self._outputs([operations.fail(windowed, stage, 0, uncodable.text, Caught.of(error))])
 
     def _decode(self, fields: tuple[Any, ...], window: Any) -> list[WindowedValue]:
         if fields is not self._decoded[0] or window != self._decoded[1]:

@@ -55,7 +55,8 @@ def split_predictions(outputs: Outputs) -> tuple[Outputs, beam.PCollection]:
         predictions.append(skips | f"SkippedPredictions{index}" >> beam.Map(prediction_of))
         failed[operation] = dead_letters | f"DeadLetters{index}" >> beam.MapTuple(_without_prediction)
         skipped[operation] = skips | f"Skipped{index}" >> beam.Map(value_of)
-    return Outputs(outputs.values | "Values" >> beam.Map(value_of), failed, skipped), predictions | beam.Flatten()
+    values = outputs.values | "Values" >> beam.Map(value_of)
+    return outputs._replace(values=values, failed=failed, skipped=skipped), predictions | beam.Flatten()
 
 
 def prediction_of(given: Any) -> Any:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import apache_beam as beam
-from apache_beam.pvalue import TaggedOutput
+from apache_beam.pvalue import AsSideInput, TaggedOutput
+from apache_beam.transforms.core import Windowing
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.encodable import encodable_element, encodable_record
@@ -17,6 +18,8 @@ from headrace.runtime.plan import Plan
 Output: TypeAlias = WindowedValue | TaggedOutput
 
 _MAIN = "predictions"
+COUNTS = "counts"
+"""The output for ``beam.threshold``: how many elements met which outcome."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Outputs(NamedTuple):
     """The dead letters."""
     skipped: Mapping[Operation, beam.PCollection]
     """The operation's input for each element that it skipped."""
+    counts: beam.PCollection
+    """For ``beam.threshold``; empty unless the DoFn counts."""
 
     def failed_in(self, stage: Stage) -> list[beam.PCollection]:
         """The dead letters of each operation of a stage."""
@@ -60,11 +65,12 @@ def apply_inference(pcoll: beam.PCollection, pardo: beam.ParDo, plan: Plan) -> O
         *(Operation(Stage.POSTPROCESSING, index) for index in range(len(plan.postprocess))),
     ]
     tags = [*(one.failed_tag for one in operations), *(one.skipped_tag for one in operations)]
-    found = pcoll | "BeamML_RunInference" >> pardo.with_outputs(*tags, main=_MAIN)
+    found = pcoll | "BeamML_RunInference" >> pardo.with_outputs(*tags, COUNTS, main=_MAIN)
     return Outputs(
         found[_MAIN],
         {one: found[one.failed_tag] for one in operations},
         {one: found[one.skipped_tag] for one in operations},
+        found[COUNTS],
     )
 
 
@@ -101,3 +107,21 @@ def _unmultiplied(output: Output) -> Output:
     windowed = output.value if isinstance(output, TaggedOutput) else output
     windowed.windows = UnmultipliedWindows(windowed.windows)
     return output
+
+
+class ParDoInto(beam.ParDo):
+    """A ParDo whose DoFn puts its outputs into windows itself.
+
+    Args:
+        dofn: emits ``WindowedValue``.
+        windowing: of the outputs.
+        side: side inputs; None in place of one that is not given.
+    """
+
+    def __init__(self, dofn: beam.DoFn, windowing: Windowing, *side: AsSideInput | None) -> None:
+        super().__init__(dofn, *side)
+        self._windowing = windowing
+
+    def get_windowing(self, inputs: Any) -> Windowing:
+        """As given, whatever the inputs'."""
+        return self._windowing

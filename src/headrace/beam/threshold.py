@@ -2,103 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import dropwhile
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.pvalue import AsSingleton
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.core import Windowing
+from apache_beam.transforms.trigger import AccumulationMode
+from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.columnar import rows_in
 from headrace.beam.monitoring import prediction_of
-from headrace.beam.outputs import Operation, Outputs
-from headrace.core.result import Stage
+from headrace.beam.outputs import COUNTS, Operation, Outputs, ParDoInto
+from headrace.core.result import Outcome, Predictions, Skipped, Stage
+
+_ELEMENTS = "elements"
+_PREDICTIONS = "predictions"
 
 
-class _Group(NamedTuple):
-    """Operations that are counted in one unit, in the order in which they run."""
+class Tally:
+    """Counts, for each window, a bundle's elements and their outcomes; used by one thread.
 
-    reached: Sequence[str]
-    """The counts that add up to what reached the first of them."""
-    operations: Sequence[Operation]
+    All counts of a window leave as one value: a failure is never compared with a total that does not include it yet.
 
-
-def check_threshold(elements: beam.PCollection, outputs: Outputs, threshold: float, *, columnar: bool = False) -> None:
-    """Compares, for each operation and window, how much failed with how much reached the operation.
-
-    Both are counted in one unit: elements up to inference, predictions after it, since an element that is a batch has
-    many. Inference cuts columnar elements up, so that from inference on their unit is rows.
+    The unit is elements up to inference and predictions after it, since an element that is a batch has many. Inference
+    cuts columnar elements up, so from inference on their unit is rows.
 
     Args:
-        elements: the input.
-        outputs: of the transform; with columnar elements, of a plan with ``carry_predictions``.
-        threshold: the largest share that may fail.
         columnar: whether elements are columnar.
-
-    Raises:
-        ValueError: within the pipeline, if a larger share failed.
     """
-    first = Stage.INFERENCE if columnar else Stage.POSTPROCESSING
-    after = list(dropwhile(lambda operation: operation.stage is not first, outputs.failed))
-    before = [operation for operation in outputs.failed if operation not in after]
-    lost_after = [tag for operation in after for tag in (operation.failed_tag, operation.skipped_tag)]
-    counts = _Counts(elements, outputs, in_rows=after if columnar else [])
-    for group in (_Group(["elements"], before), _Group(["predictions", *lost_after], after)):
-        lost: list[str] = []
-        for operation in group.operations:
-            name = operation.failed_tag
-            reached, earlier = counts.total(f"Reached-{name}", group.reached), counts.total(f"Lost-{name}", lost)
-            _ = counts.of(name) | f"CheckThreshold-{name}" >> beam.Map(_check, threshold, reached, earlier)
-            lost += [name, operation.skipped_tag]
 
+    def __init__(self, *, columnar: bool) -> None:
+        self._columnar = columnar
+        self._counts: dict[Any, tuple[WindowedValue, Counter[str]]] = {}
+        """By windows; each with the tag of its first element."""
+        self._tag: WindowedValue | None = None
 
-class _Counts:
-    """How many elements, or rows of them, a PCollection has in each window; each is counted once, when it is needed."""
+    def count_element(self, tag: WindowedValue) -> None:
+        """Counts an element that has come in."""
+        self._of(tag)[_ELEMENTS] += 1
 
-    def __init__(self, elements: beam.PCollection, outputs: Outputs, in_rows: Sequence[Operation]) -> None:
-        self._sources = dict(_sources(elements, outputs, in_rows))
-        self._counts: dict[str, beam.PCollection] = {}
+    def count_outcomes(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+        """Counts outcomes and passes them on."""
+        for outcome in outcomes:
+            self._count_outcome(outcome)
+            yield outcome
 
-    def of(self, name: str) -> beam.PCollection:
-        """The count in each window that has any."""
-        if name not in self._counts:
-            pcoll, size = self._sources[name]
-            sizes = pcoll if size is None else pcoll | f"Sizes-{name}" >> beam.Map(size)
-            combine = beam.CombineGlobally(beam.combiners.CountCombineFn() if size is None else sum)
-            self._counts[name] = sizes | f"Count-{name}" >> combine.without_defaults()
-        return self._counts[name]
+    def flush(self) -> Iterator[TaggedOutput]:
+        """Yields the counts, by name, of each combination of windows; starts again from 0."""
+        counted, self._counts, self._tag = self._counts, {}, None
+        for tag, counts in counted.values():
+            yield TaggedOutput(COUNTS, tag.with_value(dict(counts)))
 
-    def total(self, label: str, names: Sequence[str]) -> Any:
-        """The sum of several counts, as a side input."""
-        if len(names) < 2:
-            return AsSingleton(self.of(names[0]), default_value=0) if names else 0
-        # Counted one by one before the Flatten, for which Beam's own runner keeps all its input in memory.
-        counts = tuple(map(self.of, names)) | f"Counts-{label}" >> beam.Flatten()
-        return counts | f"Total-{label}" >> beam.CombineGlobally(sum).as_singleton_view()
+    def _count_outcome(self, outcome: Outcome) -> None:
+        stage = Stage.POSTPROCESSING if isinstance(outcome, Predictions) else outcome.stage
+        if isinstance(outcome, Predictions):
+            name, tags, values = _PREDICTIONS, outcome.tags, outcome.values
+        elif isinstance(outcome, Skipped):
+            name, tags, values = Operation(stage, outcome.index).skipped_tag, outcome.tags, outcome.elements
+        else:
+            name, tags, values = Operation(stage, outcome.index).failed_tag, [outcome.tag], [outcome.element]
+        for tag, size in zip(tags, self._sizes(stage, values), strict=False):
+            self._of(tag)[name] += size
 
+    def _sizes(self, stage: Stage, values: Sequence[Any]) -> Iterable[int]:
+        if not self._columnar or stage is Stage.PREPROCESSING:
+            return repeat(1)
+        return map(rows_in if stage is Stage.INFERENCE else _rows_of_prediction, values)
 
-def _sources(
-    elements: beam.PCollection, outputs: Outputs, in_rows: Sequence[Operation]
-) -> Iterator[tuple[str, tuple[beam.PCollection, Callable[[Any], int] | None]]]:
-    """What is counted, by name, and the size of each of its elements; None: 1."""
-    yield "elements", (elements, None)
-    yield "predictions", (outputs.values, _rows_of_prediction if in_rows else None)
-    for operation, dead_letters in outputs.failed.items():
-        rows = rows_in if operation.stage is Stage.INFERENCE else _rows_of_prediction
-        size = rows if operation in in_rows else None
-        failed = dead_letters if size is None else dead_letters | f"Elements-{operation.failed_tag}" >> beam.Keys()
-        yield operation.failed_tag, (failed, size)
-        yield operation.skipped_tag, (outputs.skipped[operation], size)
+    def _of(self, tag: WindowedValue) -> Counter[str]:
+        """The counts of the tag's windows; neighbours often share a tag."""
+        if tag is not self._tag:
+            self._tag = tag
+            _, self._latest = self._counts.setdefault(tuple(tag.windows), (tag, Counter()))
+        return self._latest
 
 
 def _rows_of_prediction(given: Any) -> int:
     return rows_in(prediction_of(given).example)
 
 
-def _check(failed: int, threshold: float, total: int, lost: int, window: Any = beam.DoFn.WindowParam) -> None:
-    reached = total - lost
-    if failed > reached * threshold:
-        raise ValueError(
-            f"The number of failing elements within the window {window!r} exceeded threshold: "
-            f"{failed} / {reached} = {failed / reached} > {threshold}"
-        )
+def check_threshold(outputs: Outputs, threshold: float, *, columnar: bool = False) -> None:
+    """Compares, for each operation and window, how much failed with how much reached the operation.
+
+    Whenever the window's trigger fires, for late elements, too, everything in the window so far is compared.
+
+    Args:
+        outputs: of a DoFn with a tally; with columnar elements, of a plan with ``carry_predictions``.
+        threshold: the largest share that may fail.
+        columnar: whether elements are columnar.
+
+    Raises:
+        ValueError: within the pipeline, if a larger share failed.
+    """
+    given = outputs.counts.windowing
+    so_far = Windowing(
+        given.windowfn, given.triggerfn, AccumulationMode.ACCUMULATING, given.timestamp_combiner, given.allowed_lateness
+    )
+    first = Stage.INFERENCE if columnar else Stage.POSTPROCESSING
+    operations = list(outputs.failed)
+    unit_changes = next((n for n, operation in enumerate(operations) if operation.stage is first), len(operations))
+    _ = (
+        outputs.counts
+        | "Accumulate" >> ParDoInto(_Unchanged(), so_far)
+        | "Total" >> beam.CombineGlobally(_total).without_defaults()
+        | "CheckThreshold" >> beam.Map(_check, threshold, operations[:unit_changes], operations[unit_changes:])
+    )
+
+
+class _Unchanged(beam.DoFn):
+    def process(self, element: Any) -> Iterable[Any]:
+        return (element,)
+
+
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for some in counts:
+        total.update(some)
+    return dict(total)
+
+
+def _check(
+    counts: Mapping[str, int],
+    threshold: float,
+    before: Sequence[Operation],
+    after: Sequence[Operation],
+    window: Any = beam.DoFn.WindowParam,
+) -> None:
+    def lost(operation: Operation) -> int:
+        return counts.get(operation.failed_tag, 0) + counts.get(operation.skipped_tag, 0)
+
+    predictions = counts.get(_PREDICTIONS, 0) + sum(map(lost, after))
+    for given, operations in ((counts.get(_ELEMENTS, 0), before), (predictions, after)):
+        reached = given
+        for operation in operations:
+            failed = counts.get(operation.failed_tag, 0)
+            if failed > reached * threshold:
+                raise ValueError(
+                    f"The number of failing elements within the window {window!r} exceeded threshold: "
+                    f"{failed} / {reached} = {failed / reached} > {threshold}"
+                )
+            reached -= lost(operation)

@@ -186,13 +186,15 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         if carries:
             spec = replace(spec, plan=carry_predictions(spec.plan))
         updates = None if self._model_metadata_pcoll is None else as_updates(self._model_metadata_pcoll)
-        gathered, pardo = build_inference_step(pcoll, spec, self._metrics_namespace, updates, self._arguments)
+        gathered, pardo = build_inference_step(
+            pcoll, spec, self._metrics_namespace, updates, self._arguments, counts=checks
+        )
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None and self._monitoring_transform is None and not self._with_skipped:
             return gathered | "BeamML_RunInference" >> pardo
         outputs = apply_inference(gathered, pardo, spec.plan)
         if checks:
-            check_threshold(pcoll, outputs, self._threshold or 0, columnar=columnar)
+            check_threshold(outputs, self._threshold or 0, columnar=columnar)
         if carries:
             outputs, predictions = split_predictions(outputs)
             if self._monitoring_transform is not None:
