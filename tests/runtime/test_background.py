@@ -14,6 +14,7 @@ import pytest
 from headrace import BatchingConfig, ModelHandler
 from headrace.core.events import BatchCompleted, ElementFailed
 from headrace.runtime.background import BackgroundThread
+from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
@@ -195,7 +196,7 @@ def test_times_of_background_batches_are_not_learnt_from(worker, background, han
         def observe(self, size, seconds):
             seen.append(isinstance(seconds, float))
 
-    worker.session.sizes = dict.fromkeys(worker.session.sizes, Noting())
+    worker.session.models[ONLY].sizes = Noting()
     handler.allow(100)
     for policy in (Never(), Always()):
         background.policy = policy

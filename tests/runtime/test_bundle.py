@@ -52,7 +52,8 @@ def run(handler, elements, *, caught=(), batching=None, seen=None, bundles=1, br
     """(tag, prediction) pairs and failures of elements whose tags are their places."""
     spec = prepare(handler, InferenceRequest(batching=batching))
     worker = Worker(catching(spec, caught) if caught else spec)
-    worker.session.breakers = {name: CircuitBreaker(breaks_after) for name in worker.session.breakers}
+    for model in worker.session.models.values():
+        model.breaker = CircuitBreaker(breaks_after)
     good, bad = [], []
     try:
         for number in range(bundles):

@@ -318,7 +318,7 @@ def test_batch_sizes_are_learnt_from_times_in_the_host(opened):
         worker = opened(spec, kind)
         run(worker, range(4000), events)
         assert sum(event.examples for event in events.of(BatchCompleted)) == 4000
-        return [event.examples for event in events.of(BatchCompleted)][:-1], worker.session.sizes[ONLY].target()
+        return [event.examples for event in events.of(BatchCompleted)][:-1], worker.session.models[ONLY].sizes.target()
 
     (here, best), (there, best_there) = sizes(Worker), sizes(HostedWorker, isolate=True)
     assert best_there == pytest.approx(best, rel=0.3)

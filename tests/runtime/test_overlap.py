@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.runtime.overlap import AdaptiveOverlap
+from headrace.runtime.background import AdaptiveOverlap
 
 
 def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):

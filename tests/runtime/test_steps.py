@@ -74,7 +74,8 @@ def run(handler, *batches, name=ONLY, caught=(), seen=None, watch=None, clock=No
     """(tag, prediction) pairs and failures of batches; each element's tag is its place among all."""
     spec = prepare(handler, InferenceRequest(clock=clock))
     worker = Worker(catching(spec, caught) if caught else spec)
-    worker.session.breakers = {name: CircuitBreaker(5) for name in worker.session.breakers}
+    for model in worker.session.models.values():
+        model.breaker = CircuitBreaker(5)
     try:
         steps = Steps(worker, Seen() if seen is None else seen, watch)
         return _sorted_out(_outcomes(steps, name, batches))

@@ -46,13 +46,25 @@ class Room(Protocol):
         ...
 
 
-class _Slot:
-    """One model: ``ready`` once it is loaded; ``users`` counts the batches that run on it."""
+class Slot:
+    """A model's place in the cache; the model is ready once it is loaded, and stays until its users have released it.
 
-    def __init__(self) -> None:
+    Args:
+        changed: the cache's condition.
+    """
+
+    def __init__(self, changed: threading.Condition) -> None:
+        self._changed = changed
         self.model: Any = None
         self.ready = False
         self.users = 0
+        """How many batches run on it."""
+
+    def release(self) -> None:
+        """Ends one use."""
+        with self._changed:
+            self.users -= 1
+            self._changed.notify_all()
 
 
 class ModelCache:
@@ -73,7 +85,7 @@ class ModelCache:
         """How many uses of loaded models have overtaken them."""
         self.is_short = False
         """Whether lack of memory has ever evicted a model or made a load wait."""
-        self._slots: OrderedDict[Any, _Slot] = OrderedDict()
+        self._slots: OrderedDict[Any, Slot] = OrderedDict()
         self._claims: Counter[Any] = Counter()
         self._changed = threading.Condition()
 
@@ -112,7 +124,15 @@ class ModelCache:
     def use(
         self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None] = lambda: None
     ) -> Iterator[Any]:
-        """Yields the model called ``name``, loaded with ``load`` if necessary; it stays while the context is open.
+        """As ``borrow``; yields the model, which stays while the context is open."""
+        slot = self.borrow(name, load, at_least)
+        try:
+            yield slot.model
+        finally:
+            slot.release()
+
+    def borrow(self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None] = lambda: None) -> Slot:
+        """The model called ``name``, loaded with ``load`` if necessary; it stays until the slot is released.
 
         Different models load concurrently. For one model, the first thread loads and the others wait. If ``load``
         raises, that thread gets the exception, and the next one tries again.
@@ -125,15 +145,6 @@ class ModelCache:
         Raises:
             ModelMemoryError: there is no room for it, although no other model is in use.
         """
-        slot = self._enter(name, load, at_least)
-        try:
-            yield slot.model
-        finally:
-            with self._changed:
-                slot.users -= 1
-                self._changed.notify_all()
-
-    def _enter(self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None]) -> _Slot:
         with self._changed:
             slot = self._slot(name, at_least)
             slot.users += 1
@@ -153,7 +164,7 @@ class ModelCache:
             self._changed.notify_all()
         return slot
 
-    def _slot(self, name: Any, at_least: Callable[[], int | None]) -> _Slot:
+    def _slot(self, name: Any, at_least: Callable[[], int | None]) -> Slot:
         """The slot of a loaded model, or a new one for the caller to load; waits for other threads that load it."""
         needs_room = False
         try:
@@ -165,7 +176,7 @@ class ModelCache:
                     self._slots.move_to_end(name)
                     return slot
                 if slot is None and self._has_room(name, at_least):
-                    slot = self._slots[name] = _Slot()
+                    slot = self._slots[name] = Slot(self._changed)
                     return slot
                 if slot is None and not needs_room:
                     needs_room = True

@@ -9,12 +9,13 @@ adapters (beam/, local/, jobs/)
         |
     bundle.py  ->  queues.py  ->  executor, one of
         InlineExecutor     (bundle.py)          ->  steps.py  ->  handler
-        BackgroundExecutor (background.py, overlap.py: the same on a second thread)
+        BackgroundExecutor (background.py: the same on a second thread, where that is faster)
         HostExecutor       (host_executor.py)   ->  hosted_models.py  = messages.py =>  request_handler.py in the host:
                                                                               Worker and steps.py
     switching_worker.py, refresh.py, refresh_policy.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:
-    session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles
+    session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles;
+                      model_source.py: loaded models, and where else they may come from
     placement.py      for isolated or shared models: mapped weights, or a host (placement_choice.py: "auto";
                       model_proxy.py: handler-side stand-in for a model in a host)
 observers.py, engine_metrics.py: events and metrics; devices.py: lost GPUs; heap.py: the garbage collector;

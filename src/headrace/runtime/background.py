@@ -1,21 +1,20 @@
-"""A worker's background thread: the model computes there while the bundle's thread collects more elements."""
+"""A worker's background thread: the model computes there while the bundle's thread collects elements, if that pays."""
 
 from __future__ import annotations
 
 import contextvars
 import os
 from collections import deque
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from headrace.batching.times import BatchTime, Untimed
-from headrace.core.events import BatchCompleted, Event, HandlerMetric, Observer
+from headrace.core.events import Event, HandlerMetric, Observer
 from headrace.core.result import Outcome, Predictions
 from headrace.runtime.engine_metrics import EngineMetrics
-from headrace.runtime.overlap import AdaptiveOverlap, OverlapPolicy
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch
+from headrace.runtime.session import SessionModel
 from headrace.runtime.steps import ModelAccess, Steps
 
 
@@ -23,26 +22,6 @@ class _Log(list[Event | Predictions]):
     """Events of the background thread, in order. Predictions mark where the bundle's thread has to postprocess."""
 
     on_event = list.append
-
-
-class TimedModels(ModelAccess, Protocol):
-    """What the executor needs from a worker."""
-
-    computed: float
-    """Seconds spent in models so far."""
-
-
-class _UntimedModels:
-    """A worker's models, without times: a call beside another thread must not steer the batch size."""
-
-    def __init__(self, worker: ModelAccess) -> None:
-        self._worker = worker
-        self.spec, self.plan, self.session, self.model = worker.spec, worker.plan, worker.session, worker.model
-
-    def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, BatchTime]:
-        """Runs one call of the model, which is not timed."""
-        predictions, event, _ = self._worker.run(name, model, elements)
-        return predictions, event, Untimed.NOT_ALONE
 
 
 class _BackgroundSteps(Steps):
@@ -57,6 +36,10 @@ class _BackgroundSteps(Steps):
         predictions = Predictions(tags, values)
         self._log.append(predictions)
         return [predictions]
+
+    def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
+        """Learns no times: a call beside another thread must not steer the batch size."""
+        super().learn(model, batch, time if isinstance(time, Untimed) else Untimed.NOT_ALONE)
 
 
 class BackgroundBatch(NamedTuple):
@@ -73,6 +56,89 @@ class BackgroundBatch(NamedTuple):
         return self.future.done()
 
 
+class _InlineTimes(NamedTuple):
+    """A batch that ran on the bundle's thread."""
+
+    size: int
+    call: float
+    """Seconds in the model."""
+    whole: float
+    """Seconds since the previous batch: collecting elements, calling the model, emitting predictions."""
+
+
+class AdaptiveOverlap:
+    """Tries the background thread now and then, and uses it for as long as it is faster.
+
+    Batches run inline first. Once their size has settled, calls are long enough, and the bundle's thread has enough
+    other work, a period of batches runs in the background. Then one runs inline again, which measures an undisturbed
+    call, and the two ways are compared. If the background was not clearly faster, as with Python code that holds the
+    GIL, all batches run inline for a rest; each failed trial makes the next rest longer.
+    """
+
+    _SHORTEST_CALL = 0.002
+    _SHORTEST_SAVING = 0.0005
+    """Seconds per batch: ten times the cost of handing it to another thread."""
+    _LEAST_SHARE = 0.1
+    """The least fraction of a batch's time that the background has to save."""
+    _ENOUGH = 3
+    _REMEMBERED = 8
+    _SETTLED = 1.3
+    _PERIODS = (16, 128)
+    _RESTS = (32, 2048)
+
+    def __init__(self) -> None:
+        self._here: deque[_InlineTimes] = deque(maxlen=self._REMEMBERED)
+        self._left = 0
+        """How many batches of this period have yet to run in the background."""
+        self._size, self._seconds = 0, 0.0
+        """Elements and seconds of this period's collected batches."""
+        self._period, _ = self._PERIODS
+        self._rest, _ = self._RESTS
+        self._resting = 0
+
+    def next_in_background(self) -> bool:
+        """Whether this period has batches left."""
+        if not self._left:
+            return False
+        self._left -= 1
+        return True
+
+    def record_inline(self, size: int, call: float, whole: float) -> None:
+        """Ends the period if one is running, and starts the next if it promises enough."""
+        if self._size:
+            self._policy()
+        if self._resting:
+            self._resting -= 1
+        if call < self._SHORTEST_CALL:
+            self._here.clear()
+            return
+        settled = size <= self._SETTLED * max((one.size for one in self._here), default=0)
+        self._here.append(_InlineTimes(size, call, whole))
+        if settled and not self._resting and self._is_worth_trying():
+            self._left = self._period
+
+    def record_background(self, size: int, seconds: float) -> None:
+        """Adds the batch to this period's measurements."""
+        self._size += size
+        self._seconds += seconds
+
+    def _is_worth_trying(self) -> bool:
+        count = len(self._here)
+        call, whole = (sum(seconds) / count for seconds in list(zip(*self._here, strict=True))[1:])
+        saving = min(call, whole - call)
+        return count >= self._ENOUGH and saving >= max(self._SHORTEST_SAVING, self._LEAST_SHARE * whole)
+
+    def _policy(self) -> None:
+        whole = sum(one.whole for one in self._here) / max(1, sum(one.size for one in self._here))
+        if self._seconds / self._size < (1 - self._LEAST_SHARE) * whole:
+            self._period = min(2 * self._period, self._PERIODS[1])
+            self._rest = self._RESTS[0]
+        else:
+            self._period, self._resting = self._PERIODS[0], self._rest
+            self._rest = min(4 * self._rest, self._RESTS[1])
+        self._size, self._seconds, self._left = 0, 0.0, 0
+
+
 class BackgroundThread:
     """Runs batches one at a time on a thread that the first batch starts. Only the worker's thread may call it.
 
@@ -81,15 +147,15 @@ class BackgroundThread:
         policy: decides which batches run here.
     """
 
-    def __init__(self, worker: ModelAccess, policy: OverlapPolicy | None = None) -> None:
-        self._models = _UntimedModels(worker)
+    def __init__(self, worker: ModelAccess, policy: AdaptiveOverlap | None = None) -> None:
+        self._worker = worker
         self._executor: ThreadPoolExecutor | None = None
         self._process = 0
         """The process that started the thread."""
         self._recorders: EngineMetrics | None = None
         self.submitted = 0
         """How many submitted batches have not been collected."""
-        self.policy: OverlapPolicy = policy or AdaptiveOverlap()
+        self.policy = policy or AdaptiveOverlap()
 
     def submit(self, name: Any, batch: AnyBatch) -> BackgroundBatch:
         """Queues a batch; it runs with the caller's context variables."""
@@ -134,7 +200,7 @@ class BackgroundThread:
         try:
             assert self._recorders is not None
             with self._recorders.recording(process_wide=False) as records:
-                return _BackgroundSteps(self._models, log).run(name, batch)
+                return _BackgroundSteps(self._worker, log).run(name, batch)
         finally:
             log.extend(records)
 
@@ -154,7 +220,7 @@ class BackgroundExecutor:
     _IN_FLIGHT = 2
     """How many batches may be in flight: one running, one waiting."""
 
-    def __init__(self, worker: TimedModels, thread: BackgroundThread, observer: Observer) -> None:
+    def __init__(self, worker: ModelAccess, thread: BackgroundThread, observer: Observer) -> None:
         self._worker = worker
         self._thread = thread
         self._steps = Steps(worker, observer)
@@ -166,7 +232,8 @@ class BackgroundExecutor:
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch on the second thread if that is faster, and returns the outcomes that are ready."""
         if not self._thread.policy.next_in_background():
-            return [*self.collect(), *self._run_here(name, batch)]
+            earlier = self.collect() if self._tasks else []
+            return earlier + self._run_here(name, batch)
         outcomes = self._collect(self._IN_FLIGHT - 1)
         self._tasks.append(self._thread.submit(name, batch))
         return outcomes + self._collect(self._IN_FLIGHT)

@@ -113,8 +113,9 @@ class HostExecutor:
 
     def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
         """Cuts a batch that was formed before it was learnt that one of this size is too large."""
-        size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
-        count = min(batch.total, max(1, math.ceil(size / self._session.sizes[name].max_size())))
+        model = self._session.models[name]
+        size = batch.size(as_weight=model.learns_from_weights)
+        count = min(batch.total, max(1, math.ceil(size / model.sizes.max_size())))
         bounds = [batch.total * n // count for n in range(count + 1)]
         return (batch.part(*bound) for bound in pairwise(bounds))
 
@@ -158,7 +159,7 @@ class HostExecutor:
     def _done(self, task: _Task, done: Done, rows: list[Any]) -> Iterator[Outcome]:
         self._report(done.events)
         for size, time in done.observations:
-            self._session.sizes[task.work.model].observe(size, time)
+            self._session.models[task.work.model].sizes.observe(size, time)
             self._models.note_call(task.work.model, time)
         if rows or done.skipped:
             self._breaker(task.work).record(succeeded=True)
@@ -263,16 +264,15 @@ class HostExecutor:
 
     def _observe(self, task: _Task, positions: Sequence[int], time: BatchTime) -> None:
         """Reports a failed batch size to the size controller."""
-        name, batch = task.work.model, task.batch.pick(positions)[0]
         if task.work.infer:
-            size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
-            self._session.sizes[name].observe(size, time)
+            model, (batch, _) = self._session.models[task.work.model], task.batch.pick(positions)
+            model.sizes.observe(batch.size(as_weight=model.learns_from_weights), time)
 
     def _label(self, work: Work) -> str:
-        return self._plan.label(work.model) if work.infer else ""
+        return self._session.models[work.model].label if work.infer else ""
 
     def _breaker(self, work: Work) -> CircuitBreaker:
-        return self._session.breakers[work.model] if work.infer else self._models.breaker
+        return self._session.models[work.model].breaker if work.infer else self._models.breaker
 
     def _ask(self, task: _Task, injected_failures: Mapping[int, InjectedFailure] | None = None) -> Answer:
         work = task.work._replace(

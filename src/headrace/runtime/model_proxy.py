@@ -15,8 +15,8 @@ from headrace.hosts.provider import HostFailure, died
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.messages import Done, Work
+from headrace.runtime.model_source import ModelProxy
 from headrace.runtime.request_handler import WaitContext
-from headrace.runtime.session import ModelProxy
 
 _COUNTED_HERE = (BatchCompleted, BatchFailed, ElementsSkipped)
 

@@ -30,10 +30,10 @@ from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.messages import DeviceLost, Done, Work
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_proxy import HostedModelProxy
+from headrace.runtime.model_source import Loaded, ModelSource
 from headrace.runtime.placement_choice import choose
 from headrace.runtime.plan import ONLY
 from headrace.runtime.request_handler import BatchRequestHandler, Source, WaitContext
-from headrace.runtime.session import Loaded, ModelSource
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)

@@ -20,11 +20,12 @@ from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
 from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.messages import Done, Work
+from headrace.runtime.model_source import Loaded, LoadedModels
 from headrace.runtime.placement import AcquiredModel, acquire, attached, connect_shared_hosts
 from headrace.runtime.placement_choice import Choice, choose
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.runtime.session import Loaded, LoadedModels, close_session, open_session
+from headrace.runtime.session import close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations
 from headrace.runtime.worker import Worker

@@ -25,7 +25,9 @@ from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.engine_metrics import EngineMetrics
 from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
-from headrace.runtime.session import Loaded, LoadedModels, ModelSource, close_session, open_session
+from headrace.runtime.model_source import Loaded, LoadedModels, ModelSource
+from headrace.runtime.queues import AnyBatch
+from headrace.runtime.session import SessionModel, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
@@ -83,18 +85,16 @@ class BatchRequestHandler:
             return _device_lost(error, progress)
         except Exception as error:
             return _raised(Caught.of(error), events, loading=True)
-        observations: list[tuple[float, BatchTime]] = []
-        worker.session.sizes = dict.fromkeys(worker.plan.models, _RecordedSizes(observations))
-        steps = Steps(worker, events, _ProgressListener(progress, head.injected_failures))
+        steps = _HostSteps(worker, events, _ProgressListener(progress, head.injected_failures))
         try:
-            outcomes = _run(steps, head, rows)
+            outcomes = _run(worker, steps, head, rows)
         except DeviceLostError as error:
             return _device_lost(error, progress)
         except Exception as error:
             return _raised(Caught.of(error), events)
         finally:
             steps.report_queued()
-        answer = _done(_without_traceback(outcomes, head.injected_failures), events, observations)
+        answer = _done(_without_traceback(outcomes, head.injected_failures), events, steps.observations)
         return answer._replace(echoes=not head.preprocess)  # preprocessing may have modified the elements in place
 
     def unreadable(self, error: Exception) -> Response:
@@ -166,23 +166,15 @@ class _Events(list[Event]):
         self.append(event)
 
 
-class _RecordedSizes:
-    """Stands in for a size controller: keeps the measurements for the client's controller."""
+class _HostSteps(Steps):
+    """Steps whose measurements are for the owner's size controllers."""
 
-    def __init__(self, observations: list[tuple[float, BatchTime]]) -> None:
-        self._observations = observations
+    def __init__(self, worker: Worker, events: _Events, watch: _ProgressListener) -> None:
+        super().__init__(worker, events, watch)
+        self.observations: list[tuple[float, BatchTime]] = []
 
-    def target(self) -> int:
-        raise NotImplementedError("batches are formed by the owner")
-
-    def max_size(self) -> float:
-        raise NotImplementedError("batches are formed by the owner")
-
-    def overhead(self) -> float:
-        raise NotImplementedError("batches are formed by the owner")
-
-    def observe(self, size: float, time: BatchTime) -> None:
-        self._observations.append((size, time))
+    def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
+        self.observations.append((batch.size(as_weight=model.learns_from_weights), time))
 
 
 class _ProgressListener:
@@ -206,7 +198,7 @@ class _ProgressListener:
         self._progress.mark(Activity.WAITING)
 
 
-def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
+def _run(worker: Worker, steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
     good = Batch([], [], work.weight, work.useful)
     outcomes: list[Outcome] = []
     for position, row in enumerate(rows):
@@ -221,10 +213,10 @@ def _run(steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
             good.tags.append(position)
     if not work.infer:
         if not work.preprocess:
-            steps.load(work.model)
+            worker.load(work.model)
         outcomes.append(Predictions(good.tags, good.elements))
     elif good.elements:
-        outcomes += steps.run(work.model, as_columns(good) if steps.is_columnar else good)
+        outcomes += steps.run(work.model, as_columns(good) if worker.plan.batching.columnar else good)
     return outcomes
 
 

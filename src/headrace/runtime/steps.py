@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -22,15 +21,17 @@ from headrace.core.events import (
     Event,
     Observer,
 )
+from headrace.core.model_cache import Slot
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.memory import is_out_of_memory
 from headrace.failures.recovery import Action, RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
 from headrace.failures.search import NOTHING_KNOWN, Overruns
-from headrace.runtime.devices import catches, check_device, on_device
+from headrace.runtime.devices import catches, check_device
+from headrace.runtime.model_source import ModelProxy
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch
-from headrace.runtime.session import InferenceSession, ModelProxy
+from headrace.runtime.session import InferenceSession, SessionModel
 from headrace.runtime.spec import SessionSpec
 
 _LONGEST_SLEEP_SECS = 0.1
@@ -44,8 +45,11 @@ class ModelAccess(Protocol):
     plan: Plan
     session: InferenceSession
 
-    def model(self, name: Any) -> AbstractContextManager[Any]:
-        """A context that keeps the named model in memory."""
+    computed: float
+    """Seconds spent in models so far."""
+
+    def borrow(self, name: Any) -> Slot:
+        """The named model as a ``Loaded``, which stays in memory until it is released."""
         ...
 
     def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, BatchTime]:
@@ -169,41 +173,26 @@ class Steps(Operations):
         self._worker = worker
         self._session = worker.session
 
-    @property
-    def is_columnar(self) -> bool:
-        """Whether elements are columnar, and batches count rows."""
-        return self._plan.batching.columnar
-
-    def load(self, name: Any) -> None:
-        """Makes sure that the named model can be loaded.
-
-        Raises:
-            Exception: it cannot be loaded.
-        """
-        with on_device(self._spec, name), self._worker.model(name):
-            pass
-
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""
         check_device(self._spec)
-        with ExitStack() as stack:
-            try:
-                if self._watch is not None:
-                    self._watch.loading(name)
-                model = stack.enter_context(self._worker.model(name))
-            except BaseException as error:
-                if not catches(self._spec, error, name):
-                    raise
-                caught = Caught.of(error)
-                self._report_failed_batch(name, batch.total, error)
-                self._session.breakers[name].record(succeeded=False)
-                return self._settle(name, batch, caught, 1)
-            finally:
+        try:
+            if self._watch is not None:
+                self._watch.loading(name)
+            held = self._worker.borrow(name)
+        except BaseException as error:
+            if not catches(self._spec, error, name):
+                raise
+            self._report_failed_batch(name, batch.total, error)
+            self._session.models[name].breaker.record(succeeded=False)
+            return self._settle(name, batch, Caught.of(error), 1)
+        finally:
+            if self._session.events:
                 self.report_queued()
-            try:
-                return self._infer(name, batch, model)
-            finally:
-                del model  # before the cache may evict it: limiting models means limiting memory
+        try:
+            return self._infer(name, batch, held.model.model)
+        finally:
+            held.release()
 
     def report(self, event: Event) -> None:
         """Reports an event to the observer."""
@@ -214,16 +203,21 @@ class Steps(Operations):
         for event in self._session.queued_events():
             self._observer.on_event(event)
 
+    def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
+        """Reports to the size controller how a batch, or a part of one, went."""
+        model.sizes.observe(batch.size(as_weight=model.learns_from_weights), time)
+
     def _infer(self, name: Any, batch: AnyBatch, model: Any) -> list[Outcome]:
         """Tries a batch once, and recovers it if that fails."""
         answer = self._attempt(name, model, batch)
         if isinstance(answer, Caught):
             return self._recover(name, batch, model, answer)
-        self._session.breakers[name].record(succeeded=True)
+        self._session.models[name].breaker.record(succeeded=True)
         return self._deliver(name, batch, answer)
 
     def _recover(self, name: Any, batch: AnyBatch, model: Any, failure: Caught) -> list[Outcome]:
-        spec, breaker = self._worker.spec, self._session.breakers[name]
+        spec, shared = self._spec, self._session.models[name]
+        breaker = shared.breaker
         budget = RetryBudget(spec.retry, spec.clock.time_ns, self._wait)
         policy = RecoveryPolicy(spec.caught, budget, breaker, billed=name in self._plan.remote)
         searched = 0
@@ -238,17 +232,17 @@ class Steps(Operations):
             nonlocal searched
             action, is_part_of_search = policy.choose(start, stop, error, failed), stop <= searched
             if action is Action.AGAIN:  # events may outlive the traceback, which holds the model
-                self._observer.on_event(BatchRetried(self._plan.label(name), stop - start, Caught.of(error).error))
+                self._observer.on_event(BatchRetried(shared.label, stop - start, Caught.of(error).error))
             # The parts of a search are attempts to find the bad elements, not failed batches of their own.
             elif action is Action.RAISE or not is_part_of_search:
                 self._report_failed_batch(name, stop - start, error)
             if action is Action.IN_PARTS and not is_part_of_search:
-                self._observe(name, batch.part(start, stop), Untimed.OUT_OF_MEMORY)
+                self.learn(shared, batch.part(start, stop), Untimed.OUT_OF_MEMORY)
             searched = max(searched, stop) if action in (Action.SEARCH, Action.PROBE) else searched
             return action
 
         def too_large(start: int, stop: int) -> None:
-            self._observe(name, batch.part(start, stop), Untimed.OVERRAN)
+            self.learn(shared, batch.part(start, stop), Untimed.OVERRAN)
 
         outcomes: list[Outcome] = []
         overruns = Overruns(model.parts, too_large) if isinstance(model, ModelProxy) else NOTHING_KNOWN
@@ -273,21 +267,17 @@ class Steps(Operations):
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)
         self._observer.on_event(event)
-        self._observe(name, batch, seconds)
+        self.learn(self._session.models[name], batch, seconds)
         return predictions
 
     def _wait(self, seconds: float) -> None:
         """Sleeps before a retry; announces it all the while, so that the host is not taken to hang."""
-        sleep = sleep_of(self._worker.spec.clock)
+        sleep = sleep_of(self._spec.clock)
         while self._watch is not None and seconds > _LONGEST_SLEEP_SECS:
             self._watch.waiting()
             sleep(_LONGEST_SLEEP_SECS)
             seconds -= _LONGEST_SLEEP_SECS
         sleep(seconds)
-
-    def _observe(self, name: Any, batch: AnyBatch, time: BatchTime) -> None:
-        size = batch.size(as_weight=self._plan.batching_of(name).learns_from_weights)
-        self._session.sizes[name].observe(size, time)
 
     def _settle(self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:
         if not isinstance(answer, Caught):
@@ -307,4 +297,4 @@ class Steps(Operations):
         return [*self.postprocess(list(compress(tags, kept)), list(compress(predictions, kept)), name), skipped]
 
     def _report_failed_batch(self, name: Any, size: int, error: BaseException) -> None:
-        self._observer.on_event(BatchFailed(self._plan.label(name), size, error))
+        self._observer.on_event(BatchFailed(self._session.models[name].label, size, error))

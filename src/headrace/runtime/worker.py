@@ -20,22 +20,16 @@ from headrace.core.answer import (
 )
 from headrace.core.events import BatchCompleted, Observer
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
+from headrace.core.model_cache import Slot
 from headrace.core.result import PredictionResult
 from headrace.failures.retry import is_retryable
 from headrace.runtime.background import BackgroundExecutor, BackgroundThread
 from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
 from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.devices import check_device, on_device
+from headrace.runtime.model_source import Loaded, ModelProxy, Path
 from headrace.runtime.plan import ONLY, Plan
-from headrace.runtime.session import (
-    InferenceSession,
-    Loaded,
-    ModelProxy,
-    Path,
-    close_session,
-    handlers_within,
-    open_session,
-)
+from headrace.runtime.session import InferenceSession, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Steps
 
@@ -123,8 +117,8 @@ class Worker(AnyWorker):
 
     def load(self, name: Any) -> None:
         """Loads the named model if it is not in memory."""
-        with on_device(self.spec, name), self.model(name):
-            pass
+        with on_device(self.spec, name):
+            self.borrow(name).release()
 
     def names_in_use(self) -> set[Any]:
         """The names of the models in memory."""
@@ -152,20 +146,29 @@ class Worker(AnyWorker):
     @contextmanager
     def model(self, name: Any) -> Iterator[Any]:
         """A context that keeps the named model in memory."""
-        handler = self.plan.models[name]
-        with self.session.model(name, handler) as loaded:
-            if self._copied.get(name) is not loaded.changes:
-                self._copy_attributes(handler, loaded)
-                self._copied[name] = loaded.changes
-            holder = [loaded.model]
-            del loaded  # after an eviction, only the caller may still hold the model
-            yield holder.pop()
+        held = self.borrow(name)
+        try:
+            yield held.model.model
+        finally:
+            held.release()
 
-    def _copy_attributes(self, handler: Any, loaded: Loaded) -> None:
-        """Copies to this thread's handler the attributes that loading set on the loading thread's."""
-        if loaded.transform == self.spec.transform:
-            for path, one in handlers_within(handler):
-                one.__dict__.update(loaded.changes.get(path, {}))
+    def borrow(self, name: Any) -> Slot:
+        """The named model as a ``Loaded``, which stays in memory until it is released.
+
+        Raises:
+            Exception: it cannot be loaded.
+        """
+        handler = self.plan.models[name]
+        held = self.session.borrow(name, handler)
+        loaded: Loaded = held.model
+        if self._copied.get(name) is not loaded.changes:
+            try:
+                loaded.copy_changes(handler, self.spec.transform)
+            except BaseException:
+                held.release()
+                raise
+            self._copied[name] = loaded.changes
+        return held
 
     def run(self, name: Any, model: Any, elements: Sequence[Any]) -> tuple[list[Any], BatchCompleted, float]:
         """Calls the model once.
@@ -179,7 +182,9 @@ class Worker(AnyWorker):
                 elements are batches).
             Exception: whatever the handler raises, in the call or in its lazy result.
         """
-        self.session.keep_thread_budget()
+        source = self.session.source
+        if source is not None and source.thread_budget is not None:
+            source.thread_budget.keep()
         handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
         keys, examples = self._split_keys(elements)
         began = learning_clock() if learning_clock else 0.0
@@ -198,7 +203,7 @@ class Worker(AnyWorker):
         count = len(batch) if hasattr(batch, "__len__") else len(predictions)
         if self.plan.batching.columnar:
             count = sum(map(rows_in, elements))
-        return predictions, BatchCompleted(self.plan.label(name), count, self._bytes(batch), seconds), learnt
+        return predictions, BatchCompleted(self.session.models[name].label, count, self._bytes(batch), seconds), learnt
 
     def _call(self, handler: Any, model: Any, examples: Any) -> Any:
         if isinstance(model, ModelProxy):

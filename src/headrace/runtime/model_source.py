@@ -1,0 +1,125 @@
+"""Models as loading left them, and where a session may get them from in place of loading them itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from headrace.hosts.thread_budget import ThreadBudget
+
+Path = tuple[str, ...]
+"""A chain of attribute names."""
+
+_DEEPEST = 3
+
+
+class Loaded(NamedTuple):
+    """A model, and what loading it changed in its handler: other threads' handlers need the same changes."""
+
+    model: Any
+    transform: str
+    """The transform whose handler loaded it: the changes mean nothing to another transform's handler."""
+    changes: dict[Path, dict[str, Any]]
+    """Attributes that loading set, on the handler and on handlers within it."""
+    lease: Any = None
+    """Keeps the model in the machine's shared memory for as long as this object lives."""
+
+    def copy_changes(self, handler: Any, transform: str) -> None:
+        """Gives another thread's handler, of this transform, the attributes that loading set."""
+        if self.transform == transform:
+            for path, one in _handlers_within(handler):
+                one.__dict__.update(self.changes.get(path, {}))
+
+
+class ModelSource(ABC):
+    """Provides a session's models in place of loading them in this process.
+
+    Attributes:
+        thread_budget: limits this process's threads to their share of the cores; None: no limit.
+    """
+
+    thread_budget: ThreadBudget | None = None
+
+    @abstractmethod
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
+        """The named model; None: this process has to load it.
+
+        Args:
+            name: of the model.
+            fresh_secs: how long ago a failed load for another process may be for its error to be raised again here.
+
+        Raises:
+            Exception: the model cannot be loaded.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Releases everything at the end of the session."""
+
+
+class LoadedModels(ModelSource):
+    """Models that are in this process already: inherited from its fork server, or mapped.
+
+    Args:
+        models: by name; emptied at the end of the session.
+        thread_budget: limits the threads of this process; None: no limit.
+    """
+
+    def __init__(self, models: dict[Any, Loaded], thread_budget: ThreadBudget | None = None) -> None:
+        self._models = models
+        self.thread_budget = thread_budget
+
+    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
+        """The named model, if it is one of them."""
+        return self._models.get(name)
+
+    def close(self) -> None:
+        """Releases the models."""
+        self._models.clear()
+
+
+class ModelProxy(ABC):
+    """Stands in for a model in another process; called in place of the handler."""
+
+    @abstractmethod
+    def run(self, examples: Sequence[Any]) -> Iterable[Any]:
+        """Predictions for examples without their keys.
+
+        Raises:
+            Exception: what the handler raised there, or what happened to the process.
+        """
+
+    @abstractmethod
+    def parts(self, count: int) -> int:
+        """Into how many parts to cut a batch of ``count`` elements that timed out."""
+
+
+def attributes_of(handler: Any) -> dict[Path, dict[str, Any]]:
+    """The attributes of the handler, and of the handlers within it, before a load: ``changes_since`` takes them."""
+    return {path: dict(vars(one)) for path, one in _handlers_within(handler)}
+
+
+def changes_since(before: dict[Path, dict[str, Any]], handler: Any) -> dict[Path, dict[str, Any]]:
+    """The attributes that a load has set, for ``Loaded.changes``."""
+    return {path: _set_since(before.get(path, {}), vars(one)) for path, one in _handlers_within(handler)}
+
+
+def _handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The handler and, recursively, the handlers in its attributes, each with its attribute path."""
+    yield path, handler
+    for name, value in list(vars(handler).items()):
+        if _is_handler(value) and hasattr(value, "__dict__") and len(path) < _DEEPEST:
+            yield from _handlers_within(value, (*path, name))
+
+
+def _is_handler(value: Any) -> bool:
+    """Whether it may be a handler; classes are not (XGBoost's model classes have a ``load_model`` method)."""
+    return hasattr(value, "load_model") and not isinstance(value, type)
+
+
+def _set_since(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    missing = object()
+    changed = {name: value for name, value in now.items() if before.get(name, missing) is not value}
+    return {name: value for name, value in changed.items() if not _is_handler(value)}
