@@ -84,7 +84,7 @@ def test_a_fresh_import_of_the_beam_door_loads_no_model_framework():
     }
 
 
-def test_what_runs_in_a_host_for_the_command_line_does_not_load_beam():
+def test_hosts_of_the_command_line_do_not_load_beam():
     loaded = _loaded_by(["headrace.beam", "headrace.jobs.rows"])
     assert not loaded & {"apache_beam", "numpy"}
 
@@ -95,7 +95,7 @@ def test_a_fresh_import_of_the_command_line_does_not_wait_for_beam():
     assert not loaded & {"apache_beam", "numpy", "torch"}
 
 
-def test_what_runs_for_the_command_line_in_one_process_does_not_load_beam():
+def test_command_line_in_one_process_does_not_load_beam():
     loaded = _loaded_by(["headrace.cli.run", "headrace.jobs.run", "headrace.jobs.column_blocks", "headrace.jobs.retry"])
     assert "pyarrow" in loaded
     assert "apache_beam" not in loaded

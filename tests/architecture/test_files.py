@@ -86,7 +86,7 @@ def test_every_rule_that_is_switched_off_has_a_reason(root):
         ("x = 1", True),
     ],
 )
-def test_what_an_honest_exception_is(line, honest):
+def test_honest_exception_is_recognized(line, honest):
     assert _is_honest(line) is honest
 
 
@@ -105,7 +105,7 @@ def _is_honest(line):
 
 
 @pytest.mark.parametrize("word", ["TO" + "DO", "FIX" + "ME", "XX" + "X"])
-def test_nothing_is_left_for_later(root, word):
+def test_code_has_no_todos(root, word):
     files = [path for folder in TEXT for path in (root / folder).rglob("*") if path.suffix in (".py", ".md", ".toml")]
     files += [root / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "pyproject.toml")]
     assert [str(path.relative_to(root)) for path in files if re.search(rf"\b{word}\b", path.read_text())] == []

@@ -91,7 +91,7 @@ class TestAcrossAShuffle:
         self.check([element for element, _ in records])
         assert {error[0] for _, error in records} == {urllib.error.HTTPError}
 
-    def test_in_a_model_host(self, run):
+    def test_dead_letters_of_a_model_host_are_encodable(self, run):
         class Raising(ModelHandler):  # a local class is pickled by value
             def load_model(self):
                 return None

@@ -19,7 +19,7 @@ def jar(path, **files):
     return path
 
 
-def test_it_has_all_files_the_first_of_a_name_and_all_services(join, tmp_path):
+def test_fat_jar_has_all_files_the_first_of_a_name_and_all_services(join, tmp_path):
     service = "META-INF/services/a.Service"
     first = jar(tmp_path / "1.jar", **{"a/A.class": "1", "META-INF/MANIFEST.MF": "old", service: "a.One"})
     second = jar(

@@ -10,21 +10,21 @@ def fetch(engine_module):
     return engine_module("fetch")
 
 
-def test_without_java_it_says_what_to_install(fetch, monkeypatch, tmp_path):
+def test_missing_java_is_reported_with_what_to_install(fetch, monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(fetch.EngineError, match="apt-get install openjdk-17"):
         fetch.java()
 
 
 @pytest.mark.parametrize("what", ["job_server_jar", "spark_home"])
-def test_without_maven_it_says_what_to_install(fetch, monkeypatch, tmp_path, what):
+def test_missing_maven_is_reported_with_what_to_install(fetch, monkeypatch, tmp_path, what):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(fetch.EngineError, match="apt-get install maven"):
         getattr(fetch, what)(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_has_been_fetched_is_not_fetched_again(fetch, monkeypatch, tmp_path):
+def test_fetched_files_are_not_fetched_again(fetch, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "")
     home = tmp_path / f"job-server-{fetch.JOB_SERVER}"
     home.mkdir()

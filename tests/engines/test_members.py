@@ -20,7 +20,7 @@ def mark(tmp_path, members):
     members.end_all(str(tmp_path))
 
 
-def test_what_a_member_starts_is_a_member_even_when_its_parent_is_killed(members, mark, tmp_path):
+def test_children_of_a_member_are_members_even_when_it_is_killed(members, mark, tmp_path):
     grandchild = (
         "import subprocess, sys, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
     )
@@ -34,7 +34,7 @@ def test_what_a_member_starts_is_a_member_even_when_its_parent_is_killed(members
     assert members.members(mark) == []
 
 
-def test_one_that_does_not_listen_is_killed(members, mark, tmp_path, monkeypatch):
+def test_members_that_ignore_sigterm_are_killed(members, mark, tmp_path, monkeypatch):
     monkeypatch.setattr(members, "_PATIENCE_SECS", 0.5)
     deaf = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
@@ -45,7 +45,7 @@ def test_one_that_does_not_listen_is_killed(members, mark, tmp_path, monkeypatch
     assert process.wait() == -signal.SIGKILL
 
 
-def test_others_are_let_be(members, mark, popen):
+def test_other_processes_are_left_alone(members, mark, popen):
     other = popen(["sleep", "600"], env={**os.environ, members.MARK: f"{mark}-2"})
     assert members.end_all(mark) == 0
     assert other.poll() is None

@@ -30,24 +30,24 @@ def test_a_network_that_is_taken_is_passed_over(namespaces):
     assert second.subnet_of(RANGE)
 
 
-def test_when_all_are_taken_that_is_said(namespaces):
+def test_namespaces_that_are_all_taken_are_an_error(namespaces):
     with pytest.raises(namespaces.EngineError, match="taken"):
         namespaces.free_network("label", [ipaddress.ip_network("198.0.0.0/8")])
 
 
-def test_who_is_not_root_hears_what_to_do(namespaces, monkeypatch):
+def test_missing_root_rights_are_reported_with_the_cure(namespaces, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(namespaces.EngineError, match=r"root.*iproute2.*--one-network"):
         namespaces.make("label", 2)
 
 
-def test_without_the_tool_one_hears_what_to_install(namespaces, monkeypatch, tmp_path):
+def test_missing_ip_command_is_reported_with_what_to_install(namespaces, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(namespaces.EngineError, match="apt-get install iproute2"):
         namespaces.make("label", 2)
 
 
-def test_where_there_are_none_nothing_is_removed_and_no_tool_is_needed(namespaces, monkeypatch, tmp_path):
+def test_removal_without_namespaces_needs_no_tool(namespaces, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not namespaces.stands("no-such-label", 1)
     namespaces.remove("no-such-label")

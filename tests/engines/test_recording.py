@@ -23,7 +23,7 @@ class Handler:
         return (model * x for x in batch)
 
 
-def test_what_a_handler_does_is_written_down(recording, tmp_path):
+def test_calls_of_a_handler_are_recorded(recording, tmp_path):
     class Recorded(recording.Recorded, Handler):
         pass
 
@@ -36,7 +36,7 @@ def test_what_a_handler_does_is_written_down(recording, tmp_path):
     assert f"| {os.getpid()} | tm1 | 3 | 1 |" in recording.table([process])
 
 
-def test_how_long_a_setup_takes_is_written_down(recording, tmp_path):
+def test_setup_seconds_are_recorded(recording, tmp_path):
     calls = []
     recording.timed_setup(calls.append)("a DoFn")
     assert calls == ["a DoFn"]

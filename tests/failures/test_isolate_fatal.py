@@ -120,7 +120,7 @@ def test_inference_belongs_to_no_single_element():
 # Timeouts.
 
 
-def test_after_a_timeout_in_inference_the_elements_go_one_by_one():
+def test_elements_go_one_by_one_after_a_timeout_in_inference():
     last = overran()
     script = Script("zero", last, "failed", "two")
     assert script.play(range(3), overran()) == [([0], "zero"), ([1], "failed"), ([2], "two")]

@@ -14,5 +14,5 @@ import parquet
 pytestmark = pytest.mark.large
 
 
-def test_what_is_read_and_written_is_what_it_was():
+def test_parquet_files_are_read_and_written_unchanged():
     parquet.run(1, 60)

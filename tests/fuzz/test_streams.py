@@ -22,7 +22,7 @@ def test_each_element_comes_out_once_where_it_belongs(seed):
     streams.run(seed, 4, on_prism=False)
 
 
-def test_without_go_the_command_says_so_in_a_line(monkeypatch, tmp_path, capsys):
+def test_missing_go_is_reported_in_a_line(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(streams.prism, "prism", partial(streams.prism.prism, tmp_path))
     monkeypatch.setattr(sys, "argv", ["fuzz", "streams", "--cases", "1"])

@@ -9,7 +9,7 @@ from headrace import PredictionCountError
 from headrace.handlers.array_batches import fitted, stacked_alike
 
 
-def test_what_is_alike_is_one_call():
+def test_examples_of_one_kind_are_one_call():
     calls = []
 
     def predict(rows):
@@ -30,7 +30,7 @@ def test_a_wrong_count_of_one_kind_is_one_of_the_batch(wrong):
         stacked_alike([[1, 2], [3, 4], [0.5, 1.0]], lambda rows: [0] * (wrong if len(rows) == 2 else 1))
 
 
-def test_several_outputs_of_several_kinds():
+def test_outputs_of_several_kinds_are_dicts():
     answer = stacked_alike([[1], [0.5]], lambda rows: {"twice": rows[:, 0] * 2, "half": rows[:, 0] / 2})
     assert answer == [{"twice": 2, "half": 0.5}, {"twice": 1.0, "half": 0.25}]
 
@@ -75,13 +75,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("values", "given", "wanted"), FITS)
-def test_numbers_become_what_the_model_takes(values, given, wanted):
+def test_numbers_become_the_models_dtype(values, given, wanted):
     found = fitted(numpy.array(values, given), wanted)
     assert found.dtype == wanted or wanted == "object"
     assert numpy.array_equal(found.tolist(), values, equal_nan=given != "str")
 
 
 @pytest.mark.parametrize(("values", "given", "wanted", "error", "complaint"), REFUSED)
-def test_what_would_change_is_refused(values, given, wanted, error, complaint):
+def test_numbers_that_would_change_are_refused(values, given, wanted, error, complaint):
     with pytest.raises(error, match=complaint):
         fitted(numpy.array(values, given), wanted)

@@ -91,7 +91,7 @@ PAIRS = [(make, kind) for make in HANDLERS for kind in KINDS if takes(make, kind
 
 
 @pytest.mark.parametrize(("make", "kind"), PAIRS)
-def test_columns_as_rows(folder, make, kind):
+def test_columns_predict_as_rows(folder, make, kind):
     handler, examples = make(folder)
     expected = numpy.array([numpy.asarray(result.inference) for result in predict(handler, examples)])
     pieces = [KINDS[kind](FRAME[start : start + 30]) for start in range(0, 100, 30)]
@@ -102,7 +102,7 @@ def test_columns_as_rows(folder, make, kind):
 
 
 @pytest.mark.parametrize("make", [sklearn_numpy, onnx, pytest.param(pytorch, marks=pytest.mark.large)])
-def test_columns_of_no_numbers_fail(folder, make):
+def test_columns_without_numbers_fail(folder, make):
     handler, _ = make(folder)
     elements = [{"a": ["x"], "b": [1.0], "c": [2.0]}]
     [failure] = predict(handler, elements, batching=COLUMNAR, on_failure="yield")

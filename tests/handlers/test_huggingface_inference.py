@@ -106,7 +106,7 @@ def infer(handler, batch, inference_args=None):
     return list(handler.run_inference(batch, handler.load_model(), inference_args))
 
 
-def test_they_predict_as_the_model(classifier, expected):
+def test_handlers_predict_as_the_model(classifier, expected):
     tensors = infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS + RAGGED)
     keyed = infer(keyed_handler(classifier), KEYED + RAGGED_KEYED)
     assert nearly_equal(logits(tensors), expected)
@@ -139,15 +139,15 @@ def test_pipelines_predict_as_with_beams_handlers(classifier, incumbent_huggingf
         (HuggingFaceModelHandlerKeyedTensor, ["model_uri", "model_class", "framework"]),
     ],
 )
-def test_arguments_are_beams(ours, required, accepts_all_of, incumbent_huggingface):
+def test_handlers_take_beams_arguments(ours, required, accepts_all_of, incumbent_huggingface):
     accepts_all_of(ours, getattr(incumbent_huggingface, ours.__name__), *required)
 
 
-def test_a_host_predicts_the_same(classifier, expected):
+def test_handlers_predict_the_same_in_a_host(classifier, expected):
     assert nearly_equal(logits(predict(keyed_handler(classifier), KEYED, isolate=True)), expected[:6])
 
 
-def test_weights_are_mapped(classifier, expected, runtime, assert_mappable):
+def test_weights_of_large_models_are_mapped(classifier, expected, runtime, assert_mappable):
     handler = HuggingFaceModelHandlerTensor(classifier, CLASSIFIER)
     assert nearly_equal(logits(predict(handler, TENSORS, placement="machine")), expected[:6])
     assert_mappable(handler)
@@ -156,7 +156,7 @@ def test_weights_are_mapped(classifier, expected, runtime, assert_mappable):
 @MAKERS
 @pytest.mark.parametrize("device_map", ["cpu", {"": "cpu"}, "auto"], ids=str)
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
-def test_a_device_map_decides_where_the_model_goes(make, device_map, device, classifier, expected, caplog, monkeypatch):
+def test_device_map_places_the_model(make, device_map, device, classifier, expected, caplog, monkeypatch):
     moved = []
     monkeypatch.setattr(transformers.PreTrainedModel, "to", lambda self, *place: moved.append(place) or self)
     handler = make(classifier, CLASSIFIER, device=device, load_model_args={"device_map": device_map})
@@ -165,7 +165,7 @@ def test_a_device_map_decides_where_the_model_goes(make, device_map, device, cla
     assert (moved, caplog.records) == ([], [])
 
 
-def test_a_model_spread_over_devices_predicts(classifier, expected, tmp_path):
+def test_model_spread_over_devices_predicts(classifier, expected, tmp_path):
     """Half of it lies on the disk, from where accelerate fetches it; that is a device to it as a GPU is."""
     device_map = {"bert.embeddings": "cpu", "bert.encoder": "disk", "bert.pooler": "cpu", "classifier": "cpu"}
     arguments = {"device_map": device_map, "offload_folder": str(tmp_path)}
@@ -175,7 +175,7 @@ def test_a_model_spread_over_devices_predicts(classifier, expected, tmp_path):
 
 
 @MAKERS
-def test_without_a_gpu_the_model_goes_to_the_cpu(make, classifier, monkeypatch, caplog):
+def test_model_goes_to_the_cpu_without_a_gpu(make, classifier, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     model = make(classifier, CLASSIFIER, device="GPU").load_model()
     assert model.device.type == "cpu"
@@ -184,7 +184,7 @@ def test_without_a_gpu_the_model_goes_to_the_cpu(make, classifier, monkeypatch, 
 
 
 @pytest.mark.parametrize(("device", "said"), [("cpu", "CPU"), ("meta", "GPU")])
-def test_an_inference_fn_is_told_where_the_model_is(device, said):
+def test_inference_fn_gets_the_models_device(device, said):
     def seen(batch, model, device, inference_args, model_id):
         return [PredictionResult(len(batch), (device, inference_args), model_id)] * len(batch)
 
@@ -193,14 +193,14 @@ def test_an_inference_fn_is_told_where_the_model_is(device, said):
     assert result == (2, (said, {"a": 1}), "m")
 
 
-def test_the_model_is_for_prediction_only(classifier):
+def test_model_is_in_evaluation_mode(classifier):
     model = keyed_handler(classifier, load_model_args={"attn_implementation": "eager"}).load_model()
     assert model.config._attn_implementation == "eager"
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_each_example_gets_its_part_of_every_output(classifier):
+def test_prediction_has_the_examples_part_of_every_output(classifier):
     outputs = {"output_hidden_states": True, "output_attentions": True, "labels": torch.zeros(6, dtype=torch.int64)}
     handler = keyed_handler(classifier, load_model_args={"attn_implementation": "eager"})
     results = infer(handler, KEYED, outputs)
@@ -210,12 +210,12 @@ def test_each_example_gets_its_part_of_every_output(classifier):
     assert [weights.shape for weights in first["attentions"]] == [(2, 4, 4)] * 2
 
 
-def test_a_result_does_not_hold_on_to_its_batch(classifier):
+def test_prediction_does_not_keep_its_batch(classifier):
     results = infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS * 100)
     assert len(pickle.dumps(results[0].inference["logits"])) < 2000
 
 
-def test_a_cache_of_the_whole_batch_is_no_prediction(tmp_path):
+def test_cache_of_the_whole_batch_is_no_prediction(tmp_path):
     """Taken for rows, the layers of a cache would cut a batch down to their number, as they do with Beam."""
     config = transformers.GPT2Config(vocab_size=20, n_positions=16, n_embd=8, n_layer=2, n_head=2)
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
@@ -224,7 +224,7 @@ def test_a_cache_of_the_whole_batch_is_no_prediction(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_the_models_own_answer_is_no_list_of_predictions(classifier, size):
+def test_model_output_object_is_no_list_of_predictions(classifier, size):
     def raw(batch, model, device, inference_args=None, model_id=None):
         return model(torch.stack(list(batch)))
 
@@ -234,13 +234,13 @@ def test_the_models_own_answer_is_no_list_of_predictions(classifier, size):
     assert "SequenceClassifierOutput with the keys 'logits'" in str(failures[0].error)
 
 
-def test_a_tuple_of_outputs_is_refused(classifier):
+def test_tuple_of_outputs_is_refused(classifier):
     with pytest.raises(PredictionCountError, match="tuple of 1 outputs"):
         infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS[:1], {"return_dict": False})
 
 
 @MAKERS
-def test_another_model(make, classifier, save_bert):
+def test_model_path_update_loads_another_model(make, classifier, save_bert):
     other = save_bert(transformers.BertForSequenceClassification, num_labels=5)
     handler = make(classifier, CLASSIFIER)
     handler.update_model_path(None)
@@ -273,7 +273,7 @@ class Anything:
         (("m", CLASSIFIER, "pt", "cuda"), ConfigurationError, "device must be 'CPU' or 'GPU', not 'cuda'"),
     ],
 )
-def test_bad_arguments_name_their_cure(arguments, error, complaint):
+def test_bad_arguments_are_refused_with_the_cure(arguments, error, complaint):
     with pytest.raises(error, match=complaint) as raised:
         HuggingFaceModelHandlerKeyedTensor(*arguments)
     assert isinstance(raised.value, ConfigurationError)
@@ -292,20 +292,20 @@ def test_rows_become_tensors():
 
 
 @pytest.mark.parametrize(("package", "extra"), [("torch", "pytorch"), ("transformers", "huggingface")])
-def test_what_is_missing_is_named_with_its_cure(package, extra, said_without):
+def test_missing_packages_are_named_with_the_extra(package, extra, said_without):
     assert said_without("headrace.handlers.huggingface_inference", package) == (
         f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[{extra}]'"
     )
 
 
-def test_metrics_and_bytes_are_those_of_the_data():
+def test_metrics_namespace_and_num_bytes_are_those_of_the_data():
     tensor, keyed = HuggingFaceModelHandlerTensor("m", CLASSIFIER), keyed_handler("m")
     assert (tensor.get_num_bytes(TENSORS[:2]), keyed.get_num_bytes(KEYED[:2])) == (2 * 4 * 8, 2 * 2 * 4 * 8)
     assert tensor.get_metrics_namespace() == "BeamML_HuggingFaceModelHandler_Tensor"
     assert keyed.get_metrics_namespace() == "BeamML_HuggingFaceModelHandler_KeyedTensor"
 
 
-def test_a_model_that_does_not_fit_the_gpu_goes_to_the_cpu(classifier, monkeypatch, caplog):
+def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(classifier, monkeypatch, caplog):
     monkeypatch.setattr(torch_devices, "cuda_is_usable", lambda: True)
     monkeypatch.setitem(torch_devices.DEVICES, "GPU", torch.device("cuda", 99))
     model = keyed_handler(classifier, device="GPU").load_model()

@@ -92,7 +92,7 @@ TASKS = [
 @pytest.mark.parametrize(
     ("task", "examples", "args", "kind"), TASKS, ids=[f"{t}-{n}" for n, (t, *_) in enumerate(TASKS)]
 )
-def test_every_example_gets_what_the_pipeline_says_of_it_alone(task, examples, args, kind, folders):
+def test_examples_get_the_pipelines_answer_to_them_alone(task, examples, args, kind, folders):
     pipeline = transformers.pipeline(task, folders[task], device="cpu")
     alone = [pipeline(example, **args) for example in examples]
     if task == "text-classification" and not args:
@@ -122,7 +122,7 @@ def _handler(arguments):
     return HuggingFacePipelineModelHandler(**arguments)
 
 
-def test_arguments_and_tasks_are_beams(accepts_all_of, incumbent_huggingface):
+def test_handler_takes_beams_arguments_and_tasks(accepts_all_of, incumbent_huggingface):
     accepts_all_of(HuggingFacePipelineModelHandler, incumbent_huggingface.HuggingFacePipelineModelHandler)
     theirs = incumbent_huggingface.PipelineTask.__members__
     assert {name: task.value for name, task in PipelineTask.__members__.items()} == {
@@ -130,13 +130,13 @@ def test_arguments_and_tasks_are_beams(accepts_all_of, incumbent_huggingface):
     }
 
 
-def test_a_host_predicts_the_same(classifier):
+def test_pipeline_predicts_the_same_in_a_host(classifier):
     handler = HuggingFacePipelineModelHandler("text-classification", classifier)
     there = [result.inference for result in predict(handler, TEXTS, isolate=True)]
     assert nearly_equal(there, infer(handler, TEXTS))
 
 
-def test_weights_are_mapped(folders, runtime, assert_mappable):
+def test_weights_of_large_models_are_mapped(folders, runtime, assert_mappable):
     handler = HuggingFacePipelineModelHandler("token-classification", folders["token-classification"])
     there = [result.inference for result in predict(handler, TEXTS, placement="machine")]
     assert nearly_equal(there, infer(handler, TEXTS))
@@ -146,7 +146,7 @@ def test_weights_are_mapped(folders, runtime, assert_mappable):
 @pytest.mark.parametrize(
     "where", [{"device": "cpu"}, {"device_map": "cpu"}, {"model_kwargs": {"device_map": "cpu"}}], ids=str
 )
-def test_load_pipeline_args_may_say_where_it_goes(classifier, where, caplog):
+def test_load_pipeline_args_may_name_the_device(classifier, where, caplog):
     handler = HuggingFacePipelineModelHandler("text-classification", classifier, load_pipeline_args=where)
     assert len(infer(handler, TEXTS)) == len(TEXTS)
     assert handler.load_model().device.type == "cpu"
@@ -156,7 +156,7 @@ def test_load_pipeline_args_may_say_where_it_goes(classifier, where, caplog):
 
 
 @pytest.mark.parametrize(("device", "warnings"), [("GPU", [logging.WARNING]), ("gpu", [logging.WARNING]), (None, [])])
-def test_without_a_gpu_it_goes_to_the_cpu(classifier, device, warnings, monkeypatch, caplog):
+def test_pipeline_goes_to_the_cpu_without_a_gpu(classifier, device, warnings, monkeypatch, caplog):
     """No warning unless a GPU was asked for."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     handler = HuggingFacePipelineModelHandler("text-classification", classifier, device=device)
@@ -172,7 +172,7 @@ def test_load_pipeline_args_go_to_the_pipeline(classifier):
     assert arguments == {"batch_size": 3, "top_k": 1}
 
 
-def test_an_inference_fn_gets_what_beam_gives_it(classifier):
+def test_inference_fn_gets_beams_arguments(classifier):
     def shout(batch, pipeline, inference_args):
         return [(text.upper(), pipeline.task, inference_args) for text in batch]
 
@@ -181,7 +181,7 @@ def test_an_inference_fn_gets_what_beam_gives_it(classifier):
     assert result == ("bad film", ("BAD FILM", "text-classification", {}), classifier)
 
 
-def test_tensors_do_not_hold_on_to_their_batch(folders):
+def test_tensors_do_not_keep_their_batch(folders):
     handler = HuggingFacePipelineModelHandler("feature-extraction", folders["feature-extraction"])
     for tensor in infer(handler, TEXTS, {"return_tensors": True, "batch_size": 5}):
         assert tensor.untyped_storage().nbytes() == tensor.numel() * 4
@@ -194,13 +194,13 @@ def test_tensors_do_not_hold_on_to_their_batch(folders):
         ({"task": "fill-mask", "device": "cuda"}, ValueError, "device must be 'CPU' or 'GPU'"),
     ],
 )
-def test_bad_arguments_name_their_cure(arguments, error, complaint):
+def test_bad_arguments_are_refused_with_the_cure(arguments, error, complaint):
     with pytest.raises(error, match=complaint) as raised:
         HuggingFacePipelineModelHandler(**arguments)
     assert isinstance(raised.value, ConfigurationError)
 
 
-def test_another_model(classifier, folders):
+def test_model_path_update_loads_another_model(classifier, folders):
     handler = HuggingFacePipelineModelHandler("text-classification", "old")
     handler.update_model_path(classifier)
     handler.update_model_path(None)

@@ -112,7 +112,7 @@ if torch:
 
 @pytest.mark.large
 @pytest.mark.parametrize(("make", "elements", "needed"), CASES)
-def test_a_host_predicts_as_this_process(folder, make, elements, needed):
+def test_handlers_predict_in_a_host_as_in_process(folder, make, elements, needed):
     handler = make(folder).with_postprocess_fn(frameworks)
     here, there = (list(predict(handler, elements, isolate=isolate)) for isolate in (False, True))
     assert len(there) == len(elements)
@@ -147,7 +147,7 @@ class Sparse(ModelHandler):
 @pytest.mark.large
 @pytest.mark.parametrize("convert", ["to_sparse_coo", "to_sparse_csr"])
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
-def test_sparse_tensors_are_let_go_of_in_host_and_owner(convert):
+def test_sparse_tensors_are_released_in_host_and_owner(convert):
     """Of 60 batches of 4 MB, more than a few are nowhere at a time."""
     elements = (getattr(torch.full((1, 200_000), float(n)), convert)() for n in range(60))
     alive, seen, taken = [], [], []

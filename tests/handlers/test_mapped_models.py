@@ -152,14 +152,14 @@ MODULES = {
 
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
 @pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning")
-def test_modules_predict_as_before(mapped, elsewhere, make):
+def test_modules_predict_the_same_once_mapped(mapped, elsewhere, make):
     torch.manual_seed(0)
     model = make().eval()
     expected = called(model)
     assert torch.equal(elsewhere.say(mapped(model), lambda attached: called(attached())), expected)
 
 
-def test_what_a_module_knows_of_its_tensors(mapped, elsewhere):
+def test_modules_keep_names_and_properties_of_their_tensors(mapped, elsewhere):
     model = Tricky()
     described = elsewhere.say(
         mapped(model),
@@ -195,7 +195,7 @@ def generated(model):
 
 
 @pytest.mark.parametrize("make", [t5, bert])
-def test_transformers(mapped, make):
+def test_transformers_predict_the_same_once_mapped(mapped, make):
     model = make()
     expected = generated(model)
     assert torch.equal(generated(attach(*mapped(model))), expected)
@@ -221,7 +221,7 @@ def estimators():
 
 
 @pytest.mark.parametrize("estimator", estimators(), ids=lambda one: type(one).__name__)
-def test_estimators(mapped, elsewhere, estimator):
+def test_estimators_predict_the_same_once_mapped(mapped, elsewhere, estimator):
     rng = numpy.random.default_rng(0)
     examples, target = rng.normal(size=(600, 600)), rng.integers(0, 3, 600)
     estimator.fit(examples, target)
@@ -231,7 +231,7 @@ def test_estimators(mapped, elsewhere, estimator):
     assert answer.tolist() == expected.tolist()
 
 
-def test_containers(mapped, elsewhere):
+def test_containers_are_mapped_with_what_they_hold(mapped, elsewhere):
     weights = torch.arange(4096.0)
     model = {"weights": (weights, [weights[2000:]]), "table": numpy.arange(4096), "name": "it"}
 
@@ -244,7 +244,7 @@ def test_containers(mapped, elsewhere):
     assert said == (4096 * 4095 / 2, 2000, 4096 * 4095 // 2, "it")
 
 
-def test_what_is_written_in_one_process_no_other_sees(mapped, elsewhere):
+def test_writes_in_one_process_are_seen_by_no_other(mapped, elsewhere):
     place = mapped(nn.Linear(64, 64, bias=False))
 
     def overwritten(attached):
@@ -268,7 +268,7 @@ def private_bytes():
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
 
 
-def test_a_process_takes_little_memory_of_its_own(mapped, elsewhere):
+def test_processes_take_little_private_memory(mapped, elsewhere):
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(40)))
 
     def private(attached):
@@ -306,7 +306,7 @@ NOT_MAPPABLE = {
 
 
 @pytest.mark.parametrize(("make", "why"), NOT_MAPPABLE.values(), ids=NOT_MAPPABLE.keys())
-def test_what_cannot_be_mapped_says_why_and_goes_on_working(make, why):
+def test_models_that_cannot_be_mapped_say_why_and_still_predict(make, why):
     model, other = make(), torch.arange(5000.0)
     with pytest.raises(NotMappableError, match=why):
         export((other, model))

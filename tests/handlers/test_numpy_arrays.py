@@ -42,7 +42,7 @@ def pickled(value):
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (), (0,), (2, 0, 3)], ids=str)
-def test_arrays_of_every_dtype(dtype, shape):
+def test_arrays_of_every_dtype_return_unchanged(dtype, shape):
     dtype = numpy.dtype(dtype)
     content = numpy.random.default_rng(0).bytes(4 * dtype.itemsize * 6)
     arrays = [numpy.zeros(shape, dtype) for _ in range(4)]
@@ -57,7 +57,7 @@ def test_arrays_of_every_dtype(dtype, shape):
 
 
 @pytest.mark.parametrize("code", [*"?bhilqBHILQefdgFDG"])
-def test_scalars_of_every_type(code):
+def test_scalars_of_every_type_return_unchanged(code):
     values = list(numpy.array([0, 1, 3], code))
     came, memory = through_memory(values)
     assert [(type(one), one) for one in came] == [(type(one), one) for one in values]
@@ -65,7 +65,7 @@ def test_scalars_of_every_type(code):
     assert came == values
 
 
-def test_not_a_number_remains_the_same_not_a_number():
+def test_nan_keeps_its_bits():
     values = list(numpy.array([0x7FC00001, 0xFFC00002], "u4").view("f4"))
     assert [one.tobytes() for one in through_memory(values)[0]] == [one.tobytes() for one in values]
 
@@ -108,7 +108,7 @@ A = numpy.zeros((2, 2))
     ],
     ids=repr,
 )
-def test_what_would_not_come_back_as_it_was_is_not_stacked(values):
+def test_rows_that_would_return_changed_are_not_stacked(values):
     assert CODEC.stack(values) is None
 
 
@@ -159,12 +159,12 @@ def test_arrays_that_are_more_than_memory_are_left_to_numpy(array):
     assert came.dtype.metadata == array.dtype.metadata
 
 
-def test_subclasses_are_left_to_themselves():
+def test_subclasses_pickle_themselves():
     masked, _ = pickled(numpy.ma.array([1, 2, 3], mask=[0, 1, 0]))
     assert repr(masked) == repr(numpy.ma.array([1, 2, 3], mask=[0, 1, 0]))
 
 
-def test_without_numpy_the_extra_is_named(said_without):
+def test_missing_numpy_is_named_with_the_extra(said_without):
     assert "install it with: pip install 'headrace[onnx]'" in said_without("headrace.handlers.numpy_arrays", "numpy")
 
 
@@ -207,12 +207,12 @@ def test_whole_arrays_keep_their_strides_and_take_the_memory_between_their_ends(
     assert came.tobytes() == array.tobytes()
 
 
-def test_whole_arrays_of_which_there_is_no_memory_to_move():
+def test_whole_arrays_without_movable_memory_are_left_to_numpy():
     for array in (numpy.array([None, "text", 1], object), numpy.empty((0, 3), order="F"), numpy.zeros(3, "V0")):
         came, sizes = moved(array)
         assert repr(came) == repr(array)
         assert sum(sizes) == 0
 
 
-def test_threads_are_the_business_of_blas():
+def test_thread_limits_are_left_to_blas():
     assert CODEC.limit_threads(1)() is None

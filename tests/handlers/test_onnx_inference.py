@@ -129,7 +129,7 @@ def inferences(results):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handler leaves it open
-def test_it_predicts_as_a_session_and_as_beam(product_uri):
+def test_handler_predicts_as_a_session_and_as_beam(product_uri):
     session = onnxruntime.InferenceSession(product_uri, providers=CPU)
     ours = infer(OnnxModelHandlerNumpy(product_uri), ARRAYS)
     assert nearly_equal(inferences(ours), list(session.run(None, {"inputs": FEATURES[:6]})[0]))
@@ -143,11 +143,11 @@ def test_results_name_the_file_that_answered(product_uri):
     assert {result.model_id for result in infer(OnnxModelHandlerNumpy(product_uri), ARRAYS)} == {product_uri}
 
 
-def test_arguments_are_beams(accepts_all_of):
+def test_handler_takes_beams_arguments(accepts_all_of):
     accepts_all_of(OnnxModelHandlerNumpy, incumbent.OnnxModelHandlerNumpy, "model_uri")
 
 
-def test_a_pipeline_runs_it(classifier_uri):
+def test_handler_runs_in_a_pipeline(classifier_uri):
     session = onnxruntime.InferenceSession(classifier_uri, providers=CPU)
     expected = [int(label) for label in session.run(None, {"X": FEATURES[:6]})[0]]
     pipeline = beam.Pipeline(runner=FnApiRunner())
@@ -157,11 +157,11 @@ def test_a_pipeline_runs_it(classifier_uri):
     pipeline.run()
 
 
-def test_of_several_outputs_the_first_is_the_prediction(classifier_uri):
+def test_prediction_is_the_first_of_several_outputs(classifier_uri):
     assert {result.inference.shape for result in infer(OnnxModelHandlerNumpy(classifier_uri), ARRAYS)} == {()}
 
 
-def test_an_inference_fn_may_give_more(classifier_uri):
+def test_inference_fn_may_return_several_outputs(classifier_uri):
     handler = OnnxModelHandlerNumpy(classifier_uri, inference_fn=wide_batches)
     (first, *_) = infer(handler, ARRAYS, {"factor": 10})
     (expected, *_) = infer(handler, ARRAYS)
@@ -174,30 +174,30 @@ def test_inference_args_are_further_inputs(product_uri):
     assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT * 3))
 
 
-def test_the_default_function_can_be_called_by_hand(product_uri):
+def test_default_inference_fn_can_be_called_directly(product_uri):
     session = onnxruntime.InferenceSession(product_uri, providers=CPU)
     assert nearly_equal(default_numpy_inference_fn(session, ARRAYS), FEATURES[:6] @ WEIGHT)
 
 
-def test_by_default_it_asks_for_the_providers_that_are_here(product_uri):
+def test_default_providers_are_those_available(product_uri):
     """Asking for another one would be a warning, and so an error here."""
     found = OnnxModelHandlerNumpy(product_uri).load_model().get_providers()
     assert found[-1] == "CPUExecutionProvider"
     assert ("CUDAExecutionProvider" in found) is ("CUDAExecutionProvider" in onnxruntime.get_available_providers())
 
 
-def test_providers_that_were_asked_for_are_not_changed(product_uri):
+def test_given_providers_are_not_changed(product_uri):
     handler = OnnxModelHandlerNumpy(product_uri, providers=["NoSuchExecutionProvider"])
     with pytest.warns(UserWarning, match="NoSuchExecutionProvider"):
         handler.load_model()
 
 
-def test_without_providers_onnxruntime_chooses(product_uri):
+def test_onnxruntime_chooses_where_providers_are_none(product_uri):
     found = OnnxModelHandlerNumpy(product_uri, providers=None).load_model().get_providers()
     assert found[-1] == "CPUExecutionProvider"
 
 
-def test_a_single_provider_is_to_be_in_a_list(product_uri):
+def test_provider_outside_a_list_is_refused(product_uri):
     with pytest.raises(ConfigurationError, match=r"must be a list: \['CUDAExecutionProvider'\]"):
         OnnxModelHandlerNumpy(product_uri, providers="CUDAExecutionProvider")
 
@@ -210,19 +210,19 @@ def test_provider_options_go_to_the_session(product_uri, capsys):
 
 
 @pytest.mark.parametrize("options", [single_thread, single_thread()], ids=["made", "given"])
-def test_session_options_are_given_or_made(product_uri, options):
+def test_session_options_are_an_object_or_a_function(product_uri, options):
     handler = OnnxModelHandlerNumpy(product_uri, options)
     assert handler.load_model().get_session_options().intra_op_num_threads == 1
     assert nearly_equal(inferences(predict(handler, ARRAYS)), list(FEATURES[:6] @ WEIGHT))
 
 
-def test_only_a_function_that_makes_session_options_can_go_to_workers(product_uri):
+def test_session_options_travel_to_workers_only_as_a_function(product_uri):
     assert pickle.loads(pickle.dumps(OnnxModelHandlerNumpy(product_uri, single_thread))).load_model()
     with pytest.raises(TypeError, match="SessionOptions"):
         pickle.dumps(OnnxModelHandlerNumpy(product_uri, single_thread()))
 
 
-def test_weights_in_a_file_of_their_own_are_found(folder):
+def test_external_weights_are_found(folder):
     path = folder / "split.onnx"
     onnx.save(scaled_product(), path, save_as_external_data=True, location="split.data", size_threshold=0)
     assert (folder / "split.data").exists()
@@ -230,12 +230,12 @@ def test_weights_in_a_file_of_their_own_are_found(folder):
     assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT))
 
 
-def test_a_uri_is_opened(product_uri):
+def test_model_uri_is_opened(product_uri):
     results = infer(OnnxModelHandlerNumpy(Path(product_uri).as_uri()), ARRAYS)
     assert nearly_equal(inferences(results), list(FEATURES[:6] @ WEIGHT))
 
 
-def test_another_file(product_uri, classifier_uri):
+def test_model_path_update_loads_another_file(product_uri, classifier_uri):
     handler = OnnxModelHandlerNumpy(product_uri)
     handler.update_model_path(None)
     assert [given.name for given in handler.load_model().get_inputs()] == ["inputs"]
@@ -244,17 +244,17 @@ def test_another_file(product_uri, classifier_uri):
     assert {result.model_id for result in infer(handler, ARRAYS)} == {classifier_uri}
 
 
-def test_the_path_may_be_a_path_object(product_uri):
+def test_model_path_may_be_a_path_object(product_uri):
     assert {result.model_id for result in infer(OnnxModelHandlerNumpy(Path(product_uri)), ARRAYS)} == {product_uri}
 
 
-def test_a_missing_file_is_named(folder):
+def test_missing_model_file_is_named(folder):
     with pytest.raises(FileNotFoundError, match=r"nothing\.onnx"):
         OnnxModelHandlerNumpy(str(folder / "nothing.onnx")).load_model()
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_a_model_of_batches_of_one_size_takes_any(folder, size):
+def test_model_of_a_fixed_batch_size_takes_any_batch(folder, size):
     model = scaled_product()
     for value in (model.graph.input[0], model.graph.output[0]):
         value.type.tensor_type.shape.dim[0].dim_value = size
@@ -266,7 +266,7 @@ def test_a_model_of_batches_of_one_size_takes_any(folder, size):
         assert nearly_equal(inferences(results), list(FEATURES[:count] @ WEIGHT))
 
 
-def test_ids_of_a_file_fit_a_model_of_integers(tmp_path):
+def test_ids_from_a_file_fit_a_model_of_integers(tmp_path):
     table = numpy_helper.from_array(WEIGHT, "table")
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "length"])
     out = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
@@ -284,7 +284,7 @@ def test_num_bytes_are_those_of_the_data(product_uri):
     assert OnnxModelHandlerNumpy(product_uri).get_num_bytes(ARRAYS) == 6 * 3 * 4
 
 
-def test_a_row_becomes_an_array(product_uri):
+def test_row_becomes_an_array(product_uri):
     handler = OnnxModelHandlerNumpy(product_uri)
     example = handler.example_from_row({"b": "1.5", "a": 2, "c": True})
     assert (example.tolist(), example.dtype, example.shape) == ([1.5, 2.0, 1.0], numpy.float32, (3,))
@@ -293,17 +293,17 @@ def test_a_row_becomes_an_array(product_uri):
 
 
 @pytest.mark.parametrize("value", ["blue", None, 1e39])
-def test_a_row_with_something_else_than_32_bit_numbers_becomes_none(product_uri, value):
+def test_row_without_32_bit_numbers_is_refused(product_uri, value):
     with pytest.raises(ValueError, match="column 'x' holds"):
         OnnxModelHandlerNumpy(product_uri).example_from_row({"x": value})
 
 
 @pytest.mark.parametrize("package", ["numpy", "onnxruntime"])
-def test_what_is_missing_is_named_with_its_cure(said_without, package):
+def test_missing_packages_are_named_with_the_extra(said_without, package):
     assert said_without("headrace.handlers.onnx_inference", package) == (
         f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[onnx]'"
     )
 
 
-def test_the_onnx_package_itself_is_not_needed(said_without):
+def test_onnx_package_itself_is_not_needed(said_without):
     assert said_without("headrace.handlers.onnx_inference", "onnx") == ""

@@ -35,7 +35,7 @@ class Outputs(torch.nn.Module):
         return inputs
 
 
-def test_a_result_does_not_hold_on_to_its_batch():
+def test_prediction_does_not_keep_its_batch():
     """A view of one row, pickled on its way to the next worker, would take the memory of the whole batch along."""
     batch = list(torch.randn(1000, 10))
     results = default_tensor_inference_fn(batch, torch.nn.Flatten(), CPU)
@@ -57,7 +57,7 @@ def test_batches_may_be_tensors_already():
     assert [result.inference.tolist() for result in results] == [[1.0, 1.0, 1.0]] * 4
 
 
-def test_an_answer_that_is_no_tensor_is_taken_as_it_comes():
+def test_answer_that_is_no_tensor_is_passed_on_unchanged():
     class Words(torch.nn.Module):
         def forward(self, inputs):
             return [f"{row.sum():.0f}" for row in inputs]
@@ -78,7 +78,7 @@ def test_two_outputs_are_not_the_predictions_of_a_batch_of_two():
         default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Halves(), CPU)
 
 
-def test_two_outputs_under_one_name_are_not_predictions_either():
+def test_two_outputs_under_one_name_are_not_the_predictions_of_a_batch_of_two():
     class Named(torch.nn.Module):
         def forward(self, inputs):
             return {"sum": inputs.sum(1), "halves": (inputs[:, :1], inputs[:, 1:])}
@@ -87,7 +87,7 @@ def test_two_outputs_under_one_name_are_not_predictions_either():
         default_tensor_inference_fn([torch.zeros(3), torch.ones(3)], Named(), CPU)
 
 
-def test_a_list_has_a_prediction_for_each_example_in_memory_of_its_own():
+def test_list_has_a_prediction_for_each_example_in_memory_of_its_own():
     class Detector(torch.nn.Module):
         def forward(self, inputs):
             return [{"boxes": row, "scores": [row[:2]]} for row in inputs]
@@ -99,7 +99,7 @@ def test_a_list_has_a_prediction_for_each_example_in_memory_of_its_own():
 
 
 @pytest.mark.parametrize("other", [{"b": torch.zeros(1)}, {}, {"a": torch.zeros(1), "b": torch.zeros(1)}])
-def test_each_example_has_the_names_of_its_own(other):
+def test_keyed_examples_pass_only_their_own_names(other):
     """Beam gives the model batches of different sizes."""
 
     class Sum(torch.nn.Module):
@@ -117,12 +117,12 @@ def test_paths_may_be_path_objects(tmp_path):
     assert result.model_id == str(path)
 
 
-def test_a_row_becomes_a_tensor():
+def test_row_becomes_a_tensor():
     example = TENSOR.example_from_row({"b": "1.5", "a": 2, "c": [3, "4"]})
     assert (example.tolist(), example.dtype) == ([1.5, 2.0, 3.0, 4.0], torch.float32)
 
 
-def test_a_row_becomes_tensors_by_name():
+def test_row_becomes_tensors_by_name():
     row = {
         "size": "1.5",
         "count": 2,
@@ -145,12 +145,12 @@ def test_a_row_becomes_tensors_by_name():
 
 @pytest.mark.parametrize("handler", [TENSOR, KEYED], ids=["tensor", "keyed"])
 @pytest.mark.parametrize("value", ["blue", "", None, "nan", 1e39, [1, "blue"], [[1]]])
-def test_a_row_with_something_else_than_32_bit_numbers_becomes_none(handler, value):
+def test_row_without_32_bit_numbers_is_refused(handler, value):
     with pytest.raises(ValueError, match=r"column 'x' holds .*, which is no finite number"):
         handler.example_from_row({"y": 1, "x": value})
 
 
-def test_torch_missing_is_named_with_its_cure(said_without):
+def test_missing_torch_is_named_with_the_extra(said_without):
     assert said_without("headrace.handlers.pytorch_inference", "torch") == (
         "MissingExtraError: torch is not installed; install it with: pip install 'headrace[pytorch]'"
     )

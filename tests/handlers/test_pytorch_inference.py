@@ -218,11 +218,11 @@ def test_methods_predict_as_with_beam(state_path, pair_path):
 
 
 @pytest.mark.parametrize("handler_class", HANDLERS)
-def test_arguments_are_beams(handler_class, accepts_all_of):
+def test_handlers_take_beams_arguments(handler_class, accepts_all_of):
     accepts_all_of(handler_class, getattr(incumbent, handler_class.__name__))
 
 
-def test_pipelines_run_them(scaled, state_path, pair, pair_path):
+def test_handlers_run_in_pipelines(scaled, state_path, pair, pair_path):
     pipeline = beam.Pipeline(runner=FnApiRunner())
     tensors = pipeline | beam.Create(TENSORS) | RunInference(PytorchModelHandlerTensor(state_path, Scaled))
     keyed = pipeline | "Keyed" >> beam.Create(KEYED)
@@ -234,7 +234,7 @@ def test_pipelines_run_them(scaled, state_path, pair, pair_path):
     pipeline.run()
 
 
-def test_a_function_may_make_the_model(folder):
+def test_model_class_may_be_a_function(folder):
     linear = torch.nn.Linear(3, 2)
     path = save_state(linear, folder / "linear.pt")
     for arguments in (LINEAR, {"model_class": lambda: torch.nn.Linear(3, 2)}):
@@ -242,7 +242,7 @@ def test_a_function_may_make_the_model(folder):
         assert nearly_equal(torch.stack(inferences(results)), linear(BATCH))
 
 
-def test_the_model_is_for_prediction_only(state_path):
+def test_model_is_in_evaluation_mode(state_path):
     model = PytorchModelHandlerTensor(state_path, Scaled).load_model()
     assert not model.training
     assert not any(parameter.requires_grad for parameter in model.parameters())
@@ -267,7 +267,7 @@ def test_load_model_args_go_to_torch_jit_load(script_path):
     assert files == {"note": b"made by a test"}
 
 
-def test_an_inference_fn_gets_what_beam_gives_it(state_path):
+def test_inference_fn_gets_beams_arguments(state_path):
     def seen(batch, model, device, inference_args, model_id):
         return [PredictionResult(len(batch), (type(model), device, inference_args), model_id)] * len(batch)
 
@@ -278,7 +278,7 @@ def test_an_inference_fn_gets_what_beam_gives_it(state_path):
 
 
 @pytest.mark.parametrize("handler_class", HANDLERS)
-def test_options_of_every_handler(handler_class, monkeypatch):
+def test_handlers_take_the_common_options(handler_class, monkeypatch):
     monkeypatch.setenv("HEADRACE_TEST_PYTORCH", "before")
     handler = handler_class("m", Scaled, max_batch_size=3, large_model=True, env_vars={"HEADRACE_TEST_PYTORCH": "x"})
     assert handler.batch_elements_kwargs() == {"max_batch_size": 3}
@@ -301,7 +301,7 @@ def test_options_of_every_handler(handler_class, monkeypatch):
         ({}, "give state_dict_path and model_class, or torch_script_model_path"),
     ],
 )
-def test_arguments_that_name_no_model_or_two(handler_class, arguments, complaint):
+def test_arguments_that_name_no_model_or_two_are_refused(handler_class, arguments, complaint):
     for kind in (ConfigurationError, RuntimeError):
         with pytest.raises(kind, match=f"{handler_class.__name__}: {complaint}"):
             handler_class(**arguments)
@@ -312,12 +312,12 @@ class LoadsItself(PytorchModelHandlerTensor):
         return torch.nn.Identity()
 
 
-def test_a_subclass_that_loads_in_its_own_way_needs_no_file():
+def test_subclass_with_its_own_load_model_needs_no_file():
     assert nearly_equal(inferences(predict(LoadsItself(), TENSORS)), TENSORS)
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu", "cuda", "", None, torch.device("cpu")])
-def test_other_devices_are_refused(device):
+def test_unknown_devices_are_refused(device):
     with pytest.raises(ConfigurationError, match="device must be 'CPU' or 'GPU', not"):
         PytorchModelHandlerTensor("m.pt", Scaled, device=device)
 
@@ -328,7 +328,7 @@ def no_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("handler_class", HANDLERS)
-def test_without_a_gpu_the_model_goes_to_the_cpu(handler_class, folder, no_gpu, caplog):
+def test_model_goes_to_the_cpu_without_a_gpu(handler_class, folder, no_gpu, caplog):
     path = save_state(torch.nn.Linear(3, 2), folder / "gpu.pt")
     model = handler_class(path, **LINEAR, device="GPU").load_model()
     assert model.weight.device.type == "cpu"
@@ -336,7 +336,7 @@ def test_without_a_gpu_the_model_goes_to_the_cpu(handler_class, folder, no_gpu, 
     assert (record.levelno, "no GPU can be used here" in record.message) == (logging.WARNING, True)
 
 
-def test_a_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, caplog):
+def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(folder, monkeypatch, caplog):
     failures = iter([RuntimeError("CUDA out of memory")])
 
     def make_model():
@@ -372,7 +372,7 @@ def test_inference_runs_where_the_model_is(model, device, asked, no_gpu):
 
 
 @pytest.mark.parametrize("handler_class", HANDLERS)
-def test_another_state(handler_class, folder):
+def test_model_path_update_loads_another_state(handler_class, folder):
     first, second = (save_state(torch.nn.Linear(3, 2), folder / f"{n}.pt") for n in ("first", "second"))
     handler = handler_class(first, **LINEAR)
     handler.update_model_path(None)
@@ -381,7 +381,7 @@ def test_another_state(handler_class, folder):
     assert nearly_equal(handler.load_model().state_dict(), torch.load(second))
 
 
-def test_another_script(scaled, script_path):
+def test_model_path_update_loads_another_script(scaled, script_path):
     handler = PytorchModelHandlerTensor(torch_script_model_path="old.pt")
     handler.update_model_path(script_path)
     handler.update_model_path(None)

@@ -69,7 +69,7 @@ def test_embeddings_are_those_of_the_model_in_memory_of_their_own(folder, expect
     assert all(result.inference.base is None for result in results)
 
 
-def test_a_pipeline_runs_it(folder, expected):
+def test_handler_runs_in_a_pipeline(folder, expected):
     pipeline = beam.Pipeline(runner=FnApiRunner())
     results = pipeline | beam.Create(TEXTS) | RunInference(SentenceTransformerModelHandler(folder))
     rounded = results | beam.Map(lambda r: [round(x, 3) for x in r.inference.tolist()])
@@ -77,12 +77,12 @@ def test_a_pipeline_runs_it(folder, expected):
     pipeline.run()
 
 
-def test_a_host_embeds_the_same(folder, expected):
+def test_model_embeds_the_same_in_a_host(folder, expected):
     results = predict(SentenceTransformerModelHandler(folder), TEXTS, isolate=True)
     assert nearly_equal([result.inference for result in results], expected)
 
 
-def test_weights_are_mapped(folder, expected, runtime, assert_mappable):
+def test_weights_of_large_models_are_mapped(folder, expected, runtime, assert_mappable):
     handler = SentenceTransformerModelHandler(folder)
     results = predict(handler, TEXTS, placement="machine")
     assert nearly_equal([result.inference for result in results], expected)
@@ -140,7 +140,7 @@ def test_quantized_vectors_of_a_text_are_the_same_in_every_batch(precision):
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
-def test_ranges_are_asked_for_before_anything_runs(precision):
+def test_missing_ranges_are_refused_at_construction(precision):
     with pytest.raises(ConfigurationError, match=r"needs quantization_ranges.*numpy\.stack"):
         predict(SentenceTransformerModelHandler("m"), TEXTS, inference_args={"precision": precision})
     with pytest.raises(ConfigurationError, match="needs quantization_ranges"):
@@ -161,13 +161,13 @@ def test_ranges_may_be_in_a_file(folder, expected, tmp_path):
 @pytest.mark.parametrize(
     "ranges", [[1.0, 2.0], [[1.0], [2.0], [3.0]], [["a"], ["b"]], [[1.0], [0.0]], [[0.0], [float("nan")]]], ids=str
 )
-def test_what_are_no_ranges_is_refused(ranges):
+def test_ranges_of_another_form_are_refused(ranges):
     with pytest.raises(ConfigurationError, match="quantization_ranges must be an array of shape"):
         SentenceTransformerModelHandler("m", quantization_ranges=ranges)
 
 
 @pytest.mark.parametrize("content", [b"", b"0.5,1.5"])
-def test_a_file_without_ranges_is_refused(tmp_path, content):
+def test_file_without_ranges_is_refused(tmp_path, content):
     (tmp_path / "ranges.npy").write_bytes(content)
     with pytest.raises(ConfigurationError, match="quantization_ranges are no array"):
         SentenceTransformerModelHandler("m", quantization_ranges=tmp_path / "ranges.npy")
@@ -188,7 +188,7 @@ def test_ranges_for_other_vectors_are_refused(folder):
         ({"truncate_dim": 4}, numpy.ndarray, (4,)),
     ],
 )
-def test_quantized_vectors_are_of_the_kind_that_was_asked_for(folder, args, kind, shape):
+def test_quantized_vectors_have_the_requested_precision(folder, args, kind, shape):
     ranges = numpy.stack([numpy.full(shape[-1], -3.0), numpy.full(shape[-1], 3.0)])
     handler = SentenceTransformerModelHandler(folder, quantization_ranges=ranges)
     (embedding, _) = embed(handler, ["bad film", "the film is good a b"], {"precision": "int8", **args})
@@ -196,7 +196,7 @@ def test_quantized_vectors_are_of_the_kind_that_was_asked_for(folder, args, kind
     assert str(embedding.dtype).endswith("int8")
 
 
-def test_options_of_loading(folder):
+def test_load_options_go_to_the_model(folder):
     handler = SentenceTransformerModelHandler(
         folder, max_seq_length=5, load_model_args={"device": "cpu", "truncate_dim": 8}
     )
@@ -207,7 +207,7 @@ def test_options_of_loading(folder):
 
 
 @pytest.mark.parametrize("load_model_args", [{"device": "cpu"}, {"model_kwargs": {"device_map": "cpu"}}], ids=str)
-def test_where_the_model_goes_is_said_once(folder, load_model_args, expected):
+def test_device_is_given_by_one_argument_only(folder, load_model_args, expected):
     handler = SentenceTransformerModelHandler(folder, load_model_args=load_model_args)
     assert nearly_equal(embed(handler, TEXTS), expected)
     with pytest.raises(ConfigurationError, match="load_model_args say where the model goes"):
@@ -215,7 +215,7 @@ def test_where_the_model_goes_is_said_once(folder, load_model_args, expected):
 
 
 @pytest.mark.parametrize(("device", "warnings"), [("GPU", [logging.WARNING]), (None, [])])
-def test_without_a_gpu_it_goes_to_the_cpu(folder, device, warnings, monkeypatch, caplog):
+def test_model_goes_to_the_cpu_without_a_gpu(folder, device, warnings, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     caplog.set_level(logging.WARNING)
     assert SentenceTransformerModelHandler(folder, device=device).load_model().device.type == "cpu"
@@ -226,12 +226,12 @@ def test_without_a_gpu_it_goes_to_the_cpu(folder, device, warnings, monkeypatch,
     ("arguments", "complaint"),
     [(("",), "model_name must name a model"), (("m", "cuda"), "device must be 'CPU' or 'GPU'")],
 )
-def test_bad_arguments_name_their_cure(arguments, complaint):
+def test_bad_arguments_are_refused_with_the_cure(arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         SentenceTransformerModelHandler(arguments[0], device=arguments[1] if arguments[1:] else None)
 
 
-def test_a_row_with_one_text_is_an_example():
+def test_row_with_one_text_is_an_example():
     handler = SentenceTransformerModelHandler("m")
     assert handler.example_from_row({"text": "bad film"}) == "bad film"
     with pytest.raises(ValueError, match=r"choose one column with the text \(--columns\), of id, text"):
@@ -240,14 +240,14 @@ def test_a_row_with_one_text_is_an_example():
         handler.example_from_row({"id": 7})
 
 
-def test_another_model(folder):
+def test_model_path_update_loads_another_model(folder):
     handler = SentenceTransformerModelHandler("old")
     handler.update_model_path(folder)
     handler.update_model_path(None)
     assert len(embed(handler, TEXTS)) == len(TEXTS)
 
 
-def test_what_is_missing_is_named_with_its_cure(said_without):
+def test_missing_packages_are_named_with_the_extra(said_without):
     assert said_without("headrace.handlers.sentence_transformer_inference", "sentence_transformers") == (
         "MissingExtraError: sentence_transformers is not installed; install it with: "
         "pip install 'headrace[sentence-transformers]'"

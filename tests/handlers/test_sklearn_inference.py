@@ -148,7 +148,7 @@ def assert_equal_results(ours, theirs):
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
 @pytest.mark.parametrize("how", [pickle, joblib])
-def test_numpy_predicts_as_the_model_and_as_beam(forest, folder, how):
+def test_numpy_handler_predicts_as_the_model_and_as_beam(forest, folder, how):
     uri = save(forest, folder / f"forest.{how.__name__}", how)
     kind = "PICKLE" if how is pickle else "JOBLIB"
     ours = infer(SklearnModelHandlerNumpy(uri, ModelFileType[kind]), ARRAYS)
@@ -158,7 +158,7 @@ def test_numpy_predicts_as_the_model_and_as_beam(forest, folder, how):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-def test_pandas_predicts_as_the_model_and_as_beam(table_model, table_uri):
+def test_pandas_handler_predicts_as_the_model_and_as_beam(table_model, table_uri):
     ours = infer(SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB), FRAMES)
     assert numpy.allclose([result.inference for result in ours], table_model.predict(TABLE[:6]))
     theirs = incumbent.SklearnModelHandlerPandas(table_uri, incumbent.ModelFileType.JOBLIB)
@@ -166,11 +166,11 @@ def test_pandas_predicts_as_the_model_and_as_beam(table_model, table_uri):
 
 
 @pytest.mark.parametrize("name", ["SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"])
-def test_arguments_are_beams(name, accepts_all_of):
+def test_handlers_take_beams_arguments(name, accepts_all_of):
     accepts_all_of(globals()[name], getattr(incumbent, name), "model_uri")
 
 
-def test_a_pipeline_runs_it(forest, forest_uri):
+def test_handlers_run_in_a_pipeline(forest, forest_uri):
     pipeline = beam.Pipeline(runner=FnApiRunner())
     results = pipeline | beam.Create(ARRAYS) | RunInference(SklearnModelHandlerNumpy(forest_uri))
     labels = results | beam.Map(lambda result: (int(result.inference), result.model_id))
@@ -179,7 +179,7 @@ def test_a_pipeline_runs_it(forest, forest_uri):
 
 
 @pytest.mark.parametrize("how", [pickle, joblib])
-def test_the_file_is_closed(forest, folder, how):
+def test_model_file_is_closed(forest, folder, how):
     uri = save(forest, folder / f"closed.{how.__name__}", how)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -193,7 +193,7 @@ def probabilities(model, batch, inference_args=None):
     return {"no": columns[0], "yes": columns[1] * (inference_args or {}).get("scale", 1)}
 
 
-def test_numpy_takes_an_inference_fn(forest, forest_uri):
+def test_numpy_handler_takes_an_inference_fn(forest, forest_uri):
     handler = SklearnModelHandlerNumpy(forest_uri, inference_fn=probabilities)
     expected = [{"no": no, "yes": 10 * yes} for no, yes in forest.predict_proba(FEATURES[:6])]
     results = infer(handler, ARRAYS, {"scale": 10})
@@ -205,7 +205,7 @@ def summed(model, batch, inference_args=None):
     return sums, [frame.index.item() for frame in batch]
 
 
-def test_pandas_takes_an_inference_fn_that_also_gives_the_examples(table_uri):
+def test_pandas_handler_takes_an_inference_fn_that_also_returns_the_examples(table_uri):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB, inference_fn=summed)
     results = infer(handler, FRAMES, {"more": 1})
     assert [result.example for result in results] == [0, 1, 2, 3, 4, 5]
@@ -235,13 +235,13 @@ def test_two_outputs_are_not_the_predictions_of_a_batch_of_two(handler_class, fo
         infer(handler_class(uri), batch, {"return_std": True})
 
 
-def test_the_path_may_be_a_path_object(forest_uri):
+def test_model_path_may_be_a_path_object(forest_uri):
     (result, *_) = infer(SklearnModelHandlerNumpy(Path(forest_uri)), ARRAYS)
     assert result.model_id == forest_uri
 
 
 @pytest.mark.parametrize("handler_class", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
-def test_another_file(handler_class, folder):
+def test_model_path_update_loads_another_file(handler_class, folder):
     first, second = (save({"model": n}, folder / f"model-{n}.pkl") for n in (1, 2))
     handler = handler_class(first)
     handler.update_model_path(None)
@@ -257,7 +257,7 @@ def test_results_name_the_file_that_answered(forest_uri, folder):
 
 
 @pytest.mark.parametrize("handler_class", [SklearnModelHandlerNumpy, SklearnModelHandlerPandas])
-def test_options_of_every_handler(handler_class, monkeypatch):
+def test_handlers_take_the_common_options(handler_class, monkeypatch):
     monkeypatch.setenv("HEADRACE_TEST_SKLEARN", "before")
     handler = handler_class(
         "m", min_batch_size=2, max_batch_size=3, model_copies=2, env_vars={"HEADRACE_TEST_SKLEARN": "x"}
@@ -274,25 +274,25 @@ def test_beams_file_type_is_understood(table_uri, table_model):
 
 
 @pytest.mark.parametrize("wrong", ["pickle", 1, None])
-def test_any_other_file_type_is_refused(wrong):
+def test_unknown_file_type_is_refused(wrong):
     with pytest.raises(ConfigurationError, match=r"ModelFileType\.PICKLE or ModelFileType\.JOBLIB, not"):
         SklearnModelHandlerNumpy("model.pkl", wrong)
 
 
 @pytest.mark.parametrize("rows", [0, 2])
-def test_a_frame_must_have_one_row(table_uri, rows):
+def test_frame_must_have_one_row(table_uri, rows):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
     with pytest.raises(ValueError, match=rf"single row.*\({rows}, 2\)"):
         infer(handler, [FRAMES[0], TABLE.iloc[:rows]])
 
 
-def test_a_frame_that_lacks_a_column_is_no_frame_with_a_missing_value(table_uri):
+def test_frame_that_lacks_a_column_gets_no_missing_values(table_uri):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
     with pytest.raises(ValueError, match=r"columns are missing: \{'height'\}"):
         infer(handler, [FRAMES[0], FRAMES[1][["colour"]]])
 
 
-def test_the_order_of_columns_does_not_matter(table_model, table_uri):
+def test_column_order_does_not_matter_to_a_model_with_names(table_model, table_uri):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
     turned = FRAMES[1][["colour", "height"]]
     for frames in ([FRAMES[0], turned], [turned, FRAMES[0]], [turned]):
@@ -302,7 +302,7 @@ def test_the_order_of_columns_does_not_matter(table_model, table_uri):
 
 
 @pytest.mark.filterwarnings("ignore:X has feature names, but LinearRegression was fitted without feature names")
-def test_it_does_matter_to_a_model_that_knows_no_names(tmp_path):
+def test_column_order_matters_to_a_model_without_names(tmp_path):
     model = LinearRegression().fit([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 10.0, 0.0])
     (tmp_path / "model.pickle").write_bytes(pickle.dumps(model))
     handler = SklearnModelHandlerPandas(tmp_path / "model.pickle")
@@ -311,7 +311,7 @@ def test_it_does_matter_to_a_model_that_knows_no_names(tmp_path):
     assert nearly_equal([float(result.inference) for result in results], [21.0, 12.0])
 
 
-def test_words_do_not_make_words_of_their_neighbours(tmp_path):
+def test_text_in_one_frame_does_not_change_numbers_in_another(tmp_path):
     """Stacked with strings, numbers would become strings, which to an encoder are known categories."""
     encoder = OneHotEncoder(handle_unknown="ignore").fit(numpy.array([["1"], ["2"]], dtype=object))
     model = make_pipeline(encoder, LinearRegression()).fit(numpy.array([["1"], ["2"]], dtype=object), [1.0, 2.0])
@@ -324,7 +324,7 @@ def test_words_do_not_make_words_of_their_neighbours(tmp_path):
     assert nearly_equal(float(other.inference), 2.0)
 
 
-def test_rows_of_whole_numbers_and_fractions_are_one_call(table_uri, table_model, monkeypatch):
+def test_frames_of_integers_and_floats_are_one_call(table_uri, table_model, monkeypatch):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
     rows = [{"height": height, "colour": "red"} for height in ("1", "1.5", 2, 2.5, "-3")]
     calls, before = [], type(table_model).predict
@@ -341,18 +341,18 @@ def test_num_bytes_are_those_of_the_data(forest_uri):
     assert handler.get_num_bytes(words[1:]) - handler.get_num_bytes(words[:1]) == 1000
 
 
-def test_a_row_becomes_an_array(forest_uri):
+def test_row_becomes_an_array(forest_uri):
     example = SklearnModelHandlerNumpy(forest_uri).example_from_row({"b": "1.5", "a": 2, "c": True})
     assert (example.tolist(), example.dtype, example.shape) == ([1.5, 2.0, 1.0], numpy.float64, (3,))
 
 
 @pytest.mark.parametrize("value", ["blue", "", None, "nan", float("inf")])
-def test_a_row_with_something_else_than_numbers_becomes_none(forest_uri, value):
+def test_row_without_numbers_is_refused(forest_uri, value):
     with pytest.raises(ValueError, match=f"column 'colour' holds {value!r}, which is no finite number"):
         SklearnModelHandlerNumpy(forest_uri).example_from_row({"height": 1, "colour": value})
 
 
-def test_a_row_becomes_a_frame(table_uri, table_model):
+def test_row_becomes_a_frame(table_uri, table_model):
     handler = SklearnModelHandlerPandas(table_uri, ModelFileType.JOBLIB)
     example = handler.example_from_row({"colour": "red", "height": " 0.5", "age": "7"})
     expected = pandas.DataFrame({"colour": ["red"], "height": [0.5], "age": [7.0]})
@@ -365,17 +365,17 @@ MISSING = "MissingExtraError: {} is not installed; install it with: pip install 
 
 
 @pytest.mark.parametrize(("package", "name"), [("joblib", "joblib"), ("numpy", "numpy"), ("sklearn", "scikit-learn")])
-def test_what_is_missing_is_named_with_its_cure(said_without, package, name):
+def test_missing_packages_are_named_with_the_extra(said_without, package, name):
     assert said_without("headrace.handlers.sklearn_inference", package) == MISSING.format(name)
 
 
 @pytest.mark.large
-def test_arrays_need_no_pandas(said_without):
+def test_numpy_handler_needs_no_pandas(said_without):
     assert said_without("headrace.handlers.sklearn_inference", "pandas") == ""
     assert said_without("headrace.handlers.sklearn_pandas", "pandas") == MISSING.format("pandas")
 
 
-def test_the_pandas_handler_of_an_older_pickle_is_found_where_it_was():
+def test_pandas_handler_of_an_older_pickle_still_unpickles():
     older = b"cheadrace.handlers.sklearn_inference\nSklearnModelHandlerPandas\n."
     assert pickle.loads(older) is SklearnModelHandlerPandas is pickle.loads(pickle.dumps(SklearnModelHandlerPandas))
     with pytest.raises(AttributeError, match="has no attribute 'SklearnModelHandlerPolars'"):

@@ -177,7 +177,7 @@ def examples_of(handler_class):
 
 @BOTH
 @pytest.mark.parametrize("name", ["dense.keras", "dense.h5", "exported", "saved"])
-def test_files_of_every_kind(folder, handler_class, name):
+def test_model_files_of_every_kind_predict(folder, handler_class, name):
     for uri in (str(folder / name), (folder / name).as_uri()):
         results = infer(handler_class(uri), examples_of(handler_class))
         assert nearly_equal(inferences(results), list(EXPECTED))
@@ -185,7 +185,7 @@ def test_files_of_every_kind(folder, handler_class, name):
 
 
 @BOTH
-def test_weights(folder, handler_class):
+def test_weights_file_predicts_as_the_model(folder, handler_class):
     path = folder / "dense.weights.h5"
     handler = handler_class(path, ModelType.SAVED_WEIGHTS, dense)
     assert nearly_equal(inferences(infer(handler, examples_of(handler_class))), list(EXPECTED))
@@ -201,7 +201,7 @@ def test_custom_weights_replace_the_models(folder):
 
 @BOTH
 @pytest.mark.parametrize("isolate", [False, True])
-def test_pipelines_agree_with_beams(incumbent, uri, handler_class, isolate):
+def test_handlers_in_pipelines_predict_as_beams(incumbent, uri, handler_class, isolate):
     examples = examples_of(handler_class)
     theirs = infer(getattr(incumbent, handler_class.__name__)(uri), examples)
     pipeline = beam.Pipeline(runner=FnApiRunner())
@@ -214,7 +214,7 @@ def test_pipelines_agree_with_beams(incumbent, uri, handler_class, isolate):
 
 
 @BOTH
-def test_arguments_are_beams(incumbent, handler_class, accepts_all_of):
+def test_handlers_take_beams_arguments(incumbent, handler_class, accepts_all_of):
     accepts_all_of(handler_class, getattr(incumbent, handler_class.__name__), "model_uri")
 
 
@@ -233,7 +233,7 @@ def test_several_outputs_are_not_the_predictions_of_a_batch_of_two(folder):
         infer(TFModelHandlerNumpy(folder / "two.keras"), ARRAYS[:2])
 
 
-def test_nor_are_several_outputs_under_one_name():
+def test_several_outputs_under_one_name_are_not_the_predictions_of_a_batch_of_two():
     def model(rows):
         return {"sum": tensorflow.reduce_sum(rows, 1), "both": [rows + 1, rows + 2]}
 
@@ -241,7 +241,7 @@ def test_nor_are_several_outputs_under_one_name():
         default_numpy_inference_fn(model, ARRAYS[:2], {})
 
 
-def test_a_signature_with_several_inputs(folder):
+def test_signature_with_several_inputs_takes_dicts(folder):
     handler = TFModelHandlerNumpy(folder / "module")
     results = infer(handler, ARRAYS, {"scale": tensorflow.constant(2.0)})
     assert nearly_equal([result.inference.numpy() for result in results], list(FEATURES.sum(axis=1) * 2))
@@ -249,16 +249,16 @@ def test_a_signature_with_several_inputs(folder):
         infer(handler, ARRAYS)
 
 
-def test_a_saved_model_that_can_be_called(folder):
+def test_saved_model_that_can_be_called_predicts(folder):
     assert nearly_equal(inferences(infer(TFModelHandlerNumpy(folder / "callable"), ARRAYS)), list(FEATURES.sum(axis=1)))
 
 
-def test_a_saved_model_that_cannot_be_called(folder):
+def test_saved_model_that_cannot_be_called_is_refused(folder):
     with pytest.raises(ValueError, match="empty cannot be called, and it has no signature 'serving_default'"):
         TFModelHandlerNumpy(folder / "empty").load_model()
 
 
-def test_weights_are_for_models_of_kerass(folder):
+def test_weights_are_for_keras_models_only(folder):
     handler = TFModelHandlerNumpy(folder / "exported", custom_weights=folder / "dense.weights.h5")
     with pytest.raises(ValueError, match=r"only be given to a Keras model, not to a SavedModel; .* \.keras file"):
         handler.load_model()
@@ -269,7 +269,7 @@ def only_first(model, batch, inference_args, model_id):
 
 
 @BOTH
-def test_an_inference_fn_answers_alone(uri, handler_class):
+def test_inference_fn_replaces_the_call(uri, handler_class):
     handler = handler_class(uri, inference_fn=only_first)
     (first, *_) = infer(handler, examples_of(handler_class), {"a": 1})
     assert (float(first[0]), first[1:]) == (FEATURES[0, 0], ({"a": 1}, uri))
@@ -281,7 +281,7 @@ class Doubling(tensorflow.keras.layers.Layer):
         return inputs * 2
 
 
-def test_load_model_args(folder):
+def test_load_model_args_go_to_the_loader(folder):
     keras = tensorflow.keras
     keras.Sequential([keras.Input((3,)), Doubling()]).save(folder / "doubling.keras")
     handler = TFModelHandlerNumpy(folder / "doubling.keras", load_model_args={"custom_objects": {"Doubling": Doubling}})
@@ -301,23 +301,23 @@ def test_load_model_args(folder):
     ],
 )
 @BOTH
-def test_arguments_that_do_not_go_together(handler_class, arguments, complaint):
+def test_arguments_that_contradict_each_other_are_refused(handler_class, arguments, complaint):
     with pytest.raises(ConfigurationError, match=complaint):
         handler_class("model.keras", **arguments)
 
 
 @pytest.mark.parametrize("name", ["nothing.keras", "nothing"])
-def test_a_missing_file_is_named(folder, name):
+def test_missing_model_file_is_named(folder, name):
     with pytest.raises(FileNotFoundError, match=name):
         TFModelHandlerNumpy(folder / name).load_model()
 
 
-def test_missing_weights_are_named(folder):
+def test_missing_weights_file_is_named(folder):
     with pytest.raises(FileNotFoundError, match=r"nothing\.weights\.h5"):
         TFModelHandlerNumpy(folder / "nothing.weights.h5", ModelType.SAVED_WEIGHTS, dense).load_model()
 
 
-def test_another_file(folder, uri):
+def test_model_path_update_loads_another_file(folder, uri):
     handler = TFModelHandlerNumpy(uri)
     handler.update_model_path(None)
     assert {result.model_id for result in infer(handler, ARRAYS)} == {uri}
@@ -329,7 +329,7 @@ def test_another_file(folder, uri):
     "placement", [{"isolate": True}, {"placement": "machine"}, {"placement": "machine", "isolate": True}]
 )
 @BOTH
-def test_it_predicts_the_same_wherever_it_is(uri, handler_class, placement):
+def test_model_predicts_the_same_in_every_placement(uri, handler_class, placement):
     results = list(predict(handler_class(uri), examples_of(handler_class), **placement))
     assert nearly_equal(inferences(results), list(EXPECTED))
 
@@ -340,7 +340,7 @@ def hanging(model, batch, inference_args, model_id):
     return [float(model(example[None])[0, 0]) for example in batch]
 
 
-def test_a_timeout_ends_what_hangs(uri):
+def test_timeout_ends_a_hanging_model(uri):
     handler = TFModelHandlerNumpy(uri, inference_fn=hanging, max_batch_size=1)  # so that it hangs once
     elements = [*ARRAYS[:2], numpy.full(3, 1000, numpy.float32), *ARRAYS[2:]]
     outcomes = list(predict(handler, elements, timeout=8, on_failure="yield"))
@@ -353,7 +353,7 @@ def test_num_bytes_are_those_of_the_data(uri, handler_class):
 
 
 @BOTH
-def test_rows_and_columns_of_a_file(uri, handler_class):
+def test_rows_and_columns_of_a_file_become_examples(uri, handler_class):
     handler = handler_class(uri)
     model = handler.load_model()
     rows = [handler.example_from_row(dict(zip("abc", map(str, row), strict=True))) for row in FEATURES.tolist()]
@@ -363,24 +363,24 @@ def test_rows_and_columns_of_a_file(uri, handler_class):
 
 
 @BOTH
-def test_a_row_with_something_else_than_32_bit_numbers_becomes_none(uri, handler_class):
+def test_row_without_32_bit_numbers_is_refused(uri, handler_class):
     with pytest.raises(ValueError, match="column 'x' holds"):
         handler_class(uri).example_from_row({"x": 1e39})
 
 
-def test_a_prediction_does_not_keep_the_batch(uri):
+def test_prediction_does_not_keep_its_batch(uri):
     (first, *_) = infer(TFModelHandlerNumpy(uri), ARRAYS)
     assert len(cloudpickle.dumps(first.inference)) < 1000
 
 
-def test_models_of_tensorflow_hub_need_its_package(monkeypatch):
+def test_tensorflow_hub_models_need_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
     with pytest.raises(ImportError, match=r"tensorflow_hub is not installed.*headrace\[tensorflow-hub\]"):
         TFModelHandlerNumpy("https://tfhub.dev/somebody/something/1").load_model()
 
 
 @pytest.mark.parametrize("package", ["numpy", "tensorflow"])
-def test_what_is_missing_is_named_with_its_cure(said_without, package):
+def test_missing_packages_are_named_with_the_extra(said_without, package):
     assert said_without("headrace.handlers.tensorflow_inference", package) == (
         f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[tensorflow]'"
     )

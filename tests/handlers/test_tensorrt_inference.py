@@ -16,23 +16,23 @@ VARYING = Tensor("x", numpy.float32, (-1, 3), (8, 3), True)
 ROWS = [numpy.full(3, n, dtype=numpy.float64) for n in range(1, 4)]
 
 
-def test_arguments_are_beams(accepts_all_of):
+def test_handler_takes_beams_arguments(accepts_all_of):
     theirs = incumbent.TensorRTEngineHandlerNumPy
     accepts_all_of(TensorRTEngineHandlerNumPy, theirs, "min_batch_size", "max_batch_size")
 
 
-def test_a_batch_that_is_too_small_for_a_fixed_engine_is_filled_up():
+def test_batch_too_small_for_a_fixed_engine_is_padded():
     fed = to_feed(ROWS, FIXED)
     assert fed.dtype == numpy.float32
     assert nearly_equal(fed, numpy.stack([*ROWS, numpy.zeros(3)]).astype(numpy.float32))
 
 
-def test_a_varying_engine_is_fed_as_many_rows_as_there_are():
+def test_dynamic_engine_gets_the_batch_unpadded():
     assert nearly_equal(to_feed(ROWS, VARYING), numpy.stack(ROWS).astype(numpy.float32))
 
 
 @pytest.mark.parametrize(("batch", "tensor"), [(ROWS * 2, FIXED), (ROWS * 3, VARYING), ([numpy.ones(2)], VARYING)])
-def test_what_does_not_fit_is_named(batch, tensor):
+def test_examples_of_another_shape_are_named(batch, tensor):
     with pytest.raises(ValueError, match=r"input 'x' has the shape .* examples of shape \(\d,\) do not fit"):
         to_feed(batch, tensor)
 
@@ -59,12 +59,12 @@ def test_buffers_have_room_for_the_largest_shape():
 
 
 @pytest.mark.parametrize("paths", [{}, {"engine_path": "a", "onnx_path": "b"}], ids=["none", "both"])
-def test_one_path_is_needed(paths):
+def test_exactly_one_path_is_needed(paths):
     with pytest.raises(ConfigurationError, match="either an engine_path or an onnx_path"):
         TensorRTEngineHandlerNumPy(1, 2, **paths)
 
 
-def test_what_is_missing_is_named(said_without):
+def test_missing_packages_are_named_with_the_extra(said_without):
     said = said_without("headrace.handlers.tensorrt_inference", "numpy")
     assert said == "MissingExtraError: numpy is not installed; install it with: pip install 'headrace[tensorrt]'"
     for path in ("engine_path", "onnx_path"):
@@ -74,14 +74,14 @@ def test_what_is_missing_is_named(said_without):
         TensorRTEngine(None)
 
 
-def test_it_takes_no_inference_args():
+def test_inference_args_are_refused():
     handler = TensorRTEngineHandlerNumPy(1, 2, engine_path="model.plan")
     handler.validate_inference_args(None)
     with pytest.raises(ValueError, match=r"leave \['x'\] out"):
         handler.validate_inference_args({"x": 1})
 
 
-def test_another_file():
+def test_model_path_update_loads_another_file():
     for path in ("engine_path", "onnx_path"):
         handler = TensorRTEngineHandlerNumPy(1, 2, **{path: "first"})
         handler.update_model_path("second")
@@ -89,7 +89,7 @@ def test_another_file():
         assert getattr(handler, path) == "second"
 
 
-def test_the_path_says_which_model_answered():
+def test_results_name_the_file_that_answered():
     for paths in ({"engine_path": "model.plan"}, {"onnx_path": "model.onnx"}):
         handler = TensorRTEngineHandlerNumPy(1, 2, inference_fn=answering_one, **paths)
         assert [result.model_id for result in handler.run_inference(ROWS, None)] == list(paths.values()) * len(ROWS)
@@ -99,7 +99,7 @@ def answering_one(batch, engine, inference_args=None):
     return [PredictionResult(example, 1) for example in batch]
 
 
-def test_a_row_of_a_file_becomes_an_array():
+def test_row_becomes_an_array():
     handler = TensorRTEngineHandlerNumPy(1, 2, engine_path="model.plan")
     example = handler.example_from_row({"a": "1", "b": [2, 3.5]})
     assert nearly_equal(example, numpy.array([1, 2, 3.5], dtype=numpy.float32))

@@ -55,7 +55,7 @@ def pickled(value):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (), (1,), (0,), (2, 0, 3)], ids=str)
-def test_tensors_of_every_dtype(dtype, shape):
+def test_tensors_of_every_dtype_return_unchanged(dtype, shape):
     tensors = [filled(dtype, *shape, start=i) for i in range(4)]
     arrived = through_memory(tensors)[0]
     for came, again, sent in zip(arrived, (pickled(tensor)[0] for tensor in tensors), tensors, strict=True):
@@ -120,7 +120,7 @@ UNEQUAL = {
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("make", UNEQUAL.values(), ids=UNEQUAL.keys())
-def test_what_would_not_come_back_as_it_was_is_not_stacked(make):
+def test_rows_that_would_return_changed_are_not_stacked(make):
     assert CODEC.stack(make()) is None
 
 
@@ -143,7 +143,7 @@ def test_a_row_is_a_tensor_in_its_own_right(shape):
     assert rows[1].mul_(torch.ones(shape, requires_grad=True)).requires_grad
 
 
-def test_a_read_only_memory_is_copied():
+def test_read_only_memory_is_copied():
     stacked = CODEC.stack([torch.zeros(2), torch.ones(2)])
     content = bytes(16)
     rows = CODEC.unstack(stacked.layout, memoryview(content), 2)
@@ -189,7 +189,7 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("make", UNUSUAL.values(), ids=UNUSUAL.keys())
-def test_what_is_more_than_memory_is_left_to_torch(make):
+def test_tensors_that_are_more_than_memory_are_left_to_torch(make):
     tensor = make()
     (came, also), _ = pickled((tensor, torch.zeros(2)))
     traits = ("dtype", "shape", "layout", "device")
@@ -199,7 +199,7 @@ def test_what_is_more_than_memory_is_left_to_torch(make):
     assert torch.equal(also, torch.zeros(2))
 
 
-def test_without_torch_the_extra_is_named(said_without):
+def test_missing_torch_is_named_with_the_extra(said_without):
     assert "install it with: pip install 'headrace[pytorch]'" in said_without("headrace.handlers.torch_arrays", "torch")
 
 
@@ -218,7 +218,7 @@ ALL_DTYPES = sorted({one for one in vars(torch).values() if isinstance(one, torc
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 @pytest.mark.filterwarnings("ignore:.*support is experimental:UserWarning", "ignore:.*deprecated:UserWarning")
-def test_storages_of_every_dtype_there_is(dtype):
+def test_storages_of_every_dtype_return_unchanged(dtype):
     content = torch.arange(4096, dtype=torch.uint8) % 2
     tensor = content.view(dtype)
     came, alias = moved((tensor, tensor))
@@ -259,7 +259,7 @@ MORE = {
 
 @pytest.mark.parametrize("make", MORE.values(), ids=MORE.keys())
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
-def test_tensors_of_every_kind(make):
+def test_tensors_of_every_kind_return_unchanged(make):
     tensor = make()
     came = moved(tensor)
     traits = ("dtype", "shape", "layout", "device", "requires_grad")
@@ -299,7 +299,7 @@ SPARSE = {
 @pytest.mark.parametrize("make", SPARSE.values(), ids=SPARSE.keys())
 @pytest.mark.parametrize("travel", [lambda tensor: pickled(tensor)[0], moved], ids=["to another process", "in a model"])
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta:UserWarning")
-def test_sparse_tensors_come_as_they_were_and_nobody_keeps_them(make, travel):
+def test_sparse_tensors_return_unchanged_and_are_released(make, travel):
     """torch's own unpickling keeps each until the next file is loaded, which then validates all of them."""
     tensor = make()
     came = travel(tensor)
@@ -327,14 +327,14 @@ def test_sparse_tensors_on_other_memory_are_those_of_a_model():
     assert gone() is None
 
 
-def test_meta_tensors_come_back_and_other_devices_are_refused():
+def test_meta_tensors_return_unchanged_and_other_devices_are_refused():
     assert moved(torch.zeros(2, device="meta")).is_meta
     with pytest.raises(NotMappableError, match=r"^a tensor lies on meta$"):
         moved(torch.zeros(2, device="meta").untyped_storage())
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_parametrized_modules(cached):
+def test_parametrized_modules_return_unchanged(cached):
     layer = torch.nn.Linear(3, 3)
     for name, function in (("weight", torch.nn.Tanh()), ("bias", torch.nn.ReLU())):
         torch.nn.utils.parametrize.register_parametrization(layer, name, function, unsafe=True)
@@ -350,7 +350,7 @@ def test_parametrized_modules(cached):
 
 
 @pytest.mark.parametrize(("limit", "left"), [(2, 2), (4, 3)])
-def test_threads_are_limited_and_set_free(limit, left):
+def test_threads_are_limited_and_restored(limit, left):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:

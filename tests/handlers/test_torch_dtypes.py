@@ -81,7 +81,7 @@ def outcomes(handler, examples, size):
     ],
 )
 @pytest.mark.parametrize("source", ["files", "tensors"])
-def test_three_rows_come_out_alike_in_every_batch(model_class, expected, source):
+def test_rows_predict_the_same_in_every_batch(model_class, expected, source):
     handler = HuggingFaceModelHandlerTensor("m", model_class)
     examples = [handler.example_from_row(row) for row in ({"a": 1, "b": "2"}, {"a": 1.5, "b": 2}, {"a": True, "b": 0})]
     if source == "tensors":
@@ -112,7 +112,7 @@ def _module_travels():
 
 @pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("isolate", [False, True])
-def test_what_comes_out_holds_the_example_as_it_was_given(isolate):
+def test_result_holds_the_example_as_it_was_given(isolate):
     twice = torch.tensor([4], dtype=torch.int32)
     examples = [torch.tensor([3], dtype=torch.int32), twice, torch.tensor([0.5]), torch.tensor([5]), twice]
     handler = HuggingFaceModelHandlerTensor("m", Ids)
@@ -122,7 +122,7 @@ def test_what_comes_out_holds_the_example_as_it_was_given(isolate):
     assert all(map(operator.is_, held, examples))
 
 
-def test_an_inference_fn_of_ones_own_says_which_example_is_beside_its_answer():
+def test_custom_inference_fn_chooses_the_example_of_its_result():
     examples = [torch.tensor([3], dtype=torch.int32), torch.tensor([5], dtype=torch.int32)]
     handler = HuggingFaceModelHandlerTensor("m", Ids, inference_fn=own_answers)
     first, second = handler.run_inference(examples, Ids())
@@ -131,7 +131,7 @@ def test_an_inference_fn_of_ones_own_says_which_example_is_beside_its_answer():
     assert first.inference == second.inference == torch.int64
 
 
-def test_what_does_not_fit_names_the_cure():
+def test_examples_that_do_not_fit_are_refused_with_the_cure():
     handler = HuggingFaceModelHandlerTensor("m", Ids)
     (failure,) = predict(handler, [torch.tensor([5.5])], on_failure="yield")
     assert "takes whole numbers, such as token ids, and an example holds [5.5]" in str(failure.error)
@@ -139,14 +139,14 @@ def test_what_does_not_fit_names_the_cure():
         default_tensor_inference_fn([torch.tensor([1])], torch.nn.Linear(1, 1), CPU)
 
 
-def test_the_dtype_of_a_model_in_half_precision():
+def test_model_in_half_precision_gets_its_dtype():
     halved = Pixels().half()
     (found,) = settled([torch.tensor([1.0, 2.0])], halved)
     assert found.dtype == torch.float16
     assert nearly_equal(settled([torch.tensor([1.0, 2.0])], Weighted())[0], torch.tensor([1.0, 2.0]))
 
 
-def test_an_example_that_fits_stays_what_it_is():
+def test_example_that_fits_is_unchanged():
     for model, example in ((Ids(), torch.tensor([1])), (Weighted(), torch.tensor([1])), (Pixels(), torch.zeros(2))):
         assert settled([example], model)[0] is example
 
@@ -191,7 +191,7 @@ def test_a_value_that_does_not_fit_its_column_fails_its_row(column, value):
 
 
 @pytest.mark.parametrize("wrong", ["integer", "complex64", int, None, "nn"])
-def test_what_is_no_dtype_is_refused(wrong):
+def test_unknown_dtype_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="dtypes must map columns to dtypes, such as 'int64', not 'a' to"):
         PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity, dtypes={"a": wrong})
 
@@ -208,7 +208,7 @@ def test_a_model_that_squeezes_predicts_for_a_single_example():
         assert [result.inference.tolist() for result in results] == [3.0, 7.0][: len(batch)]
 
 
-def test_the_mean_of_a_batch_is_no_prediction_even_of_one():
+def test_mean_of_a_batch_is_no_prediction_even_for_one_example():
     with pytest.raises(PredictionCountError, match="without a dimension for the examples"):
         default_tensor_inference_fn([torch.tensor([1.0, 2.0])], torch.nn.Sequential(Squeezed(), Mean()), CPU)
 
@@ -218,7 +218,7 @@ class Mean(torch.nn.Module):
         return inputs.mean()
 
 
-def test_a_memory_of_the_whole_batch_is_no_prediction_though_it_is_as_long(tmp_path):
+def test_state_of_the_whole_batch_is_no_prediction_though_as_long(tmp_path):
     """XLNet's has a row for each token, and so as many as there are examples where these are as many as tokens."""
     config = transformers.XLNetConfig(vocab_size=20, d_model=8, n_layer=2, n_head=2, d_inner=8, mem_len=8)
     transformers.XLNetModel(config).save_pretrained(tmp_path)

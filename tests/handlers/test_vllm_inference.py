@@ -136,7 +136,7 @@ def here(handler, prompts, **options):
     return [outcome if isinstance(outcome, Failure) else text_of(outcome) for outcome in outcomes]
 
 
-def test_arguments_are_beams(accepts_all_of):
+def test_handlers_take_beams_arguments(accepts_all_of):
     accepts_all_of(VLLMCompletionsModelHandler, incumbent.VLLMCompletionsModelHandler, "model_name")
     accepts_all_of(VLLMChatModelHandler, incumbent.VLLMChatModelHandler, "model_name")
     assert OpenAIChatMessage("user", "hi") == OpenAIChatMessage(role="user", content="hi")
@@ -151,30 +151,30 @@ def test_predictions_are_the_clients_own_objects():
     assert chat.inference.choices[0].message.content == "SYSTEM:BE BRIEF USER:ONCE UPON"
 
 
-def test_a_batch_is_asked_side_by_side():
-    results = infer(VLLMCompletionsModelHandler(MODEL), ["slow"] * 16)
+def test_prompts_of_a_batch_are_sent_concurrently():
+    results = infer(VLLMCompletionsModelHandler(MODEL), ["beside 15"] * 16)
     assert max(result.inference.usage.prompt_tokens for result in results) == 16  # of so many the server has known
 
 
-def test_a_notebook_has_an_event_loop_already():
+def test_handler_runs_within_an_event_loop():
     async def cell():
         return texts(infer(CompletionsHere(MODEL), PROMPTS))
 
     assert asyncio.run(cell()) == [prompt.upper() for prompt in PROMPTS]
 
 
-def test_proxies_are_not_asked_for_what_is_here(monkeypatch):
+def test_proxies_are_ignored_for_the_local_server(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     assert texts(infer(VLLMCompletionsModelHandler(MODEL), ["hello"])) == ["HELLO"]
 
 
-def test_the_name_by_which_the_model_is_served_is_asked_for():
+def test_served_model_name_is_asked_for():
     handler = VLLMCompletionsModelHandler(MODEL, {"served-model-name": "short"})
     assert texts(infer(handler, ["hello"])) == ["HELLO"]
 
 
-def test_a_bad_prompt_fails_alone_and_no_good_one_is_asked_twice(log):
+def test_bad_prompt_fails_alone_and_no_good_one_is_sent_twice(log):
     prompts = [*PROMPTS, "400", *PROMPTS]
     handler = VLLMCompletionsModelHandler(MODEL, {"log": str(log)}, **AT_ONCE)
     *first, failure, a, b, c, d = here(handler, prompts)
@@ -185,7 +185,7 @@ def test_a_bad_prompt_fails_alone_and_no_good_one_is_asked_twice(log):
     assert asked == dict.fromkeys(PROMPTS, 2)
 
 
-def test_what_passes_by_itself_is_asked_again_alone(log, tmp_path):
+def test_prompt_with_a_transient_error_is_sent_again_alone(log, tmp_path):
     handler = VLLMCompletionsModelHandler(MODEL, {"log": str(log)}, **AT_ONCE)
     busy = f"503 once {tmp_path / 'busy'}"
     assert here(handler, [*PROMPTS, busy]) == [prompt.upper() for prompt in [*PROMPTS, busy]]
@@ -210,13 +210,13 @@ def test_equal_prompts_each_have_an_answer_of_their_own():
     assert first.inference is not second.inference
 
 
-def test_inference_args_may_limit_the_time_of_a_request():
+def test_inference_args_may_set_a_request_timeout():
     outcomes = here(CompletionsHere(MODEL, **AT_ONCE), ["hello", "hang"], inference_args={"timeout": 0.5})
     assert outcomes[0] == "HELLO"
     assert isinstance(outcomes[1].error, openai.APITimeoutError)
 
 
-def test_a_server_that_dies_is_replaced_and_the_batch_repeated(tmp_path, starts, caplog):
+def test_server_that_dies_is_replaced_and_the_batch_repeated(tmp_path, starts, caplog):
     lethal = f"die once {tmp_path / 'died'}"
     prompts = [*PROMPTS, lethal]
     assert here(VLLMCompletionsModelHandler(MODEL, **AT_ONCE), prompts) == [prompt.upper() for prompt in prompts]
@@ -225,13 +225,13 @@ def test_a_server_that_dies_is_replaced_and_the_batch_repeated(tmp_path, starts,
     assert "the engine is on fire; another one is started" in caplog.text
 
 
-def test_a_server_whose_engine_is_dead_is_ended_and_replaced(tmp_path, starts):
+def test_server_whose_engine_is_dead_is_ended_and_replaced(tmp_path, starts):
     lethal = f"engine dies once {tmp_path / 'died'}"
     assert here(VLLMCompletionsModelHandler(MODEL), [lethal]) == [lethal.upper()]
     assert starts() == 2
 
 
-def test_a_lethal_prompt_fails_alone_after_a_bounded_number_of_servers(starts):
+def test_fatal_prompt_fails_alone_after_a_bounded_number_of_servers(starts):
     *good, failure = here(VLLMCompletionsModelHandler(MODEL, **AT_ONCE), [*PROMPTS, "die"])
     assert good == [prompt.upper() for prompt in PROMPTS]
     assert isinstance(failure.error, VLLMServerError)
@@ -258,7 +258,7 @@ def test_errors_do_not_keep_the_server():
         gc.enable()
 
 
-def test_a_chat_template_is_read_where_the_model_is(tmp_path):
+def test_chat_template_is_read_on_the_worker(tmp_path):
     (tmp_path / "template.jinja").write_text("{{ é }} ")
     handler = VLLMChatModelHandler(MODEL, tmp_path / "template.jinja")
     (result,) = infer(handler, [[OpenAIChatMessage("user", "hi")]])
@@ -267,7 +267,7 @@ def test_a_chat_template_is_read_where_the_model_is(tmp_path):
         VLLMChatModelHandler(MODEL, str(tmp_path / "none.jinja")).load_model()
 
 
-def test_another_model():
+def test_model_path_update_loads_another_model():
     handler = VLLMCompletionsModelHandler(MODEL)
     handler.update_model_path("someone/another")
     (result,) = infer(handler, ["hello"])
@@ -283,7 +283,7 @@ def test_rows_become_conversations():
         handler.example_from_row({"system": "be brief", "question": "why?"})
 
 
-def test_what_cannot_be_is_said_at_construction():
+def test_bad_arguments_are_refused_at_construction():
     with pytest.raises(UnsupportedError, match="use_dynamo=True"):
         VLLMCompletionsModelHandler(MODEL, use_dynamo=True)
     with pytest.raises(ConfigurationError, match="start_timeout_secs must be positive"):
@@ -294,12 +294,12 @@ def test_what_cannot_be_is_said_at_construction():
         VLLMChatModelHandler(MODEL, large_modle=True)
 
 
-def test_a_server_does_not_pickle():
+def test_server_does_not_pickle():
     with pytest.raises(TypeError, match="lives in one process"):
         pickle.dumps(CompletionsHere(MODEL).load_model())
 
 
-def test_what_is_missing_is_named(said_without, monkeypatch):
+def test_missing_packages_are_named_with_the_extra(said_without, monkeypatch):
     said = said_without("headrace.handlers.vllm_inference", "openai")
     assert said == "MissingExtraError: openai is not installed; install it with: pip install 'headrace[vllm]'"
     monkeypatch.delenv("PYTHONPATH")
@@ -308,14 +308,14 @@ def test_what_is_missing_is_named(said_without, monkeypatch):
 
 
 @pytest.mark.parametrize("where", [{"isolate": True, "placement": "process"}, {}], ids=["isolated", "machine"])
-def test_in_hosts(where, own_runtime):
+def test_handler_predicts_in_every_placement(where, own_runtime):
     with own_runtime() if not where else nullcontext():
         outcomes = list(predict(VLLMCompletionsModelHandler(MODEL), [*PROMPTS, "400"], on_failure="yield", **where))
     assert texts(outcomes[:-1]) == [prompt.upper() for prompt in PROMPTS]
     assert isinstance(outcomes[-1].error, openai.BadRequestError)
 
 
-def test_a_pipeline_runs_it():
+def test_handler_runs_in_a_pipeline():
     pipeline = beam.Pipeline(runner=FnApiRunner())
     results = pipeline | beam.Create(PROMPTS) | RunInference(CompletionsHere(MODEL))
     assert_that(results | beam.Map(text_of), equal_to([prompt.upper() for prompt in PROMPTS]))

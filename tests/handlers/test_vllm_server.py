@@ -55,7 +55,7 @@ def _environment(process):
         return []
 
 
-def test_it_is_gone_with_the_object(family):
+def test_server_ends_with_its_object(family):
     server = Server(launch("--stubborn-engine"))
     assert len(family()) == 3  # guard, server, engine
     threads = threading.active_count()
@@ -65,7 +65,7 @@ def test_it_is_gone_with_the_object(family):
 
 
 @pytest.mark.parametrize("arguments", [(), ("--stubborn-engine", "--never-answer")], ids=["answering", "starting"])
-def test_it_is_gone_with_a_process_that_is_killed(family, popen, wait_until, arguments):
+def test_server_ends_with_a_killed_owner(family, popen, wait_until, arguments):
     with popen([sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE) as owner:
         if arguments:
             assert wait_until(lambda: len(family()) == 4)
@@ -76,7 +76,7 @@ def test_it_is_gone_with_a_process_that_is_killed(family, popen, wait_until, arg
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_one_that_is_killed_leaves_nothing_and_is_replaced(family, wait_until, number):
+def test_killed_server_leaves_nothing_and_is_replaced(family, wait_until, number):
     server = Server(launch("--stubborn-engine"))
     first = server.running()
     (process,) = (process for process in family() if _program(process) == "server")
@@ -87,7 +87,7 @@ def test_one_that_is_killed_leaves_nothing_and_is_replaced(family, wait_until, n
     assert len(family()) == 3
 
 
-def test_if_its_guard_is_killed_nothing_is_left_either(family, wait_until):
+def test_server_leaves_nothing_if_its_guard_is_killed(family, wait_until):
     server = Server(launch())
     first = server.running()
     (guard,) = (process for process in family() if _program(process) == "guard")
@@ -102,20 +102,20 @@ def _program(process):
     return "guard" if words[3].endswith("vllm_guard.py") else "server" if "--port" in words else "engine"
 
 
-def test_one_that_ends_says_its_last_lines(family):
+def test_server_that_exits_reports_its_last_lines(family):
     with pytest.raises(VLLMServerError, match="ended itself with exit code 3 before it answered; its last lines") as it:
         Server(launch("--crash-at-start", "3"))
     assert "CUDA is out of memory" in str(it.value)
     assert family() == []
 
 
-def test_one_that_does_not_come_up_in_time_is_ended(family):
+def test_server_that_does_not_start_in_time_is_ended(family):
     with pytest.raises(VLLMServerError, match=r"did not answer within 8 s; its last lines:\nloading m"):
         Server(launch("--never-answer", timeout_secs=8))
     assert family() == []
 
 
-def test_while_it_cannot_be_replaced_nobody_waits_for_it_again(tmp_path, wait_until, caplog):
+def test_server_that_cannot_be_replaced_is_not_waited_for_again(tmp_path, wait_until, caplog):
     caplog.set_level("INFO", "headrace.vllm")
     server = Server(launch("--crash-if-there", str(tmp_path / "gone")))
     (tmp_path / "gone").touch()
@@ -126,13 +126,13 @@ def test_while_it_cannot_be_replaced_nobody_waits_for_it_again(tmp_path, wait_un
     assert caplog.messages.count("loading m") == 2
 
 
-def test_a_port_is_nobody_elses():
+def test_port_is_used_by_one_server_only():
     server = Server(launch())
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", server.running().port))
 
 
-def test_an_api_key_is_no_secret_of_a_command_line(family):
+def test_api_key_is_kept_off_the_command_line(family):
     arguments, api_key = server_arguments({"api_key": ["one", "two"]})
     assert (arguments, api_key) == ((), "one")
     server = Server(launch(api_key=api_key))
@@ -140,13 +140,13 @@ def test_an_api_key_is_no_secret_of_a_command_line(family):
     assert not any(b"one" in (process / "cmdline").read_bytes().split(b"\0") for process in family())
 
 
-def test_arguments_are_those_of_a_command_line():
+def test_server_arguments_become_command_line_options():
     kwargs = {"tensor_parallel_size": 2, "enforce-eager": None, "enable-x": True, "rope": {"a": 1}, "names": ["x", "y"]}
     expected = ["--tensor-parallel-size", "2", "--enforce-eager", "--enable-x", "--rope", '{"a": 1}']
     assert server_arguments({**kwargs, "host": "127.0.0.1"}) == ((*expected, "--names", "x", "y"), None)
 
 
 @pytest.mark.parametrize("kwargs", [{"port": 1}, {"model": "m"}, {"uds": "/x"}, {"host": "0.0.0.0"}, {"x": False}])
-def test_what_is_not_the_users_to_choose_is_refused(kwargs):
+def test_reserved_server_arguments_are_refused(kwargs):
     with pytest.raises(ConfigurationError, match="vllm_server_kwargs"):
         server_arguments(kwargs)

@@ -183,7 +183,7 @@ KINDS = {"Numpy": ARRAYS, "Pandas": FRAMES, "SciPy": SPARSE}
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("model_class", [xgboost.XGBClassifier, xgboost.Booster])
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-def test_they_predict_as_beams(incumbent, classifier_path, booster_path, kind, model_class):
+def test_handlers_predict_as_beams(incumbent, classifier_path, booster_path, kind, model_class):
     path = booster_path if model_class is xgboost.Booster else classifier_path
     ours, theirs = (
         infer(getattr(module, f"XGBoostModelHandler{kind}")(model_class, path), KINDS[kind])
@@ -204,13 +204,13 @@ def test_datatables_predict_as_frames_and_zeros_are_zeros(datatable, classifier_
 
 
 @pytest.mark.parametrize("name", ["", "Numpy", "Pandas", "SciPy", "Datatable"])
-def test_arguments_are_beams(incumbent, name, accepts_all_of):
+def test_handlers_take_beams_arguments(incumbent, name, accepts_all_of):
     ours, theirs = (getattr(module, f"XGBoostModelHandler{name}") for module in (xgboost_inference, incumbent))
     accepts_all_of(ours, theirs, "model_class", "model_state")
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
-def test_pipelines_agree_with_beams(incumbent, classifier_path):
+def test_handlers_in_pipelines_predict_as_beams(incumbent, classifier_path):
     expected = infer(incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ARRAYS)
     pipeline = beam.Pipeline(runner=FnApiRunner())
     handler = XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
@@ -220,7 +220,7 @@ def test_pipelines_agree_with_beams(incumbent, classifier_path):
     pipeline.run()
 
 
-def test_a_row_alone_gets_its_prediction_alone(classifier, classifier_path):
+def test_one_dimensional_example_gets_a_single_prediction(classifier, classifier_path):
     rows = infer(XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ROWS)
     assert inferences(rows) == classifier.predict(FEATURES[:6]).tolist()
     handler = XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path)
@@ -240,7 +240,7 @@ def counted(model, monkeypatch):
     return calls
 
 
-def test_one_call_for_a_batch(classifier, monkeypatch):
+def test_batch_of_one_kind_is_one_call(classifier, monkeypatch):
     calls = counted(classifier, monkeypatch)
     assert len(default_xgboost_inference_fn(ARRAYS, classifier)) == len(ARRAYS)
     assert len(calls) == 1
@@ -253,17 +253,17 @@ class Sums:
         return [rows.sum()]
 
 
-def test_of_other_classes_one_call_for_each_example():
+def test_examples_of_other_classes_are_one_call_each():
     assert nearly_equal(inferences(default_xgboost_inference_fn(ARRAYS, Sums())), [[one.sum()] for one in ARRAYS])
 
 
-def test_a_base_margin_is_each_examples(classifier):
+def test_base_margin_belongs_to_its_example(classifier):
     args = {"base_margin": numpy.ones(2), "output_margin": True}
     found = default_xgboost_inference_fn([FEATURES[:2], FEATURES[2:4]], classifier, args)
     assert nearly_equal(found[1].inference, classifier.predict(FEATURES[2:4], **args))
 
 
-def test_frames_whose_categories_differ(folder):
+def test_frames_with_different_categories_predict_as_alone(folder):
     table = pandas.DataFrame({"colour": pandas.Categorical(["red", "blue"] * 20), "height": numpy.arange(40.0)})
     make = functools.partial(xgboost.XGBClassifier, n_estimators=2, n_jobs=1, enable_categorical=True)
     model = make().fit(table, [0, 1] * 20)
@@ -273,13 +273,13 @@ def test_frames_whose_categories_differ(folder):
     assert nearly_equal(inferences(infer(handler, frames)), [model.predict(frame) for frame in frames])
 
 
-def test_a_frame_that_lacks_a_column_is_no_frame_with_a_missing_value(booster_path):
+def test_frame_that_lacks_a_column_gets_no_missing_values(booster_path):
     handler = XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
     with pytest.raises(ValueError, match="an example has 2 columns, and the model 3 features"):
         infer(handler, [FRAMES[0], FRAMES[1][["a", "b"]]])
 
 
-def test_the_order_of_columns_is_that_of_each_frame(folder):
+def test_column_order_is_each_frames_own(folder):
     model = xgboost.XGBRegressor(n_estimators=2, n_jobs=1).fit(numpy.eye(2).repeat(20, axis=0), [1] * 20 + [2] * 20)
     model.get_booster().feature_names = None
     model.save_model(folder / "nameless.json")
@@ -295,7 +295,7 @@ def halves(batch, model, inference_args=None):
     return [xgboost_inference.PredictionResult(example, len(example) / 2, "mine") for example in batch]
 
 
-def test_the_order_of_a_frames_columns_is_not_its_neighbours(classifier_path):
+def test_column_order_of_one_frame_does_not_change_another(classifier_path):
     handler = XGBoostModelHandlerPandas(xgboost.XGBClassifier, classifier_path)  # a model without names
     model = handler.load_model()
     frames = [FRAME[:20], FRAME[["c", "b", "a"]][:20]]
@@ -313,13 +313,13 @@ def test_examples_with_too_few_columns_are_refused(booster_path, narrow):
     assert len(list(predict(handler, [narrow], inference_args={"validate_features": False}))) == 1
 
 
-def test_of_a_sparse_matrix_the_last_columns_may_be_missing(booster_path):
+def test_sparse_matrices_may_lack_their_last_columns(booster_path):
     handler = XGBoostModelHandlerSciPy(xgboost.Booster, booster_path)
     wide, narrow = (scipy.sparse.csr_matrix(matrix) for matrix in ([[1.0, 2.0, 0.0]], [[1.0, 2.0]]))
     assert nearly_equal(inferences(predict(handler, [narrow])), inferences(predict(handler, [wide])))
 
 
-def test_an_inference_fn_answers_alone(booster_path):
+def test_inference_fn_replaces_the_call(booster_path):
     handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, halves)
     assert [(result.inference, result.model_id) for result in infer(handler, ARRAYS[:2])] == [
         (1, "mine"),
@@ -328,22 +328,22 @@ def test_an_inference_fn_answers_alone(booster_path):
     assert not handler.columns_equal_rows()
 
 
-def test_an_inference_fn_that_answers_with_a_dict_is_refused(booster_path):
+def test_inference_fn_that_returns_a_dict_is_refused(booster_path):
     handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, lambda batch, *_: {"margins": batch})
     with pytest.raises(PredictionCountError, match="inference_fn returned a dict with the keys 'margins'"):
         infer(handler, ARRAYS[:1])
 
 
-def test_a_model_may_be_made_by_a_function(classifier_path):
+def test_model_class_may_be_a_function(classifier_path):
     make = functools.partial(xgboost.XGBClassifier, n_jobs=1)
     assert XGBoostModelHandlerNumpy(make, Path(classifier_path).as_uri()).load_model().n_jobs == 1
 
 
-def test_a_class_may_be_named(booster_path):
+def test_model_class_may_be_named(booster_path):
     assert isinstance(XGBoostModelHandlerNumpy("Booster", booster_path).load_model(), xgboost.Booster)
 
 
-def test_another_file(classifier_path, booster_path):
+def test_model_path_update_loads_another_file(classifier_path, booster_path):
     handler = XGBoostModelHandlerNumpy(xgboost.Booster, classifier_path)
     handler.update_model_path(None)
     assert {result.model_id for result in infer(handler, ARRAYS)} == {classifier_path}
@@ -355,7 +355,7 @@ def test_num_bytes_are_those_of_the_data(booster_path):
     assert XGBoostModelHandlerNumpy(xgboost.Booster, booster_path).get_num_bytes(ARRAYS) == 13 * 3 * 8
 
 
-def test_a_row_of_a_file_becomes_an_example(booster, booster_path):
+def test_row_becomes_an_example(booster, booster_path):
     row = {"a": "0.5", "b": None, "c": True}
     array = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path).example_from_row(row)
     series = XGBoostModelHandlerPandas(xgboost.Booster, booster_path).example_from_row(row)
@@ -366,13 +366,13 @@ def test_a_row_of_a_file_becomes_an_example(booster, booster_path):
 
 
 @pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
-def test_a_row_with_words_becomes_none(handler_class):
+def test_row_with_text_is_refused(handler_class):
     with pytest.raises(ValueError, match="column 'colour' holds 'red', which is no finite number"):
         handler_class(xgboost.Booster, "model.json").example_from_row({"a": 1, "colour": "red"})
 
 
 @pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
-def test_columns_are_predicted_as_rows(handler_class, booster_path):
+def test_columns_predict_as_rows(handler_class, booster_path):
     handler = handler_class(xgboost.Booster, booster_path)
     model = handler.load_model()
     columns = {name: FRAME[name][:20].to_numpy() for name in FRAME}
@@ -385,7 +385,7 @@ def test_columns_are_predicted_as_rows(handler_class, booster_path):
     "placement", [{"isolate": True}, {"placement": "machine"}, {"placement": "machine", "isolate": True}]
 )
 @pytest.mark.parametrize("model_class", [xgboost.XGBClassifier, xgboost.Booster])
-def test_it_predicts_the_same_wherever_it_is(classifier_path, model_class, placement):
+def test_model_predicts_the_same_in_every_placement(classifier_path, model_class, placement):
     handler = XGBoostModelHandlerNumpy(model_class, classifier_path)
     here = [result.inference for result in predict(handler, ROWS)]
     there = [result.inference for result in predict(handler, ROWS, **placement)]

@@ -12,18 +12,18 @@ pytestmark = pytest.mark.large
 
 
 @pytest.mark.parametrize("wrong", ["Boster", "__version__", None, 1])
-def test_what_makes_no_model_is_refused(wrong):
+def test_model_classes_that_make_no_model_are_refused(wrong):
     with pytest.raises(ConfigurationError, match="model_class must be a class of XGBoost's"):
         XGBoostModelHandlerNumpy(wrong, "model.json")
 
 
-def test_a_missing_file_is_named():
+def test_missing_model_file_is_named():
     with pytest.raises(FileNotFoundError, match=r"nothing\.json"):
         XGBoostModelHandlerNumpy(xgboost.Booster, "nothing.json").load_model()
 
 
 @pytest.mark.parametrize("package", ["numpy", "pandas", "scipy", "xgboost"])
-def test_what_is_missing_is_named_with_its_cure(said_without, package):
+def test_missing_packages_are_named_with_the_extra(said_without, package):
     assert said_without("headrace.handlers.xgboost_inference", package) == (
         f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[xgboost]'"
     )

@@ -46,12 +46,12 @@ def test_a_request_without_rows_is_answered(host):
     assert host.ask(double)[:2] == ("done", [])
 
 
-def test_an_answer_may_have_other_rows_and_a_head(host):
+def test_a_response_may_have_other_rows_and_a_head(host):
     answer = host.ask(lambda rows, toy: Response({"count": len(rows)}, ["x", "y"]), 1, 2, 3)
     assert answer[:2] == ({"count": 3}, ["x", "y"])
 
 
-def test_an_unchanging_element_that_comes_back_is_the_very_object(host):
+def test_an_immutable_element_that_returns_is_the_same_object(host):
     elements = [f"{number} is made here" for number in range(3)]
     rows = host.ask(lambda rows, toy: [(row, 1) for row in rows], *elements).rows
     assert list(map(id, elements)) == [id(row[0]) for row in rows]
@@ -59,7 +59,7 @@ def test_an_unchanging_element_that_comes_back_is_the_very_object(host):
     assert [id(row[0]) for row in rows] == [id(elements[2]), id(elements[0])]
 
 
-def test_calls_are_answered_in_order_though_results_are_asked_for_in_any(host, gate):
+def test_calls_are_answered_in_order_whatever_order_responses_are_taken_in(host, gate):
     def noting(number):
         def work(rows, toy):
             toy.seen = [*getattr(toy, "seen", []), number]
@@ -75,7 +75,7 @@ def test_calls_are_answered_in_order_though_results_are_asked_for_in_any(host, g
     assert host.result(first).rows == []
 
 
-def test_it_is_known_whether_an_answer_is_there(host, gate, wait_until):
+def test_readiness_of_a_response_is_known(host, gate, wait_until):
     slow, quick = host.tell(wait_for(gate)), host.tell(double, 1)
     assert not host.is_ready(slow)
     assert not host.is_ready(quick)
@@ -86,7 +86,7 @@ def test_it_is_known_whether_an_answer_is_there(host, gate, wait_until):
     assert host.result(slow).rows == []
 
 
-def test_a_result_can_be_had_once(host):
+def test_a_response_can_be_taken_once(host):
     call = host.tell(double, 1)
     host.result(call)
     with pytest.raises(AssertionError, match="only one result"):
@@ -94,13 +94,13 @@ def test_a_result_can_be_had_once(host):
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 70_000, 8 * MEGABYTE])
-def test_arrays_of_any_size_go_there_and_back(host, size):
+def test_arrays_of_any_size_travel_there_and_back(host, size):
     rows = [numpy.frombuffer(numpy.random.default_rng(seed).bytes(size), numpy.uint8) for seed in range(3)]
     negated = host.ask(lambda rows, toy: [~row for row in rows], *rows).rows
     assert all((~row == answer).all() and len(answer) == size for row, answer in zip(rows, negated, strict=True))
 
 
-def test_64_megabytes_go_there_and_back(host):
+def test_64_megabytes_travel_there_and_back(host):
     row = numpy.arange(8 * MEGABYTE)
     (answer,) = host.ask(lambda rows, toy: [rows[0] + 1], row).rows
     assert (answer == row + 1).all()
@@ -116,7 +116,7 @@ def test_large_and_tiny_messages_take_turns(host):
     assert files < 40
 
 
-def test_memory_is_used_again(host):
+def test_segments_are_reused(host):
     seen = {host.learn(hosts_share) for _ in range(20)}
     for _ in range(100):
         host.ask(double, *map(float, range(1000)))
@@ -125,7 +125,7 @@ def test_memory_is_used_again(host):
 
 
 @pytest.mark.parametrize("keep", [lambda rows: rows[0], lambda rows: rows[0][1:].view("u1")[::2]])
-def test_what_a_host_keeps_is_never_written_over(host, keep):
+def test_memory_that_a_host_keeps_is_never_overwritten(host, keep):
     def keeping(rows, toy):
         toy.kept = [*getattr(toy, "kept", []), keep(rows)]
         return [int(kept.astype("u1").sum(dtype="u8")) for kept in toy.kept]
@@ -137,13 +137,13 @@ def test_what_a_host_keeps_is_never_written_over(host, keep):
         assert host.ask(keeping, row).rows == expected
 
 
-def test_what_an_owner_gets_is_its_own(host):
+def test_response_memory_belongs_to_the_owner(host):
     answers = [host.ask(lambda rows, toy: [rows[0] * 1], numpy.full(50_000, number)).rows[0] for number in range(5)]
     host.close()
     assert [int(answer.sum()) for answer in answers] == [50_000 * number for number in range(5)]
 
 
-def test_what_does_not_pickle_is_an_error_and_harms_nothing(host):
+def test_a_request_that_does_not_pickle_is_an_error_and_harms_nothing(host):
     with pytest.raises(Exception, match="pickle"):
         host.tell(double, threading.Lock())
     assert host.ask(double, 1).rows == [2]
@@ -161,13 +161,13 @@ class Bad:
         return eval, ("1 / 0",)
 
 
-def test_an_answer_that_the_host_cannot_pickle_is_replaced_by_the_error(host):
+def test_a_response_that_the_host_cannot_pickle_is_replaced_by_the_error(host):
     head = host.ask(lambda rows, toy: [threading.Lock()]).head
     assert head[0] == "unsendable"
     assert "pickle" in head[1]
 
 
-def test_what_cannot_be_unpickled_here_is_an_error_and_harms_nothing(host):
+def test_a_response_that_the_owner_cannot_unpickle_is_an_error_and_harms_nothing(host):
     call = host.tell(lambda rows, toy: [Bad()])
     with pytest.raises(ZeroDivisionError):
         host.result(call)
@@ -175,7 +175,7 @@ def test_what_cannot_be_unpickled_here_is_an_error_and_harms_nothing(host):
     assert max(host.learn(hosts_share) for _ in range(5)) <= (3, 20)
 
 
-def test_calls_from_many_threads_get_their_own_answers(host):
+def test_calls_from_many_threads_get_their_own_responses(host):
     def talk(thread):
         for number in range(25):
             size = 10 ** (number % 6)
@@ -204,14 +204,14 @@ def test_threads_start_one_host(new_host):
         assert len(Counter(pool.map(learn, range(8)))) == 1
 
 
-def test_any_number_of_requests_may_be_sent_before_one_is_asked_for(host):
+def test_any_number_of_requests_may_be_sent_before_a_response_is_taken(host):
     """More than the socket holds, so that they must be answered before all are sent."""
     for _ in range(1500):
         host.tell(double)
     assert host.ask(double, 1).rows == [2]
 
 
-def test_an_abandoned_answer_frees_its_memory(host, gate):
+def test_an_abandoned_response_frees_its_memory(host, gate):
     """Its call is forgotten before it comes."""
     for _ in range(5):
         blocked = host.tell(wait_for(gate))
@@ -226,7 +226,7 @@ def test_an_abandoned_answer_frees_its_memory(host, gate):
     assert files <= 50
 
 
-def test_an_unread_answer_frees_its_memory(host, wait_until, descriptors):
+def test_an_unread_response_frees_its_memory(host, wait_until, descriptors):
     """Its call is forgotten after it has come."""
     before = len(descriptors())
     for _ in range(30):
@@ -272,7 +272,7 @@ def test_closing_is_for_good_and_may_be_repeated(host):
             host.tell(double)
 
 
-def test_closing_what_never_began_is_nothing(host, marked):
+def test_closing_before_a_start_does_nothing(host, marked):
     host.close()
     assert marked() == []
 
@@ -293,7 +293,7 @@ def test_closing_does_not_wait_for_a_host_that_hangs(host, hang, wait_until):
         host.result(call)
 
 
-def test_closing_while_it_computes_is_quiet(host, gate, caplog, wait_until, when_in):
+def test_closing_during_a_request_logs_nothing(host, gate, caplog, wait_until, when_in):
     call = host.tell(wait_for(gate))
     assert wait_until(lambda: host._connections[0]._progress.read().call == call.number)
     when_in(ModelHosts.stop_hosts, gate.touch)
@@ -319,7 +319,7 @@ def test_closing_wakes_waiting_threads(host, wait_until):
     assert outcomes == ["woken"] * 4
 
 
-def test_closing_ends_a_start_that_is_under_way(new_host, new_module, wait_until):
+def test_closing_ends_a_start_in_progress(new_host, new_module, wait_until):
     host, outcomes = new_host(imports=new_module("import signal; signal.pause()")), []
 
     def wait():
@@ -338,14 +338,14 @@ def test_closing_ends_a_start_that_is_under_way(new_host, new_module, wait_until
 DIES_AT_START = "import os; os.register_at_fork(after_in_child=lambda: os._exit(7))"
 
 
-def test_hosts_that_end_before_they_begin_are_given_up(new_host, new_module):
+def test_hosts_that_exit_before_their_first_request_are_given_up(new_host, new_module):
     host = new_host(imports=new_module(DIES_AT_START))
     for _ in range(2):
         with pytest.raises(HostStartError, match="it ended itself with exit code 7 before its first request, 5 times"):
             host.ask(double)
 
 
-def test_hosts_that_can_be_had_later_are_had_then(new_host, new_module, tmp_path):
+def test_hosts_that_could_not_start_may_start_later(new_host, new_module, tmp_path):
     code = f"""
 import os, pathlib
 os.register_at_fork(after_in_child=lambda: os._exit(7) if pathlib.Path({str(tmp_path)!r}, "ill").exists() else None)
@@ -358,11 +358,11 @@ os.register_at_fork(after_in_child=lambda: os._exit(7) if pathlib.Path({str(tmp_
     assert host.ask(double, 1).rows == [2]
 
 
-def test_a_limit_far_away_is_none(new_host):
+def test_a_very_long_time_limit_is_accepted(new_host):
     for seconds in (1e12, float("inf")):
         assert new_host(timeout_secs=seconds).ask(double, 1).rows == [2]
 
 
-def test_a_failure_is_not_mistaken_for_an_answer(host):
+def test_a_host_failure_is_not_mistaken_for_a_response(host):
     assert isinstance(host.ask(lambda rows, toy: os._exit(1)), HostFailure)
     assert not isinstance(host.ask(double), HostFailure)

@@ -63,7 +63,7 @@ def test_a_request_that_ends_its_host_is_lost(host, work, exit_text):
     assert host.ask(double, 1).rows == [2]
 
 
-def test_it_is_known_where_the_host_was(host):
+def test_host_failure_says_where_the_host_was(host):
     def work(rows, toy):
         toy.progress.mark(Activity.POSTPROCESSING, 2, 1)
         os._exit(1)
@@ -81,7 +81,7 @@ def test_a_host_that_is_killed_while_idle_is_replaced(host, wait_until):
 
 
 @pytest.mark.parametrize("position", range(4))
-def test_of_several_calls_only_the_one_that_runs_is_lost(host, position):
+def test_only_the_running_one_of_several_calls_is_lost(host, position):
     calls = [host.tell(die if number == position else process) for number in range(4)]
     results = [host.result(call) for call in calls]
     assert [isinstance(result, HostFailure) for result in results] == [number == position for number in range(4)]
@@ -92,7 +92,7 @@ def test_of_several_calls_only_the_one_that_runs_is_lost(host, position):
     assert not before & after
 
 
-def test_of_several_threads_calls_only_the_one_that_runs_is_lost(host):
+def test_only_the_running_one_of_several_threads_calls_is_lost(host):
     def talk(thread):
         return [host.ask(die if (thread, number) == (3, 5) else double, thread, number) for number in range(10)]
 
@@ -114,7 +114,7 @@ def test_an_abandoned_call_that_kills_its_host_fails_no_other_call(host, wait_un
     assert host.ask(double, 1).rows == [2]
 
 
-def test_an_answer_outlives_its_host(host, wait_until):
+def test_a_response_outlives_its_host(host, wait_until):
     call = host.tell(lambda rows, toy: [bytes(1_000_000)])
     assert wait_until(lambda: host.is_ready(call))
     assert isinstance(host.ask(die), HostFailure)
@@ -122,7 +122,7 @@ def test_an_answer_outlives_its_host(host, wait_until):
     assert host.result(call).rows == [bytes(1_000_000)]
 
 
-def test_an_answer_that_was_sent_before_death_counts(host, wait_until):
+def test_a_response_sent_before_the_host_died_counts(host, wait_until):
     """It lies in the socket of a host that has died."""
     call = host.tell(process)
     assert wait_until(lambda: host._connections[0]._poll.poll(0))
@@ -159,7 +159,7 @@ def test_a_request_that_takes_too_long_is_lost(new_host):
     assert host.ask(double, 1).rows == [2]
 
 
-def test_others_do_not_suffer_from_one_that_takes_too_long(new_host):
+def test_other_requests_are_answered_when_one_takes_too_long(new_host):
     host = new_host(timeout_secs=2)
     calls = [host.tell(hang if number == 1 else double, number) for number in range(4)]
     results = [host.result(call) for call in calls]
@@ -167,7 +167,7 @@ def test_others_do_not_suffer_from_one_that_takes_too_long(new_host):
 
 
 @pytest.mark.large
-def test_neither_a_request_that_goes_on_nor_the_one_behind_it_takes_too_long(new_host):
+def test_time_limit_counts_neither_earlier_operations_nor_waiting(new_host):
     """The time limit starts anew with each operation, and with each turn."""
     host = new_host(timeout_secs=2)
 
@@ -182,7 +182,7 @@ def test_neither_a_request_that_goes_on_nor_the_one_behind_it_takes_too_long(new
     assert [host.result(call).rows for call in calls] == [[1], [2]]
 
 
-def test_looking_whether_an_answer_is_there_notices_delay(new_host, wait_until):
+def test_readiness_check_notices_an_overrun(new_host, wait_until):
     host = new_host(timeout_secs=0.1)
     call = host.tell(hang)
     assert wait_until(lambda: host.is_ready(call))
@@ -213,7 +213,7 @@ def test_a_host_that_is_stopped_while_idle_is_replaced_and_nothing_is_lost(new_h
     assert same_fork_server == fork_server
 
 
-def test_hosts_whose_imports_never_end_are_given_up(new_host, new_module, monkeypatch):
+def test_hosts_whose_imports_never_finish_are_given_up(new_host, new_module, monkeypatch):
     """Each of them imports, since the fork server has found that the module starts a thread."""
     monkeypatch.setattr("headrace.hosts.connection._LONGEST_START_SECS", 0.1)
     code = f"""
@@ -262,13 +262,13 @@ def test_a_child_that_keeps_the_connection_open_hides_no_death(host, tmp_path, w
     assert host.ask(double, 1).rows == [2]
 
 
-def test_where_ends_cannot_be_watched_the_connection_tells(host, monkeypatch):
+def test_connection_notices_an_exit_without_pidfds(host, monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     assert host.ask(die).exit_text == "was killed by SIGKILL"
     assert host.ask(double, 1).rows == [2]
 
 
-def test_with_its_fork_server_an_idle_host_is_replaced(host, wait_until):
+def test_an_idle_host_killed_with_its_fork_server_is_replaced(host, wait_until):
     first, fork_server = both(host)
     kill(fork_server, wait_until)
     assert wait_until(lambda: has_ended(first))
@@ -276,7 +276,7 @@ def test_with_its_fork_server_an_idle_host_is_replaced(host, wait_until):
     assert (second != first, other != fork_server) == (True, True)
 
 
-def test_with_its_fork_server_a_request_is_lost(host, wait_until):
+def test_a_request_is_lost_when_its_fork_server_is_killed(host, wait_until):
     _, fork_server = both(host)
     calls = [host.tell(hang), host.tell(double, 1)]
     assert wait_until(lambda: is_working(host, calls[0]))
@@ -308,7 +308,7 @@ def test_a_host_that_hangs_is_killed_even_if_its_fork_server_is_stopped(new_host
     assert host.ask(double, 1).rows == [2]
 
 
-def test_too_many_open_files_are_no_fault_of_a_request(host, no_more_files, descriptors):
+def test_too_many_open_files_cost_no_request(host, no_more_files, descriptors):
     """However many are missing: starting, sending and receiving need some."""
     outcomes = set()
     for spare in range(40):

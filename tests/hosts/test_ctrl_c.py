@@ -21,7 +21,7 @@ def test_ctrl_c_in_a_wait_harms_nothing(host, tmp_path, ctrl_c_in):
     assert host.result(call).rows == [1]
 
 
-def test_ctrl_c_in_a_wait_of_the_main_thread_lets_others_wait(host, tmp_path, ctrl_c_in):
+def test_ctrl_c_in_the_main_threads_wait_leaves_other_threads_waiting(host, tmp_path, ctrl_c_in):
     call, results = host.tell(wait_for(tmp_path / "gate")), []
     with ThreadPoolExecutor(3) as pool:
         for _ in range(3):
@@ -33,7 +33,7 @@ def test_ctrl_c_in_a_wait_of_the_main_thread_lets_others_wait(host, tmp_path, ct
     assert results == [[2]] * 3
 
 
-def test_after_ctrl_c_a_host_can_be_closed(host, ctrl_c_in):
+def test_a_host_can_be_closed_after_ctrl_c(host, ctrl_c_in):
     call = host.tell(hang)
     ctrl_c_in(HostConnection._wait)
     with pytest.raises(KeyboardInterrupt):
@@ -51,7 +51,7 @@ def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
 
 
 @pytest.mark.parametrize("when", ["_accept", "_send"])
-def test_a_message_that_is_broken_off_costs_the_host_and_fails_no_request(host, monkeypatch, when):
+def test_an_interrupted_message_costs_the_host_and_fails_no_request(host, monkeypatch, when):
     """As by Ctrl-C at the worst of times: who knows what the host has been told, or has said."""
     first = host.ask(process).rows
     calls = [host.tell(process) for _ in range(2)]

@@ -22,20 +22,20 @@ def driver(tmp_path):
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
     ],
 )
-def test_visible_gpus(environment, gpus, driver):
+def test_visible_gpus_are_read_from_the_environment(environment, gpus, driver):
     assert visible_gpus(environment, driver) == gpus
 
 
-def test_no_driver(tmp_path):
+def test_gpus_without_a_driver_are_none(tmp_path):
     assert visible_gpus({}, tmp_path / "none") == []
 
 
-def test_copies_are_dealt_out_in_turn(driver):
+def test_gpus_are_assigned_to_copies_in_turn(driver):
     assert [gpu_of(number, 3, {}, driver) for number in range(3)] == [
         {"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("0", "1", "0")
     ]
 
 
 @pytest.mark.parametrize(("copies", "environment"), [(1, {}), (2, {"CUDA_VISIBLE_DEVICES": "1"})])
-def test_where_there_is_nothing_to_deal_out(copies, environment, driver):
+def test_copies_without_a_choice_of_gpus_keep_the_environment(copies, environment, driver):
     assert gpu_of(0, copies, environment, driver) == {}

@@ -77,14 +77,14 @@ def test_programs_see_pythonpath_as_the_user_has_it(host, monkeypatch, value):
     assert host.learn(run(["sh", "-c", "echo ${PYTHONPATH-unset}"])) == ("unset" if value is None else value)
 
 
-def test_files_in_the_owners_directory_hide_no_modules(host, tmp_path, monkeypatch):
+def test_files_in_the_owners_directory_shadow_no_modules(host, tmp_path, monkeypatch):
     for name in ("pickle", "queue", "logging", "headrace", "cloudpickle"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('hidden')")
     monkeypatch.chdir(tmp_path)
     assert host.learn(lambda rows, toy: os.getcwd()) == str(tmp_path)
 
 
-def test_a_directory_that_has_been_removed_is_no_hindrance(host, tmp_path, monkeypatch):
+def test_a_removed_working_directory_does_no_harm(host, tmp_path, monkeypatch):
     (tmp_path / "removed").mkdir()
     monkeypatch.chdir(tmp_path / "removed")
     (tmp_path / "removed").rmdir()
@@ -149,7 +149,7 @@ def test_modules_that_start_threads_are_imported_by_each_host(new_host, new_modu
     ]
 
 
-def test_what_cannot_be_unpickled_in_a_host_is_logged(new_host, new_module, caplog):
+def test_a_request_handler_that_a_host_cannot_unpickle_is_logged(new_host, new_module, caplog):
     """As it is the second time: the fork server has found that it starts a thread, so only hosts unpickle it."""
     first = f"import os; is_first = os.getppid() == {os.getpid()}"
     code = f"{first}\n{THREAD.format(daemon=True)}\nassert is_first, 'second'"
@@ -177,14 +177,14 @@ def test_a_module_that_kills_the_process_is_an_error(new_host, new_module, code,
         host.ask(len)
 
 
-def test_imports_that_never_end_have_a_limit(new_host, new_module, monkeypatch):
+def test_imports_have_a_time_limit(new_host, new_module, monkeypatch):
     monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_IMPORT_SECS", 0.3)
     host = new_host(imports=new_module("import signal; signal.pause()"))
     with pytest.raises(HostStartError, match=r"its imports took 0\.3 s"):
         host.ask(len)
 
 
-def test_what_is_printed_and_logged_is_heard(new_host, new_module, caplog):
+def test_output_and_log_records_reach_the_owner(new_host, new_module, caplog):
     caplog.set_level(logging.INFO)
     host = new_host(imports=new_module("print('imported'); import logging; logging.getLogger('a.b').info('so far')"))
     host.learn(lambda rows, toy: print("answered"))
@@ -229,7 +229,7 @@ ESCAPES = {
 
 
 @pytest.mark.parametrize("command", ESCAPES.values(), ids=ESCAPES)
-def test_whatever_a_host_starts_ends_with_it(host, marked, wait_until, command):
+def test_processes_that_a_host_starts_end_with_it(host, marked, wait_until, command):
     def work(rows, toy):
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         return os.getpid(), os.getppid()
@@ -248,7 +248,7 @@ def test_a_host_that_leaves_its_group_is_ended(host):
     assert has_ended(process)
 
 
-def test_a_signal_handler_for_children_that_waits_for_all_is_survived(new_host, new_module):
+def test_a_sigchld_handler_that_waits_for_all_children_does_no_harm(new_host, new_module):
     code = """
 import os, signal
 def reap(*_):
@@ -277,7 +277,7 @@ OWNERS_ENDS = {
 
 @pytest.mark.parametrize("end", OWNERS_ENDS.values(), ids=OWNERS_ENDS)
 @pytest.mark.parametrize("hangs", [False, True])
-def test_everything_ends_with_the_owner(run_owner, wait_until, end, hangs):
+def test_all_processes_end_with_the_owner(run_owner, wait_until, end, hangs):
     code = f"""
 host = new_host()
 def work(rows, toy):

@@ -78,7 +78,7 @@ def fork_server_of(client):
         (None, "was killed together with the process that had started it"),
     ],
 )
-def test_endings_have_words(code, words):
+def test_exit_codes_are_described(code, words):
     assert describe_exit(code) == words
 
 
@@ -89,25 +89,25 @@ def test_hosts_of_a_client_have_one_fork_server(client):
         assert {fields_of(host)[1] for host in hosts} == {str(fork_server_of(client))}
 
 
-def test_nothing_starts_before_a_host_is_wanted(client, marked):
+def test_a_fork_server_starts_only_for_its_first_host(client, marked):
     assert marked() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_it_is_known_how_a_host_ended(client, born, wait_until, number):
+def test_the_exit_of_a_host_is_known(client, born, wait_until, number):
     host, _ = born
     os.kill(host, number)
     assert wait_until(lambda: has_ended(host))
     assert client.reap(host).code == -number
 
 
-def test_a_host_that_lives_is_killed(client, born):
+def test_reaping_kills_a_living_host(client, born):
     host, _ = born
     assert client.reap(host) == (-signal.SIGKILL, ExitCause.OTHER)
     assert fields_of(host) == []
 
 
-def test_a_host_is_buried_once(client, born):
+def test_a_host_is_reaped_once(client, born):
     host, fork_server = born
     client.reap(host)
     assert client.reap(host) is None
@@ -117,7 +117,7 @@ def test_a_host_is_buried_once(client, born):
     assert fork_server_of(client) == fork_server
 
 
-def test_when_the_fork_server_has_died_another_takes_its_place(client, born, wait_until):
+def test_a_dead_fork_server_is_replaced(client, born, wait_until):
     host, fork_server = born
     os.kill(fork_server, signal.SIGKILL)
     assert wait_until(lambda: has_ended(host))
@@ -127,7 +127,7 @@ def test_when_the_fork_server_has_died_another_takes_its_place(client, born, wai
     assert client.reap(host) is None
 
 
-def test_of_a_host_that_died_with_its_fork_server_nothing_is_known(client, born, wait_until):
+def test_the_exit_of_a_host_that_died_with_its_fork_server_is_unknown(client, born, wait_until):
     host, fork_server = born
     os.kill(fork_server, signal.SIGKILL)
     assert client.reap(host) is None
@@ -159,7 +159,7 @@ def test_a_fork_server_that_does_not_answer_is_replaced(client, born, monkeypatc
         client.fork(*pair)
 
 
-def test_fork_server_that_do_not_answer_are_given_up(client, monkeypatch):
+def test_fork_servers_that_do_not_answer_are_given_up(client, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 0.2)
     monkeypatch.setattr(module.ForkServerProcess, "ready", stopped(module.ForkServerProcess.ready))
     with files() as pair, pytest.raises(HostStartError, match=r"that forks it did not answer for 0\.2 s, 3 times"):
@@ -185,7 +185,7 @@ def test_a_python_that_does_not_start_is_an_error(client, monkeypatch, executabl
 
 
 @pytest.mark.parametrize("executable", ["/bin/false", "/bin/true"])
-def test_a_python_that_is_none_is_an_error(toy, monkeypatch, executable, descriptors):
+def test_a_program_that_is_no_python_is_an_error(toy, monkeypatch, executable, descriptors):
     before = descriptors()
     monkeypatch.setattr(sys, "executable", executable)
     for toy in (toy(), bytes(10_000_000)):  # one is sent before it is noticed, the other is not
@@ -229,14 +229,14 @@ def test_too_many_threads_are_an_error(client, monkeypatch, name, descriptors):
         client.fork(*pair)
 
 
-def test_a_request_handler_of_many_megabytes_is_no_hindrance(toy):
+def test_a_request_handler_may_have_many_megabytes(toy):
     client = ForkServerClient(toy() + bytes(32_000_000), "toy")  # what follows a pickle is not read
     with files() as pair:
         assert client.reap(client.fork(*pair)).code == -signal.SIGKILL
     client.close()
 
 
-def test_closing_ends_everything(client, born):
+def test_closing_ends_all_processes(client, born):
     client.close()
     assert all(fields_of(process) == [] or has_ended(process) for process in born)
     assert children() == []
@@ -252,7 +252,7 @@ def test_closing_ends_a_fork_server_that_does_not_answer(client, born, monkeypat
     assert wait_until(lambda: has_ended(born[0]))
 
 
-def test_closing_ends_a_start_that_is_under_way(new_client, new_module, wait_until):
+def test_closing_ends_a_start_in_progress(new_client, new_module, wait_until):
     client, errors = new_client(new_module(HANGS)), []
 
     def fork():
@@ -268,7 +268,7 @@ def test_closing_ends_a_start_that_is_under_way(new_client, new_module, wait_unt
     assert errors == ["A host for toy cannot be started: its owner no longer wants one."]
 
 
-def test_ctrl_c_ends_a_start_that_is_under_way(new_client, new_module, ctrl_c_in, marked, monkeypatch):
+def test_ctrl_c_ends_a_start_in_progress(new_client, new_module, ctrl_c_in, marked, monkeypatch):
     monkeypatch.setattr(module, "_LONGEST_ANSWER_SECS", 10_000)  # nobody waits for one that is of no use
     client = new_client(new_module(HANGS))
     ctrl_c_in(module.ForkServerProcess.ready)
@@ -292,7 +292,7 @@ def test_ctrl_c_ends_a_fork_server_that_has_not_answered(client, born, ctrl_c_in
         assert fields_of(client.fork(*pair))[1] == str(fork_server_of(client)) != str(fork_server)
 
 
-def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, popen, wait_until):
+def test_ctrl_c_during_the_start_of_a_process_leaves_none(ctrl_c_in, popen, wait_until):
     """The thread that starts it sees to it."""
     may_start, processes = threading.Event(), []
 
@@ -308,7 +308,7 @@ def test_ctrl_c_while_a_process_is_started_leaves_none(ctrl_c_in, popen, wait_un
     assert wait_until(lambda: processes and processes[0].returncode == -signal.SIGKILL)
 
 
-def test_what_owners_have_left_behind_is_looked_for_once(client, monkeypatch):
+def test_orphans_are_looked_for_once(client, monkeypatch):
     looked = []
     monkeypatch.setattr(module, "kill_orphans", lambda: looked.append(threading.current_thread().name))
     monkeypatch.setattr(module.STARTER, "_has_looked_for_orphans", False)
@@ -319,7 +319,7 @@ def test_what_owners_have_left_behind_is_looked_for_once(client, monkeypatch):
     assert looked == ["headrace starts fork servers"]
 
 
-def test_one_thread_starts_all_fork_servers(new_client):
+def test_fork_servers_are_all_started_by_one_thread(new_client):
     for client in (new_client(), new_client()):
         with files() as pair:
             client.fork(*pair)

@@ -49,7 +49,7 @@ def in_child(work, leave=os._exit):
         ("(both(host), host.close())", "os._exit"),
     ],
 )
-def test_what_a_fork_of_the_owner_does_is_its_own_affair(run_owner, work, leave):
+def test_a_fork_of_the_owner_does_not_disturb_its_hosts(run_owner, work, leave):
     owner = run_owner(f"""{FORKS}
 assert in_child(lambda: {work}, {leave}) == 0
 assert both(host) == before
@@ -66,7 +66,7 @@ print("undisturbed")
         assert owner.stderr == ""
 
 
-def test_a_fork_of_the_owner_can_ask_again_for_what_its_parent_asked(run_owner):
+def test_a_fork_of_the_owner_can_repeat_its_parents_request(run_owner):
     owner = run_owner(f"""{FORKS}
 call = host.tell(lambda rows, toy: [*wait_for(gate)(rows, toy), os.getpid()])
 def again():

@@ -96,7 +96,7 @@ print(json.dumps([main(None), main("machine")]))
 
 @pytest.mark.large
 @pytest.mark.parametrize("options", MOUNTS.values(), ids=MOUNTS.keys())
-def test_hosts_work_there(run_inside, options):
+def test_hosts_work_in_another_pid_namespace(run_inside, options):
     for outcomes in run_inside(PREDICTS, options):
         assert outcomes[:5] + outcomes[6:] == [2 * n for n in range(20) if n != 5]
         assert outcomes[5].startswith("the host was killed by SIGKILL while it was running inference on element")

@@ -58,14 +58,14 @@ def test_marks_name_this_process_and_differ():
     assert all((NAMESPACE.isdigit(), START.isdigit()))
 
 
-def test_what_a_dead_owner_has_left_is_ended(start, dead_owner):
+def test_processes_of_a_dead_owner_are_killed(start, dead_owner):
     one, other = start(dead_owner), start(dead_owner)
     kill_orphans()
     assert was_killed(one)
     assert was_killed(other)
 
 
-def test_what_descends_from_it_is_ended(start, dead_owner, wait_until):
+def test_descendants_of_a_dead_owners_processes_are_killed(start, dead_owner, wait_until):
     shell = start(dead_owner, ["sh", "-c", "sleep 1001 & wait"])
     assert wait_until(lambda: len(carriers(dead_owner)) == 2)
     kill_orphans()
@@ -73,7 +73,7 @@ def test_what_descends_from_it_is_ended(start, dead_owner, wait_until):
     assert wait_until(lambda: not carriers(dead_owner))
 
 
-def test_what_a_living_owner_has_stays(start):
+def test_processes_of_a_living_owner_stay(start):
     owner = start()
     mine, anothers, nobodys = start(new_mark()), start(mark_of(owner.pid)), start()
     kill_orphans()
@@ -90,7 +90,7 @@ def test_an_owner_that_is_a_zombie_is_dead(start, wait_until):
     assert was_killed(child)
 
 
-def test_a_process_that_has_an_owners_number_later_is_not_the_owner(start):
+def test_a_later_process_with_an_owners_pid_is_not_the_owner(start):
     later = start()
     child = start(f"{NAMESPACE}:{later.pid}:{int(orphans._start(later.pid)) - 1}:1")
     kill_orphans()
@@ -124,13 +124,13 @@ def test_a_mark_of_another_form_is_left_alone(start, mark, dead_owner):
     assert connections(stranger)
 
 
-def test_what_is_no_text_is_left_alone(start, dead_owner):
+def test_a_mark_that_is_no_text_is_left_alone(start, dead_owner):
     stranger = start(os.fsdecode(b"\xff\xfe:1:1:1"))
     kill_orphans()
     assert connections(stranger)
 
 
-def test_an_owner_that_proc_hides_lives(start, monkeypatch):
+def test_an_owner_hidden_in_proc_counts_as_alive(start, monkeypatch):
     """As it does other users' processes, and what may not be looked into, if it is mounted so."""
     owner = start()
     child = start(mark_of(owner.pid))
@@ -140,14 +140,14 @@ def test_an_owner_that_proc_hides_lives(start, monkeypatch):
     assert connections(child)
 
 
-def test_of_another_namespace_nothing_is_known(start, dead_owner):
+def test_a_mark_of_another_namespace_is_left_alone(start, dead_owner):
     _, owner, began, number = dead_owner.split(":")
     stranger = start(f"{int(NAMESPACE) + 1}:{owner}:{began}:{number}")
     kill_orphans()
     assert connections(stranger)
 
 
-def test_one_mark_is_ended_alone(start):
+def test_processes_of_one_mark_are_killed_alone(start):
     one, other = new_mark(), new_mark()
     mine, others = start(one), start(other)
     kill_marked(one)
@@ -155,7 +155,7 @@ def test_one_mark_is_ended_alone(start):
     assert connections(others)
 
 
-def test_only_the_mark_counts(start, popen, dead_owner):
+def test_processes_without_the_variable_itself_are_left_alone(start, popen, dead_owner):
     """Not its name in a command, nor a variable with a longer name."""
     command = start(command=[sys.executable, "-c", "import time; time.sleep(1000)", f"{MARK}={dead_owner}"])
     with_others = popen(["sleep", "1000"], env={f"{MARK}S": dead_owner, f"A_{MARK}": dead_owner})

@@ -116,7 +116,7 @@ def belongings():
         "os.system('echo wörd two >&2')",
     ],
 )
-def test_what_is_printed_is_logged(reader, log, code):
+def test_printed_lines_are_logged(reader, log, code):
     run_host(reader, code)
     assert log.triples == [("headrace.host", "INFO", "m: wörd two")]
 
@@ -137,7 +137,7 @@ except ZeroDivisionError:
     assert re.fullmatch(r"m: failed\nTraceback .*ZeroDivisionError: division by zero", messages[3], re.DOTALL)
 
 
-def test_the_levels_of_both_sides_count(reader, log):
+def test_log_levels_of_host_and_owner_count(reader, log):
     logging.getLogger("quiet").setLevel(logging.ERROR)
     code = "logging.info('too low'); logging.warning('root'); logging.getLogger('quiet').warning('too low here')"
     run_host(reader, code, level=logging.WARNING)
@@ -160,7 +160,7 @@ def test_a_long_record_loses_its_middle_and_half_characters_can_be_written(reade
     assert (log.records[1].name, half) == ("\\ud800", "m: \\ud800")
 
 
-def test_what_threads_and_forks_write_stays_whole(reader, log):
+def test_lines_of_threads_and_forks_stay_whole(reader, log):
     code = """
 import threading
 def work(name):
@@ -191,7 +191,7 @@ print(subprocess.run([sys.executable, "-c", check], close_fds=False, stderr=subp
 
 
 @pytest.mark.parametrize(("printed", "logged"), [(0, 1), (1, 0), (2, 1), (1, 2), (0, 2)])
-def test_given_as_standard_descriptors(reader, log, printed, logged):
+def test_pipes_may_be_standard_descriptors(reader, log, printed, logged):
     call = "os.dup2({printed}, 100); os.dup2({logged}, 101); os.closerange(0, 100); "
     call += f"os.dup2(100, {printed}); os.dup2(101, {logged}); os.closerange(100, 102); "
     call += f"redirect_output({printed}, {logged}, {{level}})"
@@ -200,7 +200,7 @@ def test_given_as_standard_descriptors(reader, log, printed, logged):
     assert sorted(log.messages) == ["m: 5 open", "m: err", "m: out"]  # three, the log and the folder
 
 
-def test_an_owner_without_standard_descriptors():
+def test_an_owner_without_standard_descriptors_hears_its_host():
     code = "reader.close(); os.closerange(0, 2); before = os.listdir('/dev/fd'); other = OutputReader('m')\n"
     code += "print(min(other.printed, other.logged), file=sys.stderr)\n"
     code += "other.close(); print(before == os.listdir('/dev/fd'), file=sys.stderr)"
@@ -219,12 +219,12 @@ def test_an_owner_without_standard_descriptors():
         "sys.stdout = sys.stderr = None\nprint('lost'); logging.info('on')",
     ],
 )
-def test_closed_streams(reader, log, code):
+def test_closed_streams_do_no_harm(reader, log, code):
     run_host(reader, code)
     assert log.messages == ["m: on"]
 
 
-def test_garbage_is_shown_as_text(reader, log):
+def test_bytes_that_are_no_log_record_are_logged_as_text(reader, log):
     texts = ["no json", '{"a": 1, "b": 2, "c": 3}', '[20, "a", 5]', '["x", "y", "z"]', "7", ""]
     os.write(reader.logged, "\n".join(texts).encode() + b"\n" + b"[" * 99_999 + b"\n")
     os.write(reader.logged, b'[40, "", "a good one"]\n[999999999, "", "of any level"]\n')
@@ -261,7 +261,7 @@ def test_half_a_record_waits_longer_for_the_other_half(reader, clock, log):
 
 
 @pytest.mark.parametrize("kind", ["printed", "logged"])
-def test_of_a_flood_a_thousand_lines_a_second_are_passed_on(reader, clock, log, kind):
+def test_a_flood_is_cut_to_a_thousand_lines_a_second(reader, clock, log, kind):
     flooded, other = (reader.printed, reader.logged) if kind == "printed" else (reader.logged, reader.printed)
     os.write(flooded, b"a\n" * 4_000)
     os.write(flooded, b"b\n" * 1_234)
@@ -313,7 +313,7 @@ def test_a_handler_that_raises_does_not_end_the_thread(reader, log, capfd, error
     assert capfd.readouterr().err.count("Traceback") == 1
 
 
-def test_nothing_is_left_after_close(log):
+def test_close_leaves_nothing(log):
     before, reader = belongings(), OutputReader("m")
     assert belongings() != before
     run_host(reader, "print('x', end='')")

@@ -44,7 +44,7 @@ def test_hosts_can_run_here(monkeypatch):
 
 
 @pytest.mark.parametrize(("module", "name"), [(os, "fork"), (system.socket, "send_fds"), (system.socket, "AF_UNIX")])
-def test_what_is_missing_is_named(monkeypatch, module, name):
+def test_missing_system_features_are_named(monkeypatch, module, name):
     monkeypatch.delattr(module, name)
     assert "fork and Unix sockets" in system.why_no_hosts()
 
@@ -63,7 +63,7 @@ def test_a_process_dies_with_its_parent(start, wait_until):
     assert wait_until(lambda: has_ended(child))
 
 
-def test_a_process_whose_parent_has_ended_before_does_not_go_on(start):
+def test_a_process_whose_parent_has_already_ended_exits(start):
     assert start("system.die_with_parent(signal.SIGTERM, 1 << 22); print('still here')").wait(LONG) == 1
 
 
@@ -89,7 +89,7 @@ def test_children_are_found_even_if_they_have_ended(popen, wait_until):
     assert child.pid not in system.children()
 
 
-def test_all_processes_are_seen():
+def test_processes_are_all_listed():
     assert {1, os.getpid(), os.getppid()} <= set(system.processes())
 
 
@@ -112,7 +112,7 @@ def test_the_end_of_a_process_is_seen(popen):
     assert system.watch(child.pid) is None
 
 
-def test_where_ends_cannot_be_watched_there_is_nothing(monkeypatch):
+def test_the_end_of_a_process_cannot_be_watched_without_pidfds(monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     assert system.watch(os.getpid()) is None
 
@@ -135,13 +135,13 @@ def test_a_host_is_killed_before_its_owner(start):
         ("", False),
     ],
 )
-def test_numbers_in_proc_may_be_of_another_namespace(tmp_path, status, ours):
+def test_pids_in_proc_may_be_of_another_namespace(tmp_path, status, ours):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text(status.format(me=os.getpid()))
     assert pids_are_local(tmp_path) is ours
 
 
-def test_here_they_are_ours():
+def test_pids_in_proc_are_local_here():
     assert pids_are_local()
 
 
@@ -169,7 +169,7 @@ def forbidden(*_):
 
 
 @pytest.mark.parametrize("forbid", FORBIDDEN.values(), ids=FORBIDDEN.keys())
-def test_only_who_is_meant_is_killed(start, monkeypatch, forbid):
+def test_kill_ends_only_the_given_process(start, monkeypatch, forbid):
     forbid(monkeypatch)
     process = start("print(flush=True); time.sleep(1000)")
     process.stdout.readline()
@@ -180,7 +180,7 @@ def test_only_who_is_meant_is_killed(start, monkeypatch, forbid):
     system.kill(process.pid, lambda _: True)  # gone
 
 
-def test_who_has_a_number_later_is_not_killed(start, monkeypatch):
+def test_a_later_process_with_the_same_pid_is_not_killed(start, monkeypatch):
     """The process is replaced by another between the looks at it."""
     meant, later = start("time.sleep(1000)"), start("time.sleep(1000)")
 
@@ -195,7 +195,7 @@ def test_who_has_a_number_later_is_not_killed(start, monkeypatch):
 
 
 @pytest.mark.parametrize("has_memfd", [True, False])
-def test_an_anonymous_file_has_no_place(monkeypatch, tmp_path, has_memfd):
+def test_an_anonymous_file_has_no_path(monkeypatch, tmp_path, has_memfd):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if not has_memfd:
         monkeypatch.delattr(os, "memfd_create")
@@ -207,7 +207,7 @@ def test_an_anonymous_file_has_no_place(monkeypatch, tmp_path, has_memfd):
     os.close(file)
 
 
-def test_the_signal_comes_with_the_end_of_the_thread_that_started_a_process(popen):
+def test_the_parent_death_signal_comes_with_the_end_of_the_starting_thread(popen):
     """Which is why owners start fork servers on a thread that lives on."""
     code = "import os, signal, time; from headrace.hosts import system; "
     code += "system.die_with_parent(signal.SIGTERM, os.getppid()); print(flush=True); time.sleep(1000)"

@@ -51,7 +51,7 @@ def test_a_budget_does_not_add_threads(six_threads):
     assert torch.get_num_threads() == 2
 
 
-def test_what_the_environment_says_already_stays():
+def test_thread_settings_of_the_environment_stay():
     here = ProcessEnvironment("", [], "/", {"OMP_NUM_THREADS": "7"}, 0)
     assert here.with_threads(2).variables["OMP_NUM_THREADS"] == "7"
     assert here.with_threads(2).threads is None

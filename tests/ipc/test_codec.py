@@ -96,7 +96,7 @@ def test_the_first_of_stacked_arrays_is_aligned():
         assert decode(written(encode("x" * length, vectors(3))), own=False).rows[0].ctypes.data % 64 == 0
 
 
-def test_what_is_owned_has_no_part_of_the_memory():
+def test_owned_values_use_none_of_the_memory():
     rows = [(array, [array + 1], numpy.float32(i)) for i, array in enumerate(vectors(3))]
     memory = written(encode({"more": rows[0][0]}, rows))
     head, arrived, _ = decode(memory.toreadonly(), own=True)
@@ -171,7 +171,7 @@ def test_an_example_comes_back_as_an_index():
 )
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("positions", [None, [3, 0, 2], range(3)], ids=["all", "some", "range"])
-def test_whatever_the_example_is(example, keyed, positions):
+def test_examples_of_every_kind_return_as_the_same_object(example, keyed, positions):
     rows = [(f"key {i}", example(i)) if keyed else example(i) for i in range(5)]
     owner, host = request(rows)
     places = range(5) if positions is None else positions
@@ -183,7 +183,7 @@ def test_whatever_the_example_is(example, keyed, positions):
         assert (row[0] is rows[place][0] and row[1].example is rows[place][1]) if keyed else row[0] is rows[place]
 
 
-def test_what_cannot_have_changed_comes_back_itself():
+def test_unchanged_immutable_elements_return_as_the_same_object():
     rows = [{"a": numpy.full(3, i), "b": str(i)} for i in range(5)]
     owner, host = request(rows)
     for answer in (host.rows, [{**row, "c": 1} for row in host.rows], [[row["b"]] for row in host.rows]):
@@ -194,7 +194,7 @@ def test_what_cannot_have_changed_comes_back_itself():
             assert all(one["b"] is other["b"] for one, other in zip(arrived, rows, strict=True))
 
 
-def test_what_may_have_changed_comes_back_as_it_is_now_except_as_an_example():
+def test_mutable_elements_return_as_they_are_now_except_as_examples():
     rows = [{"a": numpy.full(3, i)} for i in range(5)]
     owner, host = request(rows)
     for row in host.rows:
@@ -232,7 +232,7 @@ def test_an_answer_to_a_request_without_rows():
 # What is refused
 
 
-def test_as_many_positions_as_rows():
+def test_positions_and_rows_have_the_same_length():
     with pytest.raises(ValueError, match="2 positions were given for 1 rows"):
         encode(None, ["a"], positions=[0, 1])
 

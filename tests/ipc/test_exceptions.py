@@ -255,7 +255,7 @@ def test_exceptions_that_hold_themselves_and_each_other():
     assert [type(part) for part in (arrived(one), arrived(third))] == [ValueError, Classic]
 
 
-def test_others_of_the_same_class_are_as_they_were():
+def test_other_errors_of_the_same_class_are_unchanged():
     errors = [ValueError(LOCK), with_attributes(ValueError("a"), row=1), Classic(2, LOCK), OSError(2, "b")]
     copies = arrived(errors, stand_ins([errors[0], Classic(1, "odd")]))  # the last two it has not seen
     assert [type(copy) for copy in copies] == [type(error) for error in errors]

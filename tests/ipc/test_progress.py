@@ -28,7 +28,7 @@ def test_at_first_nothing_is_done(memory):
     assert Progress(memory).read() == ActivitySnapshot(0, Activity.NOTHING, 0, 0, 0)
 
 
-def test_what_is_marked_is_read(memory, progress):
+def test_marks_are_read(memory, progress):
     progress.begin(7)
     before = time.monotonic_ns()
     progress.mark(Activity.PREPROCESSING, 5, 2)
@@ -38,7 +38,7 @@ def test_what_is_marked_is_read(memory, progress):
     assert 0 <= snapshot.seconds < 60
 
 
-def test_what_others_do_is_marked_and_then_begins_here(progress):
+def test_marks_of_work_elsewhere_become_work_here(progress):
     progress.begin(7)
     progress.mark(Activity.LOADING, 5, 2)
     with progress.elsewhere():
@@ -83,7 +83,7 @@ def test_a_mark_that_is_not_finished_does_not_count(memory, progress, marks):
     assert progress.read().activity is Activity.ANSWERING
 
 
-def test_another_process_is_read_when_it_is_dead():
+def test_marks_of_a_dead_process_are_read():
     segment = Segment.create("progress", Progress.SIZE)
     child = os.fork()
     if not child:
@@ -98,7 +98,7 @@ def test_another_process_is_read_when_it_is_dead():
     assert snapshot.seconds < 60
 
 
-def test_what_is_read_belongs_together():
+def test_reads_return_one_complete_mark():
     """A child writes as fast as it can; the numbers that are read are always of one mark."""
     segment = Segment.create("progress", Progress.SIZE)
     child = os.fork()

@@ -48,7 +48,7 @@ def test_a_segment_has_the_next_power_of_two(size, expected):
     segment.close()
 
 
-def test_what_one_writes_the_other_reads(segment):
+def test_memory_written_by_one_process_is_read_by_the_other(segment):
     other = shared(segment)
     segment.memory[:5] = b"hello"
     assert bytes(other.memory[:5]) == b"hello"
@@ -96,7 +96,7 @@ if torch:
 
 
 @pytest.mark.parametrize("keep", KEEPERS.values(), ids=KEEPERS)
-def test_it_is_known_that_memory_is_kept(segment, keep):
+def test_memory_that_is_kept_is_recognized(segment, keep):
     memory, is_kept = segment.lend(KILOBYTE)
     kept = [keep(memory)]
     del memory
@@ -106,7 +106,7 @@ def test_it_is_known_that_memory_is_kept(segment, keep):
 
 
 @pytest.mark.parametrize("keep", COPIERS.values(), ids=COPIERS)
-def test_it_is_known_that_memory_is_not_kept(segment, keep):
+def test_memory_that_is_not_kept_is_recognized(segment, keep):
     memory, is_kept = segment.lend(KILOBYTE)
     kept = keep(memory)
     del memory
@@ -157,7 +157,7 @@ def test_a_segment_that_cannot_be_mapped_leaves_nothing(descriptors):
     assert descriptors() == before
 
 
-def test_without_memfd_a_file_without_a_name_serves(monkeypatch, tmp_path):
+def test_segments_without_memfd_are_unnamed_files(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     segment = Segment.create("plain", MEGABYTE)

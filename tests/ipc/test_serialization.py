@@ -22,7 +22,7 @@ def round_trip(rows, **options):
     return decode(memoryview(content), own=True).rows
 
 
-def test_what_cannot_be_pickled_raises_what_pickle_raises():
+def test_objects_that_do_not_pickle_raise_pickles_error():
     with pytest.raises(TypeError, match=r"cannot pickle .*lock"):
         encode(None, [threading.Lock()])
     with pytest.raises(TypeError, match=r"cannot pickle .*lock"):
@@ -114,7 +114,7 @@ sys.stdout.buffer.write(content)
 """
 
 
-def test_what_a_script_defines_is_understood_elsewhere_and_itself_at_home():
+def test_classes_of_a_script_unpickle_elsewhere_and_are_themselves_at_home():
     command = [sys.executable, "-c", AT_HOME, AWAY]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "at home\n"
 

@@ -133,7 +133,7 @@ if torch:
 
 
 @pytest.mark.parametrize(("value", "culprit"), CULPRITS.values(), ids=CULPRITS)
-def test_what_does_not_pickle_is_named(value, culprit):
+def test_part_that_does_not_pickle_is_named(value, culprit):
     with pytest.raises(ConfigurationError) as caught:
         pickle_or_explain(value, "Handler")
     assert str(caught.value).startswith("Handler cannot go to the process")
@@ -142,7 +142,7 @@ def test_what_does_not_pickle_is_named(value, culprit):
     assert caught.value.__cause__ is not None
 
 
-def test_what_is_to_blame_is_looked_for_in_the_part_first():
+def test_culprit_is_looked_for_in_the_part_first():
     handler = Handler(client=Client())
     with pytest.raises(ConfigurationError, match=r"live: Handler\.client\._lock,"):
         pickle_or_explain(("private", handler), "Handler", part=handler)

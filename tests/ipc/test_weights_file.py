@@ -65,7 +65,7 @@ def test_a_value_is_the_same_in_another_process(exported, elsewhere):
     )
 
 
-def test_what_one_writes_no_other_sees(exported, elsewhere):
+def test_writes_of_one_process_are_seen_by_no_other(exported, elsewhere):
     file, description = exported([numbers()])
     mine, also_mine = attach(file, description), attach(file, description)
     mine[0][:] = -1
@@ -95,7 +95,7 @@ def test_buffers_begin_at_pages_and_take_their_size(exported):
     assert len(description.head) < 16_000
 
 
-def test_what_shares_memory_is_stored_once_and_goes_on_sharing_it(exported):
+def test_shared_memory_is_stored_once_and_stays_shared(exported):
     whole = numbers(100_000)
     file, description = exported(
         {"whole": whole, "part": whole[10_000:], "turned": whole[::-3], "again": [whole, whole]}
@@ -161,7 +161,7 @@ UNMAPPABLE = {
 
 
 @pytest.mark.parametrize(("make", "why"), UNMAPPABLE.values(), ids=UNMAPPABLE.keys())
-def test_what_cannot_be_mapped_remains_as_it_was(census, make, why):
+def test_values_that_cannot_be_mapped_are_unchanged(census, make, why):
     value = [numbers(), make(), numbers(5000)]
     with pytest.raises(NotMappableError, match=why):
         export(value)
@@ -176,7 +176,7 @@ def test_objects_may_be_a_modest_share():
     assert 51_000_000 < len(description.head) < 51_001_000
 
 
-def test_where_no_file_can_be_so_large_the_value_remains(census):
+def test_values_too_large_for_a_file_are_unchanged(census):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     value = numbers()
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))

@@ -116,7 +116,7 @@ for number in range(25):
 """
 
 
-def test_of_those_who_race_one_launches(start, directory, wait_until):
+def test_only_one_of_several_racers_launches_a_manager(start, directory, wait_until):
     racers = [start(RACE) for _ in range(8)]
     assert {racer.stdout.readline() for racer in racers} == {"ready\n"}
     for racer in racers:
@@ -171,7 +171,7 @@ def test_endpoints_of_different_names_are_different(take_endpoint, directory):
     assert (running_managers(directory), stale_endpoints(directory)) == (["second"], [])
 
 
-def test_a_default_timeout_of_the_program_does_not_matter(take_endpoint, directory):
+def test_a_default_socket_timeout_of_the_program_does_not_matter(take_endpoint, directory):
     socket.setdefaulttimeout(0.001)
     try:
         endpoint = take_endpoint()
@@ -188,7 +188,7 @@ def test_find_returns_none_without_a_manager(directory):
     assert stale_endpoints(os.path.join(directory, "missing")) == []
 
 
-def test_removing_an_endpoint_leaves_nothing_and_ends_the_connections_of_those_who_wait(take_endpoint, directory):
+def test_removing_an_endpoint_leaves_nothing_and_ends_waiting_connections(take_endpoint, directory):
     endpoint = take_endpoint()
     waiting = [find(directory, "m") for _ in range(3)]
     copy = os.dup(endpoint.fileno())  # as a child of the manager's may have one
@@ -253,7 +253,7 @@ def test_a_manager_without_a_lock_file_that_came_meanwhile_is_found(just_before_
     assert os.listdir(directory) == ["m.sock"]
 
 
-def test_a_manager_keeps_the_lock_when_its_launcher_has_let_go(take_endpoint, directory):
+def test_a_manager_keeps_the_lock_when_its_launcher_has_released_it(take_endpoint, directory):
     take_endpoint()
     os.remove(os.path.join(directory, "m.sock"))
     with pytest.raises(TimeoutError):
@@ -325,14 +325,14 @@ def test_a_launch_that_fails_leaves_nothing(directory):
     assert not os.path.exists(directory)
 
 
-def test_an_address_that_cannot_be_leaves_nothing(directory):
+def test_an_impossible_address_leaves_nothing(directory):
     os.mkdir(os.path.join(directory, "m.sock"))
     with pytest.raises(OSError, match=r"m\.sock"):
         find_or_launch(directory, "m", no_launch)
     assert os.listdir(directory) == ["m.sock"]
 
 
-def test_waiting_for_one_who_neither_starts_nor_ends_a_manager(directory):
+def test_waiting_for_a_stalled_launcher_times_out(directory):
     with open(os.path.join(directory, "m.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(TimeoutError, match=r"held .*/m\.lock for 0\.05 s .* HEADRACE_RUNTIME_DIR"):
@@ -340,7 +340,7 @@ def test_waiting_for_one_who_neither_starts_nor_ends_a_manager(directory):
         assert (running_managers(directory), stale_endpoints(directory)) == ([], [])
 
 
-def test_waiting_where_too_many_wait(take_endpoint, directory):
+def test_waiting_with_too_many_others_times_out(take_endpoint, directory):
     take_endpoint()
     with contextlib.ExitStack() as waiting:
 

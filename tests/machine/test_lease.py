@@ -50,7 +50,7 @@ def test_a_lease_whose_manager_has_died_can_be_taken_again(lease_of):
     assert model_of(lease) == ["a", "model"]
 
 
-def test_a_host_is_had_of_the_next_manager_which_loads_again(lease_of):
+def test_a_host_comes_from_the_next_manager_which_loads_again(lease_of):
     lease = lease_of(a_list, hosted=True)
     lease.take()
     first = lease.host(0)
@@ -79,7 +79,7 @@ def test_a_directory_that_others_may_use_is_refused(lease_of, runtime):
     runtime.rmdir()  # no manager will
 
 
-def test_a_forgotten_lease_is_given_back(lease_of, wait_until):
+def test_a_forgotten_lease_is_released(lease_of, wait_until):
     stays, forgotten = lease_of(a_list, "stays"), lease_of(a_list, "forgotten")
     model_of(stays)
     model_of(forgotten)

@@ -81,7 +81,7 @@ def test_different_keys_are_different_models_side_by_side(managers, lease_of):
     assert {name: model["clients"] for name, model in managers.models().items()} == {"one": 1, "two": 2}
 
 
-def test_a_model_goes_with_the_last_client_and_is_loaded_for_the_next(managers, lease_of, wait_until):
+def test_a_model_is_released_with_its_last_client_and_loaded_for_the_next(managers, lease_of, wait_until):
     stays = lease_of(a_list, "another")
     take(stays)
     first, second = lease_of(a_list), lease_of(a_list)
@@ -94,7 +94,7 @@ def test_a_model_goes_with_the_last_client_and_is_loaded_for_the_next(managers, 
     assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
 
 
-def test_with_the_last_model_goes_the_manager(managers, lease_of, runtime):
+def test_a_manager_exits_with_its_last_model(managers, lease_of, runtime):
     lease = lease_of(a_list)
     take(lease)
     assert sorted(file.name for file in runtime.iterdir()) == [manager_name() + ".lock", manager_name() + ".sock"]
@@ -143,7 +143,9 @@ def test_a_load_that_fails_fails_for_all_who_wait_and_not_for_the_next(managers,
     assert len(noted.all()) == 2
 
 
-def test_one_that_has_just_failed_is_not_tried_for_the_next_who_says_so(managers, clock, lease_of, noted, tmp_path):
+def test_a_load_that_has_just_failed_is_not_repeated_for_a_client_that_knows_it(
+    managers, clock, lease_of, noted, tmp_path
+):
     (tmp_path / "fails").touch()
     (tmp_path / "go").touch()
     first, second = lease_of(noted), lease_of(noted, fresh_secs=10.0)
@@ -156,7 +158,7 @@ def test_one_that_has_just_failed_is_not_tried_for_the_next_who_says_so(managers
     assert take(first) == ("noted", False)
 
 
-def test_only_the_latest_failures_are_remembered(managers, lease_of, noted, tmp_path, monkeypatch):
+def test_failures_are_remembered_only_for_the_latest_loads(managers, lease_of, noted, tmp_path, monkeypatch):
     monkeypatch.setattr(manager_module, "_FAILURES", 2)
     (tmp_path / "fails").touch()
     (tmp_path / "go").touch()
@@ -200,7 +202,7 @@ def test_a_load_goes_on_while_a_client_waits_for_it(managers, lease_of, noted, t
     assert len(noted.all()) == 1
 
 
-def test_the_death_of_a_loader_is_reported_to_all_waiting_clients(managers, lease_of):
+def test_a_loaders_death_is_reported_to_all_waiting_clients(managers, lease_of):
     def dies(toy):
         os._exit(7)
 
@@ -209,7 +211,7 @@ def test_the_death_of_a_loader_is_reported_to_all_waiting_clients(managers, leas
     assert host_failure.exit_text == "ended itself with exit code 7"
 
 
-def test_a_lease_may_be_taken_again_after_a_loss(managers, lease_of, tmp_path):
+def test_a_lease_may_be_taken_again_after_a_host_failure(managers, lease_of, tmp_path):
     def dies_at_first(toy, well=str(tmp_path / "well")):
         if not os.path.exists(well):
             os._exit(7)
@@ -299,7 +301,7 @@ def test_a_model_in_use_makes_no_room(managers, memory, lease_of):
     assert take(lease_of(a_list, "5", at_least=5 * GB))[1]
 
 
-def test_who_comes_after_a_client_has_left_is_not_refused_for_its_model(
+def test_a_client_is_not_refused_for_the_model_of_one_that_has_left(
     managers, memory, lease_of, monkeypatch, wait_until
 ):
     noticed = threading.Event()
@@ -327,12 +329,14 @@ def test_who_comes_after_a_client_has_left_is_not_refused_for_its_model(
         assert comes.result() == (["a", "model"], True)
 
 
-def test_what_never_fits_is_refused_with_the_figures(managers, memory, lease_of):
+def test_a_model_that_never_fits_is_refused_with_the_figures(managers, memory, lease_of):
     with pytest.raises(ModelMemoryError, match=r"at least 11.0 GB.* 10.0 GB in all"):
         lease_of(a_list, "11", at_least=11 * GB).take()
 
 
-def test_who_waits_for_room_gets_it_when_a_load_has_ended(managers, memory, lease_of, noted, tmp_path, wait_until):
+def test_a_client_that_waits_for_memory_gets_it_when_a_load_has_ended(
+    managers, memory, lease_of, noted, tmp_path, wait_until
+):
     first, second = lease_of(noted, "6", at_least=6 * GB), lease_of(noted, "5", at_least=5 * GB)
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(first.take)
@@ -348,7 +352,7 @@ def test_who_waits_for_room_gets_it_when_a_load_has_ended(managers, memory, leas
         assert two.result() == ("noted", True)
 
 
-def test_a_manager_without_clients_ends(runtime, clock):
+def test_a_manager_without_clients_exits(runtime, clock):
     running = []
 
     def launch(lock, listening):
@@ -369,7 +373,7 @@ def test_a_manager_without_clients_ends(runtime, clock):
     assert not running[0].is_alive()
 
 
-def test_the_next_client_is_heard_while_one_is_loaded_for(managers, lease_of, noted, tmp_path, wait_until):
+def test_the_next_client_is_served_during_a_load(managers, lease_of, noted, tmp_path, wait_until):
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(take, lease_of(noted, "slow", at_least=1))
         assert wait_until(noted.all)

@@ -33,7 +33,7 @@ def test_the_directory_and_its_parents_are_made_private(wanted, monkeypatch):
     assert [os.stat(path).st_mode & 0o777 for path in (wanted + "/a", wanted + "/a/b")] == [0o700, 0o700]
 
 
-def test_a_manager_that_ends_may_remove_it_again_as_it_is_made(wanted, monkeypatch):
+def test_the_directory_survives_a_manager_that_removes_it_while_it_is_made(wanted, monkeypatch):
     make = os.mkdir
 
     def make_in_vain(path, mode):
@@ -47,7 +47,7 @@ def test_a_manager_that_ends_may_remove_it_again_as_it_is_made(wanted, monkeypat
     assert os.path.isdir(wanted)
 
 
-def test_the_session_s_directory_if_it_is_this_user_s(wanted, monkeypatch, tmp_path):
+def test_the_sessions_directory_is_used_only_if_it_is_this_users(wanted, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", wanted)
     monkeypatch.setenv(DIRECTORY_VARIABLE, "")
     temporary = os.path.join(wanted, f"headrace-{os.geteuid()}")
@@ -94,7 +94,7 @@ def as_long_path(directory):
 
 
 @pytest.mark.parametrize("spoil", [as_public, as_link, as_file, in_file, as_long_path])
-def test_what_is_wrong_with_a_directory_is_said_with_the_cure(wanted, monkeypatch, spoil):
+def test_an_unusable_directory_is_refused_with_the_cure(wanted, monkeypatch, spoil):
     path, reason = spoil(wanted)
     monkeypatch.setenv(DIRECTORY_VARIABLE, path)
     with pytest.raises(ConfigurationError, match=f"through the runtime directory {path}: {reason}"):
@@ -108,7 +108,7 @@ def test_a_directory_that_others_may_use_meanwhile_is_not_used(wanted):
     assert os.listdir(wanted) == []
 
 
-def test_a_directory_of_another_user(wanted, monkeypatch):
+def test_a_directory_of_another_user_is_refused(wanted, monkeypatch):
     monkeypatch.setenv(DIRECTORY_VARIABLE, somebody_else_s(wanted))
     reason = f"it belongs to user {NOBODY if IS_ROOT else 0}, and this process to user {os.geteuid()}; set HEADRACE"
     with pytest.raises(ConfigurationError, match=reason):

@@ -55,7 +55,7 @@ def client_of(managers, lease_of):
         one.close()
 
 
-def test_clients_share_a_host_which_has_the_model(client_of):
+def test_clients_share_a_host_that_has_the_model(client_of):
     one, two = client_of(), client_of()
     assert one.where() == two.where()
     assert two.learn(lambda toy: toy.model) == ["a", "model"]
@@ -101,7 +101,7 @@ def test_a_host_survives_a_client_that_leaves_in_the_middle(client_of, wait_unti
         assert two.result(waiting).rows == [host]
 
 
-def test_burying_a_host_that_lives_leaves_it_alone(client_of):
+def test_reaping_leaves_a_living_shared_host_alone(client_of):
     one, two = client_of(), client_of()
     host = one.where()
     assert two.where() == host
@@ -127,7 +127,7 @@ def forbidden(*_):
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSEGV])
-def test_how_a_host_has_ended_is_known_where_that_cannot_be_watched(client_of, monkeypatch, signal_):
+def test_the_exit_of_a_host_is_known_without_pidfds(client_of, monkeypatch, signal_):
     monkeypatch.setattr(os, "pidfd_open", forbidden)
     one, two = client_of(), client_of()
     assert one.where() == two.where()
@@ -145,7 +145,7 @@ def test_a_late_host_is_ended_for_all(client_of):
     assert one.where() == two.where() != host
 
 
-def test_a_host_that_dies_is_the_loss_of_whose_request_it_had(client_of):
+def test_a_host_that_dies_fails_only_the_request_it_ran(client_of):
     one, two = client_of(), client_of()
     host = one.where()
     assert two.where() == host
@@ -186,7 +186,7 @@ def test_a_host_that_hangs_is_killed_by_a_client_that_has_waited_too_long(client
     assert two.where() != host
 
 
-def test_what_hosts_print_and_log_reaches_a_client(client_of, caplog, wait_until):
+def test_output_of_hosts_reaches_a_client(client_of, caplog, wait_until):
     def speak(toy):
         print("printed")
         logging.getLogger("of.the.handler").warning("logged")
@@ -202,7 +202,7 @@ def test_what_hosts_print_and_log_reaches_a_client(client_of, caplog, wait_until
     assert sorted(load_response()) == sorted([printed, logged] * 2)
 
 
-def test_another_client_hears_them_when_the_first_has_left(client_of, caplog, wait_until, managers):
+def test_output_of_hosts_reaches_another_client_when_the_first_has_left(client_of, caplog, wait_until, managers):
     one, two = client_of(), client_of()
     one.close()
     assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
@@ -222,7 +222,7 @@ def test_clients_that_come_and_go_leave_no_descriptors(managers, lease_of, descr
     assert wait_until(lambda: len(descriptors()) == before), descriptors()
 
 
-def test_what_a_loader_says_before_it_dies_is_heard(managers, lease_of, caplog):
+def test_output_of_a_loader_that_dies_is_logged(managers, lease_of, caplog):
     def dies(toy):
         logging.getLogger("loader").warning("I die")
         os._exit(1)
@@ -231,7 +231,7 @@ def test_what_a_loader_says_before_it_dies_is_heard(managers, lease_of, caplog):
     assert "key: I die" in [record.getMessage() for record in caplog.records]
 
 
-def test_copies_share_the_cores(client_of, monkeypatch):
+def test_copies_share_the_processors(client_of, monkeypatch):
     for name in POOLS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(POOLS[0], "7")

@@ -124,7 +124,7 @@ def orphan(popen):
     return popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
 
 
-def test_where_nothing_was_ever_shared(directory, monkeypatch):
+def test_status_without_any_shared_model_is_empty(directory, monkeypatch):
     monkeypatch.setenv(DIRECTORY_VARIABLE, directory + "/none")
     state = machine_status()
     assert (state.directory, state.problem, state.managers, state.silent, state.stale) == (
@@ -137,7 +137,7 @@ def test_where_nothing_was_ever_shared(directory, monkeypatch):
     assert not os.path.exists(directory + "/none")
 
 
-def test_a_directory_that_cannot_be_used(directory):
+def test_status_of_an_unusable_directory_says_why(directory):
     os.chmod(directory, 0o755)
     state = machine_status()
     assert (state.directory, state.managers) == ("", ())
@@ -145,7 +145,7 @@ def test_a_directory_that_cannot_be_used(directory):
 
 
 @pytest.mark.large
-def test_models_that_are_mapped_and_models_in_hosts(shared, classifier):
+def test_status_shows_mapped_models_and_models_in_hosts(shared, classifier):
     shared(classifier, numpy.ones(1_000_000))
     shared(Unmappable(max_batch_size=1), 1)
     state = machine_status()
@@ -170,7 +170,7 @@ def test_models_that_are_mapped_and_models_in_hosts(shared, classifier):
     assert (state.silent, state.stale) == ((), ())
 
 
-def test_a_model_that_lingers(directory, wait_until):
+def test_status_shows_a_lingering_model(directory, wait_until):
     placement = headrace.PlacementConfig("machine", linger_secs=1000)
     predictions = headrace.predict(Array(), [1], placement=placement)
     assert len(list(predictions)) == 1
@@ -181,14 +181,14 @@ def test_a_model_that_lingers(directory, wait_until):
     assert wait_until(lambda: machine_status().stale)
 
 
-def test_hosts_of_one_process_alone(shared):
+def test_status_shows_hosts_of_a_single_process(shared):
     shared(Unmappable(max_batch_size=1), 1, placement="process", isolate=True)
     state = machine_status()
     assert state.managers == ()
     assert len(state.own_hosts[os.getpid()]) == 2  # the host, and what has forked it
 
 
-def test_what_a_killed_manager_leaves_is_found_and_removed(shared, directory, wait_until):
+def test_leftovers_of_a_killed_manager_are_found_and_removed(shared, directory, wait_until):
     shared(Array(max_batch_size=1), 1)
     (manager,) = machine_status().managers
     os.kill(manager.process.process, signal.SIGKILL)
@@ -209,7 +209,7 @@ def test_an_endpoint_that_was_taken_meanwhile_is_not_cleaned(shared, directory):
     assert [one.process.process for one in machine_status().managers] == [manager.process.process]
 
 
-def test_a_manager_that_is_stopped(shared, impatient):
+def test_status_shows_a_stopped_manager(shared, impatient):
     shared(Array(max_batch_size=1), 1)
     (manager,) = machine_status().managers
     os.kill(manager.process.process, signal.SIGSTOP)
@@ -221,7 +221,7 @@ def test_a_manager_that_is_stopped(shared, impatient):
     assert (state.managers, state.stale) == ((), ())
 
 
-def test_of_processes_of_another_namespace_nothing_is_measured(manager_that):
+def test_processes_of_another_namespace_are_not_measured(manager_that):
     """There their numbers are others' than here."""
 
     def elsewhere(channel):
@@ -252,7 +252,7 @@ def that_does_not_know_the_question(channel):
 
 
 @pytest.mark.parametrize("work", [of_another_kind, that_does_not_know_the_question])
-def test_a_manager_of_another_version(manager_that, work):
+def test_status_shows_a_manager_of_another_version(manager_that, work):
     manager_that(work)
     state = machine_status()
     (silent,) = state.silent
@@ -261,13 +261,13 @@ def test_a_manager_of_another_version(manager_that, work):
     assert state.stale == ()
 
 
-def test_a_manager_that_leaves(manager_that, impatient):
+def test_status_shows_a_manager_that_exits_as_silent(manager_that, impatient):
     manager_that(Channel.close)
     (silent,) = machine_status().silent
     assert "about to start there, or to end" in silent.problem
 
 
-def test_a_manager_that_has_yet_to_listen(directory, impatient):
+def test_status_shows_a_manager_that_does_not_listen_yet_as_silent(directory, impatient):
     code = """
 import fcntl, os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
@@ -286,7 +286,7 @@ input()
     assert machine_status().stale == ("m",)
 
 
-def test_hosts_whose_owner_was_killed(directory, orphan, wait_until):
+def test_status_shows_hosts_whose_owner_was_killed(directory, orphan, wait_until):
     assert wait_until(lambda: orphan.pid in [one.process for one in machine_status().orphans])
     state = machine_status()
     assert orphan.pid not in {host.process for hosts in state.own_hosts.values() for host in hosts}

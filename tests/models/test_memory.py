@@ -255,7 +255,7 @@ say()
 """
 
 
-def test_this_machine_s_own_groups():
+def test_control_groups_of_this_machine_are_read():
     """In a new group if one can be created; otherwise the limit is the machine's memory, or less."""
     group = new_group(512 * MEBIBYTE)
     try:

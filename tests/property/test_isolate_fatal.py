@@ -155,7 +155,7 @@ def test_elements_that_time_out_only_together_are_all_answered_and_their_size_is
 
 
 @given(st.integers(1, 3000), st.data())
-def test_one_element_that_is_lethal_in_inference_costs_two_attempts_per_level(size, data):
+def test_one_element_that_is_fatal_in_inference_costs_two_attempts_per_level(size, data):
     culprit = data.draw(st.integers(0, size - 1))
     host = Host({culprit: Fault(RUN, 0, hangs=False)})
     becomes_of(range(size), host)

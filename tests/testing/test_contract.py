@@ -344,7 +344,7 @@ def test_a_suite_gives_attributes_methods_or_fixtures(reports, name):
     assert [line for line in reports[name] if line.startswith(("FAILED", "ERROR", "SKIPPED"))] == []
 
 
-def test_without_a_bad_example_one_test_is_skipped(reports):
+def test_contract_without_a_bad_example_skips_one_test(reports):
     assert count(reports["no_bad_example"], "PASSED") == len(TESTS) - 1
     assert "the subclass gives no bad_example" in reports[""]
 

@@ -126,7 +126,7 @@ def test_a_lost_device_stays_lost_in_its_process_and_nowhere_else():
     subprocess.run([sys.executable, "-c", code], input=pickle.dumps(handler), check=True)
 
 
-def test_how_a_device_is_lost_can_be_chosen():
+def test_lost_device_error_can_be_chosen():
     with pytest.raises(OSError, match="unplugged"):
         FaultyFunction(FakeDevice(OSError, "unplugged").lose, 1)(1)
 

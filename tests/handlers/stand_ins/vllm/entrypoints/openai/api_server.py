@@ -123,8 +123,10 @@ class Handler(BaseHTTPRequestHandler):
             return 500
         if what == "hang":
             time.sleep(1000)
-        if what == "slow":
-            time.sleep(0.3)
+        if what.startswith("beside "):  # so many others, which it waits for
+            deadline = time.monotonic() + 60
+            while self.server.most_together <= int(what.split()[1]) and time.monotonic() < deadline:
+                time.sleep(0.002)
         return int(what) if what in ("400", "500", "503") else 200
 
 
