@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from contextlib import nullcontext
-from importlib.util import find_spec
 
 import numpy
 import pandas
@@ -77,7 +77,7 @@ HANDLERS = {
     "onnx-numpy": (lambda folder: OnnxModelHandlerNumpy(str(folder / "model.onnx")), list(FEATURES)),
 }
 
-if find_spec("datatable"):  # Beam's module imports it for every handler; Python 3.13 has no wheels
+if sys.version_info < (3, 13):  # later, datatable has no wheels, and Beam's module imports it for every handler
     import datatable
     from apache_beam.ml.inference.xgboost_inference import (
         XGBoostModelHandlerDatatable,
