@@ -137,8 +137,8 @@ def test_load_in_progress_stays_wanted_when_handed_on():
 
 def test_invalid_update_is_reported_once():
     policy = RefreshPolicy()
-    assert policy.refuse(ModelUpdate(1, "what?"))
-    assert not policy.refuse(ModelUpdate(1, "what?"))
+    assert policy.note(ModelUpdate(1, "what?"))
+    assert not policy.note(ModelUpdate(1, "what?"))
     assert not policy.is_due(LATER)
 
 

@@ -26,10 +26,6 @@ class Batch(NamedTuple):
         """The number of elements."""
         return len(self.elements)
 
-    def size(self, *, as_weight: bool) -> float:
-        """The weight, or the number of elements."""
-        return self.weight if as_weight else self.total
-
     def part(self, start: int, stop: int) -> Batch:
         """The elements from ``start`` up to ``stop`` as a batch, with a proportional part of the weight."""
         if start == 0 and stop == len(self.elements):

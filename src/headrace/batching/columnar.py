@@ -110,10 +110,6 @@ class ColumnarBatch(NamedTuple):
         """The number of rows."""
         return sum(self.rows)
 
-    def size(self, *, as_weight: bool) -> float:
-        """The number of rows."""
-        return self.total
-
     def part(self, start: int, stop: int) -> ColumnarBatch:
         """The rows from ``start`` up to ``stop``."""
         part = ColumnarBatch([], [], [])

@@ -67,7 +67,7 @@ class Leftovers:
         size: float = sum(one.batch.weight for one in taken)
         while self._waiting and size < limit:
             first = self._waiting.popleft()
-            more = first.batch.size(as_weight=by_weight)
+            more = first.batch.weight if by_weight else first.batch.total
             if by_weight and not self._may_join(taken, first):
                 self._waiting.appendleft(first)
                 break
@@ -85,7 +85,8 @@ class Leftovers:
         return sum(each.batch.weight for each in both) <= most >= sum(len(each.batch.elements) for each in both)
 
     def _size(self) -> float:
-        return sum(one.batch.size(as_weight=self._config.sizes_are_weights) for one in self._waiting)
+        by_weight = self._config.sizes_are_weights
+        return sum(one.batch.weight if by_weight else one.batch.total for one in self._waiting)
 
     def _limit(self) -> float:
         if self._target is None:

@@ -68,7 +68,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         model_copies: int | None = None,
         **kwargs: Any,
     ) -> None:
-        options: dict[str, Any] = {
+        options = {
             "min_batch_size": min_batch_size,
             "max_batch_size": max_batch_size,
             "max_batch_duration_secs": max_batch_duration_secs,
@@ -77,16 +77,8 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             "length_fn": batch_length_fn,
             "bucket_boundaries": batch_bucket_boundaries,
         }
-        name_of = type(self).__qualname__
-        for name in kwargs.keys() & {"length_fn", "bucket_boundaries"}:
-            if options[name] is not None:
-                raise ConfigurationError(f"{name_of}: batch_{name} and {name} are the same; give one of them.")
-            options[name] = kwargs[name]
-        unknown = sorted(kwargs.keys() - options.keys() - {"env_vars"})
-        if unknown:
-            raise ConfigurationError(f"{name_of} has no arguments {unknown}; is one misspelt?")
-        self._batching_kwargs = {name: value for name, value in options.items() if value is not None}
-        self._env_vars = kwargs.get("env_vars", {})
+        self._env_vars = kwargs.pop("env_vars", {})
+        self._batching_kwargs = _merged(type(self).__qualname__, options, kwargs)
         for name, value in self._env_vars.items():
             if not (isinstance(name, str) and isinstance(value, str)):
                 raise ConfigurationError(f"env_vars must map strings to strings, not {name!r} to {value!r}.")
@@ -207,6 +199,17 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     def should_garbage_collect_on_timeout(self) -> bool:
         """Whether to drop and reload a model whose batch timed out."""
         return self.share_model_across_processes()
+
+
+def _merged(name_of: str, options: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """The batching options that were given, whichever of their two names was used."""
+    for name in more.keys() & {"length_fn", "bucket_boundaries"}:
+        if options[name] is not None:
+            raise ConfigurationError(f"{name_of}: batch_{name} and {name} are the same; give one of them.")
+    unknown = sorted(more.keys() - options.keys())
+    if unknown:
+        raise ConfigurationError(f"{name_of} has no arguments {unknown}; is one misspelt?")
+    return {name: value for name, value in {**options, **more}.items() if value is not None}
 
 
 def _refuse_uncallable(fn: Any) -> None:

@@ -95,13 +95,9 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
     worker = open_worker(spec)
     try:
         bundle = worker.bundle(FanOut())
-        for element in iterable:
-            for _, value in _tagged(bundle.add(element, None)):
-                if value is not SKIP:
-                    yield value
-        for _, value in _tagged(bundle.finish()):
-            if value is not SKIP:
-                yield value
+        added = (outcome for element in iterable for outcome in bundle.add(element, None))
+        yield from (value for _, value in _tagged(added) if value is not SKIP)
+        yield from (value for _, value in _tagged(bundle.finish()) if value is not SKIP)
     finally:
         worker.close()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from headrace.core.errors import DeviceLostError
@@ -48,18 +46,3 @@ def check_device(spec: SessionSpec) -> None:
     """
     if _lost and spec.cache_name in _lost:
         raise DeviceLostError(_lost[spec.cache_name])
-
-
-@contextmanager
-def on_device(spec: SessionSpec, model: Any = ONLY) -> Iterator[None]:
-    """Guards a call of a handler whose exceptions are not caught otherwise.
-
-    Raises:
-        DeviceLostError: this process has lost its device, in this call or earlier.
-    """
-    check_device(spec)
-    try:
-        yield
-    except Exception as error:
-        catches(spec, error, model)
-        raise

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from headrace.batching.times import BatchTime, Untimed
 from headrace.core.errors import HostDiedError
-from headrace.core.events import BatchFailed, ElementFailed, Event, HostLost, Observer
+from headrace.core.events import BatchFailed, Event, HostLost, Observer
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.fatal_search import InjectedFailure, LostBatch
@@ -92,7 +92,7 @@ class HostExecutor:
         self._infers = infers
         self.preprocess_here = not spec.isolated
         self._in_one_request = bool(self._plan.preprocess) and spec.isolated and not preprocesses_first(spec)
-        self._here = None if spec.isolated else Operations(spec, observer)
+        self._operations = Operations(spec, observer)
         self._tasks: deque[_Task] = deque()
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
@@ -114,8 +114,7 @@ class HostExecutor:
     def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
         """Cuts a batch that was formed before it was learnt that one of this size is too large."""
         model = self._session.models[name]
-        size = batch.size(as_weight=model.learns_from_weights)
-        count = min(batch.total, max(1, math.ceil(size / model.sizes.max_size())))
+        count = min(batch.total, max(1, math.ceil(model.size_of(batch) / model.sizes.max_size())))
         bounds = [batch.total * n // count for n in range(count + 1)]
         return (batch.part(*bound) for bound in pairwise(bounds))
 
@@ -165,10 +164,10 @@ class HostExecutor:
             self._breaker(task.work).record(succeeded=True)
         yield from (self._as_own_failure(task, failure.tag, failure) for failure in done.failures)
         tags = [task.batch.tags[position] for position in done.tags]
-        if self._here is not None:
-            yield from self._here.postprocess(tags, rows, task.work.model)
-        else:
+        if self._spec.isolated:
             yield Predictions(tags, rows)
+        else:
+            yield from self._operations.postprocess(tags, rows, task.work.model)
         yield from (_as_own_skips(task, skipped) for skipped in done.skipped)
 
     def _raised(self, task: _Task, raised: Raised) -> None:
@@ -266,7 +265,7 @@ class HostExecutor:
         """Reports a failed batch size to the size controller."""
         if task.work.infer:
             model, (batch, _) = self._session.models[task.work.model], task.batch.pick(positions)
-            model.sizes.observe(batch.size(as_weight=model.learns_from_weights), time)
+            model.sizes.observe(model.size_of(batch), time)
 
     def _label(self, work: Work) -> str:
         return self._session.models[work.model].label if work.infer else ""
@@ -310,12 +309,8 @@ class HostExecutor:
             raise with_traceback_of(*caught)
         stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
         for position, element in enumerate(task.batch.elements):
-            failure = self._fail(None, stage, index, element, caught)
+            failure = self._operations.fail(None, stage, index, element, caught)
             yield self._failure(task, position, replace(failure, attempts=0 if task.losses else 1))
-
-    def _fail(self, tag: Any, stage: Stage, index: int, element: Any, caught: Caught) -> Failure:
-        self._observer.on_event(ElementFailed(stage, caught.error))
-        return self._plan.failure(tag, stage, index, element, caught)
 
     def _report(self, events: Iterable[Event]) -> None:
         for event in events:

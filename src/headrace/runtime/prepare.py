@@ -41,15 +41,7 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
         ConfigurationError: an option is wrong or not available; the message says what to do.
         Exception: the handler refuses the inference arguments.
     """
-    if isinstance(handler, type) or not (hasattr(handler, "load_model") and hasattr(handler, "run_inference")):
-        raise ConfigurationError(
-            f"{handler!r} is no model handler: it needs to be an object with the methods load_model and run_inference; "
-            "derive its class from headrace.ModelHandler."
-        )
-    if not isinstance(request.batching, BatchingConfig | None):
-        raise ConfigurationError(f"batching must be a BatchingConfig, not {request.batching!r}.")
-    if not isinstance(request.retry, RetryConfig | None):
-        raise ConfigurationError(f"retry must be a RetryConfig, not {request.retry!r}.")
+    _refuse_mistyped(handler, request)
     handler.validate_inference_args(request.inference_args)
     plan = make_plan(handler, request.batching)
     _refuse_remote(plan)
@@ -149,6 +141,18 @@ def catching(spec: SessionSpec, exceptions: type[BaseException] | tuple[type[Bas
 
 def _config(placement: Placement) -> PlacementConfig:
     return placement if isinstance(placement, PlacementConfig) else PlacementConfig(placement)
+
+
+def _refuse_mistyped(handler: Any, request: InferenceRequest) -> None:
+    if isinstance(handler, type) or not (hasattr(handler, "load_model") and hasattr(handler, "run_inference")):
+        raise ConfigurationError(
+            f"{handler!r} is no model handler: it needs to be an object with the methods load_model and run_inference; "
+            "derive its class from headrace.ModelHandler."
+        )
+    if not isinstance(request.batching, BatchingConfig | None):
+        raise ConfigurationError(f"batching must be a BatchingConfig, not {request.batching!r}.")
+    if not isinstance(request.retry, RetryConfig | None):
+        raise ConfigurationError(f"retry must be a RetryConfig, not {request.retry!r}.")
 
 
 def _refuse_remote(plan: Plan) -> None:

@@ -135,7 +135,7 @@ class VersionedModels:
             return change_in(update.value, self.plan)
         except Exception as error:
             with self._changed:
-                if self.policy.refuse(update):
+                if self.policy.note(update):
                     self._report_failure(str(update.value), error)
             return None
 

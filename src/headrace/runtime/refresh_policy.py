@@ -47,15 +47,18 @@ class RefreshPolicy:
 
     def request(self, update: ModelUpdate, change: Change) -> None:
         """Queues the change of an update, if it is news."""
-        if not self._note(update) or not change:
+        if not self.note(update) or not change:
             return
         self._wanted = [one for one in self._wanted if not one.keys() <= change.keys()] + [change]
         if self._failed is not None and self._failed.keys() <= change.keys():
             self._failed, self._failures = None, 0
 
-    def refuse(self, update: ModelUpdate) -> bool:
-        """Records an invalid update; returns whether it is news, and so to be reported."""
-        return self._note(update)
+    def note(self, update: ModelUpdate) -> bool:
+        """Records an update; returns whether it is news."""
+        is_newer = self.is_newer(update)
+        if is_newer:
+            self._latest = update
+        return is_newer
 
     def initial(self, change: Change) -> Version:
         """The version to begin with; the serving one if the change has just failed."""
@@ -63,7 +66,7 @@ class RefreshPolicy:
 
     def started(self, version: Version, update: ModelUpdate, change: Change | None, now: float) -> None:
         """Records the initial version, which may be older than the wanted one."""
-        self._note(update)
+        self.note(update)
         wanted = self.serving.after(change or {})
         missing = dict(wanted.models - version.models)
         self.serving = version
@@ -111,9 +114,3 @@ class RefreshPolicy:
         if self._loading is not None:
             policy._wanted.insert(0, self._loading[0])
         return policy
-
-    def _note(self, update: ModelUpdate) -> bool:
-        is_newer = self.is_newer(update)
-        if is_newer:
-            self._latest = update
-        return is_newer

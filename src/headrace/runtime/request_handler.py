@@ -174,7 +174,7 @@ class _HostSteps(Steps):
         self.observations: list[tuple[float, BatchTime]] = []
 
     def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
-        self.observations.append((batch.size(as_weight=model.learns_from_weights), time))
+        self.observations.append((model.size_of(batch), time))
 
 
 class _ProgressListener:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
+from headrace.batching.batcher import Batch
+from headrace.batching.columnar import ColumnarBatch
 from headrace.batching.resident_models import ResidentModels
 from headrace.batching.size import FixedSize, SizeController, size_controller
 from headrace.core.clock import sleep_of
@@ -59,7 +61,6 @@ class SessionModel:
         label: the model's name in metrics.
         cache_key: its name in the model cache.
         sizes: determines the sizes of its batches.
-        learns_from_weights: whether ``sizes`` learns from the weights of batches rather than from their counts.
         breaker: whether its batches fail in a row.
         loads: whether it may be loaded now.
     """
@@ -68,9 +69,13 @@ class SessionModel:
         self.label = spec.plan.label(name)
         self.cache_key = spec.plan.cache_key(name)
         self.sizes = sizes
-        self.learns_from_weights = spec.plan.batching_of(name).learns_from_weights
+        self._learns_from_weights = spec.plan.batching_of(name).learns_from_weights
         self.breaker = CircuitBreaker()
         self.loads = LoadPolicy(spec.clock.time_ns)
+
+    def size_of(self, batch: Batch | ColumnarBatch) -> float:
+        """A batch's size as ``sizes`` learns it: its weight, or the number of its elements or rows."""
+        return batch.weight if self._learns_from_weights else batch.total
 
 
 class InferenceSession:
@@ -218,9 +223,16 @@ class _Sessions:
         self._lingering: InferenceSession | None = None
 
     def open(self, spec: SessionSpec) -> InferenceSession:
+        """The process's session for a spec; close it once for each call."""
         return self._open.open(spec.identity, lambda: self._resume(spec) or InferenceSession(spec))
 
-    def close(self, session: InferenceSession, *, linger: bool) -> None:
+    def close(self, session: InferenceSession, *, linger: bool = False) -> None:
+        """Ends one use of a session; the last one releases it.
+
+        Args:
+            session: from ``open``.
+            linger: whether the models may stay until another transform opens a session.
+        """
         with self._open.lock:
             if self._open.close(session.spec.identity) is None:
                 return
@@ -248,18 +260,5 @@ class _Sessions:
 
 
 _SESSIONS = _Sessions()
-
-
-def open_session(spec: SessionSpec) -> InferenceSession:
-    """The process's session for a spec; close it once for each call."""
-    return _SESSIONS.open(spec)
-
-
-def close_session(session: InferenceSession, *, linger: bool = False) -> None:
-    """Ends one use of a session; the last one releases it.
-
-    Args:
-        session: from ``open_session``.
-        linger: whether the models may stay until another transform opens a session.
-    """
-    _SESSIONS.close(session, linger=linger)
+open_session = _SESSIONS.open
+close_session = _SESSIONS.close

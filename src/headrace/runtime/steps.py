@@ -94,7 +94,7 @@ class Operations:
     """
 
     def __init__(self, spec: SessionSpec, observer: Observer, watch: ActivityListener | None = None) -> None:
-        self._spec = spec
+        self.spec = spec
         self._plan = spec.plan
         self._observer = observer
         self._watch = watch
@@ -108,7 +108,7 @@ class Operations:
                     watch.operation(Stage.PREPROCESSING, tag, index)
                 given, element = element, operation(element)
             except BaseException as error:
-                if not catches(self._spec, error):
+                if not catches(self.spec, error):
                     raise
                 failure = self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error), source=source)
                 return None, failure
@@ -132,7 +132,7 @@ class Operations:
                         watch.operation(Stage.POSTPROCESSING, tag, index)
                     before, value = value, operation(value)
                 except BaseException as error:
-                    if not catches(self._spec, error):
+                    if not catches(self.spec, error):
                         raise
                     caught = Caught.of(error)
                     outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, caught, model=model))
@@ -171,23 +171,23 @@ class Steps(Operations):
     def __init__(self, worker: ModelAccess, observer: Observer, watch: ActivityListener | None = None) -> None:
         super().__init__(worker.spec, observer, watch)
         self._worker = worker
-        self._session = worker.session
+        self.session = worker.session
 
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""
-        check_device(self._spec)
+        check_device(self.spec)
         try:
             if self._watch is not None:
                 self._watch.loading(name)
             held = self._worker.borrow(name)
         except BaseException as error:
-            if not catches(self._spec, error, name):
+            if not catches(self.spec, error, name):
                 raise
-            self._report_failed_batch(name, batch.total, error)
-            self._session.models[name].breaker.record(succeeded=False)
-            return self._settle(name, batch, Caught.of(error), 1)
+            self.report_failed_batch(name, batch.total, error)
+            self.session.models[name].breaker.record(succeeded=False)
+            return self.settle(name, batch, Caught.of(error), 1)
         finally:
-            if self._session.events:
+            if self.session.events:
                 self.report_queued()
         try:
             return self._infer(name, batch, held.model.model)
@@ -200,66 +200,21 @@ class Steps(Operations):
 
     def report_queued(self) -> None:
         """Reports events that happened outside a bundle or in another thread."""
-        for event in self._session.queued_events():
+        for event in self.session.queued_events():
             self._observer.on_event(event)
 
     def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
         """Reports to the size controller how a batch, or a part of one, went."""
-        model.sizes.observe(batch.size(as_weight=model.learns_from_weights), time)
+        model.sizes.observe(model.size_of(batch), time)
 
-    def _infer(self, name: Any, batch: AnyBatch, model: Any) -> list[Outcome]:
-        """Tries a batch once, and recovers it if that fails."""
-        answer = self._attempt(name, model, batch)
-        if isinstance(answer, Caught):
-            return self._recover(name, batch, model, answer)
-        self._session.models[name].breaker.record(succeeded=True)
-        return self._deliver(name, batch, answer)
-
-    def _recover(self, name: Any, batch: AnyBatch, model: Any, failure: Caught) -> list[Outcome]:
-        spec, shared = self._spec, self._session.models[name]
-        breaker = shared.breaker
-        budget = RetryBudget(spec.retry, spec.clock.time_ns, self._wait)
-        policy = RecoveryPolicy(spec.caught, budget, breaker, billed=name in self._plan.remote)
-        searched = 0
-
-        def attempt(start: int, stop: int) -> list[Any] | Caught:
-            answer = self._attempt(name, model, batch.part(start, stop))
-            if not isinstance(answer, Caught):
-                breaker.record(succeeded=True)  # the model does answer: further attempts pay
-            return answer
-
-        def choose(start: int, stop: int, error: BaseException, failed: int) -> Action:
-            nonlocal searched
-            action, is_part_of_search = policy.choose(start, stop, error, failed), stop <= searched
-            if action is Action.AGAIN:  # events may outlive the traceback, which holds the model
-                self._observer.on_event(BatchRetried(shared.label, stop - start, Caught.of(error).error))
-            # The parts of a search are attempts to find the bad elements, not failed batches of their own.
-            elif action is Action.RAISE or not is_part_of_search:
-                self._report_failed_batch(name, stop - start, error)
-            if action is Action.IN_PARTS and not is_part_of_search:
-                self.learn(shared, batch.part(start, stop), Untimed.OUT_OF_MEMORY)
-            searched = max(searched, stop) if action in (Action.SEARCH, Action.PROBE) else searched
-            return action
-
-        def too_large(start: int, stop: int) -> None:
-            self.learn(shared, batch.part(start, stop), Untimed.OVERRAN)
-
-        outcomes: list[Outcome] = []
-        overruns = Overruns(model.parts, too_large) if isinstance(model, ModelProxy) else NOTHING_KNOWN
-        for parts in recover(batch.total, failure, attempt, choose, policy.probes, overruns=overruns):
-            breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
-            for start, stop, answer, tries in parts:
-                outcomes += self._settle(name, batch.part(start, stop), answer, tries)
-        return outcomes
-
-    def _attempt(self, name: Any, model: Any, batch: AnyBatch) -> list[Any] | Caught:
+    def attempt(self, name: Any, model: Any, batch: AnyBatch) -> list[Any] | Caught:
         """Predictions for a batch, or its exception, which keeps its traceback if it may have to be raised again."""
         try:
             if self._watch is not None:
                 self._watch.operation(Stage.INFERENCE, None, 0)
             predictions, event, seconds = self._worker.run(name, model, batch.elements)
         except BaseException as error:
-            if catches(self._spec, error, name):
+            if catches(self.spec, error, name):
                 return Caught.of(error)
             if not isinstance(error, Exception) or isinstance(error, DeviceLostError):
                 raise
@@ -267,24 +222,37 @@ class Steps(Operations):
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)
         self._observer.on_event(event)
-        self.learn(self._session.models[name], batch, seconds)
+        self.learn(self.session.models[name], batch, seconds)
         return predictions
 
-    def _wait(self, seconds: float) -> None:
+    def settle(self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:
+        """The outcomes of a batch's predictions; or its failures, after ``tries`` calls."""
+        if not isinstance(answer, Caught):
+            return self._deliver(name, batch, answer)
+        fail = partial(self.fail, model=name, attempts=tries)
+        pairs = zip(batch.elements, batch.tags, strict=True)
+        return [fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
+
+    def report_failed_batch(self, name: Any, size: int, error: BaseException) -> None:
+        """Reports a call that failed."""
+        self._observer.on_event(BatchFailed(self.session.models[name].label, size, error))
+
+    def wait(self, seconds: float) -> None:
         """Sleeps before a retry; announces it all the while, so that the host is not taken to hang."""
-        sleep = sleep_of(self._spec.clock)
+        sleep = sleep_of(self.spec.clock)
         while self._watch is not None and seconds > _LONGEST_SLEEP_SECS:
             self._watch.waiting()
             sleep(_LONGEST_SLEEP_SECS)
             seconds -= _LONGEST_SLEEP_SECS
         sleep(seconds)
 
-    def _settle(self, name: Any, batch: AnyBatch, answer: list[Any] | Caught, tries: int) -> list[Outcome]:
-        if not isinstance(answer, Caught):
-            return self._deliver(name, batch, answer)
-        fail = partial(self.fail, model=name, attempts=tries)
-        pairs = zip(batch.elements, batch.tags, strict=True)
-        return [fail(tag, Stage.INFERENCE, 0, element, answer) for element, tag in pairs]
+    def _infer(self, name: Any, batch: AnyBatch, model: Any) -> list[Outcome]:
+        """Tries a batch once, and recovers it if that fails."""
+        answer = self.attempt(name, model, batch)
+        if isinstance(answer, Caught):
+            return _Recovery(self, name, batch, model).outcomes(answer)
+        self.session.models[name].breaker.record(succeeded=True)
+        return self._deliver(name, batch, answer)
 
     def _deliver(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
         times = len(predictions) if self._plan.prebatched else 1
@@ -296,5 +264,63 @@ class Steps(Operations):
         skipped = self.skip(Skipped(Stage.INFERENCE, 0, list(compress(tags, left)), elements), name)
         return [*self.postprocess(list(compress(tags, kept)), list(compress(predictions, kept)), name), skipped]
 
-    def _report_failed_batch(self, name: Any, size: int, error: BaseException) -> None:
-        self._observer.on_event(BatchFailed(self._session.models[name].label, size, error))
+
+class _Recovery:
+    """The recovery of one batch whose call failed.
+
+    Args:
+        steps: make the calls.
+        name: of the model.
+        batch: what failed.
+        model: the model, which is in memory.
+    """
+
+    def __init__(self, steps: Steps, name: Any, batch: AnyBatch, model: Any) -> None:
+        self._steps = steps
+        self._name = name
+        self._batch = batch
+        self._model = model
+        self._shared = steps.session.models[name]
+        spec, breaker = steps.spec, self._shared.breaker
+        budget = RetryBudget(spec.retry, spec.clock.time_ns, steps.wait)
+        self._policy = RecoveryPolicy(spec.caught, budget, breaker, billed=name in spec.plan.remote)
+        self._searched = 0
+        """Elements before this index belong to a search."""
+
+    def outcomes(self, failure: Caught) -> list[Outcome]:
+        """Outcomes for all elements, given the failure of the whole batch.
+
+        Raises:
+            Exception: the session does not catch it.
+        """
+        outcomes: list[Outcome] = []
+        is_proxy = isinstance(self._model, ModelProxy)
+        overruns = Overruns(self._model.parts, self._too_large) if is_proxy else NOTHING_KNOWN
+        tried = recover(self._batch.total, failure, self._attempt, self._choose, self._policy.probes, overruns=overruns)
+        for parts in tried:
+            self._shared.breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
+            for start, stop, answer, tries in parts:
+                outcomes += self._steps.settle(self._name, self._batch.part(start, stop), answer, tries)
+        return outcomes
+
+    def _attempt(self, start: int, stop: int) -> list[Any] | Caught:
+        answer = self._steps.attempt(self._name, self._model, self._batch.part(start, stop))
+        if not isinstance(answer, Caught):
+            self._shared.breaker.record(succeeded=True)  # the model does answer: further attempts pay
+        return answer
+
+    def _choose(self, start: int, stop: int, error: BaseException, failed: int) -> Action:
+        action, is_part_of_search = self._policy.choose(start, stop, error, failed), stop <= self._searched
+        if action is Action.AGAIN:  # events may outlive the traceback, which holds the model
+            self._steps.report(BatchRetried(self._shared.label, stop - start, Caught.of(error).error))
+        # The parts of a search are attempts to find the bad elements, not failed batches of their own.
+        elif action is Action.RAISE or not is_part_of_search:
+            self._steps.report_failed_batch(self._name, stop - start, error)
+        if action is Action.IN_PARTS and not is_part_of_search:
+            self._steps.learn(self._shared, self._batch.part(start, stop), Untimed.OUT_OF_MEMORY)
+        if action in (Action.SEARCH, Action.PROBE):
+            self._searched = max(self._searched, stop)
+        return action
+
+    def _too_large(self, start: int, stop: int) -> None:
+        self._steps.learn(self._shared, self._batch.part(start, stop), Untimed.OVERRAN)

@@ -26,7 +26,7 @@ from headrace.failures.retry import is_retryable
 from headrace.runtime.background import BackgroundExecutor, BackgroundThread
 from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
 from headrace.runtime.cross_bundle import BundleSlot
-from headrace.runtime.devices import check_device, on_device
+from headrace.runtime.devices import catches, check_device
 from headrace.runtime.model_source import Loaded, ModelProxy, Path
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.session import InferenceSession, close_session, open_session
@@ -117,8 +117,12 @@ class Worker(AnyWorker):
 
     def load(self, name: Any) -> None:
         """Loads the named model if it is not in memory."""
-        with on_device(self.spec, name):
+        check_device(self.spec)
+        try:
             self.borrow(name).release()
+        except Exception as error:
+            catches(self.spec, error, name)
+            raise
 
     def names_in_use(self) -> set[Any]:
         """The names of the models in memory."""
