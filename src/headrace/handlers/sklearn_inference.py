@@ -6,10 +6,10 @@ Only the handler of frames imports pandas.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.conversion import single_output, to_matrix, to_numbers, to_results
+from headrace.core.conversion import single_output, to_matrix, to_numbers
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
@@ -58,15 +58,6 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
 
     _default_inference_fn = staticmethod(_predict_arrays)
 
-    def run_inference(
-        self,
-        batch: Sequence[numpy.ndarray[Any, Any]],
-        model: BaseEstimator,
-        inference_args: dict[str, Any] | None = None,
-    ) -> Iterable[PredictionResult]:
-        """Predicts; arrays of equal dtype and shape share a call."""
-        return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
-
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
@@ -74,7 +65,7 @@ class SklearnModelHandlerNumpy(ArrayExamples, SklearnModelHandler["numpy.ndarray
 
         An ``inference_fn`` gets the matrix as its batch.
         """
-        predictions = self._inference_fn(model, to_matrix(columns, numpy, "float64"), inference_args)
+        predictions, _ = self._predict(model, to_matrix(columns, numpy, "float64"), inference_args)
         return PredictionResult(columns, predictions, self._model_uri)
 
     def example_from_row(self, row: Mapping[str, Any]) -> numpy.ndarray[Any, Any]:

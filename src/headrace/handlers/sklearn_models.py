@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+from headrace.core.conversion import to_results
 from headrace.core.errors import extra_required
 from headrace.core.files import open_uri
+from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler, as_member
 
 with extra_required("sklearn"):
@@ -48,3 +50,18 @@ class SklearnModelHandler(UriModelHandler[ArrayT, BaseEstimator]):
         """The model in the file."""
         with open_uri(self._model_uri) as file:
             return pickle.load(file) if self._model_file_type is ModelFileType.PICKLE else joblib.load(file)
+
+    def run_inference(
+        self, batch: Sequence[ArrayT], model: BaseEstimator, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionResult]:
+        """Predicts; arrays of equal dtype and shape, or frames of equal columns and dtypes, share a call.
+
+        Raises:
+            ValueError: a frame does not have exactly one row.
+        """
+        predictions, examples = self._predict(model, batch, inference_args)
+        return to_results(examples, predictions, self._model_uri)
+
+    def _predict(self, model: BaseEstimator, batch: Any, inference_args: dict[str, Any] | None) -> tuple[Any, Any]:
+        """The predictions, and the examples to put beside them."""
+        return self._inference_fn(model, batch, inference_args), batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.core.conversion import parsed, predict_by_kind, single_output, to_results
+from headrace.core.conversion import parsed, predict_by_kind, single_output
 from headrace.core.errors import extra_required
 from headrace.core.result import PredictionResult
 from headrace.handlers.cards import CARDS
@@ -54,21 +54,6 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
 
     _default_inference_fn = staticmethod(_predict_frames)
 
-    def run_inference(
-        self,
-        batch: Sequence[pandas.DataFrame],
-        model: BaseEstimator,
-        inference_args: dict[str, Any] | None = None,
-    ) -> Iterable[PredictionResult]:
-        """Predicts for frames of one row.
-
-        Raises:
-            ValueError: a frame does not have exactly one row.
-        """
-        _refuse_several_rows(batch)
-        predictions, examples = self._inference_fn(model, batch, inference_args)
-        return to_results(examples, predictions, self._model_uri)
-
     def run_columns(
         self, columns: Any, model: BaseEstimator, inference_args: dict[str, Any] | None = None
     ) -> PredictionResult:
@@ -90,6 +75,11 @@ class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame]):
         A column then has one type in all rows, so that a batch of rows needs a single call of the model.
         """
         return pandas.DataFrame([{column: _as_float(parsed(value)) for column, value in row.items()}])
+
+    def _predict(self, model: BaseEstimator, batch: Any, inference_args: dict[str, Any] | None) -> tuple[Any, Any]:
+        _refuse_several_rows(batch)
+        answer: tuple[Any, Any] = self._inference_fn(model, batch, inference_args)
+        return answer
 
 
 def _refuse_several_rows(batch: Sequence[pandas.DataFrame]) -> None:

@@ -155,7 +155,8 @@ class _TFModelHandler(UriModelHandler[ExampleT, Any]):
         return PredictionResult(columns, [result.inference for result in results], self._model_uri)
 
     def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
-        raise NotImplementedError
+        """A matrix as the model's handler passes batches."""
+        return rows
 
     def _check_arguments(self) -> None:
         """Also refuses arguments that would be ignored."""
@@ -202,9 +203,6 @@ class TFModelHandlerNumpy(Float32Rows, _TFModelHandler["numpy.ndarray[Any, Any]"
 
     _metrics_namespace = "BeamML_TF_Numpy"
     _default_inference_fn = staticmethod(default_numpy_inference_fn)
-
-    def _as_batch(self, rows: numpy.ndarray[Any, Any]) -> Any:
-        return rows
 
 
 class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):

@@ -23,6 +23,7 @@ _REST_SECS = 0.5
 """How long its children may outlive it, so that they can clean up."""
 _POLL_MS = 500
 _PAUSE_SECS = 0.02
+"""Between two looks at adopted children: to wait for any of several, with a deadline, there is no system call."""
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 """Numbers of Linux's prctl(2)."""
 
@@ -70,8 +71,9 @@ def _end_children(server: subprocess.Popen[bytes] | None) -> None:
     """Asks the server and its children to end, and kills them after a while; returns when none is left."""
     deadline = time.monotonic() + GRACE_SECS
     _send(signal.SIGTERM, server)
-    while not _has_ended(server) and time.monotonic() < deadline:
-        time.sleep(_PAUSE_SECS)
+    if server is not None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(GRACE_SECS)
     deadline = min(deadline, time.monotonic() + _REST_SECS)
     while _are_left() and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECS)

@@ -195,7 +195,8 @@ class ServerProcess:
                 return served
             if time.monotonic() > deadline:
                 raise self.error(f"did not answer within {timeout_secs:g} s")
-            time.sleep(pause)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._guard.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECS)
         error = self.error(f"{self.ending} before it answered")
         if "No module named 'vllm'" in str(error):

@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from headrace.core.conversion import column_numbers, predict_by_kind, to_matrix
-from headrace.core.errors import ConfigurationError, MissingExtraError, extra_required
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler, with_model_id
@@ -100,6 +100,7 @@ class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
         inference_fn: XGBoostInferenceFn = default_xgboost_inference_fn,
         **options: Any,
     ) -> None:
+        self._require_packages()
         super().__init__(model_state, inference_fn, **options)
         self._model_class = _as_class(model_class)
 
@@ -116,6 +117,9 @@ class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
     ) -> Iterable[PredictionResult]:
         """Predicts; examples with the same columns and dtypes share a call."""
         yield from with_model_id(self._inference_fn(batch, model, inference_args), self._model_uri)
+
+    def _require_packages(self) -> None:
+        """Raises MissingExtraError if the examples' package is not installed."""
 
     def _columns_result(
         self, columns: Any, rows: Any, model: Any, inference_args: dict[str, Any] | None
@@ -201,26 +205,13 @@ class XGBoostModelHandlerDatatable(XGBoostModelHandler["datatable.Frame"]):
 
     card = CARDS["xgboost_inference.XGBoostModelHandlerDatatable"]
 
-    def __init__(
-        self,
-        model_class: Callable[..., Any],
-        model_state: str | os.PathLike[str],
-        inference_fn: XGBoostInferenceFn = default_xgboost_inference_fn,
-        **options: Any,
-    ) -> None:
-        _require_datatable()
-        super().__init__(model_class, model_state, inference_fn, **options)
-
     def get_num_bytes(self, batch: Sequence[datatable.Frame]) -> int:
         """Bytes of the frames."""
         return sum(map(sys.getsizeof, batch))
 
-
-def _require_datatable() -> None:
-    try:
-        import datatable  # noqa: F401, PLC0415 - only one handler needs it
-    except ImportError as error:
-        raise MissingExtraError("datatable", "datatable") from error
+    def _require_packages(self) -> None:
+        with extra_required("datatable"):
+            import datatable  # noqa: F401, PLC0415 - only one handler needs it
 
 
 def _as_class(given: Any) -> Callable[..., Any]:

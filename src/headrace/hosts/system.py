@@ -96,7 +96,7 @@ def has_ended(child: int, wait_secs: float = 0.0) -> bool:
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= deadline:
             return False
-        time.sleep(_POLL_SECS)
+        time.sleep(_POLL_SECS)  # waitid takes no deadline, and a sandbox may refuse a pidfd, which could be polled
     return True
 
 

@@ -247,7 +247,10 @@ def _user_of(connection: socket.socket) -> int | None:
 
 
 def _pause(deadline: float, message: str) -> None:
-    """Sleeps for one polling interval; after the deadline raises a TimeoutError with ``message``."""
+    """Sleeps for one polling interval; after the deadline raises a TimeoutError with ``message``.
+
+    Other processes change what the callers look at, a lock and a file, and notify nobody.
+    """
     if time.monotonic() >= deadline:
         raise TimeoutError(message)
     time.sleep(_POLL_SECS)

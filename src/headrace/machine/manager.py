@@ -97,7 +97,7 @@ class Manager:
         while self._endpoint.fileno() >= 0:
             try:
                 channel = Channel(self._endpoint.accept())
-            except OSError:  # the endpoint was removed; or too many files are open, which may pass
+            except OSError:  # the endpoint was removed; or too many files are open, which may pass, but not at once
                 time.sleep(_POLL_SECS)
                 continue
             with self._changed:

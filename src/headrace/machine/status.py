@@ -132,7 +132,7 @@ def clean(state: MachineState) -> None:
         kill_orphans()
         deadline = time.monotonic() + _KILL_SECS
         while any(one.is_orphan for one in marked()) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECS)
+            time.sleep(_POLL_SECS)  # orphans are other processes' children: nothing here hears of their end
 
 
 def _inspect(directory: str, name: str) -> ManagerState | SilentManager | str | None:

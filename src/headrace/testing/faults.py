@@ -16,6 +16,7 @@ import ctypes
 import os
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -23,7 +24,7 @@ from headrace.core.result import PredictionResult
 from headrace.testing.fakes import Doubler, DoublingHandler
 
 
-class _CheckingHandler(DoublingHandler):
+class _CheckingHandler(DoublingHandler, ABC):
     """Doubles, after a look at the batch."""
 
     def run_inference(
@@ -33,8 +34,8 @@ class _CheckingHandler(DoublingHandler):
         self._check(batch)
         return super().run_inference(batch, model, inference_args)
 
-    def _check(self, batch: Sequence[Any]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _check(self, batch: Sequence[Any]) -> None: ...
 
 
 class PoisonHandler(_CheckingHandler):
