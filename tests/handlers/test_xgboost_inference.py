@@ -376,12 +376,6 @@ def test_row_becomes_an_example(booster, booster_path):
 
 
 @pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
-def test_row_with_text_is_refused(handler_class):
-    with pytest.raises(ValueError, match="column 'colour' holds 'red', which is no finite number"):
-        handler_class(xgboost.Booster, "model.json").example_from_row({"a": 1, "colour": "red"})
-
-
-@pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
 def test_columns_predict_as_rows(handler_class, booster_path):
     handler = handler_class(xgboost.Booster, booster_path)
     model = handler.load_model()
@@ -400,10 +394,3 @@ def test_model_predicts_the_same_in_every_placement(classifier_path, model_class
     here = [result.inference for result in predict(handler, ROWS)]
     there = [result.inference for result in predict(handler, ROWS, **placement)]
     assert nearly_equal(here, there)
-
-
-def test_datatable_is_needed_by_its_handler_only(monkeypatch, booster_path):
-    monkeypatch.setitem(sys.modules, "datatable", None)
-    assert XGBoostModelHandlerNumpy(xgboost.Booster, booster_path).load_model()
-    with pytest.raises(ImportError, match=r"datatable is not installed.*headrace\[datatable\]"):
-        XGBoostModelHandlerDatatable(xgboost.Booster, booster_path)

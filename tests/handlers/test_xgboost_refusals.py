@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import xgboost
 
 from headrace import ConfigurationError
-from headrace.handlers.xgboost_inference import XGBoostModelHandlerNumpy
+from headrace.handlers.xgboost_inference import (
+    XGBoostModelHandlerDatatable,
+    XGBoostModelHandlerNumpy,
+    XGBoostModelHandlerPandas,
+)
 
 pytestmark = pytest.mark.large
 
@@ -22,8 +28,21 @@ def test_missing_model_file_is_named():
         XGBoostModelHandlerNumpy(xgboost.Booster, "nothing.json").load_model()
 
 
+@pytest.mark.parametrize("handler_class", [XGBoostModelHandlerNumpy, XGBoostModelHandlerPandas])
+def test_row_with_text_is_refused(handler_class):
+    with pytest.raises(ValueError, match="column 'colour' holds 'red', which is no finite number"):
+        handler_class(xgboost.Booster, "model.json").example_from_row({"a": 1, "colour": "red"})
+
+
 @pytest.mark.parametrize("package", ["numpy", "pandas", "scipy", "xgboost"])
 def test_missing_packages_are_named_with_the_extra(said_without, package):
     assert said_without("headrace.handlers.xgboost_inference", package) == (
         f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[xgboost]'"
     )
+
+
+def test_datatable_is_needed_by_its_handler_only(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datatable", None)
+    XGBoostModelHandlerNumpy(xgboost.Booster, "model.json")
+    with pytest.raises(ImportError, match=r"datatable is not installed.*headrace\[datatable\]"):
+        XGBoostModelHandlerDatatable(xgboost.Booster, "model.json")
