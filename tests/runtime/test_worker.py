@@ -142,13 +142,13 @@ def test_environment_variables_are_set_before_the_load(monkeypatch):
 def test_loads_and_batches_are_measured_with_the_given_clock():
     clock = FakeClock()
     worker = opened(Counting([], clock=clock), clock=clock)
-    (loaded,) = worker.session.queued_events()
+    loaded = worker.session.events.popleft()
     assert isinstance(loaded, ModelLoaded)
     assert (loaded.model, loaded.seconds) == ("", 1.5)
     with worker.model(ONLY) as model:
         _, batch, _ = worker.run(ONLY, model, [1, 2])
     assert (batch.examples, batch.bytes, batch.seconds) == (2, 14, 0.25)
-    assert list(worker.session.queued_events()) == []
+    assert not worker.session.events
     worker.close()
 
 
@@ -158,7 +158,7 @@ def test_model_size_is_the_growth_of_the_process():
             return bytearray(b"x") * (48 << 20)
 
     worker = opened(Large([]))
-    (loaded,) = worker.session.queued_events()
+    loaded = worker.session.events.popleft()
     assert loaded.bytes == pytest.approx(48 << 20, rel=0.25)
     worker.close()
 

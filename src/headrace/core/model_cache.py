@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from headrace.core.handler import ModelHandler
@@ -49,6 +48,8 @@ class Room(Protocol):
 class Slot:
     """A model's place in the cache; the model is ready once it is loaded, and stays until its users have released it.
 
+    It is a context as well: the model, released at the end.
+
     Args:
         changed: the cache's condition.
     """
@@ -59,6 +60,12 @@ class Slot:
         self.ready = False
         self.users = 0
         """How many batches run on it."""
+
+    def __enter__(self) -> Any:
+        return self.model
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Ends one use."""
@@ -120,18 +127,7 @@ class ModelCache:
             self._drop(idle[:1])
         return bool(idle)
 
-    @contextmanager
-    def use(
-        self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None] = lambda: None
-    ) -> Iterator[Any]:
-        """As ``borrow``; yields the model, which stays while the context is open."""
-        slot = self.borrow(name, load, at_least)
-        try:
-            yield slot.model
-        finally:
-            slot.release()
-
-    def borrow(self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None] = lambda: None) -> Slot:
+    def use(self, name: Any, load: Callable[[], Any], at_least: Callable[[], int | None] = lambda: None) -> Slot:
         """The model called ``name``, loaded with ``load`` if necessary; it stays until the slot is released.
 
         Different models load concurrently. For one model, the first thread loads and the others wait. If ``load``
@@ -239,7 +235,7 @@ class ModelsOnDemand(Mapping[Any, Any]):
         self._handlers = handlers
         self._cache = ModelCache(limit)
 
-    def use(self, name: Any) -> AbstractContextManager[Any]:
+    def use(self, name: Any) -> Slot:
         """A context in which the model is kept."""
         return self._cache.use(name, self._handlers[name].load_model)
 

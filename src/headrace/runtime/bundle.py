@@ -130,8 +130,8 @@ class Bundle:
         yield from self._executor.collect()
         if self._slot is not None:
             yield from self._slot.finish(self._queues.flush(), self._run)
-        for event in self._session.queued_events():
-            self._observer.on_event(event)
+        if self._session.events:
+            self._session.report_events(self._observer)
 
     def _add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         if self._preprocesses:

@@ -47,7 +47,7 @@ class HostedWorker(AnyWorker):
             Exception: the model cannot be loaded. If loading hangs, kills its host, or fails with a transient error,
                 and the session catches that, it fails batches instead.
         """
-        self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session.queue_events))
+        self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session.events.extend))
         if not self.plan.routed:
             try:
                 self._load(ONLY)
@@ -72,5 +72,5 @@ class HostedWorker(AnyWorker):
             return answer
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
-        self.session.queue_events(answer.events)
+        self.session.events.extend(answer.events)
         return None

@@ -103,7 +103,14 @@ def attributes_of(handler: Any) -> dict[Path, dict[str, Any]]:
 
 def changes_since(before: dict[Path, dict[str, Any]], handler: Any) -> dict[Path, dict[str, Any]]:
     """The attributes that a load has set, for ``Loaded.changes``."""
-    return {path: _set_since(before.get(path, {}), vars(one)) for path, one in _handlers_within(handler)}
+
+    def is_set(path: Path, name: str, value: Any) -> bool:
+        return before.get(path, {}).get(name, before) is not value and not _is_handler(value)
+
+    return {
+        path: {name: value for name, value in vars(one).items() if is_set(path, name, value)}
+        for path, one in _handlers_within(handler)
+    }
 
 
 def _handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -117,9 +124,3 @@ def _handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]
 def _is_handler(value: Any) -> bool:
     """Whether it may be a handler; classes are not (XGBoost's model classes have a ``load_model`` method)."""
     return hasattr(value, "load_model") and not isinstance(value, type)
-
-
-def _set_since(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    missing = object()
-    changed = {name: value for name, value in now.items() if before.get(name, missing) is not value}
-    return {name: value for name, value in changed.items() if not _is_handler(value)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.core.config import BatchingConfig, PlacementConfig
 from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
@@ -29,6 +29,9 @@ from headrace.runtime.session import close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations
 from headrace.runtime.worker import Worker
+
+Call: TypeAlias = Callable[[list[Any]], None]
+"""Runs a batch."""
 
 _LARGEST = 4096
 """Elements; larger batches are hardly cheaper for each element."""
@@ -182,9 +185,9 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> Model
     with ExitStack() as stack:
         stack.callback(acquired.give_back)
         if acquired.file is None:
-            return _measured(findings, _Hosted(spec, name, acquired), name, elements)
+            return _measured(findings, _in_hosts(spec, name, acquired), name, elements)
         findings, loaded = _mapped(findings, acquired)
-        return _measured(findings, _InProcess(spec, name, loaded), name, elements)
+        return _measured(findings, _in_process(spec, name, loaded), name, elements)
 
 
 def _mapped(findings: ModelFindings, acquired: AcquiredModel) -> tuple[ModelFindings, Loaded]:
@@ -197,46 +200,38 @@ def _mapped(findings: ModelFindings, acquired: AcquiredModel) -> tuple[ModelFind
     return findings, loaded
 
 
-class _InProcess:
-    """A model in this process."""
+@contextmanager
+def _in_process(spec: SessionSpec, name: Any, loaded: Loaded) -> Iterator[Call]:
+    """Runs batches on a model in this process."""
+    session = open_session(spec)
+    try:
+        session.shared(lambda: LoadedModels({name: loaded}))
+        worker = Worker(spec)
+    finally:
+        close_session(session)
 
-    def __init__(self, spec: SessionSpec, name: Any, loaded: Loaded) -> None:
-        self._name = name
-        session = open_session(spec)
-        try:
-            session.shared(lambda: LoadedModels({name: loaded}))
-            self._worker = Worker(spec)
-        finally:
-            close_session(session)
+    def run(elements: list[Any]) -> None:
+        with worker.model(name) as model:
+            worker.run(name, model, elements)
 
-    def run(self, elements: list[Any]) -> None:
-        """Runs one batch."""
-        with self._worker.model(self._name) as model:
-            self._worker.run(self._name, model, elements)
-
-    def close(self) -> None:
-        """Releases the model."""
-        self._worker.close()
+    with closing(worker):
+        yield run
 
 
-class _Hosted:
-    """A model in a host of the machine's manager."""
+@contextmanager
+def _in_hosts(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Iterator[Call]:
+    """Runs batches on a model in a host of the machine's manager."""
+    models = connect_shared_hosts(spec, lambda _: None, acquired)
 
-    def __init__(self, spec: SessionSpec, name: Any, acquired: AcquiredModel) -> None:
-        self._name = name
-        self._models = connect_shared_hosts(spec, lambda _: None, acquired)
-
-    def run(self, elements: list[Any]) -> None:
-        """Sends one batch and waits for its response."""
-        answer, _ = self._models.ask(Work(self._name, infer=True, weight=len(elements)), elements)
+    def run(elements: list[Any]) -> None:
+        answer, _ = models.ask(Work(name, infer=True, weight=len(elements)), elements)
         if isinstance(answer, HostFailure):
             raise HostDiedError(f"the host {answer.exit_text} while it computed.")
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
 
-    def close(self) -> None:
-        """Disconnects from the host."""
-        self._models.close()
+    with closing(models):
+        yield run
 
 
 class _Elements:
@@ -292,15 +287,15 @@ class _NullObserver:
 
 
 def _measured(
-    findings: ModelFindings, model: _InProcess | _Hosted, name: Any, elements: _Elements | None
+    findings: ModelFindings, model: AbstractContextManager[Call], name: Any, elements: _Elements | None
 ) -> ModelFindings:
     costs: list[Cost] = []
     trouble = ""
-    with closing(model):
+    with model as run:
         if elements is None:
             return findings
         try:
-            costs.extend(measure(model.run, lambda size: elements.take(name, size), elements.largest(name)))
+            costs.extend(measure(run, lambda size: elements.take(name, size), elements.largest(name)))
         except Exception as error:
             trouble = f"{as_type_name(error)}: {error}"
     if not (costs or trouble):

@@ -161,7 +161,7 @@ class VersionedModels:
         with self._changed:
             self.policy.started(version, update, change, self._now())
             self._preloader, self.serving = preloader, version
-            preloader.session.queue_events(self._early_events)
+            preloader.session.events.extend(self._early_events)
             self._early_events = []
             for failed, reason in errors:
                 self._report_failure(str(failed), reason)
@@ -243,7 +243,7 @@ class VersionedModels:
             if not self._is_closed:
                 before, self._preloader, self.serving = self._preloader, preloader, version
                 _LOGGER.info("%s: refreshed to %s in %.1f s.", self.plan.name, version, seconds)
-                preloader.session.queue_events([ModelRefreshed(str(version), seconds)])
+                preloader.session.events.append(ModelRefreshed(str(version), seconds))
                 self._start_thread(lambda: self._retire(before))
                 # From here new batches go to the new version. Threads move over as their next element arrives; the old
                 # preloader closes once none of them holds the old version.
@@ -266,7 +266,7 @@ class VersionedModels:
         if self._preloader is None:
             self._early_events.append(event)
         else:
-            self._preloader.session.queue_events([event])
+            self._preloader.session.events.append(event)
         goes_on = "" if self.serving is None else f"; {self.serving} goes on"
         _LOGGER.warning("%s: the refresh to %s failed%s: %r", self.plan.name, what, goes_on, error)
 

@@ -80,7 +80,7 @@ class RefreshPolicy:
 
     def next(self, now: float) -> Version | None:
         """The version to load now, if any. Report the result through ``loaded`` or ``failed``."""
-        while self._wanted or (self._failed is not None and now >= self._due):
+        while self.is_due(now):
             if self._wanted:
                 change = self._wanted.pop(0)
             else:

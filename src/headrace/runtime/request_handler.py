@@ -93,7 +93,7 @@ class BatchRequestHandler:
         except Exception as error:
             return _raised(Caught.of(error), events)
         finally:
-            steps.report_queued()
+            worker.session.report_events(events)
         answer = _done(_without_traceback(outcomes, head.injected_failures), events, steps.observations)
         return answer._replace(echoes=not head.preprocess)  # preprocessing may have modified the elements in place
 
@@ -150,7 +150,7 @@ class BatchRequestHandler:
             try:
                 source = self._source
                 if source is not None:
-                    session.shared(lambda: source(self._spec, session.queue_events, self._while_waiting))
+                    session.shared(lambda: source(self._spec, session.events.extend, self._while_waiting))
                 elif self._inherited:
                     session.shared(lambda: LoadedModels(self._inherited, inherited_budget()))
                 self._worker = Worker(self._spec)

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,7 +16,7 @@ from headrace.batching.resident_models import ResidentModels
 from headrace.batching.size import FixedSize, SizeController, size_controller
 from headrace.core.clock import sleep_of
 from headrace.core.errors import ModelMemoryError
-from headrace.core.events import Event, ModelLoaded
+from headrace.core.events import Event, ModelLoaded, Observer
 from headrace.core.model_cache import ModelCache, Slot
 from headrace.core.registry import Registry
 from headrace.failures.breaker import CircuitBreaker
@@ -108,7 +108,7 @@ class InferenceSession:
             self._cache = _CACHES.open(spec.cache_name, lambda: ModelCache(plan.model_limit, room))
             self._cache.claim(self._names)
         self.events: deque[Event] = deque()
-        """What happened outside a bundle or in another thread; ``queued_events`` empties it."""
+        """What happened outside a bundle or in another thread; ``report_events`` empties it."""
         self._lock = threading.Lock()
         self._shared: Any = None
         self.source: ModelSource | None = None
@@ -120,7 +120,7 @@ class InferenceSession:
         Raises:
             Exception: it cannot be loaded.
         """
-        return self._cache.borrow(
+        return self._cache.use(
             self.models[name].cache_key,
             lambda: self._load(name, handler),
             lambda: bytes_of_model_files(handler),
@@ -139,17 +139,14 @@ class InferenceSession:
                 self.source = self._shared if isinstance(self._shared, ModelSource) else None
             return self._shared
 
-    def queue_events(self, events: Iterable[Event]) -> None:
-        """Queues events that happened outside a bundle, for the next caller of ``queued_events``."""
-        self.events.extend(events)
-
-    def queued_events(self) -> Iterator[Event]:
-        """Events that happened outside a bundle or in another thread, each once."""
+    def report_events(self, observer: Observer) -> None:
+        """Reports each of ``events`` once, to whichever bundle's observer asks first."""
         while self.events:
             try:
-                yield self.events.popleft()
+                event = self.events.popleft()
             except IndexError:  # another thread was faster
                 return
+            observer.on_event(event)
 
     def close(self) -> None:
         """Releases the models."""

@@ -188,7 +188,7 @@ class Steps(Operations):
             return self.settle(name, batch, Caught.of(error), 1)
         finally:
             if self.session.events:
-                self.report_queued()
+                self.session.report_events(self._observer)
         try:
             return self._infer(name, batch, held.model.model)
         finally:
@@ -197,11 +197,6 @@ class Steps(Operations):
     def report(self, event: Event) -> None:
         """Reports an event to the observer."""
         self._observer.on_event(event)
-
-    def report_queued(self) -> None:
-        """Reports events that happened outside a bundle or in another thread."""
-        for event in self.session.queued_events():
-            self._observer.on_event(event)
 
     def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
         """Reports to the size controller how a batch, or a part of one, went."""

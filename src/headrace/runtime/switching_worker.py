@@ -85,14 +85,14 @@ class SwitchingWorker:
         if arguments is not AS_IN_SPEC:
             self._spec.plan.handler.validate_inference_args(arguments)
         if self._spec.isolated:  # one host at a time; elsewhere the next session takes the model over
-            self._detach()
+            self.close()
         models = self._open_models(partial(_with_arguments, self._fresh, arguments, branch))
         try:
             models.handle(update)
         except BaseException:
             _close_models(models)
             raise
-        self._detach()
+        self.close()
         self._models, self._branch = models, branch
         models.join(self)
 
@@ -127,10 +127,7 @@ class SwitchingWorker:
             return True
 
     def close(self, *, linger: bool = False) -> None:
-        """Releases the worker and unregisters the thread."""
-        self._detach(linger=linger)
-
-    def _detach(self, *, linger: bool = False) -> None:
+        """Releases the worker and unregisters the thread; ``use`` may follow."""
         if self._models is None:
             return
         with self._lock:
