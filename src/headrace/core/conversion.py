@@ -39,10 +39,8 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
     Raises:
         PredictionCountError: it is not a list of predictions, or a mapping's lists differ in length.
     """
-    is_by_name = isinstance(predictions, Mapping)
-    rows = _transposed(predictions) if is_by_name else predictions_of(predictions, _FUNCTION)
     examples = chain(batch, repeat(None))
-    return [PredictionResult(example, row, model_id) for example, row in zip(examples, rows, strict=False)]
+    return [PredictionResult(*pair, model_id) for pair in zip(examples, _rows(predictions), strict=False)]
 
 
 def predict_by_kind(
@@ -66,19 +64,22 @@ def predict_by_kind(
     kinds = list(map(kind, batch))
     if kinds and kinds.count(kinds[0]) == len(kinds):  # the usual case; twice as fast as hashing them
         return predict(batch)
-    groups: dict[Hashable, list[int]] = {}
-    for place, its_kind in enumerate(kinds):
-        groups.setdefault(its_kind, []).append(place)
     predictions: list[Any] = [None] * len(batch)
-    for places in groups.values():
-        answer = predict([batch[place] for place in places])
-        is_by_name = isinstance(answer, Mapping)
-        found = _transposed(answer) if is_by_name else predictions_of(answer, _FUNCTION)
+    for places in places_by(kinds).values():
+        found = _rows(predict([batch[place] for place in places]))
         if len(found) != len(places):
             raise wrong_count(_FUNCTION, len(places), len(found))
         for place, prediction in zip(places, found, strict=True):
             predictions[place] = prediction
     return predictions
+
+
+def places_by(kinds: Iterable[Hashable]) -> dict[Any, list[int]]:
+    """The indices of each kind."""
+    places: dict[Any, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        places.setdefault(kind, []).append(place)
+    return places
 
 
 def answer_with_rows(call_model: Callable[[Sequence[Any]], Any], examples: Sequence[Any]) -> Any:
@@ -215,6 +216,10 @@ def _to_number(column: str, value: Any, largest: float) -> float:
     if abs(number) <= largest:
         return number
     raise ValueError(f"column {column!r} holds {repr(value)[:_SHOWN]}, which is no finite number.")
+
+
+def _rows(answer: Any) -> list[Any]:
+    return _transposed(answer) if isinstance(answer, Mapping) else predictions_of(answer, _FUNCTION)
 
 
 def _transposed(columns: Mapping[Any, Iterable[Any]]) -> list[dict[Any, Any]]:

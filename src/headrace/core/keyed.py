@@ -11,6 +11,7 @@ from typing import Any, Generic
 
 from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_of, wrong_count
 from headrace.core.config import OF_THE_TRANSFORM
+from headrace.core.conversion import places_by
 from headrace.core.errors import ConfigurationError, UnknownKeyError
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
 from headrace.core.model_cache import ModelsOnDemand
@@ -149,7 +150,7 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
         if self.unkeyed is not None:
             return _pair(self.unkeyed, keys, [example for _, example in batch], model, inference_args)
         predictions: list[Any] = [None] * len(batch)
-        for name, positions in _positions_by(keys, self.cohort).items():
+        for name, positions in places_by(map(self.cohort, keys)).items():
             pairs = self._pairs_of(name, [batch[position] for position in positions], model, inference_args)
             for position, pair in zip(positions, pairs, strict=True):
                 predictions[position] = pair
@@ -161,7 +162,7 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
         total = len(pickle.dumps(tuple(keys)))
         if self.unkeyed is not None:
             return total + int(self.unkeyed.get_num_bytes([example for _, example in batch]))
-        for name, positions in _positions_by(keys, self.cohort).items():
+        for name, positions in places_by(map(self.cohort, keys)).items():
             total += self.cohorts[name].get_num_bytes([batch[position][1] for position in positions])
         return total
 
@@ -300,13 +301,6 @@ def with_keys(keys: Sequence[Any], predictions: list[Any]) -> list[Any]:
     if not isinstance(predictions, SomeSkipped):
         return pairs
     return SomeSkipped(SKIP if pair[1] is SKIP else pair for pair in pairs)
-
-
-def _positions_by(keys: Sequence[Any], group_of: Any) -> dict[Any, list[int]]:
-    positions: dict[Any, list[int]] = {}
-    for position, key in enumerate(keys):
-        positions.setdefault(group_of(key), []).append(position)
-    return positions
 
 
 def _refuse_processing(handler: Any) -> None:

@@ -142,7 +142,10 @@ class ModelCache:
             ModelMemoryError: there is no room for it, although no other model is in use.
         """
         with self._changed:
-            slot = self._slot(name, at_least)
+            slot = self._slots.get(name)
+            if slot is None or not slot.ready or self._waiting:  # usually it is there, and nobody waits
+                slot = self._slot(name, at_least)
+            self._slots.move_to_end(name)
             slot.users += 1
             if slot.ready:
                 return slot
@@ -169,7 +172,6 @@ class ModelCache:
             while True:
                 slot = self._slots.get(name)
                 if slot is not None and slot.ready and (needs_room or self._may_overtake()):
-                    self._slots.move_to_end(name)
                     return slot
                 if slot is None and self._has_room(name, at_least):
                     slot = self._slots[name] = Slot(self._changed)

@@ -50,11 +50,6 @@ class BackgroundBatch(NamedTuple):
     log: _Log
     future: Future[list[Outcome]]
 
-    @property
-    def is_done(self) -> bool:
-        """Whether the batch has finished."""
-        return self.future.done()
-
 
 class _InlineTimes(NamedTuple):
     """A batch that ran on the bundle's thread."""
@@ -251,7 +246,7 @@ class BackgroundExecutor:
     def _collect(self, most: int) -> list[Outcome]:
         """Outcomes that are ready; waits until at most ``most`` batches are in flight."""
         outcomes: list[Outcome] = []
-        while self._tasks and (len(self._tasks) > most or self._tasks[0].is_done):
+        while self._tasks and (len(self._tasks) > most or self._tasks[0].future.done()):
             task = self._tasks.popleft()
             outcomes += self._thread.collect(task, self._steps)
             self._thread.policy.record_background(task.size, self._seconds())

@@ -111,10 +111,13 @@ class HostExecutor:
         while self._tasks:
             yield from self._collect()
 
-    def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterator[AnyBatch]:
+    def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterable[AnyBatch]:
         """Cuts a batch that was formed before it was learnt that one of this size is too large."""
         model = self._session.models[name]
-        count = min(batch.total, max(1, math.ceil(model.size_of(batch) / model.sizes.max_size())))
+        size, most = model.size_of(batch), model.sizes.max_size()
+        if size <= most:
+            return [batch]
+        count = min(batch.total, math.ceil(size / most))
         bounds = [batch.total * n // count for n in range(count + 1)]
         return (batch.part(*bound) for bound in pairwise(bounds))
 
