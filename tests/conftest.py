@@ -193,6 +193,15 @@ def runtime(own_runtime: Callable[[], AbstractContextManager[Path]]) -> Iterator
         yield directory
 
 
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A runtime directory with a short path, for which sockets have room; managers may leave it, or something in it."""
+    directory = tempfile.mkdtemp(prefix="hr")
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., object]:
     """Waits for a condition, which it calls, to be true; returns its last value, true or not."""

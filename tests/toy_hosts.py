@@ -98,6 +98,15 @@ def descriptors():
     return found
 
 
+@pytest.fixture
+def orphan(popen):
+    """A process that carries the mark of one that has ended."""
+    with popen(["sleep", "1000"]) as owner:
+        namespace, _, start, _ = orphans.new_mark().split(":")
+        owner.kill()
+    return popen(["sleep", "1000"], env={**os.environ, orphans.MARK: f"{namespace}:{owner.pid}:{start}:1"})
+
+
 @pytest.fixture(name="descriptors")
 def _descriptors():
     return descriptors

@@ -11,16 +11,10 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, WindowedValue
 
 from headrace.beam.chunks import Chunk, ChunkCoder, Uncodable
+from toys import Unloadable
 
 WHERE = window.IntervalWindow(0, 10)
 PANE = PaneInfo(True, False, 1, 3, 2)
-
-
-class Unloadable:
-    """Can be pickled, but not unpickled."""
-
-    def __reduce__(self):
-        return int, ("no number",)
 
 
 class Undumpable:
@@ -86,7 +80,7 @@ def test_uncodable_element_among_other_types_is_named_by_its_own():
         ChunkCoder(registry.get_coder(object)), [WindowedValue(row, Timestamp(0), (WHERE,)) for row in rows]
     )
     assert [found[0].value, found[2].value] == [1, "x"]
-    assert found[1].value.text == f"<{__name__}.Unloadable>"
+    assert found[1].value.text == "<toys.Unloadable>"
 
 
 class LenientCoder(beam.coders.Coder):

@@ -11,7 +11,8 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 
-from headrace.beam import ModelHandler, RunInference
+from headrace.beam import RunInference
+from toys import Acting
 
 BOTH = threading.Barrier(2)
 
@@ -19,16 +20,12 @@ BOTH = threading.Barrier(2)
 def sizes(**options):
     """A handler that answers each example with the size of its batch."""
 
-    class Sizes(ModelHandler):  # a local class is pickled by value
-        def load_model(self):
-            return len
+    def with_size(batch):  # a local function is pickled by value
+        if 13 in batch:
+            raise ValueError("thirteen")
+        return [(example, len(batch)) for example in batch]
 
-        def run_inference(self, batch, model, inference_args=None):
-            if 13 in batch:
-                raise ValueError("thirteen")
-            return [(example, model(batch)) for example in batch]
-
-    return Sizes(**options)
+    return Acting(with_size, **options)
 
 
 def both_are_open(element):

@@ -9,6 +9,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from headrace import ErrorRecord
 from headrace.beam import DeadLetterRows, KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from toys import refuse
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -25,15 +26,6 @@ class Picky(ModelHandler):
         if any(example == 7 for example in batch):
             raise ValueError("seven\nof them")
         return [example * 10 for example in batch]
-
-
-def refuse(value):
-    def operation(given):
-        if given == value:
-            raise KeyError(given)
-        return given
-
-    return operation
 
 
 def rows_of(run, elements, handler, transform=RunInference, **options):

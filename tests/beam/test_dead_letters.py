@@ -14,6 +14,7 @@ from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows
 
 from headrace import SKIP, BatchingConfig, ConfigurationError, PredictionCountError
 from headrace.beam import KeyedModelHandler, ModelHandler, RunInference
+from toys import refuse
 
 
 class Picky(ModelHandler):
@@ -47,15 +48,6 @@ def refuse_short(result):
     if len(result.inference) < 40:
         raise ValueError("short")
     return result
-
-
-def refuse(value):
-    def operation(given):
-        if given == value:
-            raise KeyError(given)
-        return given
-
-    return operation
 
 
 def test_dead_letters_of_every_stage_in_one_pipeline(run):

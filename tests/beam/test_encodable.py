@@ -15,6 +15,7 @@ from headrace import SKIP
 from headrace.beam import DeadLetterRows, KeyedModelHandler, ModelHandler, RunInference
 from headrace.beam.encodable import encodable_record
 from headrace.core.result import ErrorRecord
+from toys import Acting
 
 
 def makers():
@@ -92,14 +93,10 @@ class TestAcrossAShuffle:
         assert {error[0] for _, error in records} == {urllib.error.HTTPError}
 
     def test_dead_letters_of_a_model_host_are_encodable(self, run):
-        class Raising(ModelHandler):  # a local class is pickled by value
-            def load_model(self):
-                return None
+        def refuse_all(batch):  # a local function is pickled by value
+            raise ValueError("refused")
 
-            def run_inference(self, batch, model, inference_args=None):
-                raise ValueError("refused")
-
-        handler = Raising(max_batch_size=3).with_preprocess_fn(making(makers()))
+        handler = Acting(refuse_all, max_batch_size=3).with_preprocess_fn(making(makers()))
         _, dead = run.create(UNCODABLE) | RunInference(handler, isolate=True).with_exception_handling()
         elements = [element for [element], _ in shuffled(run, dead.failed_inferences)]
         assert {one if isinstance(one, str) else one["name"] for one in elements} == set(UNCODABLE)  # one stays a name

@@ -14,24 +14,17 @@ from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from headrace.beam import KeyedModelHandler, KeyModelMapping, RunInference
 from headrace.beam.chunks import Chunk, ChunkCoder
 from headrace.beam.gather import _LONGEST_CHUNK, ChunkDoFn
 from headrace.core.config import BatchingConfig
 from headrace.runtime.plan import make_plan
 from headrace.testing import DoublingHandler, FakeClock
+from toys import Acting, each
 
 WINDOWS = [window.IntervalWindow(start, start + 10) for start in (0, 5, 10)]
 CODER = ChunkCoder(registry.get_coder(object))
 WINDOW_CODER = window.SlidingWindows(10, 5).get_window_coder()
-
-
-class Negative(ModelHandler):
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [-example for example in batch]
 
 
 def chunks_of(elements, *, handler=None, pauses=(), **options):
@@ -95,7 +88,8 @@ def test_elements_that_waited_long_leave_with_the_next_element():
 
 
 def test_bundle_of_many_chunks_comes_out_in_all_windows():
-    count, handler = 2 * _LONGEST_CHUNK + 7, Negative(min_batch_size=700, max_batch_duration_secs=1000)
+    count = 2 * _LONGEST_CHUNK + 7
+    handler = Acting(each(lambda n: -n), min_batch_size=700, max_batch_duration_secs=1000)
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         elements = pipeline | beam.Create([0]) | beam.FlatMap(lambda _: range(count))
         elements.is_bounded = False

@@ -9,17 +9,14 @@ from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 
-from headrace.beam import ModelHandler, RunInference
+from headrace.beam import RunInference
+from toys import Acting
 
 
-class Tripler(ModelHandler):
-    def load_model(self):
-        return 3
-
-    def run_inference(self, batch, model, inference_args=None):
-        if 13 in batch:
-            raise ValueError("thirteen")
-        return [example * model for example in batch]
+def triple(batch):
+    if 13 in batch:
+        raise ValueError("thirteen")
+    return [3 * example for example in batch]
 
 
 def described(value, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam):
@@ -39,7 +36,7 @@ def test_stream_keeps_its_windows():
     )
     with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
         events = pipeline | stream | beam.WindowInto(window.FixedWindows(10))
-        good, dead = events | RunInference(Tripler()).with_exception_handling()
+        good, dead = events | RunInference(Acting(triple)).with_exception_handling()
         assert_that(
             good | "Good" >> beam.Map(described), equal_to([(3, 1, 10), (6, 2, 10), (36, 12, 20)]), label="good"
         )

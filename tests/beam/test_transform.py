@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from itertools import islice
 
 import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
-import cloudpickle
 import pytest
 
 from headrace import BatchingConfig, ConfigurationError, Failure, PlacementConfig, predict
@@ -304,20 +302,12 @@ def test_handler_that_does_not_pickle_cannot_be_isolated():
             isolate()
 
 
-@pytest.fixture
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
 class Where(Adder):
     def load_model(self):
         return (os.getpid(),)
 
 
-@pytest.mark.usefixtures("_module_travels")
+@pytest.mark.usefixtures("module_travels")
 @pytest.mark.parametrize(
     ("arguments", "handling"),
     [

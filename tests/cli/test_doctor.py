@@ -3,18 +3,15 @@
 import json
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 
 import numpy
 import pytest
 import sklearn.linear_model
 
 import headrace as package
-from headrace.hosts.orphans import MARK, new_mark
 from headrace.machine.status import machine_status
 from headrace.testing import DoublingHandler
 
@@ -29,13 +26,8 @@ print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})
 
 
 @pytest.fixture(autouse=True)
-def directory(monkeypatch):
-    """A runtime directory of its own, whose path is short."""
-    directory = tempfile.mkdtemp(prefix="hr")
-    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
+def _one_call_is_enough(directory, monkeypatch):
     monkeypatch.setattr("headrace.runtime.batch_costs._ENOUGH_SECS", 0.0)
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
@@ -64,17 +56,6 @@ def stale(sharing, wait_until):
     os.kill(manager.process.process, signal.SIGKILL)
     assert wait_until(lambda: machine_status().stale == (manager.endpoint,))
     return manager.endpoint
-
-
-@pytest.fixture
-def orphan(popen, wait_until):
-    """A process that carries the mark of one that has ended."""
-    with popen(["sleep", "1000"]) as owner:
-        namespace, _, start, _ = new_mark().split(":")
-        owner.kill()
-    process = popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
-    assert wait_until(lambda: process.pid in [one.process for one in machine_status().orphans])
-    return process.pid
 
 
 def no_orphans(wait_until):
@@ -121,14 +102,15 @@ def test_a_manager_and_its_model_are_shown_as_json(headrace, sharing):
 
 
 def test_leftovers_are_reported_with_the_cure_and_cleaned(headrace, stale, orphan, directory, wait_until):
+    assert wait_until(lambda: orphan.pid in [one.process for one in machine_status().orphans])
     result = headrace("doctor")
     assert result.code == 1
     assert f"files of endpoint {stale}, whose manager is gone" in result.out
-    assert f"host process {orphan} (" in result.out
+    assert f"host process {orphan.pid} (" in result.out
     assert "headrace doctor --clean removes" in result.out
     cleaned = headrace("doctor", "--clean")
     assert f"endpoint {stale}" in cleaned.out
-    assert f"process {orphan}" in cleaned.out
+    assert f"process {orphan.pid}" in cleaned.out
     assert not os.path.exists(directory)
     assert no_orphans(wait_until)
     again = headrace("doctor", "--clean", "--json")

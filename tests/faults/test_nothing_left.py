@@ -197,11 +197,3 @@ def test_forks_of_an_owner_leave_its_hosts_alone(census, wait_until, in_child):
     done = end(FORK.format(in_child=in_child))
     assert (done.returncode, done.stdout) == (0, "0\n[2, 4, 6, 8, 10, 12, 14]\n"), done.stderr
     assert wait_until(lambda: not census.processes()), census.processes()
-
-
-def test_a_fork_that_outlives_its_owner_keeps_no_host_alive(census, wait_until):
-    """The fork holds the same connections, so their end does not show the owner's."""
-    done = end("if not os.fork(): os.close(1); os.close(2); hang()\nos.kill(os.getpid(), signal.SIGKILL)")
-    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n"), done.stderr
-    assert wait_until(lambda: len(census.processes()) == 1), census.processes()
-    census.kill_all()

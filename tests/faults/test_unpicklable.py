@@ -10,6 +10,7 @@ from headrace import BatchingConfig, ConfigurationError, Failure, predict
 from headrace.beam import RunInference
 from headrace.core.result import Stage
 from headrace.testing import DoublingHandler
+from toys import Acting, Unloadable, each
 
 pytestmark = pytest.mark.large
 
@@ -61,49 +62,29 @@ def test_unpicklable_functions_are_named():
         predict(handler, [1], isolate=True)
 
 
-class LockPredictor(DoublingHandler):
-    """Predicts a lock for the example 13."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [threading.Lock() if example == 13 else 2 * example for example in batch]
+def predicting(make):
+    """A handler that predicts what ``make`` returns for the example 13; it doubles all others."""
+    return Acting(each(lambda example: make() if example == 13 else 2 * example))
 
 
-def test_an_unpicklable_prediction_fails_its_element_alone():
-    outcomes = run(LockPredictor())
+@pytest.mark.parametrize("make", [threading.Lock, Unloadable])
+def test_a_prediction_that_cannot_travel_fails_its_element_alone(make):
+    outcomes = run(predicting(make))
     place, failure = the_failure(outcomes)
     assert (place, failure.stage, failure.index, failure.element) == (13, Stage.INFERENCE, 0, 13)
-    assert "lock" in str(failure.error)
+    assert ("lock" if make is threading.Lock else "no number") in str(failure.error)
     assert [one for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
 
 
 def test_an_unpicklable_prediction_without_exception_handling_raises():
     with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object"):
-        list(predict(LockPredictor(), range(64), isolate=True, batching=BatchingConfig(64, 64)))
+        list(predict(predicting(threading.Lock), range(64), isolate=True, batching=BatchingConfig(64, 64)))
 
 
 def test_unpicklable_predictions_of_every_element_all_fail():
-    class Locks(DoublingHandler):
-        def run_inference(self, batch, model, inference_args=None):
-            return [threading.Lock() for _ in batch]
-
-    outcomes = run(Locks())
+    outcomes = run(Acting(each(lambda _: threading.Lock())))
     assert {type(one.error) for one in outcomes} == {TypeError}
     assert [one.element for one in outcomes] == list(range(64))
-
-
-def lengths(handler):
-    return handler.with_preprocess_fn(len)
-
-
-def test_an_unpicklable_element_fails_alone():
-    elements = ["x" * n for n in range(64)]
-    elements[13] = Unpicklable()
-    outcomes = run(lengths(DoublingHandler()), elements)
-    place, failure = the_failure(outcomes)
-    assert place == 13
-    assert failure.element is elements[13]
-    assert "cannot be sent" in str(failure.error)
-    assert [one.inference for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
 
 
 class Unpicklable:
@@ -113,47 +94,28 @@ class Unpicklable:
         raise ValueError("cannot be sent")
 
 
-def test_an_unpicklable_element_without_exception_handling_raises():
-    with pytest.raises(ValueError, match="cannot be sent"):
-        list(predict(lengths(DoublingHandler()), ["x", Unpicklable()], isolate=True))
+each_odd_element = pytest.mark.parametrize(
+    ("odd", "words"), [(Unpicklable(), "cannot be sent"), (Unloadable(), "no number")], ids=["to pickle", "to unpickle"]
+)
 
 
-class Unloadable:
-    """Can be pickled, but not unpickled."""
-
-    def __reduce__(self):
-        return int, ("no number",)
-
-
-def test_an_element_that_does_not_unpickle_fails_alone():
+@each_odd_element
+def test_an_element_that_cannot_travel_fails_alone(odd, words):
     elements = ["x" * n for n in range(64)]
-    elements[13] = Unloadable()
-    outcomes = run(lengths(DoublingHandler()), elements)
+    elements[13] = odd
+    outcomes = run(DoublingHandler().with_preprocess_fn(len), elements)
     place, failure = the_failure(outcomes)
     assert place == 13
-    assert failure.element is elements[13]
+    assert failure.element is odd
     assert isinstance(failure.error, ValueError)
-    assert "no number" in str(failure.error)
+    assert words in str(failure.error)
     assert [one.inference for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
 
 
-def test_an_element_that_does_not_unpickle_without_exception_handling_raises():
-    with pytest.raises(ValueError, match="no number"):
-        list(predict(lengths(DoublingHandler()), ["x", Unloadable()], isolate=True))
-
-
-class UnloadablePredictor(DoublingHandler):
-    """Predicts something that can be pickled but not unpickled for the example 13."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [Unloadable() if example == 13 else 2 * example for example in batch]
-
-
-def test_a_prediction_that_does_not_unpickle_fails_alone():
-    outcomes = run(UnloadablePredictor())
-    place, failure = the_failure(outcomes)
-    assert (place, failure.stage, failure.element) == (13, Stage.INFERENCE, 13)
-    assert [one for one in outcomes if one is not failure] == [2 * n for n in range(64) if n != 13]
+@each_odd_element
+def test_an_element_that_cannot_travel_without_exception_handling_raises(odd, words):
+    with pytest.raises(ValueError, match=words):
+        list(predict(DoublingHandler().with_preprocess_fn(len), ["x", odd], isolate=True))
 
 
 class TwoArguments(Exception):

@@ -1,12 +1,10 @@
-"""What the tests of several handlers need: a fresh interpreter, and a look at Beam's arguments."""
+"""What the tests of several handlers need: folders of models, and a look at Beam's arguments."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,27 +16,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: no mod
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "good", "bad", "film", "the", "is"]
 
-WITHOUT = """
-import sys
-from pathlib import Path
-for package in {packages!r}:
-    sys.modules[package] = None
-try:
-    import {module}
-except ImportError as error:
-    print(f"{{type(error).__name__}}: {{error}}")
-"""
 
-
-@pytest.fixture(scope="session")
-def said_without():
-    """What importing a module says in an interpreter that lacks some packages; an empty string if all goes well."""
-
-    def said(module, *packages):
-        command = [sys.executable, "-c", WITHOUT.format(module=module, packages=packages)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    return said
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture(scope="session")

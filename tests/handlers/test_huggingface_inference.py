@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import pickle
 
-import apache_beam as beam
 import pytest
 import torch
 import transformers
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import ConfigurationError, PredictionCountError, PredictionResult, predict
-from headrace.beam import RunInference
 from headrace.core.errors import UnsupportedError
 from headrace.handlers import torch_devices
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.testing import HandlerContract, nearly_equal
+from pipelines import through_pipeline
+from toys import infer
 
 pytestmark = [pytest.mark.large, pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")]
 
@@ -102,10 +100,6 @@ def logits(results):
     return [result.inference["logits"] for result in results]
 
 
-def infer(handler, batch, inference_args=None):
-    return list(handler.run_inference(batch, handler.load_model(), inference_args))
-
-
 def test_handlers_predict_as_the_model(classifier, expected):
     tensors = infer(HuggingFaceModelHandlerTensor(classifier, CLASSIFIER), TENSORS + RAGGED)
     keyed = infer(keyed_handler(classifier), KEYED + RAGGED_KEYED)
@@ -123,13 +117,9 @@ def test_pipelines_predict_as_with_beams_handlers(classifier, incumbent_huggingf
         (theirs.HuggingFaceModelHandlerKeyedTensor(classifier, CLASSIFIER, "pt"), KEYED),
     ]
     by_hand = CLASSIFIER.from_pretrained(classifier)(torch.stack(TENSORS)).logits
-    rows = [[round(value, 3) for value in row.tolist()] for row in by_hand]
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    for n, (handler, examples) in enumerate(pairs):
-        results = pipeline | f"Create{n}" >> beam.Create(examples) | f"Run{n}" >> RunInference(handler)
-        rounded = results | f"Round{n}" >> beam.Map(lambda r: [round(x, 3) for x in r.inference["logits"].tolist()])
-        assert_that(rounded, equal_to(rows), label=f"check{n}")
-    pipeline.run()
+    for handler, examples in pairs:
+        results = through_pipeline(handler, examples)
+        assert nearly_equal([result.inference["logits"].detach() for result in results], list(by_hand.detach()))
 
 
 @pytest.mark.parametrize(
@@ -289,13 +279,6 @@ def test_rows_become_tensors():
         "input_ids": ([5, 6], torch.int64),
         "attention_mask": ([1, 1], torch.int64),
     }
-
-
-@pytest.mark.parametrize(("package", "extra"), [("torch", "pytorch"), ("transformers", "huggingface")])
-def test_missing_packages_are_named_with_the_extra(package, extra, said_without):
-    assert said_without("headrace.handlers.huggingface_inference", package) == (
-        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[{extra}]'"
-    )
 
 
 def test_metrics_namespace_and_num_bytes_are_those_of_the_data():

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 
-import apache_beam as beam
 import numpy
 import pytest
 import torch
 import transformers
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 from PIL import Image
 
 from headrace import ConfigurationError, predict
-from headrace.beam import RunInference
 from headrace.handlers import huggingface_inference
 from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler, PipelineTask
 from headrace.testing import HandlerContract, nearly_equal
+from pipelines import through_pipeline
 
 pytestmark = [pytest.mark.large, pytest.mark.filterwarnings("ignore::DeprecationWarning:tensorflow.*")]
 
@@ -108,14 +105,10 @@ def test_examples_get_the_pipelines_answer_to_them_alone(task, examples, args, k
 
 def test_pipelines_predict_as_with_beams_handler(classifier, incumbent_huggingface):
     arguments = {"task": "text-classification", "model": classifier, "device": "CPU"}
-    expected = [(answer["label"], round(answer["score"], 4)) for answer in infer(_handler(arguments), TEXTS)]
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    for n, module in enumerate((huggingface_inference, incumbent_huggingface)):
-        handler = module.HuggingFacePipelineModelHandler(**arguments)
-        results = pipeline | f"Create{n}" >> beam.Create(TEXTS) | f"Run{n}" >> RunInference(handler)
-        rounded = results | f"R{n}" >> beam.Map(lambda r: (r.inference["label"], round(r.inference["score"], 4)))
-        assert_that(rounded, equal_to(expected), label=f"check{n}")
-    pipeline.run()
+    expected = infer(_handler(arguments), TEXTS)
+    for module in (huggingface_inference, incumbent_huggingface):
+        results = through_pipeline(module.HuggingFacePipelineModelHandler(**arguments), TEXTS)
+        assert nearly_equal([result.inference for result in results], expected)
 
 
 def _handler(arguments):

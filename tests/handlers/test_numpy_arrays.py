@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 
 import numpy
 import pytest
 
+import array_memory
 from headrace.handlers.numpy_arrays import NumpyArrays
 
 CODEC = NumpyArrays()
+through_memory = functools.partial(array_memory.through_memory, CODEC)
+pickled = functools.partial(array_memory.pickled, CODEC)
+moved = functools.partial(array_memory.moved, CODEC)
 STRUCTURED = numpy.dtype([("a", ">i4"), ("b", "M8[ns]"), ("c", "f8", (2, 2))])
-
-
-def through_memory(values):
-    """Values stacked, and views on the memory in which they lie."""
-    stacked = CODEC.stack(values)
-    memory = bytearray(b"\xff" * stacked.nbytes)
-    stacked.write(memoryview(memory))
-    layout = pickle.loads(pickle.dumps(stacked.layout))
-    return CODEC.unstack(layout, memoryview(memory), len(values)), memory
-
-
-def pickled(value):
-    """An object that was pickled with the plug-in's reducers, and the sizes of the buffers beside the pickle."""
-    pieces, buffers = [], []
-    file = type("File", (), {"write": pieces.append})
-    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
-    pickler.dispatch_table = CODEC.reducers()
-    pickler.dump(value)
-    views = [bytearray(buffer.raw()) for buffer in buffers]
-    return pickle.loads(b"".join(pieces), buffers=views), list(map(len, views))
 
 
 @pytest.mark.parametrize(
@@ -162,21 +147,6 @@ def test_arrays_that_are_more_than_memory_are_left_to_numpy(array):
 def test_subclasses_pickle_themselves():
     masked, _ = pickled(numpy.ma.array([1, 2, 3], mask=[0, 1, 0]))
     assert repr(masked) == repr(numpy.ma.array([1, 2, 3], mask=[0, 1, 0]))
-
-
-def test_missing_numpy_is_named_with_the_extra(said_without):
-    assert "install it with: pip install 'headrace[onnx]'" in said_without("headrace.handlers.numpy_arrays", "numpy")
-
-
-def moved(value):
-    """A value that was taken apart as whole models are, and put together on other memory; and the buffers' sizes."""
-    pieces, buffers = [], []
-    file = type("File", (), {"write": pieces.append})
-    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
-    pickler.dispatch_table = CODEC.exporters()
-    pickler.dump(value)
-    memories = [memoryview(bytearray(buffer.raw())) for buffer in buffers]
-    return pickle.loads(b"".join(pieces), buffers=memories), list(map(len, memories))
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,20 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-import apache_beam as beam
 import numpy
 import onnx
 import onnxruntime
 import pytest
 from apache_beam.ml.inference import onnx_inference as incumbent
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 from onnx import TensorProto, helper, numpy_helper
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
 from headrace import ConfigurationError, predict
-from headrace.beam import RunInference
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy, default_numpy_inference_fn
 from headrace.testing import HandlerContract, nearly_equal
+from pipelines import through_pipeline
+from toys import infer, inferences
 
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(40, 3)).astype(numpy.float32)
@@ -38,11 +36,6 @@ ODD_ARRAYS = [
     [1.5, 0.0, 2.0],
 ]
 CPU = ["CPUExecutionProvider"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +113,6 @@ class TestContractWithOptions(HandlerContract):
         return ARRAYS
 
 
-def infer(handler, batch, inference_args=None):
-    return list(handler.run_inference(batch, handler.load_model(), inference_args))
-
-
-def inferences(results):
-    return [result.inference for result in results]
-
-
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handler leaves it open
 def test_handler_predicts_as_a_session_and_as_beam(product_uri):
     session = onnxruntime.InferenceSession(product_uri, providers=CPU)
@@ -150,11 +135,8 @@ def test_handler_takes_beams_arguments(accepts_all_of):
 def test_handler_runs_in_a_pipeline(classifier_uri):
     session = onnxruntime.InferenceSession(classifier_uri, providers=CPU)
     expected = [int(label) for label in session.run(None, {"X": FEATURES[:6]})[0]]
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    handler = OnnxModelHandlerNumpy(classifier_uri, single_thread)
-    results = pipeline | beam.Create(ARRAYS) | RunInference(handler)
-    assert_that(results | beam.Map(lambda result: int(result.inference)), equal_to(expected))
-    pipeline.run()
+    results = through_pipeline(OnnxModelHandlerNumpy(classifier_uri, single_thread), ARRAYS)
+    assert [int(result.inference) for result in results] == expected
 
 
 def test_prediction_is_the_first_of_several_outputs(classifier_uri):
@@ -296,14 +278,3 @@ def test_row_becomes_an_array(product_uri):
 def test_row_without_32_bit_numbers_is_refused(product_uri, value):
     with pytest.raises(ValueError, match="column 'x' holds"):
         OnnxModelHandlerNumpy(product_uri).example_from_row({"x": value})
-
-
-@pytest.mark.parametrize("package", ["numpy", "onnxruntime"])
-def test_missing_packages_are_named_with_the_extra(said_without, package):
-    assert said_without("headrace.handlers.onnx_inference", package) == (
-        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[onnx]'"
-    )
-
-
-def test_onnx_package_itself_is_not_needed(said_without):
-    assert said_without("headrace.handlers.onnx_inference", "onnx") == ""

@@ -148,9 +148,3 @@ def test_row_becomes_tensors_by_name():
 def test_row_without_32_bit_numbers_is_refused(handler, value):
     with pytest.raises(ValueError, match=r"column 'x' holds .*, which is no finite number"):
         handler.example_from_row({"y": 1, "x": value})
-
-
-def test_missing_torch_is_named_with_the_extra(said_without):
-    assert said_without("headrace.handlers.pytorch_inference", "torch") == (
-        "MissingExtraError: torch is not installed; install it with: pip install 'headrace[pytorch]'"
-    )

@@ -8,15 +8,11 @@ import pickle
 import warnings
 from collections import OrderedDict
 
-import apache_beam as beam
 import pytest
 import torch
 from apache_beam.ml.inference import pytorch_inference as incumbent
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import ConfigurationError, PredictionResult, predict
-from headrace.beam import RunInference
 from headrace.handlers import pytorch_inference, torch_devices
 from headrace.handlers.pytorch_inference import (
     PytorchModelHandlerKeyedTensor,
@@ -25,6 +21,8 @@ from headrace.handlers.pytorch_inference import (
     make_tensor_model_fn,
 )
 from headrace.testing import HandlerContract, nearly_equal
+from pipelines import through_pipeline
+from toys import infer, inferences
 
 pytestmark = [
     pytest.mark.large,
@@ -73,11 +71,6 @@ class Pair(torch.nn.Module):
 def save_state(model, path) -> str:
     torch.save(model.state_dict(), path)
     return str(path)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture(scope="module")
@@ -175,14 +168,6 @@ class TestKeyedMethodContract(KeyedTensorContract):
         return PytorchModelHandlerKeyedTensor(pair_path, Pair, inference_fn=make_keyed_tensor_model_fn("both"))
 
 
-def infer(handler, batch, inference_args=None):
-    return list(handler.run_inference(batch, handler.load_model(), inference_args))
-
-
-def inferences(results):
-    return [result.inference for result in results]
-
-
 def test_tensors_predict_as_the_module_and_as_beam(scaled, state_path):
     ours = infer(PytorchModelHandlerTensor(state_path, Scaled), TENSORS)
     assert nearly_equal(torch.stack(inferences(ours)), scaled(BATCH))
@@ -223,15 +208,10 @@ def test_handlers_take_beams_arguments(handler_class, accepts_all_of):
 
 
 def test_handlers_run_in_pipelines(scaled, state_path, pair, pair_path):
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    tensors = pipeline | beam.Create(TENSORS) | RunInference(PytorchModelHandlerTensor(state_path, Scaled))
-    keyed = pipeline | "Keyed" >> beam.Create(KEYED)
-    keyed |= "RunKeyed" >> RunInference(PytorchModelHandlerKeyedTensor(pair_path, Pair))
-    for results, expected in ((tensors, scaled(BATCH)), (keyed, pair(BATCH, BATCH[:, 0]))):
-        rounded = results | f"{id(results)}" >> beam.Map(lambda r: [round(x, 3) for x in r.inference.tolist()])
-        rows = [[round(x, 3) for x in row.tolist()] for row in expected]
-        assert_that(rounded, equal_to(rows), label=f"check-{id(results)}")
-    pipeline.run()
+    tensors = through_pipeline(PytorchModelHandlerTensor(state_path, Scaled), TENSORS)
+    assert nearly_equal(inferences(tensors), list(scaled(BATCH).detach()))
+    keyed = through_pipeline(PytorchModelHandlerKeyedTensor(pair_path, Pair), KEYED)
+    assert nearly_equal(inferences(keyed), list(pair(BATCH, BATCH[:, 0]).detach()))
 
 
 def test_model_class_may_be_a_function(folder):

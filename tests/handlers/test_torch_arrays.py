@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copyreg
+import functools
 import gc
 import pickle
 import weakref
@@ -11,13 +11,20 @@ import weakref
 import pytest
 import torch
 
+import array_memory
 from headrace.core.arrays import NotMappableError
 from headrace.handlers.torch_arrays import _NAMES, TorchArrays
 
 pytestmark = pytest.mark.large
 
 CODEC = TorchArrays()
+through_memory = functools.partial(array_memory.through_memory, CODEC)
+pickled = functools.partial(array_memory.pickled, CODEC)
 DTYPES = list(_NAMES)
+
+
+def moved(value):
+    return array_memory.moved(CODEC, value)[0]
 
 
 def filled(dtype, *shape, start=1):
@@ -31,26 +38,6 @@ def filled(dtype, *shape, start=1):
 def bits(tensor):
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
     return flat.view(torch.uint8).tolist()
-
-
-def through_memory(values):
-    """Tensors stacked, and views on the memory in which they lie."""
-    stacked = CODEC.stack(values)
-    memory = bytearray(b"\xff" * stacked.nbytes)
-    stacked.write(memoryview(memory))
-    layout = pickle.loads(pickle.dumps(stacked.layout))
-    return CODEC.unstack(layout, memoryview(memory), len(values)), memory
-
-
-def pickled(value):
-    """An object that was pickled with the plug-in's reducers, and the sizes of the buffers beside the pickle."""
-    pieces, buffers = [], []
-    file = type("File", (), {"write": pieces.append})
-    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **CODEC.reducers()}
-    pickler.dump(value)
-    views = [bytearray(buffer.raw()) for buffer in buffers]
-    return pickle.loads(b"".join(pieces), buffers=views), list(map(len, views))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -197,20 +184,6 @@ def test_tensors_that_are_more_than_memory_are_left_to_torch(make):
     assert type(came) is type(tensor)
     assert getattr(came, "note", None) == getattr(tensor, "note", None)
     assert torch.equal(also, torch.zeros(2))
-
-
-def test_missing_torch_is_named_with_the_extra(said_without):
-    assert "install it with: pip install 'headrace[pytorch]'" in said_without("headrace.handlers.torch_arrays", "torch")
-
-
-def moved(value):
-    """A value that was taken apart as whole models are, and put together on other memory."""
-    pieces, buffers = [], []
-    file = type("File", (), {"write": pieces.append})
-    pickler = pickle.Pickler(file, protocol=5, buffer_callback=buffers.append)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **CODEC.exporters()}
-    pickler.dump(value)
-    return pickle.loads(b"".join(pieces), buffers=[bytearray(buffer.raw()) for buffer in buffers])
 
 
 ALL_DTYPES = sorted({one for one in vars(torch).values() if isinstance(one, torch.dtype)}, key=str)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-import sys
 
-import cloudpickle
 import pytest
 import torch
 import transformers
@@ -102,15 +100,7 @@ def own_answers(batch, model, device, inference_args, model_id):
     yield PredictionResult("another", batch[-1].dtype)
 
 
-@pytest.fixture
-def _module_travels():
-    """Hosts cannot import test modules, so what is defined here is pickled by value."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.mark.usefixtures("_module_travels")
+@pytest.mark.usefixtures("module_travels")
 @pytest.mark.parametrize("isolate", [False, True])
 def test_result_holds_the_example_as_it_was_given(isolate):
     twice = torch.tensor([4], dtype=torch.int32)

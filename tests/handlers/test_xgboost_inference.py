@@ -8,17 +8,13 @@ import sys
 import types
 from pathlib import Path
 
-import apache_beam as beam
 import numpy
 import pandas
 import pytest
 import scipy.sparse
 import xgboost
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import PredictionCountError, predict
-from headrace.beam import RunInference
 from headrace.handlers import xgboost_inference
 from headrace.handlers.xgboost_inference import (
     XGBoostModelHandlerDatatable,
@@ -28,6 +24,8 @@ from headrace.handlers.xgboost_inference import (
     default_xgboost_inference_fn,
 )
 from headrace.testing import HandlerContract, nearly_equal
+from pipelines import through_pipeline
+from toys import infer, inferences
 
 pytestmark = pytest.mark.large
 
@@ -59,11 +57,6 @@ def incumbent():
         if not HAS_DATATABLE:
             patch.setitem(sys.modules, "datatable", types.SimpleNamespace(Frame=None))
         yield importlib.import_module("apache_beam.ml.inference.xgboost_inference")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture(scope="module")
@@ -178,14 +171,6 @@ class TestDatatableContract(HandlerContract):
         return datatable.Frame(a=["tall"], b=[1.0], c=[2.0])
 
 
-def infer(handler, batch, inference_args=None):
-    return list(handler.run_inference(batch, handler.load_model(), inference_args))
-
-
-def inferences(results):
-    return [result.inference for result in results]
-
-
 KINDS = {"Numpy": ARRAYS, "Pandas": FRAMES, "SciPy": SPARSE}
 
 
@@ -222,12 +207,8 @@ def test_handlers_take_beams_arguments(incumbent, name, accepts_all_of):
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Beam's handlers leave it open
 def test_handlers_in_pipelines_predict_as_beams(incumbent, classifier_path):
     expected = infer(incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ARRAYS)
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    handler = XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
-    results = pipeline | beam.Create(ARRAYS) | RunInference(handler)
-    found = results | beam.Map(lambda result: result.inference.tolist())
-    assert_that(found, equal_to([result.inference.tolist() for result in expected]))
-    pipeline.run()
+    found = through_pipeline(XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path), ARRAYS)
+    assert [result.inference.tolist() for result in found] == [result.inference.tolist() for result in expected]
 
 
 def test_one_dimensional_example_gets_a_single_prediction(classifier, classifier_path):

@@ -34,13 +34,6 @@ def test_row_with_text_is_refused(handler_class):
         handler_class(xgboost.Booster, "model.json").example_from_row({"a": 1, "colour": "red"})
 
 
-@pytest.mark.parametrize("package", ["numpy", "pandas", "scipy", "xgboost"])
-def test_missing_packages_are_named_with_the_extra(said_without, package):
-    assert said_without("headrace.handlers.xgboost_inference", package) == (
-        f"MissingExtraError: {package} is not installed; install it with: pip install 'headrace[xgboost]'"
-    )
-
-
 def test_datatable_is_needed_by_its_handler_only(monkeypatch):
     monkeypatch.setitem(sys.modules, "datatable", None)
     XGBoostModelHandlerNumpy(xgboost.Booster, "model.json")

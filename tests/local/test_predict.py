@@ -22,6 +22,7 @@ from headrace import (
     PlacementConfig,
     predict,
 )
+from toys import fixed
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -39,10 +40,6 @@ class Doubler(ModelHandler):
         if "bad" in batch:
             raise ValueError("bad")
         return [example * model + (inference_args or {}).get("plus", 0) for example in batch]
-
-
-def fixed(size):
-    return BatchingConfig(min_batch_size=size, max_batch_size=size)
 
 
 def test_predictions_come_in_order():

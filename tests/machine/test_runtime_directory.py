@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 
 import pytest
@@ -16,24 +15,15 @@ NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
 
 
-@pytest.fixture
-def wanted(monkeypatch):
-    """The runtime directory as the environment names it: a short path, for which sockets have room."""
-    directory = tempfile.mkdtemp(prefix="headrace-test-")
-    monkeypatch.setenv(DIRECTORY_VARIABLE, directory)
-    yield directory
-    shutil.rmtree(directory)
+def test_the_directory_and_its_parents_are_made_private(directory, monkeypatch):
+    monkeypatch.setenv(DIRECTORY_VARIABLE, directory + "/a/b/")
+    assert runtime_directory(make=False) == directory + "/a/b"
+    assert os.listdir(directory) == []
+    assert runtime_directory() == runtime_directory() == runtime_directory(make=False) == directory + "/a/b"
+    assert [os.stat(path).st_mode & 0o777 for path in (directory + "/a", directory + "/a/b")] == [0o700, 0o700]
 
 
-def test_the_directory_and_its_parents_are_made_private(wanted, monkeypatch):
-    monkeypatch.setenv(DIRECTORY_VARIABLE, wanted + "/a/b/")
-    assert runtime_directory(make=False) == wanted + "/a/b"
-    assert os.listdir(wanted) == []
-    assert runtime_directory() == runtime_directory() == runtime_directory(make=False) == wanted + "/a/b"
-    assert [os.stat(path).st_mode & 0o777 for path in (wanted + "/a", wanted + "/a/b")] == [0o700, 0o700]
-
-
-def test_the_directory_survives_a_manager_that_removes_it_while_it_is_made(wanted, monkeypatch):
+def test_the_directory_survives_a_manager_that_removes_it_while_it_is_made(directory, monkeypatch):
     make = os.mkdir
 
     def make_in_vain(path, mode):
@@ -41,22 +31,22 @@ def test_the_directory_survives_a_manager_that_removes_it_while_it_is_made(wante
         make(path, mode)
         os.rmdir(path)
 
-    os.rmdir(wanted)
+    os.rmdir(directory)
     monkeypatch.setattr(os, "mkdir", make_in_vain)
-    assert runtime_directory() == wanted
-    assert os.path.isdir(wanted)
+    assert runtime_directory() == directory
+    assert os.path.isdir(directory)
 
 
-def test_the_sessions_directory_is_used_only_if_it_is_this_users(wanted, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", wanted)
+def test_the_sessions_directory_is_used_only_if_it_is_this_users(directory, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", directory)
     monkeypatch.setenv(DIRECTORY_VARIABLE, "")
-    temporary = os.path.join(wanted, f"headrace-{os.geteuid()}")
+    temporary = os.path.join(directory, f"headrace-{os.geteuid()}")
     for session in ("", str(tmp_path / "missing"), somebody_else_s(tmp_path)):
         monkeypatch.setenv("XDG_RUNTIME_DIR", session)
         assert runtime_directory() == temporary
     assert os.stat(temporary).st_mode & 0o777 == 0o700
-    monkeypatch.setenv("XDG_RUNTIME_DIR", wanted)
-    assert runtime_directory() == os.path.join(wanted, "headrace")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", directory)
+    assert runtime_directory() == os.path.join(directory, "headrace")
 
 
 def somebody_else_s(directory):
@@ -94,30 +84,30 @@ def as_long_path(directory):
 
 
 @pytest.mark.parametrize("spoil", [as_public, as_link, as_file, in_file, as_long_path])
-def test_an_unusable_directory_is_refused_with_the_cure(wanted, monkeypatch, spoil):
-    path, reason = spoil(wanted)
+def test_an_unusable_directory_is_refused_with_the_cure(directory, monkeypatch, spoil):
+    path, reason = spoil(directory)
     monkeypatch.setenv(DIRECTORY_VARIABLE, path)
     with pytest.raises(ConfigurationError, match=f"through the runtime directory {path}: {reason}"):
         runtime_directory()
 
 
-def test_a_directory_that_others_may_use_meanwhile_is_not_used(wanted):
-    os.chmod(wanted, 0o750)
+def test_a_directory_that_others_may_use_meanwhile_is_not_used(directory):
+    os.chmod(directory, 0o750)
     with pytest.raises(ConfigurationError, match="mode 750"):
-        find_or_launch(wanted, "m", lambda lock, listening: None)
-    assert os.listdir(wanted) == []
+        find_or_launch(directory, "m", lambda lock, listening: None)
+    assert os.listdir(directory) == []
 
 
-def test_a_directory_of_another_user_is_refused(wanted, monkeypatch):
-    monkeypatch.setenv(DIRECTORY_VARIABLE, somebody_else_s(wanted))
+def test_a_directory_of_another_user_is_refused(directory, monkeypatch):
+    monkeypatch.setenv(DIRECTORY_VARIABLE, somebody_else_s(directory))
     reason = f"it belongs to user {NOBODY if IS_ROOT else 0}, and this process to user {os.geteuid()}; set HEADRACE"
     with pytest.raises(ConfigurationError, match=reason):
         runtime_directory()
 
 
-def test_the_longest_path_has_room_for_an_endpoint(wanted, monkeypatch):
+def test_the_longest_path_has_room_for_an_endpoint(directory, monkeypatch):
     longest = _LONGEST_ADDRESS - len("/" + "n" * LONGEST_NAME + ".sock")
-    path = os.path.join(wanted, "x" * (longest - len(wanted) - 1))
+    path = os.path.join(directory, "x" * (longest - len(directory) - 1))
     monkeypatch.setenv(DIRECTORY_VARIABLE, path)
     assert len(runtime_directory()) == longest
     find_or_launch(path, "n" * LONGEST_NAME, lambda lock, listening: None).close()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from dataclasses import replace
 
@@ -18,7 +17,6 @@ import sklearn.linear_model
 
 import headrace
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
-from headrace.hosts.orphans import MARK, new_mark
 from headrace.hosts.system import processes
 from headrace.ipc.channel import Channel
 from headrace.machine import status as census_module
@@ -26,34 +24,18 @@ from headrace.machine.discovery import ManagerEndpoint, find_or_launch
 from headrace.machine.lease import manager_name
 from headrace.machine.runtime_directory import DIRECTORY_VARIABLE
 from headrace.machine.status import clean, machine_status
+from toys import Acting
 
 pytestmark = pytest.mark.usefixtures("census")
 
 
-class Unmappable(headrace.ModelHandler):
-    """Its model has a lock."""
-
-    def load_model(self):
-        return threading.Lock()
-
-    def run_inference(self, batch, model, inference_args=None):
-        return list(batch)
+def unmappable():
+    return Acting(load=threading.Lock, max_batch_size=1)
 
 
-class Array(Unmappable):
-    """Its model can be mapped, and needs no imports to speak of."""
-
-    def load_model(self):
-        return numpy.ones(1_000_000)
-
-
-@pytest.fixture
-def directory(monkeypatch):
-    """A runtime directory of its own, whose path is short."""
-    directory = tempfile.mkdtemp(prefix="hr")
-    monkeypatch.setenv(DIRECTORY_VARIABLE, directory)
-    yield directory
-    shutil.rmtree(directory, ignore_errors=True)
+def mappable():
+    """Needs no imports to speak of."""
+    return Acting(load=functools.partial(numpy.ones, 1_000_000), max_batch_size=1)
 
 
 @pytest.fixture
@@ -115,15 +97,6 @@ def impatient(monkeypatch):
     monkeypatch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
 
 
-@pytest.fixture
-def orphan(popen):
-    """A process that carries the mark of one that has ended."""
-    with popen(["sleep", "1000"]) as owner:
-        namespace, _, start, _ = new_mark().split(":")
-        owner.kill()
-    return popen(["sleep", "1000"], env={**os.environ, MARK: f"{namespace}:{owner.pid}:{start}:1"})
-
-
 def test_status_without_any_shared_model_is_empty(directory, monkeypatch):
     monkeypatch.setenv(DIRECTORY_VARIABLE, directory + "/none")
     state = machine_status()
@@ -147,7 +120,7 @@ def test_status_of_an_unusable_directory_says_why(directory):
 @pytest.mark.large
 def test_status_shows_mapped_models_and_models_in_hosts(shared, classifier):
     shared(classifier, numpy.ones(1_000_000))
-    shared(Unmappable(max_batch_size=1), 1)
+    shared(unmappable(), 1)
     state = machine_status()
     (manager,) = state.managers
     mapped, hosted = manager.models
@@ -172,7 +145,7 @@ def test_status_shows_mapped_models_and_models_in_hosts(shared, classifier):
 
 def test_status_shows_a_lingering_model(directory, wait_until):
     placement = headrace.PlacementConfig("machine", linger_secs=1000)
-    predictions = headrace.predict(Array(), [1], placement=placement)
+    predictions = headrace.predict(mappable(), [1], placement=placement)
     assert len(list(predictions)) == 1
     (manager,) = wait_until(lambda: [one for one in machine_status().managers if not one.clients])
     (model,) = manager.models
@@ -182,14 +155,14 @@ def test_status_shows_a_lingering_model(directory, wait_until):
 
 
 def test_status_shows_hosts_of_a_single_process(shared):
-    shared(Unmappable(max_batch_size=1), 1, placement="process", isolate=True)
+    shared(unmappable(), 1, placement="process", isolate=True)
     state = machine_status()
     assert state.managers == ()
     assert len(state.own_hosts[os.getpid()]) == 2  # the host, and what has forked it
 
 
 def test_leftovers_of_a_killed_manager_are_found_and_removed(shared, directory, wait_until):
-    shared(Array(max_batch_size=1), 1)
+    shared(mappable(), 1)
     (manager,) = machine_status().managers
     os.kill(manager.process.process, signal.SIGKILL)
     assert wait_until(lambda: machine_status().stale == (manager_name(),))
@@ -202,7 +175,7 @@ def test_leftovers_of_a_killed_manager_are_found_and_removed(shared, directory, 
 
 
 def test_an_endpoint_that_was_taken_meanwhile_is_not_cleaned(shared, directory):
-    shared(Array(max_batch_size=1), 1)
+    shared(mappable(), 1)
     state = machine_status()
     (manager,) = state.managers
     clean(replace(state, stale=(manager.endpoint,)))
@@ -210,7 +183,7 @@ def test_an_endpoint_that_was_taken_meanwhile_is_not_cleaned(shared, directory):
 
 
 def test_status_shows_a_stopped_manager(shared, impatient):
-    shared(Array(max_batch_size=1), 1)
+    shared(mappable(), 1)
     (manager,) = machine_status().managers
     os.kill(manager.process.process, signal.SIGSTOP)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import logging
 import os
 import pickle
@@ -20,9 +19,9 @@ import numpy
 import pytest
 
 from headrace import BatchingConfig, ModelHandler
-from headrace.core.result import Predictions
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from toys import Events, run
 from waiting import wait_until
 
 ELSEWHERE = """
@@ -87,13 +86,6 @@ class Homely(ModelHandler):
         return [(int(model.weights[0]) * example, model.loader, os.getpid()) for example in batch]
 
 
-class Events(list):
-    """An observer that keeps its events."""
-
-    def on_event(self, event):
-        self.append(event)
-
-
 def note(folder, what):
     """Leaves a file that says that something has happened in this process."""
     (folder / f"{what}-{os.getpid()}-{os.urandom(4).hex()}").touch()
@@ -107,14 +99,6 @@ def noted(folder, what):
 def guarded(folder):
     """A model that does not pickle."""
     return Model(folder, threading.Lock())
-
-
-def run(worker, elements, events):
-    """The outcomes of a bundle: values and failures."""
-    bundle = worker.bundle(events)
-    outcomes = [*itertools.chain.from_iterable(map(bundle.add, elements, itertools.count())), *bundle.finish()]
-    parts = [outcome.values if isinstance(outcome, Predictions) else [outcome] for outcome in outcomes]
-    return list(itertools.chain.from_iterable(parts))
 
 
 def unreadable(folder):

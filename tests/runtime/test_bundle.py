@@ -21,6 +21,7 @@ from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Mod
 from headrace.failures.breaker import CircuitBreaker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
+from toys import Events, fixed, refuse
 
 
 class Poisoned(ModelHandler):
@@ -41,13 +42,6 @@ class Poisoned(ModelHandler):
         return (example + model for example in batch)
 
 
-class Seen(list):
-    on_event = list.append
-
-    def of(self, kind):
-        return [event for event in self if isinstance(event, kind)]
-
-
 def run(handler, elements, *, caught=(), batching=None, seen=None, bundles=1, breaks_after=5):
     """(tag, prediction) pairs and failures of elements whose tags are their places."""
     spec = prepare(handler, InferenceRequest(batching=batching))
@@ -57,7 +51,7 @@ def run(handler, elements, *, caught=(), batching=None, seen=None, bundles=1, br
     good, bad = [], []
     try:
         for number in range(bundles):
-            bundle = worker.bundle(Seen() if seen is None else seen)
+            bundle = worker.bundle(Events() if seen is None else seen)
             outcomes = [o for n, element in enumerate(elements) for o in bundle.add(element, (number, n))]
             for outcome in [*outcomes, *bundle.finish()]:
                 if isinstance(outcome, Failure):
@@ -71,10 +65,6 @@ def run(handler, elements, *, caught=(), batching=None, seen=None, bundles=1, br
 
 def places(failures):
     return [failure.tag[1] for failure in failures]
-
-
-def fixed(size):
-    return BatchingConfig(min_batch_size=size, max_batch_size=size)
 
 
 def test_batches_are_full_except_the_last():
@@ -102,14 +92,6 @@ def test_failures_are_exactly_the_bad_elements_in_every_stage(elements, size, be
             expected[place] = Stage.INFERENCE
         elif after and element == 4:
             expected[place] = Stage.POSTPROCESSING
-
-    def refuse(value):
-        def operation(given):
-            if given == value:
-                raise KeyError(given)
-            return given
-
-        return operation
 
     if before:
         handler = handler.with_preprocess_fn(refuse(3)).with_preprocess_fn(lambda x: x)
@@ -215,16 +197,16 @@ def test_size_function_that_raises_fails_its_element():
 def test_next_bundle_starts_without_elements_of_a_failed_one():
     handler = Poisoned()
     worker = Worker(prepare(handler, InferenceRequest(batching=fixed(3))))
-    abandoned = worker.bundle(Seen())
+    abandoned = worker.bundle(Events())
     abandoned.add(1, "old")
-    fresh = worker.bundle(Seen())
+    fresh = worker.bundle(Events())
     fresh.add(2, "new")
     assert [list(outcome.tags) for outcome in fresh.finish()] == [["new"]]
     worker.close()
 
 
 def test_events_report_loads_batches_and_failures():
-    seen = Seen()
+    seen = Events()
     run(Poisoned(), [1, -1, 2], caught=Exception, batching=fixed(3), seen=seen)
     assert len(seen.of(ModelLoaded)) == 1
     assert sum(event.examples for event in seen.of(BatchCompleted)) == 2
@@ -284,7 +266,7 @@ def test_out_of_memory_above_a_drifting_size_fails_no_row(limits, size, catches)
 
 
 def test_batches_stay_smaller_after_out_of_memory():
-    handler, seen = Hungry(itertools.repeat(20)), Seen()
+    handler, seen = Hungry(itertools.repeat(20)), Events()
     run(handler, range(640), batching=fixed(64), seen=seen)
     assert handler.sizes[:6] == [64, 32, 16, 16, 16, 16]
     assert max(handler.sizes[6:]) <= 25

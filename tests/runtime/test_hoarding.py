@@ -10,6 +10,7 @@ import pytest
 from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.worker import Worker
+from toys import Events
 
 BOUND = 8_000_000
 
@@ -27,17 +28,12 @@ class Sum(ModelHandler):
         return columns.sum(axis=1)
 
 
-class Deaf:
-    def on_event(self, event):
-        pass
-
-
 def peak(handler, elements, **options):
     """The peak of allocated bytes, and the number of outcomes."""
     worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(lookahead_bytes=BOUND, **options))))
     count = 0
     try:
-        bundle = worker.bundle(Deaf())
+        bundle = worker.bundle(Events())
         tracemalloc.start()
         for element in elements:
             count += sum(len(outcome.values) for outcome in bundle.add(element, None))
@@ -93,7 +89,7 @@ def test_memory_is_bounded_with_large_columnar_elements():
 def test_minimum_batch_size_is_kept_with_a_single_model():
     handler = Sum()
     worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(20, 20, lookahead_bytes=BOUND))))
-    bundle = worker.bundle(Deaf())
+    bundle = worker.bundle(Events())
     for element in megabytes(50):
         bundle.add(element, None)
     list(bundle.finish())

@@ -9,6 +9,7 @@ import pytest
 from headrace import BatchingConfig, ModelHandler
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, prepare
+from toys import Events
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -29,11 +30,6 @@ class Patient(ModelHandler):
         return batch
 
 
-class Deaf:
-    def on_event(self, event):
-        pass
-
-
 @pytest.mark.large
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("isolate", [False, True])
@@ -49,7 +45,7 @@ def test_elements_are_accepted_while_batches_run_in_a_host(tmp_path, isolate):
     handler = handler if isolate else handler.with_preprocess_fn(go)  # which an isolated model's host does
     worker = open_worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1), isolate=isolate)))
     try:
-        bundle, outcomes = worker.bundle(Deaf()), []
+        bundle, outcomes = worker.bundle(Events()), []
         for element in range(20):
             go(element)  # as whatever comes before in the pipeline does
             outcomes += bundle.add(element, element)

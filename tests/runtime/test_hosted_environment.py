@@ -9,27 +9,14 @@ import sys
 import numpy
 import pytest
 
-from headrace import ModelHandler, predict
+from headrace import predict
+from toys import Acting, each
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
 
-class Doing(ModelHandler):
-    """Applies a given function to each example."""
-
-    def __init__(self, what, **options):
-        super().__init__(**options)
-        self.what = what
-
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [self.what(example) for example in batch]
-
-
 def hosted(what, elements, **options):
-    return list(predict(Doing(what, **options), elements, isolate=True))
+    return list(predict(Acting(each(what), **options), elements, isolate=True))
 
 
 SCRIPT = """

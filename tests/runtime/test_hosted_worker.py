@@ -14,10 +14,10 @@ import cloudpickle
 import numpy
 import pytest
 
-from headrace import BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler
+from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, HostLost, ModelLoaded
-from headrace.core.result import Predictions, Stage
+from headrace.core.result import Stage
 from headrace.runtime.hosted_worker import HostedWorker
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -30,6 +30,8 @@ from headrace.testing import (
     PoisonHandler,
     SlowHandler,
 )
+from toy_hosts import has_ended
+from toys import Acting, Events, each, fixed, run
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -46,45 +48,6 @@ class Where(ModelHandler):
     def run_inference(self, batch, model, inference_args=None):
         assert (self.made, model) == ("by load_model", os.getpid())
         return [(model, list(batch)) for _ in batch]
-
-
-class Doing(ModelHandler):
-    """Loads and predicts with given functions."""
-
-    def __init__(self, what, load=lambda: None, **options):
-        super().__init__(**options)
-        self.what = what
-        self.load = load
-
-    def load_model(self):
-        return self.load()
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [self.what(example) for example in batch]
-
-
-class Batches(ModelHandler):
-    """Predicts the whole batch."""
-
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [tuple(map(tuple, batch))] * len(batch)
-
-
-class Events(list):
-    """An observer that keeps its events."""
-
-    def on_event(self, event):
-        self.append(event)
-
-    def of(self, kind):
-        return [event for event in self if isinstance(event, kind)]
-
-
-def fixed(size, **options):
-    return BatchingConfig(min_batch_size=size, max_batch_size=size, **options)
 
 
 def hosted(handler, exceptions=(), **request):
@@ -105,28 +68,8 @@ def opened():
 
 
 @pytest.fixture
-def alive():
-    def is_alive(process):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return False
-        return True
-
-    return is_alive
-
-
-@pytest.fixture
 def where(opened):
     return opened(hosted(Where(), batching=fixed(2)))
-
-
-def run(worker, elements, events=None):
-    """The outcomes of a bundle: values and failures."""
-    bundle = worker.bundle(Events() if events is None else events)
-    outcomes = [*itertools.chain.from_iterable(map(bundle.add, elements, itertools.count())), *bundle.finish()]
-    parts = [outcome.values if isinstance(outcome, Predictions) else [outcome] for outcome in outcomes]
-    return list(itertools.chain.from_iterable(parts))
 
 
 def test_model_runs_in_another_process(where):
@@ -176,26 +119,26 @@ def test_threads_that_open_at_once_load_once(opened):
     assert len(events.of(ModelLoaded)) == 1
 
 
-def test_host_ends_with_its_last_worker(opened, alive):
+def test_host_ends_with_its_last_worker(opened):
     spec = hosted(Where())
     first, second = HostedWorker(spec), opened(spec)
     [(host, _)] = run(first, [1])
     first.close()
     assert run(second, [1])[0][0] == host
-    assert alive(host)
+    assert not has_ended(host)
 
 
-def test_lingering_host_serves_the_same_transform_and_ends_for_another(alive):
+def test_lingering_host_serves_the_same_transform_and_ends_for_another():
     spec = hosted(Where())
     worker = HostedWorker(spec)
     [(host, _)] = run(worker, [1])
     worker.close(linger=True)
-    assert alive(host)
+    assert not has_ended(host)
     worker = HostedWorker(spec)
     assert run(worker, [1])[0][0] == host
     worker.close(linger=True)
     Worker(prepare(DoublingHandler(), InferenceRequest())).close()
-    assert not alive(host)
+    assert has_ended(host)
 
 
 def test_next_bundle_works_after_an_abandoned_one(where):
@@ -207,7 +150,7 @@ def test_next_bundle_works_after_an_abandoned_one(where):
 
 
 def test_events_of_a_run(opened):
-    memory = Doing(len, lambda: bytearray(os.urandom(MB) * 64))
+    memory = Acting(each(len), lambda: bytearray(os.urandom(MB) * 64))
     events, worker = Events(), opened(hosted(memory, batching=fixed(3)))
     run(worker, ["a"] * 8, events)
     assert [(event.model, event.examples, event.bytes > 10) for event in events.of(BatchCompleted)] == [
@@ -268,7 +211,7 @@ def test_batches_are_not_searched_while_everything_dies(opened):
     def sometimes(example):
         return example if example >= 0 else os._exit(3)
 
-    worker, events = opened(hosted(Doing(sometimes), Exception, batching=fixed(2))), Events()
+    worker, events = opened(hosted(Acting(each(sometimes)), Exception, batching=fixed(2))), Events()
     assert len(run(worker, [-1] * 10, events)) == 10
     searched = len(events.of(HostLost))
     run(worker, [-1, -1], events)
@@ -281,7 +224,7 @@ def test_batches_are_not_searched_while_everything_dies(opened):
 def test_elements_count_their_own_lost_hosts(opened):
     """Of the elements given up, some were tried alone, others only with the whole batch."""
     worker = opened(
-        hosted(Doing(lambda example: threading.Event().wait()), Exception, batching=fixed(8), timeout_secs=0.1)
+        hosted(Acting(lambda batch: threading.Event().wait()), Exception, batching=fixed(8), timeout_secs=0.1)
     )
     assert [failure.attempts for failure in run(worker, range(8), Events())] == [2] * 4 + [1] * 4
 
@@ -292,7 +235,7 @@ def test_model_that_fails_to_load_does_not_affect_other_models(opened):
     def end():
         os._exit(3)
 
-    models = [KeyModelMapping(["bad"], Doing(str, end)), KeyModelMapping(["good"], Doing(str))]
+    models = [KeyModelMapping(["bad"], Acting(each(str), end)), KeyModelMapping(["good"], Acting(each(str)))]
     handler = KeyedModelHandler(models).with_preprocess_fn(lambda pair: (pair[0], pair[1] + 1))
     worker, events = opened(hosted(handler, HostDiedError, batching=fixed(1))), Events()
     elements = [("bad", 0), *(("good", n) for n in range(20)), ("bad", 1)]
@@ -304,7 +247,10 @@ def test_model_that_fails_to_load_does_not_affect_other_models(opened):
 
 @pytest.mark.parametrize("limit", [{}, {"element_size_fn": len, "max_batch_weight": 5}])
 def test_batches_are_the_same_as_in_process(opened, limit):
-    handler = Batches().with_preprocess_fn(lambda n: [n] * (n % 3))
+    def whole(batch):
+        return [tuple(map(tuple, batch))] * len(batch)
+
+    handler = Acting(whole).with_preprocess_fn(lambda n: [n] * (n % 3))
     elements, batching = list(range(700)), fixed(9, **limit)
     here = run(opened(prepare(handler, InferenceRequest(batching=batching)), Worker), elements)
     assert run(opened(hosted(handler, batching=batching)), elements) == here
@@ -329,7 +275,7 @@ def test_batch_sizes_are_learnt_from_times_in_the_host(opened):
 
 
 def test_arrays_from_a_host_are_writable(opened):
-    worker = opened(hosted(Doing(lambda array: array * 2), batching=fixed(4)))
+    worker = opened(hosted(Acting(each(lambda array: array * 2)), batching=fixed(4)))
     first = run(worker, [numpy.full(5000, n) for n in range(4)])
     for array in first:
         numpy.add(array, 1, out=array)

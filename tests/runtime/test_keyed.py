@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import cloudpickle
 import pytest
 
 from headrace import (
@@ -28,18 +26,13 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import make_plan
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import DoublingHandler
+from toys import Events
+
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 MIB = 1 << 20
 WAYS = [{"placement": "process"}, {"placement": "process", "isolate": True}, {"placement": "machine"}]
 WAY_IDS = ["process", "isolated", "machine"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _handlers_travel():
-    """Pickles what this module defines by value: hosts cannot import test modules."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 class Notes:
@@ -138,7 +131,7 @@ def test_limit_on_models_holds_with_many_threads(tmp_path, way, wrap):
         worker = open_worker(spec)
         try:
             everybody.wait()
-            one, outcomes = worker.bundle(Deaf()), []
+            one, outcomes = worker.bundle(Events()), []
             for element in pairs(40 + number):
                 outcomes += one.add([element] if wrap == "prebatched" else element, None)
             return sum(len(outcome.values) for outcome in [*outcomes, *one.finish()])
@@ -151,18 +144,13 @@ def test_limit_on_models_holds_with_many_threads(tmp_path, way, wrap):
     assert most_alive(tmp_path / "notes") <= 2
 
 
-class Deaf:
-    def on_event(self, event):
-        pass
-
-
 @pytest.mark.parametrize("options", [{}, {"batch_length_fn": lambda n: 1 + n % 5}], ids=["in-order", "sorted"])
 def test_bytes_that_wait_for_absent_models_are_bounded(tmp_path, options):
     """Some leave before the end, in large batches."""
     batching = BatchingConfig(lookahead_bytes=20_000, min_batch_size=4, max_batch_size=4)
     spec = prepare(keyed(tmp_path / "notes", **options), InferenceRequest(batching=batching))
     worker = open_worker(spec)
-    bundle, came = worker.bundle(Deaf()), 0
+    bundle, came = worker.bundle(Events()), 0
     for given, (key, _) in enumerate(pairs(600), 1):
         came += sum(len(outcome.values) for outcome in bundle.add((key, b"x" * 100), None))
         assert given - came < 260

@@ -5,8 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import pickle
-import shutil
-import tempfile
 import threading
 
 import numpy
@@ -20,6 +18,7 @@ from headrace.runtime import batch_costs
 from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.placement_choice import choose
 from headrace.runtime.profiling import ModelFindings, Profile, profile_handler, profiling_spec
+from toys import Acting, each
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -27,30 +26,11 @@ MB = 10**6
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stays(monkeypatch, wait_until):
-    """A runtime directory of its own, whose path is short; its last manager removes it."""
-    directory = tempfile.mkdtemp(prefix="hr")
-    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", directory)
+def _nothing_stays(directory, monkeypatch, wait_until):
+    """The last manager removes what it has made."""
     monkeypatch.setattr(batch_costs, "_ENOUGH_SECS", 0.0)
     yield
-    empty = wait_until(lambda: not glob.glob(f"{directory}/*"))
-    shutil.rmtree(directory, ignore_errors=True)
-    assert empty
-
-
-class Doing(headrace.ModelHandler):
-    """Loads and predicts with given functions."""
-
-    def __init__(self, load=dict, predict=list, **options):
-        super().__init__(**options)
-        self.load = load
-        self.predict = predict
-
-    def load_model(self):
-        return self.load()
-
-    def run_inference(self, batch, model, inference_args=None):
-        return self.predict(batch)
+    assert wait_until(lambda: not glob.glob(f"{directory}/*"))
 
 
 def look(handler, rows=None, **options):
@@ -83,7 +63,7 @@ def test_profile_of_a_linear_model(tmp_path):
 def test_profile_of_a_torch_module_without_rows():
     import torch
 
-    found = look(Doing(lambda: torch.nn.Linear(1000, 1000), large_model=True))  # of 4 MB
+    found = look(Acting(load=lambda: torch.nn.Linear(1000, 1000), large_model=True))  # of 4 MB
     (model,) = found.models
     assert found.default == "machine"
     assert 4 * MB <= model.nbytes < 5 * MB
@@ -93,7 +73,7 @@ def test_profile_of_a_torch_module_without_rows():
 
 
 def test_profile_of_a_model_in_a_host():
-    found = look(Doing(threading.Lock, lambda batch: [os.getpid() for _ in batch], max_batch_size=8), iter([1, 2]))
+    found = look(Acting(each(lambda _: os.getpid()), threading.Lock, max_batch_size=8), iter([1, 2]))
     (model,) = found.models
     assert not model.mapped
     assert "lock" in model.reason
@@ -103,7 +83,7 @@ def test_profile_of_a_model_in_a_host():
 
 
 def test_profile_of_models_by_key():
-    mappings = [headrace.KeyModelMapping(["a"], Doing()), headrace.KeyModelMapping(["b"], Doing())]
+    mappings = [headrace.KeyModelMapping(["a"], Acting()), headrace.KeyModelMapping(["b"], Acting())]
     found = look(headrace.KeyedModelHandler(mappings, max_models_per_worker_hint=1), [("a", 1), ("c", 1), ("a", 2)])
     assert found.routed
     assert [(model.name, bool(model.costs)) for model in found.models] == [("a", True), ("b", False)]
@@ -117,7 +97,7 @@ def test_profile_calls_handlers_as_a_pipeline_does():
         seen.append((list(batch), os.environ["A_VARIABLE_OF_THIS_TEST"]))
         return batch
 
-    handler = Doing(predict=predict, max_batch_size=1, env_vars={"A_VARIABLE_OF_THIS_TEST": "set"})
+    handler = Acting(predict, max_batch_size=1, env_vars={"A_VARIABLE_OF_THIS_TEST": "set"})
     look(handler.with_preprocess_fn(lambda row: row + 1), [1, 2])
     del os.environ["A_VARIABLE_OF_THIS_TEST"]
     assert {(tuple(batch), value) for batch, value in seen} == {((2,), "set")}
@@ -134,7 +114,7 @@ def die():
 @pytest.mark.parametrize(("load", "error", "words"), [(fail, OSError, "^no such weights$"), (die, HostDiedError, "3")])
 def test_profile_of_a_model_that_fails_to_load(load, error, words):
     with pytest.raises(error, match=words):
-        look(Doing(load))
+        look(Acting(load=load))
 
 
 @pytest.mark.parametrize("load", [dict, threading.Lock])
@@ -144,13 +124,13 @@ def test_failed_batches_end_the_measurement_but_not_the_profile(load):
             raise RuntimeError("too large")
         return list(batch)
 
-    (model,) = look(Doing(load, predict), [1]).models
+    (model,) = look(Acting(predict, load), [1]).models
     assert [cost.size for cost in model.costs] == [1, 8]
     assert model.trouble == "RuntimeError: too large"
 
 
 def test_profile_if_no_row_can_be_preprocessed():
-    (model,) = look(Doing().with_preprocess_fn(lambda row: row["a"]), iter([{}, {}])).models
+    (model,) = look(Acting().with_preprocess_fn(lambda row: row["a"]), iter([{}, {}])).models
     assert model.costs == ()
     assert model.trouble == "no row can be preprocessed: KeyError: 'a'"
 
@@ -162,13 +142,13 @@ def test_rows_that_fail_in_preprocessing_are_left_out():
         return row
 
     seen = []
-    handler = Doing(predict=lambda batch: seen.extend(batch) or batch, max_batch_size=8).with_preprocess_fn(positive)
+    handler = Acting(lambda batch: seen.extend(batch) or batch, max_batch_size=8).with_preprocess_fn(positive)
     (model,) = look(handler, [1, -1, 2]).models
     assert ([cost.size for cost in model.costs], model.trouble) == ([1, 8], "")
     assert set(seen) == {1, 2}
 
 
-class Remote(Doing):
+class Remote(Acting):
     def create_client(self):
         return None
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, UnknownKeyError
+from headrace import KeyedModelHandler, KeyModelMapping, UnknownKeyError
 from headrace.batching.batcher import Batch
 from headrace.batching.size import size_controller
 from headrace.runtime.plan import ONLY, make_plan
 from headrace.runtime.queues import OneQueue, queues_for
 from headrace.testing import DoublingHandler
+from toys import fixed
 
 
 def queues_of(handler, batching):
@@ -29,10 +30,6 @@ def cut(queues, elements):
     assert tags == list(range(len(elements)))
     assert all(elements[tag] is one for _, batch in leaving for tag, one in zip(batch.tags, batch.elements))
     return [(name, batch.elements) for name, batch in leaving]
-
-
-def fixed(size, **options):
-    return BatchingConfig(min_batch_size=size, max_batch_size=size, **options)
 
 
 def by_key(*keys):

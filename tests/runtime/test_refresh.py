@@ -28,6 +28,7 @@ from headrace.runtime.refresh import VersionedModels
 from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.runtime.switching_worker import SwitchingWorker
 from headrace.testing import FakeDevice
+from toys import Events
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -75,11 +76,6 @@ class Versioned(ModelHandler):
     def run_inference(self, batch, model, inference_args=None):
         assert model.path == self._model_uri
         return [PredictionResult(example, (model.path, len(batch)), self._model_uri) for example in batch]
-
-
-class Events(list):
-    def on_event(self, event):
-        self.append(event)
 
 
 class Thread:
@@ -131,7 +127,7 @@ class Thread:
         return self.finish()
 
     def count(self, kind):
-        return sum(isinstance(event, kind) for event in self.events)
+        return len(self.events.of(kind))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from headrace.metrics.inference import InferenceMetrics
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock
+from toys import Events
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -73,13 +74,6 @@ class Unsteady(ModelHandler):
             raise self.error(what)
 
 
-class Seen(list):
-    on_event = list.append
-
-    def of(self, kind):
-        return [event for event in self if isinstance(event, kind)]
-
-
 class Counters(dict):
     def increment(self, namespace, name, amount):
         self[name] = self.get(name, 0) + amount
@@ -98,7 +92,7 @@ def outcomes(handler, elements, *, caught=(), retry=None, size=4, events=None, c
     spec = prepare(handler, InferenceRequest(clock=clock or FakeClock(), batching=batching, retry=retry, **where))
     worker = open_worker(catching(spec, caught) if caught else spec)
     try:
-        bundle = worker.bundle(Seen() if events is None else events)
+        bundle = worker.bundle(Events() if events is None else events)
         found = [out for place, element in enumerate(elements) for out in bundle.add(element, place)]
         found += bundle.finish()
     finally:
@@ -113,7 +107,7 @@ def outcomes(handler, elements, *, caught=(), retry=None, size=4, events=None, c
 @pytest.mark.large
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
 def test_lost_connection_fails_no_element(tmp_path, where):
-    events = Seen()
+    events = Events()
     assert outcomes(Unsteady(tmp_path, calls=2), range(5), events=events, **where) == [0, 2, 4, 6, 8]
     assert counted(tmp_path, "calls") == 4
     assert [event.examples for event in events.of(BatchRetried)] == [4, 4]
@@ -125,7 +119,7 @@ def test_lost_connection_of_a_model_by_key_fails_no_element(request, tmp_path, c
     if copies > 1:
         request.getfixturevalue("runtime")
     handler = KeyedModelHandler([KeyModelMapping(["a"], Unsteady(tmp_path, calls=2, copies=copies))])
-    events = Seen()
+    events = Events()
     assert outcomes(handler, [("a", n) for n in range(4)], events=events) == [("a", 2 * n) for n in range(4)]
     assert [(event.model, event.examples) for event in events.of(BatchRetried)] == [("a", 4)] * 2
 
@@ -180,7 +174,7 @@ def test_waiting_for_a_retry_is_not_taken_for_hanging(tmp_path):
 @pytest.mark.large
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
 def test_load_is_retried_where_it_happens(tmp_path, where):
-    events = Seen()
+    events = Events()
     assert outcomes(Unsteady(tmp_path, loads=2), [1], events=events, **where) == [2]
     assert counted(tmp_path, "loads") == 3
     assert len(events.of(ModelLoaded)) == 1

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import cloudpickle
 import numpy
 import pytest
 
@@ -33,12 +31,7 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock
 
-
-@pytest.fixture(autouse=True)
-def _handlers_travel():
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 class Choosy(ModelHandler):

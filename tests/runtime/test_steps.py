@@ -15,6 +15,7 @@ from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
+from toys import Events
 
 BEFORE, MODEL, AFTER = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
 
@@ -39,13 +40,6 @@ class Poisoned(ModelHandler):
 class Unloadable(Poisoned):
     def load_model(self):
         raise OSError("no disk")
-
-
-class Seen(list):
-    on_event = list.append
-
-    def of(self, kind):
-        return [event for event in self if isinstance(event, kind)]
 
 
 class Notes(list):
@@ -77,7 +71,7 @@ def run(handler, *batches, name=ONLY, caught=(), seen=None, watch=None, clock=No
     for model in worker.session.models.values():
         model.breaker = CircuitBreaker(5)
     try:
-        steps = Steps(worker, Seen() if seen is None else seen, watch)
+        steps = Steps(worker, Events() if seen is None else seen, watch)
         return _sorted_out(_outcomes(steps, name, batches))
     finally:
         worker.close()
@@ -150,7 +144,7 @@ def test_element_that_is_a_failure_object_is_no_failure():
 
 
 def test_search_for_one_bad_element_costs_two_calls_per_level():
-    handler, seen = Poisoned(), Seen()
+    handler, seen = Poisoned(), Events()
     good, bad = run(handler, [*range(31), -1], caught=Exception, seen=seen)
     assert places(bad) == [31]
     assert len(good) == 31
@@ -263,7 +257,7 @@ def test_handler_that_drops_examples_gets_a_clear_error():
 
 
 def test_session_events_are_reported_once_and_before_the_batch():
-    seen = Seen()
+    seen = Events()
     run(Poisoned(), [1], [2], seen=seen)
     assert [type(event) for event in seen].index(ModelLoaded) == 0
     assert len(seen.of(ModelLoaded)) == 1

@@ -16,6 +16,7 @@ from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.spec import FileWatch, ModelUpdate
 from headrace.runtime.switching_worker import SwitchingWorker
 from headrace.testing import FakeClock
+from toys import Events
 
 INTERVAL = 10
 
@@ -58,14 +59,6 @@ class Files:
         if self.error is not None:
             raise self.error
         return list(self.found)
-
-
-class Events(list):
-    def on_event(self, event):
-        self.append(event)
-
-    def count(self, kind):
-        return sum(isinstance(event, kind) for event in self)
 
 
 @pytest.fixture
@@ -118,7 +111,7 @@ def test_newer_file_serves_after_the_next_look(files, open_worker, wait_until):
     files.clock.advance(1)
     assert wait_until(lambda: ask(worker, events) == "v1")
     assert files.looks == 2
-    assert events.count(ModelRefreshed) == 1
+    assert len(events.of(ModelRefreshed)) == 1
 
 
 def test_threads_share_a_look(files, open_worker, wait_until):
@@ -205,8 +198,8 @@ def test_later_look_that_fails_is_logged_and_the_next_comes_in_time(files, open_
     ask(worker, events)
     files.error = OSError("the store is away")
     files.clock.advance(INTERVAL)
-    assert wait_until(lambda: ask(worker, events) == "v0" and events.count(RefreshFailed))
-    assert (files.looks, events.count(RefreshFailed)) == (2, 1)
+    assert wait_until(lambda: ask(worker, events) == "v0" and len(events.of(RefreshFailed)))
+    assert (files.looks, len(events.of(RefreshFailed))) == (2, 1)
     files.error = None
     files.put("v1")
     files.clock.advance(INTERVAL)

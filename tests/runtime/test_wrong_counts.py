@@ -8,6 +8,7 @@ import pytest
 from headrace import BatchingConfig, Failure, KeyedModelHandler, ModelHandler, PredictionCountError, predict
 from headrace.core.events import BatchFailed
 from headrace.runtime.observers import subscribed
+from toys import Events
 
 
 class Wrong(ModelHandler):
@@ -28,10 +29,6 @@ class Wrong(ModelHandler):
         return self._answer(batch)
 
 
-class Seen(list):
-    on_event = list.append
-
-
 def run(handler, elements, **options):
     """Predictions and failures of elements in one batch."""
     size = len(elements)
@@ -43,13 +40,13 @@ def test_wrong_count_fails_its_whole_batch_at_once(answer):
     handler = Wrong(lambda batch: answer if len(batch) == 2 else [5])
     with pytest.raises(PredictionCountError):
         run(handler, [1, 2])
-    with subscribed(seen := Seen()):
+    with subscribed(seen := Events()):
         failures = run(handler, [1, 2], on_failure="yield")
     assert [(one.tag, type(one.error), one.attempts) for one in failures] == [
         (0, PredictionCountError, 1),
         (1, PredictionCountError, 1),
     ]
-    assert len([event for event in seen if isinstance(event, BatchFailed)]) == 1
+    assert len(seen.of(BatchFailed)) == 1
 
 
 def test_wrong_count_in_a_search_fails_only_its_part():

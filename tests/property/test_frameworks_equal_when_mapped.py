@@ -1,4 +1,4 @@
-"""A handler gives exactly the same over a model that the machine's processes share as over a model of its own."""
+"""Frameworks give exactly the same over a model that the machine's processes share as over a model of their own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, Sklear
 
 sys.path.append(str(Path(__file__).parent))  # hosts find what handlers need on it, too
 
-import behaviours
-from pairs import ELEMENTS, VALUES, Pair
+from pairs import Pair
 
 pytestmark = pytest.mark.large
 
@@ -54,53 +53,7 @@ def folder(tmp_path_factory):
 
 
 MAPPED = {"placement": "machine"}
-ELSEWHERE = {"mapped": MAPPED, "mapped by a host": {**MAPPED, "isolate": True}}
 few = settings(max_examples=5, suppress_health_check=[HealthCheck.too_slow])
-
-
-@pytest.fixture(scope="module")
-def by_behaviour(make_pair):
-    return make_pair(behaviours.by_behaviour(), MAPPED)
-
-
-@pytest.mark.parametrize("behaviour", behaviours.HANDLERS)
-@few
-@given(ELEMENTS)
-def test_behaviours_are_equal_over_a_mapped_model(by_behaviour, behaviour, elements):
-    by_behaviour.compare([(behaviour, element) for element in elements])
-
-
-@pytest.fixture(scope="module", params=ELSEWHERE.values(), ids=ELSEWHERE)
-def processed(request, make_pair):
-    return make_pair(behaviours.processed(), request.param)
-
-
-@few
-@given(ELEMENTS)
-def test_pre_and_postprocessing_are_equal_over_a_mapped_model(processed, elements):
-    processed.compare(elements)
-
-
-@pytest.fixture(scope="module", params=ELSEWHERE.values(), ids=ELSEWHERE)
-def weighed(request, make_pair):
-    return make_pair(behaviours.weighed(), request.param, max_batch_weight=4, element_size_fn=behaviours.weight)
-
-
-@few
-@given(st.lists(VALUES, max_size=9))
-def test_weights_of_preprocessed_elements_are_equal_over_a_mapped_model(weighed, elements):
-    weighed.compare(elements)
-
-
-@pytest.fixture(scope="module", params=ELSEWHERE.values(), ids=ELSEWHERE)
-def batches(request, make_pair):
-    return make_pair(behaviours.batches(), request.param)
-
-
-@few
-@given(st.lists(VALUES, max_size=4))
-def test_batches_as_elements_are_equal_over_a_mapped_model(batches, elements):
-    batches.compare(elements)
 
 
 def saved(folder, model):

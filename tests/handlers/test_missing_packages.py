@@ -1,0 +1,58 @@
+"""What importing a handler says in an interpreter that lacks a package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MISSING = {
+    "huggingface_inference": ["torch: pytorch", "transformers: huggingface"],
+    "numpy_arrays": ["numpy: onnx"],
+    "onnx_inference": ["numpy: onnx", "onnxruntime: onnx"],
+    "pytorch_inference": ["torch: pytorch"],
+    "sentence_transformer_inference": ["sentence_transformers: sentence-transformers"],
+    "sklearn_inference": ["joblib: sklearn", "numpy: sklearn", "sklearn: sklearn"],
+    "sklearn_pandas": ["pandas: sklearn"],
+    "tensorflow_inference": ["numpy: tensorflow", "tensorflow: tensorflow"],
+    "tensorrt_inference": ["numpy: tensorrt"],
+    "torch_arrays": ["torch: pytorch"],
+    "vllm_inference": ["openai: vllm"],
+    "xgboost_inference": ["numpy: xgboost", "pandas: xgboost", "scipy: xgboost", "xgboost: xgboost"],
+}
+"""By module: packages, and the extras that bring them."""
+NEEDED = [(module, *line.split(": ")) for module, lines in MISSING.items() for line in lines]
+QUICK = ("numpy_arrays", "onnx_inference", "sklearn_inference", "tensorrt_inference")
+
+WITHOUT = """
+import sys
+sys.modules[{package!r}] = None
+try:
+    import headrace.handlers.{module}
+except ImportError as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+"""
+
+
+def said_without(package, module):
+    command = [sys.executable, "-c", WITHOUT.format(module=module, package=package)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [pytest.param(*case, marks=() if case[0] in QUICK else pytest.mark.large) for case in NEEDED],
+)
+def test_missing_packages_are_named_with_the_extra(module, package, extra):
+    name = {"sklearn": "scikit-learn"}.get(package, package)
+    said = f"MissingExtraError: {name} is not installed; install it with: pip install 'headrace[{extra}]'"
+    assert said_without(package, module) == said
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("onnx_inference", "onnx"), pytest.param("sklearn_inference", "pandas", marks=pytest.mark.large)],
+)
+def test_optional_packages_are_not_needed(module, package):
+    assert said_without(package, module) == ""

@@ -1,0 +1,54 @@
+"""Pipelines on FnApiRunner whose outputs can be read."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms import window
+
+from headrace.beam import RunInference
+
+COLLECTED: dict[str, list] = {}
+
+
+class Run:
+    """A pipeline on FnApiRunner; runs it, and reads the contents of its PCollections."""
+
+    def __init__(self, **options):
+        self.pipeline = beam.Pipeline(runner=FnApiRunner(), options=beam.pipeline.PipelineOptions(**options))
+        self.name = str(id(self))
+        self.labels = []
+
+    def create(self, elements):
+        return self.pipeline | beam.Create(list(elements), reshuffle=False)
+
+    def collect(self, **pcolls):
+        """Runs; returns for each argument, in order, a list of (value, timestamp in seconds, window in seconds)."""
+        for label, pcoll in pcolls.items():
+            COLLECTED[self.name + label] = []
+            _ = pcoll | f"Collect-{label}" >> beam.Map(_note, self.name + label)
+        self.result = self.pipeline.run()
+        self.result.wait_until_finish()
+        lists = [COLLECTED.pop(self.name + label) for label in pcolls]
+        return lists[0] if len(lists) == 1 else lists
+
+    def values(self, **pcolls):
+        lists = self.collect(**pcolls)
+        return [v for v, _, _ in lists] if len(pcolls) == 1 else [[v for v, _, _ in one] for one in lists]
+
+    def metrics(self):
+        found = self.result.metrics().query()
+        return {
+            (m.key.metric.namespace, m.key.metric.name): m.committed for m in found["counters"] + found["distributions"]
+        }
+
+
+def _note(value, label, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowParam):
+    span = None if isinstance(where, window.GlobalWindow) else (float(where.start), float(where.end))
+    COLLECTED[label].append((value, float(time), span))
+
+
+def through_pipeline(handler, elements, **options):
+    """What RunInference makes of the elements of one bundle."""
+    run = Run()
+    return run.values(out=run.create(elements) | RunInference(handler, **options))
