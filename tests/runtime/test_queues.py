@@ -12,7 +12,7 @@ from headrace import KeyedModelHandler, KeyModelMapping, UnknownKeyError
 from headrace.batching.batcher import Batch
 from headrace.batching.size import size_controller
 from headrace.runtime.plan import ONLY, make_plan
-from headrace.runtime.queues import OneQueue, queues_for
+from headrace.runtime.queues import queues_for
 from headrace.testing import DoublingHandler
 from toys import fixed
 
@@ -46,9 +46,9 @@ def test_batch_leaves_when_full_and_the_rest_when_flushed():
 def test_direct_queue_gives_the_same_batches(elements, size):
     direct = queues_of(DoublingHandler(), fixed(size))
     weighed = queues_of(DoublingHandler(), fixed(size, element_size_fn=lambda _: 1))
-    taken = [batch for n, one in enumerate(elements) if (batch := direct.batcher.add(one, n))]
+    taken = [batch for n, one in enumerate(elements) if (batch := direct.direct.add(one, n))]
     taken += [batch for _, batch in direct.flush()]
-    assert not isinstance(weighed, OneQueue)
+    assert weighed.direct is None
     assert [(ONLY, batch.elements) for batch in taken] == cut(weighed, elements)
     assert cut(queues_of(DoublingHandler(), fixed(size)), elements) == cut(weighed, elements)
 
@@ -108,7 +108,7 @@ def test_models_and_buckets_never_mix_and_none_starves(elements, size, options):
     ids=["one-model", "keys-but-one-model", "models-by-key", "batches-as-elements", "weights", "lengths"],
 )
 def test_queue_is_direct_if_batching_ignores_the_element(handler, options, direct):
-    assert isinstance(queues_of(handler, fixed(2, **options)), OneQueue) is direct
+    assert (queues_of(handler, fixed(2, **options)).direct is not None) is direct
 
 
 def test_element_waits_for_others_of_its_model():

@@ -67,7 +67,7 @@ def test_model_loads_when_a_session_opens():
 @pytest.mark.parametrize("model", [(1, 2), {"a": 1}, [1, 2], None, "text", 0])
 def test_model_may_be_any_object(model):
     worker = opened(Counting([], model))
-    with worker.model(ONLY) as loaded_model:
+    with worker.borrow(ONLY) as (loaded_model, *_):
         assert loaded_model == model
     worker.close()
 
@@ -134,7 +134,7 @@ def test_environment_variables_are_set_before_the_load(monkeypatch):
             return os.environ["HEADRACE_TEST_VARIABLE"]
 
     worker = opened(Reading([], env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
-    with worker.model(ONLY) as model:
+    with worker.borrow(ONLY) as (model, *_):
         assert model == "after"
     worker.close()
 
@@ -145,7 +145,7 @@ def test_loads_and_batches_are_measured_with_the_given_clock():
     loaded = worker.session.events.popleft()
     assert isinstance(loaded, ModelLoaded)
     assert (loaded.model, loaded.seconds) == ("", 1.5)
-    with worker.model(ONLY) as model:
+    with worker.borrow(ONLY) as (model, *_):
         _, batch, _ = worker.run(ONLY, model, [1, 2])
     assert (batch.examples, batch.bytes, batch.seconds) == (2, 14, 0.25)
     assert not worker.session.events
@@ -173,7 +173,7 @@ def test_lazy_results_are_consumed_within_the_timing():
                 yield example
 
     worker = opened(Lazy([]), clock=clock)
-    with worker.model(ONLY) as model:
+    with worker.borrow(ONLY) as (model, *_):
         assert worker.run(ONLY, model, [1, 2, 3])[1].seconds == 3
     worker.close()
 
@@ -186,7 +186,7 @@ def test_wrong_count_error_names_the_handler_and_both_counts(answer, got):
 
     worker = opened(Wrong([]))
     with (
-        worker.model(ONLY) as model,
+        worker.borrow(ONLY) as (model, *_),
         pytest.raises(PredictionCountError, match=f"Wrong.run_inference was given 2 examples and returned {got}"),
     ):
         worker.run(ONLY, model, [1, 2])
@@ -199,7 +199,7 @@ def test_failing_get_num_bytes_does_not_fail_a_batch(caplog):
             raise TypeError("no size")
 
     worker = opened(Uncountable([]))
-    with worker.model(ONLY) as model:
+    with worker.borrow(ONLY) as (model, *_):
         for _ in range(2):
             assert worker.run(ONLY, model, [1])[1].bytes == 0
     assert caplog.text.count("bytes are not counted") == 1
@@ -212,7 +212,7 @@ def test_models_by_key_load_on_demand_within_the_limit():
     worker = opened(KeyedModelHandler(mappings, max_models_per_worker_hint=2))
     assert not any(loads.values())
     for key in "abacab":
-        with worker.model(key):
+        with worker.borrow(key):
             assert len(worker.session._cache) <= 2
     assert {key: len(times) for key, times in loads.items()} == {"a": 1, "b": 2, "c": 1}
     worker.close()
@@ -250,7 +250,7 @@ def test_threads_have_own_handlers_with_the_attributes_set_by_loading():
     one, two = Worker(spec), Worker(replace(spec, plan=replace(spec.plan, models={ONLY: Scratching([])})))
     devices, calls = set(), []
     for worker in (one, one, two):
-        with worker.model(ONLY) as model:
+        with worker.borrow(ONLY) as (model, *_):
             ((device, count),) = worker.run(ONLY, model, [1])[0]
         devices.add(device)
         calls.append(count)
@@ -262,7 +262,7 @@ def test_threads_have_own_handlers_with_the_attributes_set_by_loading():
 def test_batch_size_learns_from_the_batching_clock():
     ticks = iter([5.0, 8.0])
     worker = opened(Counting([]), batching=BatchingConfig(clock=lambda: next(ticks)))
-    with worker.model(ONLY) as model:
+    with worker.borrow(ONLY) as (model, *_):
         assert worker.run(ONLY, model, [1])[2] == 3.0
     worker.close()
 
@@ -290,7 +290,7 @@ def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform():
             return [getattr(self, "vocabulary", None) for _ in batch]
 
     def answer(worker):
-        with worker.model(ONLY) as model:
+        with worker.borrow(ONLY) as (model, *_):
             return worker.run(ONLY, model, [1])[0]
 
     spec = prepare(MaybeKeyedModelHandler(Inner([])), InferenceRequest(model_identifier="shared"))
@@ -309,7 +309,7 @@ def test_class_with_load_model_is_no_inner_handler():
             self.model_class = Counting
 
     worker = Worker(prepare(Makes([]), InferenceRequest()))
-    with worker.model(ONLY) as model:
+    with worker.borrow(ONLY) as (model, *_):
         assert model is not None
     worker.close()
 

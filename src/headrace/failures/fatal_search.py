@@ -127,7 +127,7 @@ class FatalSearch:
         if any(position not in self._injected_failures for position in positions):
             self._lethal_in_a_row.clear()
 
-    def policy(self, part: TriedPart, lost: LostBatch) -> tuple[Sequence[int], list[TriedPart]]:
+    def note_loss(self, part: TriedPart, lost: LostBatch) -> tuple[Sequence[int], list[TriedPart]]:
         """Notes a loss; returns the elements that are given up, and the parts to try next."""
         suspect = _suspect(part.positions, lost)
         if suspect is not None and suspect in self._injected_failures:  # lost although its failure was injected

@@ -114,7 +114,7 @@ def _isolate_fatal(
     while True:
         settled = part.positions
         if isinstance(answer, LostBatch):
-            settled, again = trial.policy(part, answer)
+            settled, again = trial.note_loss(part, answer)
             if trial.is_over:
                 left = [position for one in (part, *reversed(waiting)) for position in one.positions]
                 # After too many timeouts all fail; after too many deaths only the fatal ones, and probes try the rest.

@@ -101,7 +101,7 @@ class AdaptiveOverlap:
     def record_inline(self, size: int, call: float, whole: float) -> None:
         """Ends the period if one is running, and starts the next if it promises enough."""
         if self._size:
-            self._policy()
+            self._end_period()
         if self._resting:
             self._resting -= 1
         if call < self._SHORTEST_CALL:
@@ -123,7 +123,8 @@ class AdaptiveOverlap:
         saving = min(call, whole - call)
         return count >= self._ENOUGH and saving >= max(self._SHORTEST_SAVING, self._LEAST_SHARE * whole)
 
-    def _policy(self) -> None:
+    def _end_period(self) -> None:
+        """Compares the two ways: repeats a period that paid, and rests after one that did not."""
         whole = sum(one.whole for one in self._here) / max(1, sum(one.size for one in self._here))
         if self._seconds / self._size < (1 - self._LEAST_SHARE) * whole:
             self._period = min(2 * self._period, self._PERIODS[1])

@@ -10,7 +10,7 @@ from headrace.core.events import Observer
 from headrace.core.result import Caught, Outcome, Predictions, Stage
 from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.plan import ONLY
-from headrace.runtime.queues import AnyBatch, OneQueue, queues_for
+from headrace.runtime.queues import AnyBatch, queues_for
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Operations, Steps
@@ -108,8 +108,8 @@ class Bundle:
         self._slot = slot
         self._operations = Operations(spec, observer)
         self._preprocesses = bool(spec.plan.preprocess) and executor.preprocess_here
-        self._queues = queues = queues_for(spec.plan, session.queue_sizes, session.resident)
-        self._direct = queues.batcher if isinstance(queues, OneQueue) and not self._preprocesses else None
+        self._queues = queues_for(spec.plan, session.queue_sizes, session.resident)
+        self._direct = None if self._preprocesses else self._queues.direct
 
     def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
         """Accepts an element and returns the outcomes that are ready; ``tag`` comes back with its own outcome.

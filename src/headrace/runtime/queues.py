@@ -149,6 +149,9 @@ class _Sorted(_Queue):
 class Queues(ABC):
     """Accepts preprocessed elements and returns batches with the names of their models; used by one thread."""
 
+    direct: Batcher | None = None
+    """The only queue, if elements need no inspection: callers may use its ``add`` in place of this class's."""
+
     @abstractmethod
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
         """Accepts an element; returns complete batches with their models' names. Run each batch before taking the next.
@@ -162,24 +165,18 @@ class Queues(ABC):
         """Empties all queues; lazy, so each is emptied only when the batches before it have run."""
 
 
-class OneQueue(Queues):
-    """The usual case: one model, and batches that need only count their elements.
-
-    Attributes:
-        batcher: callers may use its ``add`` in place of this class's.
-    """
+class _OneQueue(Queues):
+    """The usual case: one model, and batches that need only count their elements."""
 
     def __init__(self, batcher: Batcher) -> None:
-        self.batcher = batcher
+        self._batcher = self.direct = batcher
 
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
-        """Accepts an element; returns the batch that it completes, if any."""
-        batch = self.batcher.add(element, tag)
+        batch = self._batcher.add(element, tag)
         return [(ONLY, batch)] if batch else ()
 
     def flush(self) -> Iterable[tuple[Any, AnyBatch]]:
-        """The last batch, if any."""
-        return [(ONLY, self.batcher.flush())] if len(self.batcher) else ()
+        return [(ONLY, self._batcher.flush())] if len(self._batcher) else ()
 
 
 class _RowQueue(Queues):
@@ -298,7 +295,7 @@ def queues_for(plan: Plan, sizes: Mapping[Any, SizeController], resident: Reside
     """
     config = plan.batching
     if plan.prebatched:
-        return OneQueue(Batcher(lambda: 1, 1))
+        return _OneQueue(Batcher(lambda: 1, 1))
     if config.columnar:
         return _RowQueue(config, sizes[ONLY].target)
     if plan.looks_at_elements:
@@ -306,7 +303,7 @@ def queues_for(plan: Plan, sizes: Mapping[Any, SizeController], resident: Reside
     batcher = Batcher(
         sizes[ONLY].target, config.max_batch_size, max_bytes=config.lookahead_bytes, min_size=config.min_batch_size
     )
-    return OneQueue(batcher)
+    return _OneQueue(batcher)
 
 
 def _measure(name: str, function: Callable[[Any], float], element: Any) -> float:

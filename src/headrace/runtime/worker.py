@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.batching.columnar import concatenate, rows_in, split, without_views
@@ -146,15 +145,6 @@ class Worker(AnyWorker):
         except self.spec.caught as error:
             if not is_retryable(error, self.spec.retry):
                 raise  # the pipeline is wrong, not its elements
-
-    @contextmanager
-    def model(self, name: Any) -> Iterator[Any]:
-        """A context that keeps the named model in memory."""
-        held = self.borrow(name)
-        try:
-            yield held.model.model
-        finally:
-            held.release()
 
     def borrow(self, name: Any) -> Slot:
         """The named model as a ``Loaded``, which stays in memory until it is released.
