@@ -13,15 +13,15 @@ from sklearn.linear_model import LogisticRegression
 
 from headrace.cli.columns import choose
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
-from headrace.jobs.blocks import BlockRow
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.output import Output
-from headrace.jobs.output_batches import OutputLine, encoded_row
+from headrace.jobs.output_batches import OutputLine
 from headrace.jobs.parts import PartWriter, write_manifest
 from headrace.jobs.reading import infer_schema
 from headrace.jobs.rows import Examples
 from headrace.jobs.run import Run
+from output_rows import output_rows
 
 
 class Picky(LogisticRegression):
@@ -184,8 +184,8 @@ def written(tmp_path):
 
     def _part(output, rows, good):
         part = PartWriter(output.folder, predictions=good)
-        if good:
-            part.write_rows([encoded_row(BlockRow(row, place), {}, None) for place, row in enumerate(rows)], "what")
+        for some in output_rows(rows) if good else ():
+            part.write_rows(some, "what")
         for row in rows if not good else ():
             part.write_line(OutputLine(0, json.dumps(row)), "what")
         return part.finish()

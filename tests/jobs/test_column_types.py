@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.jobs.blocks import BlockRow
-from headrace.jobs.output_batches import batches_of_rows, encoded_row
+from headrace.jobs.output_batches import batches_of_rows
 from headrace.jobs.tables import write_parquet
+from output_rows import output_rows
 
 
 def written(*chunks):
     """What a file holds after chunks of rows were seen and written."""
     file, tables = io.BytesIO(), []
     for rows in chunks:
-        encoded = [encoded_row(BlockRow(row, place), {}, None) for place, row in enumerate(rows)]
-        tables += [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(encoded, None)]
+        tables += [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(output_rows(rows), None)]
     write_parquet(file, lambda: tables, lambda: None)
     return pyarrow.parquet.read_table(pyarrow.BufferReader(file.getvalue()))
 

@@ -12,7 +12,7 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.blocks import Block, BlockRow
 from headrace.jobs.output import Output
-from headrace.jobs.output_batches import OutputLine, OutputRow
+from headrace.jobs.output_batches import OutputLine, OutputRows
 from headrace.jobs.parts import OutputPart, PartWriter, read_parts
 from headrace.jobs.tables import lines_of
 
@@ -36,7 +36,8 @@ def test_a_part_without_lines_is_no_file(tmp_path):
 def test_a_long_part_does_not_wait_in_memory(tmp_path):
     part = PartWriter(str(tmp_path), predictions=True)
     for n in range(60):
-        part.write_rows([OutputRow(BlockRow({}, n), {"prediction": "x" * 1_000_000})], "predictions")
+        row = BlockRow(Block(0, n, records=[{}]), n)
+        part.write_rows(OutputRows([row], {"prediction": ["x" * 1_000_000]}), "predictions")
     (file,) = tmp_path.iterdir()
     assert file.stat().st_size > 30_000_000
     part.finish()
@@ -49,8 +50,8 @@ def test_rows_of_many_blocks_do_not_keep_them_in_memory(tmp_path):
     before = pyarrow.total_allocated_bytes()
     for n in range(200):
         block = Block(0, n * 50_000, batch=pyarrow.record_batch({"x": numpy.full(50_000, n, float)}))
-        row = BlockRow(block[7], block.place + 7, block)
-        part.write_rows([OutputRow(row, {"prediction": n})], "predictions")
+        row = BlockRow(block, block.place + 7)
+        part.write_rows(OutputRows([row], {"prediction": [n]}), "predictions")
         del block, row
         assert pyarrow.total_allocated_bytes() - before < 40_000_000
     finished = part.finish()

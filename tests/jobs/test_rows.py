@@ -1,4 +1,4 @@
-"""A handler over rows does to each row's example what the handler does, and gives the row back."""
+"""A handler over rows does to each row's example what the handler does."""
 
 import pytest
 from apache_beam.ml.inference import base
@@ -7,10 +7,9 @@ from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, MaybeKeyedModelHandler
-from headrace.core.result import Failure, Stage
-from headrace.jobs.blocks import BlockRow
+from headrace.core.result import Stage
 from headrace.jobs.records import BrokenLine
-from headrace.jobs.rows import Examples, batching_over_rows, block_row_of, over_rows
+from headrace.jobs.rows import Examples, batching_over_rows, over_rows
 from headrace.local.predict import predict
 
 
@@ -45,50 +44,34 @@ ROW = {"a": 1, "b": 2, "k": "x"}
 
 
 def outcome(handler, row=ROW, **examples):
-    """What becomes of a row: (row, prediction) or a failure."""
-    (found,) = predict(over_rows(handler, Examples(**examples)), [BlockRow(row, 0)], on_failure="yield")
-    if isinstance(found, Failure):
-        return found
-    return (plain(found[0]), found[1])
-
-
-def plain(value):
-    """A row, or a row and its key."""
-    return value.row if isinstance(value, BlockRow) else (value[0].row, value[1])
+    """What becomes of a row: its prediction or a failure."""
+    (found,) = predict(over_rows(handler, Examples(**examples)), [row], on_failure="yield")
+    return found
 
 
 def test_without_columns_the_example_is_the_row():
-    assert outcome(Echo()) == (ROW, ("echo", ROW))
-
-
-def test_the_row_stays_as_it_was_read_whatever_the_handler_does_to_its_example():
-    class Changes(Echo):
-        def run_inference(self, batch, model, inference_args=None):
-            return [row.clear() for row in batch]
-
-    assert outcome(Changes()) == ({"a": 1, "b": 2, "k": "x"}, None)
+    assert outcome(Echo()) == ("echo", ROW)
 
 
 def test_several_columns_are_a_dict_in_their_order():
-    row, (_, example) = outcome(Echo(), columns=("b", "a"))
-    assert row == ROW
+    _, example = outcome(Echo(), columns=("b", "a"))
     assert list(example.items()) == [("b", 2), ("a", 1)]
 
 
 def test_one_column_is_a_bare_value():
-    assert outcome(Echo(), columns=("b",)) == (ROW, ("echo", 2))
+    assert outcome(Echo(), columns=("b",)) == ("echo", 2)
 
 
 @pytest.mark.parametrize(("columns", "example"), [(("b", "a"), [2.0, 1.0]), (("b",), [2.0]), (None, [1.0, 2.0])])
 def test_a_handler_may_make_its_own_examples(columns, example):
-    assert outcome(Array(), columns=columns, all_columns=("a", "b")) == (ROW, ("echo", example))
+    assert outcome(Array(), columns=columns, all_columns=("a", "b")) == ("echo", example)
 
 
 @pytest.mark.parametrize("make", [Array, BeamsEcho], ids=["headrace", "beam"])
 def test_functions_of_the_handler_see_examples_only(make):
     handler = make().with_preprocess_fn(lambda x: x + 1).with_preprocess_fn(lambda x: x * 10)
     handler = handler.with_postprocess_fn(lambda pair: pair[1]).with_postprocess_fn(lambda x: -x)
-    assert outcome(handler, columns=("b",)) == (ROW, -21)
+    assert outcome(handler, columns=("b",)) == -21
 
 
 @pytest.mark.parametrize(
@@ -100,13 +83,13 @@ def test_functions_of_the_handler_see_examples_only(make):
         (Echo().with_postprocess_fn(lambda _: 1 / 0), {"a": 1}, Stage.POSTPROCESSING, 0),
         (KeyedModelHandler([KeyModelMapping(["x"], Echo())]), {"a": 1, "k": "y"}, Stage.INFERENCE, 0),
         (KeyedModelHandler(Echo()), {"a": 1}, Stage.PREPROCESSING, 0),
+        (KeyedModelHandler(Echo()).with_postprocess_fn(lambda _: 1 / 0), ROW, Stage.POSTPROCESSING, 0),
     ],
 )
-def test_the_row_is_at_the_heart_of_every_failure(handler, row, stage, index):
+def test_failures_name_their_operation(handler, row, stage, index):
     key = "k" if isinstance(handler, KeyedModelHandler) else None
     failure = outcome(handler, row, columns=("a",), key=key)
     assert (failure.stage, failure.index) == (stage, index)
-    assert block_row_of(failure.record[0]).row is row
 
 
 def test_a_missing_column_is_named():
@@ -118,35 +101,33 @@ def test_a_broken_line_fails_as_it_was_broken():
     line = BrokenLine("{", "a.jsonl", 3, ValueError("half an object"))
     failure = outcome(Echo(), line)
     assert failure.error is line.error
-    assert block_row_of(failure.record[0]).row is line
 
 
 def test_one_model_for_all_keys():
-    (row, key), prediction = outcome(KeyedModelHandler(Echo()), columns=("a",), key="k")
-    assert (row, key, prediction) == (ROW, "x", ("echo", 1))
+    assert outcome(KeyedModelHandler(Echo()), columns=("a",), key="k") == ("echo", 1)
 
 
 def test_a_model_for_each_key():
     handler = KeyedModelHandler([KeyModelMapping(["x", "y"], Echo("one")), KeyModelMapping(["z"], Echo("two"))], 1)
-    rows = [BlockRow({"a": n, "k": key}, n) for n, key in enumerate("xzyz")]
+    rows = [{"a": n, "k": key} for n, key in enumerate("xzyz")]
     over = over_rows(handler, Examples(("a",), key="k"))
     assert over.max_models == 1
-    assert [prediction for _, prediction in predict(over, rows)] == [("one", 0), ("two", 1), ("one", 2), ("two", 3)]
+    assert list(predict(over, rows)) == [("one", 0), ("two", 1), ("one", 2), ("two", 3)]
 
 
 def test_beams_keyed_handler():
     handler = base.KeyedModelHandler([base.KeyModelMapping(["x"], BeamsEcho())])
-    assert outcome(handler, columns=("a",), key="k") == ((ROW, "x"), ("beam", 1))
+    assert outcome(handler, columns=("a",), key="k") == ("beam", 1)
 
 
 def test_functions_of_a_keyed_handler_see_the_key():
     handler = KeyedModelHandler(Echo()).with_preprocess_fn(lambda pair: (pair[0] * 2, pair[1] + 10))
     handler = handler.with_postprocess_fn(lambda pair: (pair[0], f"{pair[0]}: {pair[1][1]}"))
-    assert outcome(handler, columns=("a",), key="k") == (ROW, "xx: 11")
+    assert outcome(handler, columns=("a",), key="k") == "xx: 11"
 
 
 def test_a_handler_for_both_takes_examples():
-    assert outcome(MaybeKeyedModelHandler(Echo()), columns=("a",)) == (ROW, ("echo", 1))
+    assert outcome(MaybeKeyedModelHandler(Echo()), columns=("a",)) == ("echo", 1)
 
 
 class Other(KeyedModelHandler):
@@ -190,13 +171,7 @@ def test_weights_are_of_the_example_not_of_the_row(keyed):
     weigh = (lambda pair: pair[1]) if keyed else (lambda example: example)
     handler = Batches(max_batch_weight=10, element_size_fn=weigh, min_batch_size=100)
     handler = KeyedModelHandler(handler) if keyed else handler
-    rows = [BlockRow({"a": weight, "k": "x"}, 0) for weight in (4, 4, 4, 9)]
+    rows = [{"a": weight, "k": "x"} for weight in (4, 4, 4, 9)]
     over = over_rows(handler, Examples(("a",), key="k" if keyed else None))
     list(predict(over, rows, batching=batching_over_rows(handler, {})))
     assert seen == [[9], [4, 4], [4]]
-
-
-def test_an_element_without_a_row_is_an_error():
-    """Rather than a search without end: what begins a text is a text."""
-    with pytest.raises(TypeError, match="'nothing' in the place of its row"):
-        block_row_of(("nothing", 1))

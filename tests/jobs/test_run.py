@@ -53,6 +53,16 @@ class Raises:
         raise RuntimeError("no list")
 
 
+class Destructive(Halve):
+    """Empties the rows that it gets, and fails for some of them."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        numbers = [row.popitem()[1] for row in batch]
+        if 13 in numbers:
+            raise ValueError("13 again")
+        return numbers
+
+
 class Odd(Halve):
     """Answers some numbers with what has no form in JSON."""
 
@@ -138,6 +148,25 @@ def test_a_row_whose_prediction_cannot_be_written_is_a_dead_letter(make, lines, 
         ({"n": 4}, "writing", "RuntimeError"),
     ]
     assert letters[1]["message"] == "the prediction cannot be written as JSON: no list"
+
+
+@pytest.mark.parametrize("numbers", [[1, 2, 13, 3], [1, 2.5, 13, [3]]], ids=["record batch", "records"])
+def test_rows_are_written_as_they_were_read_whatever_the_handler_does_to_them(make, lines, numbers):
+    columns = infer_schema(make(numbers).sources).columns
+    handler = Destructive(min_batch_size=1, max_batch_size=1)
+    Run(make(numbers, handler=handler, examples=Examples(None, columns))).execute()
+    assert lines("out.jsonl") == [{"n": number, "prediction": number} for number in numbers if number != 13]
+    assert [letter["row"] for letter in lines("out.dead-letters.jsonl")] == [{"n": 13}]
+
+
+@pytest.mark.parametrize(
+    "options", [{"isolate": True}, {"options": ("--direct_num_workers=1",)}], ids=["host", "Beam's runner"]
+)
+def test_a_prediction_that_contains_itself_crosses_processes(make, lines, options):
+    Run(make([2, 3], handler=Odd(), **options)).execute()
+    assert lines("out.jsonl") == [{"n": 3, "prediction": 3}]
+    (letter,) = lines("out.dead-letters.jsonl")
+    assert (letter["row"], letter["stage"]) == ({"n": 2}, "writing")
 
 
 def test_a_key_from_a_column(make, lines):

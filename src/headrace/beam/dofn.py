@@ -54,7 +54,42 @@ class Switching(NamedTuple):
     """Whether elements wait for a newer model to load."""
 
 
-class InferenceDoFn(beam.DoFn):
+class SessionDoFn(beam.DoFn):
+    """Opens a worker of a session for each of Beam's threads; a subclass feeds its bundles.
+
+    Args:
+        spec: of the session.
+        namespace: of the metrics; None: the handler's own.
+    """
+
+    def __init__(self, spec: SessionSpec, namespace: str | None = None) -> None:
+        self._spec = spec
+        self._namespace = namespace
+        self._worker: AnyWorker | SwitchingWorker | None = None
+
+    def setup(self) -> None:
+        """Loads the model, unless another thread of this process has."""
+        hold_heap()
+        try:
+            self._worker = self._open_worker()
+        except BaseException:
+            release_heap()
+            raise
+
+    def teardown(self) -> None:
+        """Releases the model; a worker process of an engine keeps it until it opens another transform's."""
+        if self._worker is not None:
+            self._worker.close(linger=lingers(self._spec))
+            self._worker = None
+            release_heap()
+
+    def _open_worker(self) -> AnyWorker | SwitchingWorker:
+        worker = open_worker(self._spec, self._namespace)
+        self._new_bundle: Callable[[], AnyBundle] = partial(worker.bundle, observer_of(worker))
+        return worker
+
+
+class InferenceDoFn(SessionDoFn):
     """Runs a session; each output keeps its own element's timestamp, windows and pane.
 
     An element's tag is a ``WindowedValue`` without a value. Neighbours with the same timestamp, windows and pane share
@@ -78,23 +113,9 @@ class InferenceDoFn(beam.DoFn):
         *,
         counts: bool = False,
     ) -> None:
-        self._spec = spec
-        self._namespace = namespace
+        super().__init__(spec, namespace)
         self._switching = switching
         self._counts = counts
-        self._worker: AnyWorker | SwitchingWorker | None = None
-
-    def setup(self) -> None:
-        """Loads the model, unless another thread of this process has.
-
-        Where models or arguments change, the first element loads it.
-        """
-        hold_heap()
-        try:
-            self._worker = self._open_worker()
-        except BaseException:
-            release_heap()
-            raise
 
     def start_bundle(self) -> None:
         """Starts a new bundle; drops what a failed one left, since the runner repeats it."""
@@ -145,22 +166,14 @@ class InferenceDoFn(beam.DoFn):
         """None: the annotations here are about windowed values, not about elements."""
         return IOTypeHints.empty()
 
-    def teardown(self) -> None:
-        """Releases the model; a worker process of an engine keeps it until it opens another transform's."""
-        if self._worker is not None:
-            self._worker.close(linger=lingers(self._spec))
-            self._worker = None
-            release_heap()
-
     def _outputs(self, outcomes: Iterable[Outcome]) -> Iterable[Output]:
         counted = outcomes if self._tally is None else self._tally.count_outcomes(outcomes)
         return chain.from_iterable(map(outputs_of, counted))
 
     def _open_worker(self) -> AnyWorker | SwitchingWorker:
+        """As in the base class; where models or arguments change, the first element loads the model."""
         if self._switching is None:
-            worker = open_worker(self._spec, self._namespace)
-            self._new_bundle: Callable[[], AnyBundle] = partial(worker.bundle, observer_of(worker))
-            return worker
+            return super()._open_worker()
         fresh = partial(pickler.loads, pickler.dumps(self._spec))
         switching = SwitchingWorker(fresh, self._namespace, waits=self._switching.waits)
         self._new_bundle = partial(switching.bundle, observer_of)

@@ -125,7 +125,7 @@ def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]
     examples = Examples(choose("--columns", args.columns, head.columns), head.columns, key[0] if key else None)
     numbers = {name: kind for name, kind in head.numbers.items() if name not in text}
     sizes = {} if args.max_batch_size is None else {"max_batch_size": args.max_batch_size}
-    rows = (row for source in sources for row in reading.read_elements(source, numbers))
+    rows = (row for source in sources for row in reading.read_rows(source, numbers))
     return over_rows(handler, examples), batching_over_rows(handler, sizes), rows
 
 

@@ -7,8 +7,8 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |    read     files.py -> compression.py, pipes.py, storage.py -> text.py -> reading.py: blocks.py, blocks of rows
   |             csv_blocks.py, json_blocks.py, parquet_blocks.py: record batches where pyarrow is exact, else records
   |             (csv_records.py, records.py); retry.py: dead letters as input; prefetch.py: one block ahead
-  |    predict  rows.py wraps the handler for the rows of a block: row -> example -> (row, prediction);
-  |             columns.py for whole blocks, if it predicts the same from columns (column_blocks.py: which rows fit)
+  |    predict  a bundle of the runtime takes rows, each tagged with its place in its block. rows.py wraps the handler:
+  |             row -> example; columns.py for whole blocks, if it predicts the same from columns (column_blocks.py)
   |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume
   '- output.py joins the parts as JSON lines or Parquet (tables.py, column_types.py); publishing.py moves the files
      into place; resume.py keeps the parts of a killed run for the next one (row_ranges.py: which rows are done)

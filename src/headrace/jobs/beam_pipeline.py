@@ -1,7 +1,7 @@
 """Runs a job as a Beam pipeline, with Beam's workers in this process or on any runner.
 
-Reading, inference and writing form one fused stage: nothing is shuffled, and memory holds one batch however many rows
-there are. Each bundle writes its own parts; only their names are gathered.
+Reading, inference and writing are one ParDo: nothing is shuffled, and memory holds one batch however many rows there
+are. Each bundle writes its own parts; only their names are gathered.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from headrace.beam.dead_letters import rows_by_operation
-from headrace.beam.transform import RunInference
+from headrace.beam.dofn import SessionDoFn
+from headrace.beam.runner import bound_to
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source
 from headrace.jobs.job import Job
 from headrace.jobs.parts import write_manifest
-from headrace.jobs.steps import BlockReader, RunSteps, Writer, refuse_if_cancelled
+from headrace.jobs.steps import RunSteps, refuse_if_cancelled
 from headrace.metrics.totals import Totals
+from headrace.runtime.spec import SessionSpec
 
 _EMBEDDED = (None, "FnApiRunner")
 """The runners in this process."""
@@ -69,40 +70,31 @@ class BeamPipeline:
             self._result.cancel()
 
 
-class _Read(beam.DoFn):  # type: ignore[misc]
-    """Reads (index, source) tuples into elements."""
+class _RunSources(SessionDoFn):
+    """Runs (index, source) tuples and emits the names of a bundle's parts; the runner drops those of failed bundles."""
 
-    def __init__(self, reader: BlockReader) -> None:
-        self._reader = reader
-
-    def process(self, source: tuple[Any, ...]) -> Iterator[Any]:
-        """The elements of one source."""
-        return self._reader.read(source[0], Source(*source[1:]))
-
-
-class _Write(beam.DoFn):  # type: ignore[misc]
-    """Writes a bundle's parts and emits their names; the runner discards the names of failed bundles."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+    def __init__(self, steps: RunSteps, spec: SessionSpec) -> None:
+        super().__init__(spec)
+        self._steps = steps
 
     def start_bundle(self) -> None:
         """Starts the bundle's parts."""
-        self._writer.begin()
+        self._sources = self._steps.bundle(self._new_bundle())
 
-    def process(self, item: Any) -> None:
-        """Writes an item."""
-        self._writer.write([item])
+    def process(self, source: tuple[Any, ...]) -> None:
+        """Runs the rows of one source."""
+        self._sources.run(source[0], Source(*source[1:]))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
-        """Closes the parts and emits their names."""
+        """Runs what still waits, closes the parts and emits their names."""
         # Emitted from finish_bundle, a value needs an explicit window and timestamp.
-        for part in self._writer.finish():
+        for part in self._sources.finish():
             yield WindowedValue(json.dumps(part), MIN_TIMESTAMP, [GlobalWindow()])
 
     def teardown(self) -> None:
-        """Keeps the durable rows of a bundle that failed."""
-        self._writer.abandon()
+        """Keeps the durable rows of a bundle that failed, and releases the model."""
+        self._steps.writer.abandon()
+        super().teardown()
 
 
 def runs_elsewhere(job: Job) -> bool:
@@ -147,30 +139,12 @@ def _refuse_failed(state: Any) -> None:
 
 def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, manifest: str) -> None:
     """Builds the pipeline; a single worker reads the files in order."""
-    spread = _has_many_workers(job)
     sources = [(index, *source) for index, source in enumerate(job.sources)]
-    elements = pipeline | "Files" >> beam.Create(sources, reshuffle=spread) | "Read" >> beam.ParDo(_Read(steps.reader))
-    predictions, letters, skipped = (
-        elements
-        | "RunInference"
-        >> RunInference(
-            steps.handler,
-            inference_args=job.inference_args,
-            batching=steps.batching,
-            placement=job.placement,
-            isolate=job.isolate,
-        )
-        .with_exception_handling(timeout=job.timeout)
-        .with_skipped_elements()
-    )
-    good = predictions | "WritePredictions" >> beam.ParDo(_Write(steps.predictions))
-    bad = [
-        rows | f"WriteDeadLetters-{n}" >> beam.ParDo(_Write(steps.dead_letters))
-        for n, rows in enumerate(rows_by_operation(letters))
-    ]
+    spec = bound_to(pipeline, steps.spec)
     _ = (
-        (good, *bad, skipped | "WriteSkipped" >> beam.ParDo(_Write(steps.skipped)))
-        | beam.Flatten()
+        pipeline
+        | "Files" >> beam.Create(sources, reshuffle=_has_many_workers(job))
+        | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**job.handler.get_resource_hints())
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
         | "Manifest" >> beam.Map(_write_manifest, folder, manifest)
     )

@@ -1,13 +1,15 @@
-"""Rows on their way through a job: blocks from the readers, and single rows of them for handlers that want rows.
+"""Rows on their way through a job: blocks from the readers, and the places of their rows.
 
 This module also runs in model hosts: it must not import Beam, and imports pyarrow only where there is a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from headrace.jobs.records import Record
 
@@ -26,24 +28,7 @@ def place_at(source: int, number: int) -> int:
     return source << NUMBER_BITS | number
 
 
-class BlockRow:
-    """A row of a block, with its place. Pickled, it leaves its block behind."""
-
-    __slots__ = ("block", "place", "row")
-
-    def __init__(self, row: Record, place: int, block: Block | None = None) -> None:
-        self.row = row
-        self.place = place
-        """An integer from ``place_at``, which tells the row from all other rows of the input."""
-        self.block = block
-        """The block whose record batch holds the row; None if it is a record."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Without the block: each of its rows would take all others along."""
-        return BlockRow, (self.row, self.place)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """Neighbouring rows of a source: an Arrow record batch, or records where Arrow's values would not be exact.
 
@@ -76,7 +61,7 @@ class Block:
     def __getitem__(self, place: Any) -> Any:
         """A slice gives a part of the block; a number gives that row."""
         if not isinstance(place, slice):
-            return self[place : place + 1].rows()[0]
+            return self[place : place + 1].rows()[0] if self.batch is not None else self.records[place]
         start, stop, _ = place.indices(len(self))
         if stop - start == len(self):
             return self
@@ -92,13 +77,21 @@ class Block:
 
         return rows_of(self.batch, self.path, self.first)
 
-    def each(self) -> Iterator[BlockRow]:
-        """The rows one by one, converted to Python values in small pieces."""
-        block = None if self.batch is None else self
+    def each(self) -> Iterator[tuple[Record, BlockRow]]:
+        """The rows one by one, converted to Python values in small pieces, each with its place.
+
+        The rows are the handler's to change: the block keeps them as they were read.
+        """
+        places = self.places()
         for start in range(0, len(self), _ROWS_AT_ONCE):
-            part = self[start : start + _ROWS_AT_ONCE]
-            for place, row in enumerate(part.rows(), part.place):
-                yield BlockRow(row, place, block)
+            rows = self[start : start + _ROWS_AT_ONCE].rows()
+            if self.batch is None:
+                rows = [dict(row) if isinstance(row, dict) else row for row in rows]
+            yield from zip(rows, places)  # noqa: B905 - the places go on after these rows
+
+    def places(self) -> Iterator[BlockRow]:
+        """The places of the rows."""
+        return map(BlockRow, repeat(self), range(self.place, self.place + len(self)))
 
     @property
     def nbytes(self) -> int:
@@ -114,3 +107,21 @@ class Block:
     def kind(self) -> Any:
         """Blocks of the same kind can form one matrix: equal column types."""
         return None if self.batch is None else tuple(self.batch.schema.field(name).type for name in self.names)
+
+
+class BlockRow(NamedTuple):
+    """A row of a block, as its place; it keeps the block's memory."""
+
+    block: Block
+    place: int
+    """An integer from ``place_at``, which tells the row from all other rows of the input."""
+
+    @property
+    def row(self) -> Record:
+        """The row as it was read."""
+        return self.block[self.place - self.block.place]  # type: ignore[no-any-return]
+
+
+def blocks_of(rows: Iterable[BlockRow]) -> set[Block]:
+    """The blocks of rows."""
+    return set(map(itemgetter(0), rows))

@@ -6,7 +6,7 @@ This module also runs in model hosts: it must not import Beam.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -17,7 +17,6 @@ import numpy
 import pyarrow
 
 from headrace.core.answer import predictions_of
-from headrace.core.config import BatchingConfig
 from headrace.core.conversion import to_results
 from headrace.core.result import PredictionResult
 from headrace.jobs.blocks import Block
@@ -36,12 +35,6 @@ def over_blocks(handler: Any, examples: Examples, reserved: Collection[str] = ()
     return over.with_preprocess_fn(_Prepare(ExampleOfRow(examples, inner.example_from_row, reserved)))
 
 
-def batching_over_blocks(handler: Any, sizes: Mapping[str, int]) -> BatchingConfig:
-    """The handler's batching options, columnar, with ``sizes`` in place of its own."""
-    changes: dict[str, Any] = dict(sizes)
-    return replace(make_plan(handler).batching, columnar=True, **changes)
-
-
 class _Prepare:
     """Adds the example to a block of one record."""
 
@@ -50,7 +43,7 @@ class _Prepare:
 
     def __call__(self, block: Block) -> Block:
         if block.batch is None:
-            return replace(block, example=self._of_row(next(block.each()))[1])
+            return replace(block, example=self._of_row(block[0]))
         self._of_row.refuse_reserved(block.batch.schema.names)
         return block
 

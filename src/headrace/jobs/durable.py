@@ -20,7 +20,7 @@ import numpy
 import pyarrow
 import pyarrow.ipc
 
-from headrace.jobs.output_batches import Runs
+from headrace.jobs.output_batches import OutputLine, Runs, in_order
 from headrace.jobs.parts import KINDS, OutputPart, PartWriter, table_of
 from headrace.jobs.publishing import sync_folder
 from headrace.jobs.row_ranges import RowRanges
@@ -110,9 +110,11 @@ class DurablePartWriter(PartWriter):
             self._index.write(numpy.array(runs, dtype=_RECORD).tobytes())
             _sync(self._index)
 
-    def _settle(self) -> None:
-        self._waiting.sort(key=attrgetter("place"))  # undo sorting by length, so that neighbours form runs
-        super()._settle()
+    def _ordered(self, waiting: list[Any]) -> list[Any]:
+        """By place: neighbours then form runs, also where rows were sorted by length."""
+        if waiting and isinstance(waiting[0], OutputLine):
+            return sorted(waiting, key=attrgetter("place"))
+        return in_order(waiting)
 
     def _write_stream(self) -> None:
         """Writes the stream. The caller holds the lock."""

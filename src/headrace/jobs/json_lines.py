@@ -11,7 +11,6 @@ from typing import Any
 
 from headrace.jobs.durations import duration_text
 
-_DEEPEST = 500
 _ENDLESS = "it contains itself, or values within values without end"
 _FLAT = {str, int, float, bool, type(None)}
 _TEXT = {str}
@@ -44,29 +43,6 @@ def as_line(record: Any) -> bytes:
         raise JsonEncodeError(str(error)) from error
     # UTF-8 cannot hold a lone surrogate: write JSON's escape for it, \udXXX.
     return text.encode("utf-8", "backslashreplace") + b"\n"
-
-
-class Endless:
-    """Replaces a value that ``is_endless``, which Beam would follow until the process dies."""
-
-    def tolist(self) -> Any:
-        """Raises ValueError."""
-        raise ValueError(_ENDLESS)
-
-
-def is_endless(value: Any) -> bool:
-    """Whether a dict, list or tuple contains itself, or is nested too deeply to be written."""
-    level = [value]
-    for _ in range(_DEEPEST):
-        inner: dict[int, Any] = {}
-        for one in level:
-            values = one.values() if isinstance(one, dict) else one
-            if not _FLAT.issuperset(map(type, values)):
-                inner.update((id(value), value) for value in values if isinstance(value, dict | list | tuple))
-        if not inner:
-            return False
-        level = list(inner.values())
-    return True
 
 
 def _to_json_type(value: Any) -> Any:

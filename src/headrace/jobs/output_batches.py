@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy
@@ -21,7 +21,7 @@ from headrace.jobs.arrays import array_of
 from headrace.jobs.blocks import Block, BlockRow
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.json_lines import as_line
-from headrace.jobs.rows import fields_of
+from headrace.jobs.rows import answer_of
 from headrace.jobs.values import as_values
 
 _JSON = {b"headrace": b"json"}
@@ -32,7 +32,8 @@ _NO_NUMBER = pyarrow.nulls(1, pyarrow.float64())[0]
 _TYPES = pyarrow.types
 _TYPE_OF = {bool: pyarrow.bool_(), int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string()}
 CANONICAL = set(_TYPE_OF.values())
-_PLAIN = {*_TYPE_OF, type(None)}
+SCALARS = {*_TYPE_OF, type(None)}
+"""The types of predictions that need no encoding."""
 _NUMPY = {numpy.bool_, *(numpy.dtype(f"{kind}{size}").type for kind in "iu" for size in (1, 2, 4, 8))} | {
     numpy.float32,
     numpy.float64,
@@ -48,17 +49,12 @@ class Json(str):
     __slots__ = ()
 
 
-class OutputRow(NamedTuple):
-    """A row of the output."""
+class OutputRows(NamedTuple):
+    """Rows of the output with the same columns."""
 
-    row: BlockRow
-    values: dict[str, Any]
-    """By column, ``encoded``; without the columns of the row's record batch, if it has one."""
-
-    @property
-    def place(self) -> int:
-        """The row's place."""
-        return self.row.place
+    rows: Sequence[BlockRow]
+    columns: dict[str, list[Any]]
+    """Values by column, ``encoded``; without the columns of the rows' record batches."""
 
 
 class OutputLine(NamedTuple):
@@ -75,41 +71,61 @@ def encoded(value: Any) -> Any:
         JsonEncodeError: it cannot be written.
     """
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in SCALARS:
         return value
     return value.tolist() if kind in _NUMPY else Json(as_line([value])[1:-2].decode())
 
 
-def encoded_row(row: BlockRow, fields: dict[str, Any], keep: tuple[str, ...] | None) -> OutputRow:
-    """A row with the columns that its prediction adds.
+def encoded_record(record: Any, keep: tuple[str, ...] | None) -> dict[str, Any]:
+    """The columns of a record to output, ``encoded``.
 
     Args:
-        row: with its block.
-        fields: the prediction's columns; the result may keep the dict.
-        keep: the input columns to output; None: all.
+        record: a row that no record batch holds.
+        keep: the columns to output; None: all.
 
     Raises:
         JsonEncodeError: a value cannot be written.
     """
-    if not _PLAIN.issuperset(map(type, fields.values())):
-        fields = {name: encoded(value) for name, value in fields.items()}
-    return OutputRow(row, fields if row.block is not None else _kept_of_record(row.row, keep) | fields)
+    kept = record if keep is None else {name: record.get(name) for name in keep}
+    return {name: value if type(value) in SCALARS else encoded(value) for name, value in kept.items()}
 
 
-def batches_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> Iterator[tuple[Runs, Any]]:
-    """The rows as record batches, in order, each with the places of its rows."""
-    groups = [list(group) for _, group in groupby(rows, _shape_of)]
-    if len(groups) > 1 + len(rows) // _FEW:
-        yield batch_of_lines([OutputLine(row.place, _line_of(row, values, keep)) for row, values in rows])
+def in_order(some: list[OutputRows]) -> list[OutputRows]:
+    """The rows sorted by place."""
+    places = [row.place for rows, _ in some for row in rows]
+    if all(map(int.__lt__, places, places[1:])):
+        return some
+    rows = [
+        (row, dict(zip(columns, values, strict=True)))
+        for rows, columns in some
+        for row, values in zip(rows, zip(*columns.values(), strict=True), strict=True)
+    ]
+    return rows_together(sorted(rows, key=lambda row: row[0].place))
+
+
+def rows_together(rows: Iterable[tuple[BlockRow, dict[str, Any]]]) -> list[OutputRows]:
+    """Rows with their values by column; neighbours with the same columns together."""
+    groups = [list(group) for _, group in groupby(rows, lambda row: tuple(row[1]))]
+    return [
+        OutputRows([row for row, _ in group], {name: [values[name] for _, values in group] for name in group[0][1]})
+        for group in groups
+    ]
+
+
+def batches_of_rows(some: Iterable[OutputRows], keep: tuple[str, ...] | None) -> Iterator[tuple[Runs, Any]]:
+    """Rows as record batches, in order, each with the places of its rows."""
+    runs = list(chain.from_iterable(map(_runs_of_blocks, _joined(some))))
+    if len(runs) > 1 + sum(len(run.rows) for run in runs) // _FEW:
+        yield batch_of_lines([line for run in runs for line in _lines_of(run, keep)])
         return
-    for group in groups:
-        names = list(group[0].values)
-        if not is_utf8("".join(names)):
-            yield batch_of_lines([OutputLine(row.place, _line_of(row, values, keep)) for row, values in group])
+    for run in runs:
+        rows, columns = run
+        if not is_utf8("".join(columns)):
+            yield batch_of_lines(list(_lines_of(run, keep)))
             continue
-        columns = _kept_of_rows(group, keep) if group[0].row.block is not None else {}
-        columns.update((name, _of_encoded([values[name] for _, values in group])) for name in names)
-        yield _runs(row.place for row, _ in group), _as_batch(columns)
+        output = _kept_of_rows(rows, keep)
+        output.update((name, _of_encoded(values)) for name, values in columns.items())
+        yield _runs(row.place for row in rows), _as_batch(output)
 
 
 def batch_of_lines(lines: Sequence[OutputLine]) -> tuple[Runs, Any]:
@@ -157,13 +173,25 @@ def _as_batch(columns: dict[str, _Column]) -> Any:
     return pyarrow.RecordBatch.from_arrays([array for array, _ in columns.values()], schema=pyarrow.schema(fields))
 
 
-def _kept_of_record(record: Any, keep: tuple[str, ...] | None) -> dict[str, Any]:
-    kept = record if keep is None else {name: record.get(name) for name in keep}
-    return {name: value if type(value) in _PLAIN else encoded(value) for name, value in kept.items()}
+def _joined(some: Iterable[OutputRows]) -> Iterator[OutputRows]:
+    """Joins neighbours with the same columns."""
+    for names, group in groupby(some, lambda rows: tuple(rows.columns)):
+        rows, columns = zip(*group, strict=True)
+        joined = {name: list(chain.from_iterable(each[name] for each in columns)) for name in names}
+        yield OutputRows(list(chain.from_iterable(rows)), joined)
 
 
-def _shape_of(row: OutputRow) -> Any:
-    return id(row[0].block), tuple(row[1])
+def _runs_of_blocks(some: OutputRows) -> Iterator[OutputRows]:
+    """Cuts rows into runs of one block; rows that no record batch holds stay together."""
+    start = 0
+    for _, group in groupby(some.rows, _block_with_batch):
+        stop = start + len(list(group))
+        yield OutputRows(some.rows[start:stop], {name: values[start:stop] for name, values in some.columns.items()})
+        start = stop
+
+
+def _block_with_batch(row: BlockRow) -> Block | None:
+    return row.block if row.block.batch is not None else None
 
 
 def _runs(places: Iterable[int]) -> Runs:
@@ -178,24 +206,27 @@ def _runs(places: Iterable[int]) -> Runs:
     return [*runs, (start, stop - start)] if stop > start else runs
 
 
-def _line_of(row: BlockRow, values: dict[str, Any], keep: tuple[str, ...] | None) -> str:
-    if row.block is not None:
-        values = _kept_of_record(row.row, keep) | values
-    return f"{{{', '.join(f'{_json_of(name)}: {_json_of(value)}' for name, value in values.items())}}}"
+def _lines_of(some: OutputRows, keep: tuple[str, ...] | None) -> Iterator[OutputLine]:
+    for number, row in enumerate(some.rows):
+        values = {name: values[number] for name, values in some.columns.items()}
+        if row.block.batch is not None:
+            values = encoded_record(row.row, keep) | values
+        text = ", ".join(f"{_json_of(name)}: {_json_of(value)}" for name, value in values.items())
+        yield OutputLine(row.place, f"{{{text}}}")
 
 
 def _json_of(value: Any) -> str:
     return value if type(value) is Json else as_line(value)[:-1].decode()
 
 
-def _kept_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> dict[str, _Column]:
-    """The columns of rows of one block."""
-    block = rows[0].row.block
-    assert block is not None
-    places = [row.place - block.place for row, _ in rows]
+def _kept_of_rows(rows: Sequence[BlockRow], keep: tuple[str, ...] | None) -> dict[str, _Column]:
+    """The columns of the record batch that holds the rows, if one does."""
+    block = rows[0].block
+    if block.batch is None:
+        return {}
+    places = [row.place - block.place for row in rows]
     first, last = places[0], places[-1]
-    is_run = last - first + 1 == len(places) and all(map(int.__lt__, places, places[1:]))
-    if is_run and 4 * len(places) > len(block):
+    if 4 * len(places) > len(block) and places == list(range(first, last + 1)):
         return _kept(block[first : last + 1], keep)
     # A copy, since a few rows would keep the memory of the whole block.
     return _kept(Block(0, 0, block.names, block.batch.take(array_of(places, pyarrow.int64()))), keep)
@@ -203,7 +234,7 @@ def _kept_of_rows(rows: Sequence[OutputRow], keep: tuple[str, ...] | None) -> di
 
 def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
     if block.batch is None:
-        return {name: _of_encoded([value]) for name, value in _kept_of_record(block.records[0], keep).items()}
+        return {name: _of_encoded([value]) for name, value in encoded_record(block.records[0], keep).items()}
     names = block.batch.schema.names
     missing = pyarrow.nulls(len(block)), False
     return {
@@ -213,9 +244,11 @@ def _kept(block: Block, keep: tuple[str, ...] | None) -> dict[str, _Column]:
 
 
 def _of_results(results: list[Any]) -> dict[str, _Column]:
-    fields = [fields_of(result) for result in results]
-    names = dict.fromkeys(name for each in fields for name in each)
-    return {name: _of_values([each.get(name) for each in fields]) for name in names}
+    predictions, model_ids = zip(*map(answer_of, results), strict=True)
+    columns = {"prediction": _of_values(predictions)}
+    if any(model_id is not None for model_id in model_ids):
+        columns["model_id"] = _of_values(model_ids)
+    return columns
 
 
 def _of_predictions(predictions: Any) -> _Column:

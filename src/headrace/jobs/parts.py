@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,9 +15,9 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
-from headrace.jobs.blocks import Block
+from headrace.jobs.blocks import Block, blocks_of
 from headrace.jobs.messages import Messages
-from headrace.jobs.output_batches import Json, OutputLine, OutputRow, Runs, batch_of_lines, batches_of_rows
+from headrace.jobs.output_batches import Json, OutputLine, OutputRows, Runs, batch_of_lines, batches_of_rows
 
 _ROWS = 1 << 16
 _BYTES = 1 << 24
@@ -84,34 +84,30 @@ class PartWriter:
         self._messages = Messages()
         self._file: BinaryIO | None = None
         self._stream = Stream()
-        self._waiting: list[OutputRow] | list[OutputLine] = []
-        self._waiting_bytes = 0
-        self._block: Block | None = None
-        """Of the last row that waits."""
+        self._waiting: list[Any] = []
+        """``OutputRows``, or ``OutputLine``s in a part that has only those."""
+        self._waiting_rows = self._waiting_bytes = 0
+        self._blocks: set[Block] = set()
+        """The blocks that rows keep in memory while they wait."""
 
-    def write_rows(self, rows: Sequence[OutputRow], what: str) -> None:
+    def write_rows(self, some: OutputRows, what: str) -> None:
         """Adds rows, counted under ``what``."""
         with self._taking():
-            self._waiting.extend(rows)  # type: ignore[arg-type]
-            size = 0
-            for row, values in rows:
-                if row.block is not self._block:
-                    self._block = row.block
-                    size += 0 if row.block is None else row.block.nbytes
-                for value in values.values():
-                    if type(value) in _TEXT:
-                        size += len(value)
-            self._waiting_bytes += size
-            self._added(len(rows), what)
+            self._waiting.append(some)
+            blocks = blocks_of(some.rows)
+            size = sum(block.nbytes for block in blocks - self._blocks)
+            self._blocks |= blocks
+            for values in some.columns.values():
+                size += sum(len(value) for value in values if type(value) in _TEXT)
+            self._added(len(some.rows), size, what)
 
     def write_line(self, line: OutputLine, what: str, message: str = "") -> None:
         """Adds a line of JSON, counted under ``what``, and a dead letter's message."""
         with self._taking():
-            self._waiting.append(line)  # type: ignore[arg-type]
-            self._waiting_bytes += len(line.text)
+            self._waiting.append(line)
             if self._predictions is False:
                 self._messages.add(what, message)
-            self._added(1, what)
+            self._added(1, len(line.text), what)
 
     def write_batch(self, place: int, batch: Any) -> None:
         """Adds predictions of neighbouring rows as a record batch.
@@ -139,20 +135,26 @@ class PartWriter:
         """Surrounds each acceptance of rows."""
         return nullcontext()
 
-    def _added(self, count: int, what: str) -> None:
+    def _added(self, count: int, size: int, what: str) -> None:
         self._counts[what] = self._counts.get(what, 0) + count
-        if len(self._waiting) >= _WAITING or self._waiting_bytes >= _BYTES:
+        self._waiting_rows += count
+        self._waiting_bytes += size
+        if self._waiting_rows >= _WAITING or self._waiting_bytes >= _BYTES:
             self._settle()
 
     def _settle(self) -> None:
         """Makes batches of the rows that wait."""
-        rows: list[Any] = self._waiting
-        self._waiting, self._waiting_bytes, self._block = [], 0, None
-        if rows and isinstance(rows[0], OutputLine):
-            self._to_stream(*batch_of_lines(rows))
+        waiting = self._ordered(self._waiting)
+        self._waiting, self._waiting_rows, self._waiting_bytes, self._blocks = [], 0, 0, set()
+        if waiting and isinstance(waiting[0], OutputLine):
+            self._to_stream(*batch_of_lines(waiting))
         else:
-            for runs, batch in batches_of_rows(rows, self._keep):
+            for runs, batch in batches_of_rows(waiting, self._keep):
                 self._to_stream(runs, batch)
+
+    def _ordered(self, waiting: list[Any]) -> list[Any]:
+        """What waits, in the order in which it is to be written."""
+        return waiting
 
     def _to_stream(self, runs: Runs, batch: Any) -> None:
         if not self._stream.suits(batch):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs import pipes
-from headrace.jobs.blocks import Block, BlockRow
+from headrace.jobs.blocks import Block
 from headrace.jobs.csv_blocks import read_csv_blocks
 from headrace.jobs.csv_records import CsvRecords, csv_lines, number, read_csv
 from headrace.jobs.files import Source, open_source
@@ -105,15 +105,9 @@ def placed(
             yield block[start - block.first : stop - block.first]
 
 
-def read_elements(source: Source, numbers: Mapping[str, type]) -> Iterator[BlockRow]:
-    """The rows of a file, one by one, as a handler over rows takes them."""
-    for block in read_blocks(source, 0, numbers, RowRanges()):
-        yield from block.each()
-
-
 def read_rows(source: Source, numbers: Mapping[str, type]) -> Iterator[Record]:
     """The rows of a file, one by one."""
-    return (element.row for element in read_elements(source, numbers))
+    return (row for block in read_blocks(source, 0, numbers, RowRanges()) for row, _ in block.each())
 
 
 def _pieces_of(source: Source, numbers: Mapping[str, type], is_done: Callable[[int, int], bool]) -> Iterator[Any]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs.column_blocks import fits_columns
-from headrace.jobs.columns import batching_over_blocks, over_blocks
+from headrace.jobs.columns import over_blocks
 from headrace.jobs.files import Source, location
 from headrace.jobs.job import Job, Report, too_many
 from headrace.jobs.loop import Loop
@@ -19,17 +20,10 @@ from headrace.jobs.parts import OutputPart
 from headrace.jobs.pipes import as_name, is_pipe, was_empty
 from headrace.jobs.resume import ResumableOutput
 from headrace.jobs.rows import batching_over_rows, over_rows, takes_columns
-from headrace.jobs.steps import (
-    BlockReader,
-    DeadLetterWriter,
-    PredictionWriter,
-    RunSteps,
-    SkippedWriter,
-    cancelled,
-    refuse_if_cancelled,
-)
+from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps, cancelled, refuse_if_cancelled
 from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
 
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
 _TYPE = re.compile(r"[\w.]*(Error|Exception): ")
@@ -201,15 +195,19 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
         names = names if fits_columns(job.sources, job.numbers, names) else None
     if names is not None:
         handler = over_blocks(job.handler, examples, job.reserved)
-        batching = batching_over_blocks(job.handler, job.batch_sizes)
+        batching = replace(batching, columnar=True)
+    request = InferenceRequest(
+        inference_args=job.inference_args,
+        batching=batching,
+        placement=job.placement,
+        isolate=job.isolate,
+        timeout_secs=job.timeout,
+    )
     resume = job.resume is not None
     steps = RunSteps(
+        catching(prepare(handler, request), Exception),
         BlockReader(job.numbers, folder, names, resume=resume),
-        handler,
-        batching,
-        PredictionWriter(folder, job.keep, resume=resume),
-        DeadLetterWriter(folder, resume=resume),
-        SkippedWriter(folder, resume=resume),
+        OutcomeWriter(folder, job.keep, resume=resume),
     )
     return steps, names is not None
 

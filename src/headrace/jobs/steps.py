@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
+from itertools import chain
 from typing import Any, NamedTuple
 
-from headrace.core.config import BatchingConfig
 from headrace.core.errors import as_type_name
-from headrace.core.result import Caught, DeadLetter, PredictionResult
+from headrace.core.result import Caught, DeadLetter, Failure, Outcome, Predictions
 from headrace.failures.device import device_loss
-from headrace.jobs.blocks import Block, BlockRow
+from headrace.jobs.blocks import Block, BlockRow, blocks_of
 from headrace.jobs.column_blocks import cut_by_time, fitted
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
 from headrace.jobs.json_lines import JsonEncodeError, as_line
-from headrace.jobs.output_batches import OutputLine, OutputRow, batch_of_block, encoded_row
+from headrace.jobs.output_batches import (
+    SCALARS,
+    OutputLine,
+    OutputRows,
+    batch_of_block,
+    encoded,
+    encoded_record,
+    rows_together,
+)
 from headrace.jobs.parts import OutputPart, PartWriter
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.prefetch import prefetch
@@ -24,7 +32,9 @@ from headrace.jobs.records import BrokenLine
 from headrace.jobs.resume import load_done
 from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges
-from headrace.jobs.rows import block_row_of, fields_of
+from headrace.jobs.rows import answer_of
+from headrace.runtime.bundle import AnyBundle
+from headrace.runtime.spec import SessionSpec
 
 cancelled: set[str] = set()
 """The output folders of this process's cancelled jobs."""
@@ -41,21 +51,54 @@ def refuse_if_cancelled(folder: str) -> None:
 
 
 class RunSteps(NamedTuple):
-    """The steps that the drivers, ``Loop`` and ``BeamPipeline``, apply to each element: a row, or a block of rows."""
+    """What both drivers, ``Loop`` and ``BeamPipeline``, do with sources."""
 
+    spec: SessionSpec
+    """Of the handler, wrapped for rows or blocks."""
     reader: BlockReader
-    """Reads sources into elements."""
-    handler: Any
-    """Wrapped to run over those elements."""
-    batching: BatchingConfig
-    predictions: Writer
-    dead_letters: Writer
-    skipped: Writer
-    """Receives the inputs of operations that skipped them."""
+    writer: OutcomeWriter
+
+    def bundle(self, bundle: AnyBundle) -> SourceBundle:
+        """Starts on a bundle of sources with a new bundle of the runtime."""
+        return SourceBundle(bundle, self.reader, self.writer)
+
+
+class SourceBundle:
+    """Reads sources into a bundle of the runtime, and writes its outcomes into parts; used by one thread."""
+
+    def __init__(self, bundle: AnyBundle, reader: BlockReader, writer: OutcomeWriter) -> None:
+        self._bundle = bundle
+        self._reader = reader
+        self._writer = writer
+        writer.begin()
+
+    def run(self, index: int, source: Source) -> None:
+        """Runs the rows of a source.
+
+        Args:
+            index: of the source, counted from 0.
+            source: the file.
+
+        Raises:
+            CancelledError: the job was cancelled.
+            Exception: the file cannot be read, a part cannot be written, or the model cannot be loaded.
+        """
+        add, write, reader = self._bundle.add, self._writer.write, self._reader
+        with closing(reader.read(index, source)) as blocks:
+            for element, place in chain.from_iterable(map(reader.elements, blocks)):
+                if cancelled:
+                    reader.refuse_if_cancelled()
+                if outcomes := add(element, place):
+                    write(outcomes)
+
+    def finish(self) -> list[OutputPart]:
+        """Runs what still waits; returns the parts."""
+        self._writer.write(self._bundle.finish())
+        return self._writer.finish()
 
 
 class BlockReader:
-    """Reads files into blocks of rows, and hands on their rows, or the blocks if the model takes columns.
+    """Reads files into blocks of rows.
 
     Args:
         numbers: the types of the number columns in CSV files.
@@ -72,8 +115,12 @@ class BlockReader:
         self._names = names
         self._resume = resume
 
-    def read(self, index: int, source: Source) -> Iterator[Any]:
-        """Yields rows or blocks; an unreadable line is an element that fails in its first operation.
+    def refuse_if_cancelled(self) -> None:
+        """Raises CancelledError if the job was cancelled."""
+        refuse_if_cancelled(self._folder)
+
+    def read(self, index: int, source: Source) -> Generator[Block, None, None]:
+        """Yields blocks.
 
         Args:
             index: of the source, counted from 0.
@@ -81,29 +128,23 @@ class BlockReader:
 
         Raises:
             OSError: the file cannot be read.
-            CancelledError: the job was cancelled.
         """
-        with closing(self._reading(index, source)) as elements:
-            for element in elements:
-                if cancelled:
-                    refuse_if_cancelled(self._folder)
-                yield element
-
-    def _reading(self, index: int, source: Source) -> Generator[Any, None, None]:
         try:
             blocks = self._blocks(index, source)
             if is_pipe(source.path):  # not read ahead: a run that failed would wait for the next row
-                for block in blocks:
-                    yield from block.each()
+                yield from blocks
                 return
             with closing(prefetch(blocks)) as coming:
-                if self._names is not None:
-                    yield from cut_by_time(coming) if self._resume else coming
-                    return
-                for block in coming:
-                    yield from block.each()
+                yield from cut_by_time(coming) if self._resume and self._names is not None else coming
         except Exception as error:
             raise OSError(f"cannot read {as_name(source.path)} as {source.format}: {error}") from error
+
+    def elements(self, block: Block) -> Iterable[tuple[Any, BlockRow | None]]:
+        """What the model's bundle takes of a block: its rows with their places, or the whole block.
+
+        An unreadable line is an element that fails in its first operation.
+        """
+        return block.each() if self._names is None else [(block, None)]
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
         done = load_done(self._folder) if self._resume else RowRanges()
@@ -113,64 +154,112 @@ class BlockReader:
         return blocks if self._names is None else fitted(blocks, all_finite=source.format == "csv")
 
 
-class Writer:
-    """Writes one part in each bundle; the parts of failed bundles do not count."""
+class OutcomeWriter:
+    """Writes the outcomes of a bundle into parts: predictions, dead letters, skipped rows.
 
-    predictions: bool | None
+    Args:
+        folder: of the parts.
+        keep: the input columns to output; None: all.
+        resume: whether parts are durable.
+    """
 
-    def __init__(self, folder: str, keep: tuple[str, ...] | None = None, *, resume: bool) -> None:
+    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
         self._folder = folder
         self._keep = keep
         self._resume = resume
-        self._part: Any = None
+        self._parts: tuple[PartWriter, ...] = ()
 
     def begin(self) -> None:
-        """Starts a bundle's part."""
-        writer = DurablePartWriter if self._resume else PartWriter
-        self._part = writer(self._folder, predictions=self.predictions, keep=self._keep)
+        """Starts a bundle's parts; those of a bundle that failed do not count."""
+        self.abandon()
+        kind = DurablePartWriter if self._resume else PartWriter
+        self._parts = self._good, self._bad, self._skipped = (
+            kind(self._folder, predictions=True, keep=self._keep),
+            kind(self._folder, predictions=False),
+            kind(self._folder, predictions=None),
+        )
 
-    def write(self, items: Sequence[Any]) -> None:
-        """Writes predictions, ``DeadLetter``s, or skipped elements."""
-        raise NotImplementedError
+    def write(self, outcomes: Iterable[Outcome]) -> None:
+        """Writes outcomes, whose tags are ``BlockRow``s; those of blocks have none."""
+        for outcome in outcomes:
+            if isinstance(outcome, Predictions):
+                self._write_predictions(outcome.tags, outcome.values)
+            elif isinstance(outcome, Failure):
+                letter = DeadLetter.of(outcome.record, outcome.stage, outcome.index)
+                for row in [outcome.tag] if outcome.tag is not None else letter.element.places():
+                    self._write_letter(row, letter)
+            else:
+                for row in outcome.tags:
+                    self._skipped.write_line(OutputLine(row.place, "{}"), "skipped")
 
     def finish(self) -> list[OutputPart]:
-        """Closes the part; an empty list if nothing was written."""
-        part, self._part = self._part and self._part.finish(), None
-        return [part] if part else []
+        """Closes the parts; those without rows are no parts."""
+        parts, self._parts = [part.finish() for part in self._parts], ()
+        return [part for part in parts if part is not None]
 
     def abandon(self) -> None:
-        """Closes the part of a failed bundle durably if the run is resumable: its rows count."""
-        if self._part is not None and self._resume:
-            self._part.finish()
+        """Closes the parts of a failed bundle durably if the run is resumable: their rows count."""
+        for part in self._parts if self._resume else ():
+            part.finish()
+        self._parts = ()
 
+    def _write_predictions(self, rows: list[Any], values: list[Any]) -> None:
+        if not rows:
+            return
+        if rows[0] is None:
+            for result in values:
+                self._write_block(result.example, result.inference, result.model_id)
+        elif SCALARS.issuperset(map(type, values)) and all(block.batch is not None for block in blocks_of(rows)):
+            self._good.write_rows(OutputRows(rows, {"prediction": values}), "predictions")
+        else:
+            for some in rows_together(self._encoded(rows, values)):
+                self._good.write_rows(some, "predictions")
 
-class DeadLetterWriter(Writer):
-    """Writes dead letters."""
+    def _encoded(self, rows: list[BlockRow], values: list[Any]) -> Iterator[tuple[BlockRow, dict[str, Any]]]:
+        """The rows with their values by column; those that cannot be written become dead letters."""
+        for row, value in zip(rows, values, strict=True):
+            prediction, model_id = answer_of(value)
+            try:
+                columns = {} if row.block.batch is not None else encoded_record(row.row, self._keep)
+                columns["prediction"] = encoded(prediction)
+                if model_id is not None:
+                    columns["model_id"] = encoded(model_id)
+            except JsonEncodeError as error:
+                self._write_letter(row, unwritten(error, model_id))
+            else:
+                yield row, columns
 
-    predictions = False
+    def _write_block(self, block: Block, predictions: Any, model_id: str | None) -> None:
+        """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
+        try:
+            batch = batch_of_block(block, self._keep, predictions, model_id)
+        except JsonEncodeError as error:
+            middle = len(block) // 2
+            if middle:
+                self._write_block(block[:middle], predictions[:middle], model_id)
+                self._write_block(block[middle:], predictions[middle:], model_id)
+                return
+            if isinstance(predictions, list):
+                model_id = answer_of(predictions[0])[1]
+            self._write_letter(next(block.places()), unwritten(error, model_id))
+        else:
+            self._good.write_batch(block.place, batch)
 
-    def write(self, items: Sequence[Any]) -> None:
-        """Writes a line for each row of the letters' elements, which are rows or blocks."""
-        for letter in items:
-            element = letter.element
-            for row in element.each() if isinstance(element, Block) else [block_row_of(element)]:
-                self.write_row(row, letter)
-
-    def write_row(self, row: BlockRow, letter: Any) -> None:
-        """Writes a line for a row that failed, alone or in a block."""
-        is_broken = isinstance(row.row, BrokenLine)
+    def _write_letter(self, place: BlockRow, letter: DeadLetter) -> None:
+        row = place.row
+        is_broken = isinstance(row, BrokenLine)
         line = {
-            "row": row.row.row if isinstance(row.row, BrokenLine) else row.row,
+            "row": row.row if isinstance(row, BrokenLine) else row,
             "stage": "reading" if is_broken else letter.stage,
             "operation": letter.index,
             "error_type": letter.error_type,
             "message": letter.message,
             "traceback": letter.traceback,
-            "attempts": getattr(row.row, "attempts", 0) + letter.attempts,
+            "attempts": getattr(row, "attempts", 0) + letter.attempts,
             "model_id": letter.model_id,
         }
         what = f"{line['stage']} {letter.error_type}"
-        self._part.write_line(OutputLine(row.place, as_line(line)[:-1].decode()), what, str(letter.message))
+        self._bad.write_line(OutputLine(place.place, as_line(line)[:-1].decode()), what, str(letter.message))
 
 
 def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:
@@ -193,70 +282,3 @@ def unwritten(error: JsonEncodeError, model_id: str | None) -> DeadLetter:
         attempts=1,
         model_id=model_id,
     )
-
-
-class PredictionWriter(Writer):
-    """Writes predictions, and dead letters for rows whose prediction cannot be written."""
-
-    predictions = True
-
-    def __init__(self, folder: str, keep: tuple[str, ...] | None, *, resume: bool) -> None:
-        super().__init__(folder, keep, resume=resume)
-        self._letters = DeadLetterWriter(folder, resume=resume)
-
-    def begin(self) -> None:
-        """Starts both parts."""
-        super().begin()
-        self._letters.begin()
-
-    def finish(self) -> list[OutputPart]:
-        """Closes both parts."""
-        return [*super().finish(), *self._letters.finish()]
-
-    def abandon(self) -> None:
-        """Closes both parts of a failed bundle durably if the run is resumable."""
-        super().abandon()
-        self._letters.abandon()
-
-    def write(self, items: Sequence[Any]) -> None:
-        """Writes (row, prediction) pairs, or results whose examples are blocks."""
-        rows: list[OutputRow] = []
-        for item in items:
-            if isinstance(item, PredictionResult):
-                self._write_block(item.example, item.inference, item.model_id)
-                continue
-            element, prediction = item
-            row, fields = element if type(element) is BlockRow else block_row_of(element), fields_of(prediction)
-            try:
-                rows.append(encoded_row(row, fields, self._keep))
-            except JsonEncodeError as error:
-                self._letters.write_row(row, unwritten(error, fields.get("model_id")))
-        if rows:
-            self._part.write_rows(rows, "predictions")
-
-    def _write_block(self, block: Block, predictions: Any, model_id: str | None) -> None:
-        """Writes rows; if that fails, halves the block until only the rows that cannot be written are left."""
-        try:
-            batch = batch_of_block(block, self._keep, predictions, model_id)
-        except JsonEncodeError as error:
-            middle = len(block) // 2
-            if middle:
-                self._write_block(block[:middle], predictions[:middle], model_id)
-                self._write_block(block[middle:], predictions[middle:], model_id)
-                return
-            if isinstance(predictions, list):
-                model_id = fields_of(predictions[0]).get("model_id")
-            self._letters.write_row(next(block.each()), unwritten(error, model_id))
-        else:
-            self._part.write_batch(block.place, batch)
-
-
-class SkippedWriter(Writer):
-    """Records which rows were skipped, so that they count as done."""
-
-    predictions = None
-
-    def write(self, items: Sequence[Any]) -> None:
-        """Writes an empty line for each row."""
-        for element in items:
-            self._part.write_line(OutputLine(block_row_of(element).place, "{}"), "skipped")

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from headrace.jobs.blocks import BlockRow
+from headrace.jobs.blocks import Block
 from headrace.jobs.column_blocks import fitted
 from headrace.jobs.files import Source
 from headrace.jobs.json_lines import as_line
-from headrace.jobs.output_batches import batch_of_block, batches_of_rows, encoded_row
+from headrace.jobs.output_batches import OutputRows, batch_of_block, batches_of_rows, encoded_record, rows_together
 from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.records import BrokenLine
 from headrace.jobs.row_ranges import RowRanges
@@ -70,11 +70,11 @@ def _read(random: Random, path: Path) -> None:
     compare_tables(pyarrow.parquet.read_table(pyarrow.BufferReader(in_columns.getvalue())), expected)
     one_by_one = _written(random, expected)
     row_by_row = [row for block in read_blocks(source, 0, {}, RowRanges()) for row in block.each()]
-    good = [encoded_row(row, {}, None) for row in row_by_row if not isinstance(row.row, BrokenLine)]
+    good = [place for row, place in row_by_row if not isinstance(row, BrokenLine)]
     random.shuffle(good)
-    batches = [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(good, None)]
+    batches = [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows([OutputRows(good, {})], None)]
     lines = [json.loads(line) for chunk in lines_of(batches) for line in chunk.splitlines()]
-    assert lines == [as_json(row.row.row) for row in good]
+    assert lines == [as_json(place.row) for place in good]
     if expected:
         assert one_by_one.schema == pyarrow.parquet.read_schema(pyarrow.BufferReader(in_columns.getvalue()))
 
@@ -90,8 +90,10 @@ def _written(random: Random, rows: list[dict[str, Any]]) -> Any:
     file, tables, first = io.BytesIO(), [], 0
     while first < len(rows):
         size = random.randint(1, len(rows) - first)
-        some = [encoded_row(BlockRow(row, first + n), {}, None) for n, row in enumerate(rows[first : first + size])]
-        tables += [pyarrow.Table.from_batches([batch]) for _, batch in batches_of_rows(some, None)]
+        block = Block(0, first, records=rows[first : first + size])
+        some = [(place, encoded_record(place.row, None)) for place in block.places()]
+        batches = batches_of_rows(rows_together(some), None)
+        tables += [pyarrow.Table.from_batches([batch]) for _, batch in batches]
         first += size
     write_parquet(file, lambda: tables, lambda: None)
     return pyarrow.parquet.read_table(pyarrow.BufferReader(file.getvalue()))
