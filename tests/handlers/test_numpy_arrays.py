@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 
 import numpy
 import pytest
+import threadpoolctl
 
 import array_memory
 from headrace.handlers.numpy_arrays import NumpyArrays
@@ -184,5 +186,37 @@ def test_whole_arrays_without_movable_memory_are_left_to_numpy():
         assert sum(sizes) == 0
 
 
-def test_thread_limits_are_left_to_blas():
-    assert CODEC.limit_threads(1)() is None
+def blas_threads():
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_thread_limit_holds_until_it_is_undone():
+    before = blas_threads()
+    undo = CODEC.limit_threads(1)
+    assert blas_threads() == {1}
+    undo()
+    assert blas_threads() == before
+
+
+def test_thread_limits_of_two_threads_leave_the_first_number_of_threads():
+    """The number of BLAS is the process's: the second thread finds it limited."""
+    before = blas_threads()
+    undos = [CODEC.limit_threads(1), CODEC.limit_threads(1)]
+    for undo in undos:
+        undo()
+    assert blas_threads() == before
+
+
+def test_thread_limit_does_not_add_threads():
+    before = blas_threads()
+    undo = CODEC.limit_threads(1000)
+    assert blas_threads() == before
+    undo()
+
+
+def test_thread_limits_without_scikit_learn_are_left_to_the_environment(monkeypatch):
+    monkeypatch.delitem(sys.modules, "threadpoolctl")
+    before = blas_threads()
+    undo = CODEC.limit_threads(1)
+    assert blas_threads() == before
+    undo()

@@ -43,6 +43,17 @@ def test_a_budget_follows_the_number_of_processes(six_threads):
     assert seen == [6, 4, 2, 1, 4, 6]
 
 
+def test_a_released_budget_leaves_no_limit(six_threads):
+    page = ComputingPage()
+    page.write(4)
+    budget = ThreadBudget(page)
+    for _ in range(2):
+        budget.keep()
+        assert torch.get_num_threads() == 2
+        budget.release()
+        assert torch.get_num_threads() == 6
+
+
 def test_a_budget_does_not_add_threads(six_threads):
     torch.set_num_threads(2)
     page = ComputingPage()

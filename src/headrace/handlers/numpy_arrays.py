@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from operator import attrgetter, eq, is_
@@ -55,8 +56,31 @@ class NumpyArrays:
         return {numpy.ndarray: _export, numpy.memmap: _export}
 
     def limit_threads(self, count: int) -> Callable[[], None]:
-        """Does nothing: numpy's BLAS reads its number of threads from the environment when it is imported."""
-        return lambda: None
+        """Limits numpy's BLAS, and OpenMP, with which scikit-learn computes.
+
+        Does nothing without scikit-learn, which imports threadpoolctl: BLAS reads its number of threads from the
+        environment when it is loaded, and offers no other common way to change it.
+        """
+        threadpoolctl = sys.modules.get("threadpoolctl")
+        pools = [] if threadpoolctl is None else threadpoolctl.ThreadpoolController().lib_controllers
+        before = [_threads_before(pool) for pool in pools]
+        for pool, threads in zip(pools, before, strict=True):
+            pool.set_num_threads(min(count, threads))
+
+        def undo() -> None:
+            for pool, threads in zip(pools, before, strict=True):
+                pool.set_num_threads(threads)
+
+        return undo
+
+
+_BLAS_THREADS: dict[str, int] = {}
+"""Before any limit, by the path of the library. Its number is the process's, so another thread may have limited it."""
+
+
+def _threads_before(pool: Any) -> int:
+    threads: int = pool.num_threads
+    return _BLAS_THREADS.setdefault(pool.filepath, threads) if pool.user_api == "blas" else threads
 
 
 def _stacked_scalars(values: Sequence[Any]) -> Stacked:

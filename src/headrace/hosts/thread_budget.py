@@ -55,11 +55,16 @@ class ThreadBudget(threading.local):
         """Updates the calling thread's limits; call it before each computation. Cheap when nothing has changed."""
         processes = self._page.read()
         if processes != self._processes:
+            self.release()
             self._processes = processes
-            for undo in self._undo:
-                undo()
             threads = max(1, allowed_cores() // processes)
             self._undo = [codec.limit_threads(threads) for codec in codecs()] if processes > 1 else []
+
+    def release(self) -> None:
+        """Removes the calling thread's limits."""
+        for undo in reversed(self._undo):  # in reverse: frameworks may share a library
+            undo()
+        self._undo, self._processes = [], 1
 
 
 _inherited: ThreadBudget | None = None

@@ -148,6 +148,8 @@ class MappedModels(ModelSource):
 
     def close(self) -> None:
         """Ends the leases that are left."""
+        if self.thread_budget is not None:
+            self.thread_budget.release()
         for acquired in self._acquired.values():
             acquired.give_back()
         self._acquired.clear()
