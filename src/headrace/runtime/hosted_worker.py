@@ -8,7 +8,6 @@ from typing import Any
 from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
 from headrace.failures.load_policy import load_error
-from headrace.failures.retry import is_retryable
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.bundle import AnyBundle, Bundle, PreprocessFirst
@@ -17,7 +16,6 @@ from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.placement import place_models
-from headrace.runtime.plan import ONLY
 from headrace.runtime.worker import AnyWorker
 
 _PREPROCESSED_TOGETHER = 256
@@ -48,12 +46,7 @@ class HostedWorker(AnyWorker):
                 and the session catches that, it fails batches instead.
         """
         self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session.events.extend))
-        if not self.plan.routed:
-            try:
-                self._load(ONLY)
-            except self.spec.caught as error:
-                if not is_retryable(error, self.spec.retry):
-                    raise
+        self._load_only(self._load)
 
     def load(self, name: Any) -> None:
         """Loads the named model; raises if its host was lost."""

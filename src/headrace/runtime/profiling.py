@@ -21,6 +21,7 @@ from headrace.models.memory import memory_available, memory_limit
 from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadedModels
+from headrace.runtime.observers import FanOut
 from headrace.runtime.placement import AcquiredModel, acquire, attached, connect_shared_hosts
 from headrace.runtime.placement_choice import Choice, choose
 from headrace.runtime.plan import Plan
@@ -240,7 +241,7 @@ class _Elements:
     def __init__(self, spec: SessionSpec, rows: Iterable[Any]) -> None:
         self._plan: Plan = spec.plan
         self._rows = iter(rows)
-        self._operations = Operations(catching(spec, Exception), _NullObserver())
+        self._operations = Operations(catching(spec, Exception), FanOut())
         self._found: dict[Any, list[Any]] = defaultdict(list)
         self._read = 0
         self.trouble = ""
@@ -277,13 +278,6 @@ class _Elements:
             self._found[name].append(element)
             return True
         return False
-
-
-class _NullObserver:
-    """An observer that ignores all events."""
-
-    def on_event(self, event: Event) -> None:
-        pass
 
 
 def _measured(

@@ -190,7 +190,11 @@ class Steps(Operations):
             if self.session.events:
                 self.session.report_events(self._observer)
         try:
-            return self._infer(name, batch, held.model.model)
+            answer = self.attempt(name, held.model.model, batch)
+            if isinstance(answer, Caught):
+                return _Recovery(self, name, batch, held.model.model).outcomes(answer)
+            self.session.models[name].breaker.record(succeeded=True)
+            return self._deliver(name, batch, answer)
         finally:
             held.release()
 
@@ -240,14 +244,6 @@ class Steps(Operations):
             sleep(_LONGEST_SLEEP_SECS)
             seconds -= _LONGEST_SLEEP_SECS
         sleep(seconds)
-
-    def _infer(self, name: Any, batch: AnyBatch, model: Any) -> list[Outcome]:
-        """Tries a batch once, and recovers it if that fails."""
-        answer = self.attempt(name, model, batch)
-        if isinstance(answer, Caught):
-            return _Recovery(self, name, batch, model).outcomes(answer)
-        self.session.models[name].breaker.record(succeeded=True)
-        return self._deliver(name, batch, answer)
 
     def _deliver(self, name: Any, batch: AnyBatch, predictions: list[Any]) -> list[Outcome]:
         times = len(predictions) if self._plan.prebatched else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headrace.batching.columnar import concatenate, rows_in, split, without_views
@@ -96,6 +96,15 @@ class AnyWorker(ABC):
     def _load_first(self) -> None:
         """Prepares the models."""
 
+    def _load_only(self, load: Callable[[Any], object]) -> None:
+        """Loads the only model, if there is one. What may pass, and the session catches, fails batches instead."""
+        try:
+            if not self.plan.routed:
+                load(ONLY)
+        except self.spec.caught as error:
+            if not is_retryable(error, self.spec.retry):
+                raise  # the pipeline is wrong, not its elements
+
 
 class Worker(AnyWorker):
     """Calls models for one thread; handlers may keep state on themselves, as in Beam.
@@ -138,13 +147,7 @@ class Worker(AnyWorker):
         self._background = BackgroundThread(self)
         self.computed = 0.0
         """Seconds spent in models so far."""
-        if self.plan.routed:
-            return
-        try:
-            self.load(ONLY)
-        except self.spec.caught as error:
-            if not is_retryable(error, self.spec.retry):
-                raise  # the pipeline is wrong, not its elements
+        self._load_only(self.load)
 
     def borrow(self, name: Any) -> Slot:
         """The named model as a ``Loaded``, which stays in memory until it is released.
