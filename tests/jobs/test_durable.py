@@ -7,16 +7,21 @@ import resource
 from contextlib import contextmanager
 from unittest import mock
 
+import numpy
+import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.jobs import durable
 from headrace.jobs import parts as parts_module
+from headrace.jobs.blocks import Block
 from headrace.jobs.durable import DurableParts, DurablePartWriter
-from headrace.jobs.output_batches import OutputLine
+from headrace.jobs.output_batches import OutputLine, batch_of_block
 from headrace.jobs.row_ranges import RowRanges, place_at
 from headrace.jobs.tables import lines_of
+
+BLOCKS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=8)
 
 
 @pytest.fixture
@@ -174,3 +179,81 @@ def test_after_an_error_nothing_is_added_though_there_is_room_again(tmp_path, mo
         with pytest.raises(OSError, match="too large"):
             again()
     assert rows_of(tmp_path) == [2 * n for n in range(1000)]
+
+
+def add(writer, block, keep, predictions, model_id):
+    writer.write_batch(block.place, batch_of_block(block, keep, predictions, model_id))
+
+
+@pytest.fixture
+def write_blocks(monkeypatch):
+    """Writes a part of blocks of rows, each row with its source, its number, and half of that for a prediction."""
+
+    def write(folder, blocks, rows_in_stream=1 << 16):
+        monkeypatch.setattr(parts_module, "_ROWS", rows_in_stream)
+        writer = DurablePartWriter(str(folder), predictions=True)
+        for source, first, count in blocks:
+            numbers = numpy.arange(first, first + count)
+            sources = numpy.full(count, source) if first % 3 else [f"s{source}"] * count
+            batch = pyarrow.record_batch({"source": sources, "n": numbers})
+            add(writer, Block(source, first, ("n",), batch), None, numbers / 2, "m")
+        return writer.finish()
+
+    return write
+
+
+def found(folder):
+    return DurableParts.find(str(folder), predictions=True)
+
+
+def block_rows_of(folder):
+    rows = [row for table in found(folder).tables() for row in table.to_pylist()]
+    assert len(rows) == len(found(folder).places)
+    assert all((row["prediction"], row["model_id"]) == (row["n"] / 2, "m") for row in rows)
+    return [(int(str(row["source"]).strip("s")), row["n"]) for row in rows]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(BLOCKS, min_size=1, max_size=4), st.sampled_from([1, 7, 1 << 16]))
+def test_each_row_of_blocks_comes_once_and_in_order(tmp_path_factory, write_blocks, several, rows_in_stream):
+    folder = tmp_path_factory.mktemp("parts")
+    for blocks in several:
+        write_blocks(folder, blocks, rows_in_stream)
+    everything = {(source, first + n) for blocks in several for source, first, count in blocks for n in range(count)}
+    assert block_rows_of(folder) == sorted(everything)
+
+
+def test_files_of_blocks_that_break_off_anywhere(tmp_path, write_blocks, monkeypatch):
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 3600.0)
+    blocks = [(0, first, 5) for first in range(1, 1201, 30)]
+    part = write_blocks(tmp_path, blocks, 50)
+    written = [(0, first + n) for _, first, count in blocks for n in range(count)]
+    sizes = {path: os.path.getsize(path) for path in (part.path, part.path + ".index")}
+    random.seed(5)
+    for path in [*random.choices(list(sizes), k=10), *sizes]:
+        os.truncate(path, random.randrange(sizes[path] + 1) if os.path.getsize(path) else 0)
+        rows = block_rows_of(tmp_path)
+        assert rows == written[: len(rows)]
+        assert len(rows) % 50 == 0
+        assert len(rows) < len(written)
+
+
+def test_a_block_is_durable_though_none_follows(tmp_path, monkeypatch):
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 0.01)
+    writer = DurablePartWriter(str(tmp_path), predictions=True)
+    add(writer, Block(0, 3, ("n",), pyarrow.record_batch({"n": [1, 2]})), (), numpy.zeros(2), None)
+    while len(found(tmp_path).places) < 2:
+        pass
+    assert writer.finish().counts == {"predictions": 2}
+
+
+def test_many_bytes_are_durable_before_their_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 3600.0)
+    monkeypatch.setattr(durable, "_COMMIT_BYTES", 1000)
+    monkeypatch.setattr(parts_module, "_ROWS", 500)
+    writer = DurablePartWriter(str(tmp_path), predictions=True)
+    add(writer, Block(0, 0, ("n",), pyarrow.record_batch({"n": range(400)})), (), numpy.zeros(400), None)
+    add(writer, Block(0, 400, ("n",), pyarrow.record_batch({"n": range(100)})), (), numpy.zeros(100), None)
+    while len(found(tmp_path).places) < 500:
+        pass
+    writer.finish()

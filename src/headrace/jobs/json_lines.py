@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Collection, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from headrace.jobs.durations import duration_text
@@ -49,13 +49,34 @@ def _to_json_type(value: Any) -> Any:
     """Converts a value that JSON does not know to one that it does."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode("ascii")
+    if getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M"):
+        return list(value) if value.ndim else _time_of(value[()])
+    if isinstance(value, timedelta):
+        return duration_text(value, getattr(value, "nanoseconds", 0))  # pandas has them
+    if isinstance(value, datetime) and str(value) == "NaT":  # of pandas
+        return None
     # Arrays, tensors and their scalars; dates; pydantic models. TensorFlow's tensors need numpy() before tolist().
     for method in ("tolist", "item", "isoformat", "model_dump", "numpy"):
         if callable(getattr(value, method, None)) and not isinstance(value, type):
             return getattr(value, method)()
-    if isinstance(value, timedelta):
-        return duration_text(value)
     return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def _time_of(value: Any) -> Any:
+    """A scalar of numpy's ``datetime64`` or ``timedelta64`` as Python's or, where that loses digits, as text."""
+    if str(value) == "NaT":
+        return None
+    known = value.tolist()
+    if not isinstance(known, int):
+        return known
+    kind = value.dtype.kind
+    if value.dtype.str.endswith("[ns]"):
+        whole = value.astype(f"{kind}8[us]")
+        if whole == value:
+            return whole.tolist()
+        if kind == "m":
+            return duration_text(timedelta(microseconds=known // 1000), known % 1000)
+    return str(value)
 
 
 def _checked(value: Any) -> Any:
