@@ -156,7 +156,7 @@ def _dump(
     write: Callable[[bytes], None],
     keep_apart: Callable[[memoryview], None],
 ) -> None:
-    """Pickles a value; hands over each piece, of which large bytes are not copied, and each large buffer."""
+    """Pickles a value; passes each piece of the pickle to a function, and each large buffer apart, without a copy."""
 
     def keep_within(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
