@@ -136,7 +136,7 @@ class Manager:
     def _answer_about_host(self, channel: Channel, request: JoinHost | EndHost) -> None:
         model = self._clients[channel].model
         if model is None:
-            channel.send(Refused(HostStartError("a model", "it has not been ordered.")))
+            channel.send(Refused(HostStartError("a model", "its client has requested none.")))
         elif isinstance(request, EndHost):
             channel.send(model.reap(request.process, late=request.late))
         else:
@@ -161,17 +161,8 @@ class Manager:
             if failure is not None:
                 os.close(sink)
                 return failure, []
-            model = self._models.get(load_request.key)
-            is_first = model is None
-            if model is None:
-                model = self._models[load_request.key] = SharedModel(load_request)
-                threading.Thread(
-                    target=self._load, args=[model], name=f"loads {load_request.name}", daemon=True
-                ).start()
-            model.leases += 1
-            model.linger_secs = max(model.linger_secs, load_request.linger_secs)
-            model.add_sink(channel, sink)
-            self._clients[channel] = _Lessee(model, load_request.process)
+            is_first = load_request.key not in self._models
+            model = self._lend(channel, load_request, sink)
             while model.outcome is None:
                 # No condition signals that this client hung up; without the poll, a load that no client wants any more
                 # would run to its end instead of being dropped.
@@ -190,6 +181,19 @@ class Manager:
             outcome = outcome._replace(is_first=is_first)
         file = model.file
         return outcome, [] if file is None or not model.is_ready else [file, self._page.file]
+
+    def _lend(self, channel: Channel, load_request: LoadRequest, sink: int) -> SharedModel:
+        """Gives a client a lease of the model, which starts to load if it is not there."""
+        model = self._models.get(load_request.key)
+        if model is None:
+            model = self._models[load_request.key] = SharedModel(load_request)
+            name = f"loads {load_request.name}"
+            threading.Thread(target=self._load, args=[model], name=name, daemon=True).start()
+        model.leases += 1
+        model.linger_secs = max(model.linger_secs, load_request.linger_secs)
+        model.add_sink(channel, sink)
+        self._clients[channel] = _Lessee(model, load_request.process)
+        return model
 
     def _fresh_failure(self, load_request: LoadRequest) -> ModelGrant | None:
         """The answer that another client got to a failed load, if it is recent enough for this one."""

@@ -194,29 +194,34 @@ class SharedModel:
             return answer
         exported: Exported = answer.head
         self.peak = exported.peak
-        if exported.layout is not None:
-            [self._file] = self._files = call.files
-            self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
-            try:
-                self._fork_server.preload(Preload(self.load_request.work, self._file, exported.layout))
-            except HostStartError as error:  # the model pickles but does not unpickle: load it again, into hosts
-                self._close_files()
-                return self._load(f"it does not unpickle ({str(error).splitlines()[-1]})")
-        elif exported.copies:
-            self._files = call.files
-            copies = dict(zip(exported.copies, self._files, strict=True))
-            self._fork_server.preload(Preload(self.load_request.work, copies=copies))
-        size = self._size(exported.layout)
+        try:
+            self._preload(exported, call.files)
+        except HostStartError as error:
+            if exported.layout is None:
+                raise
+            self._close_files()  # the model pickles but does not unpickle: load it again, into hosts
+            return self._load(f"it does not unpickle ({str(error).splitlines()[-1]})")
         return ModelGrant(
             load_response=exported.load_response,
             layout=exported.layout,
             reason=exported.reason,
-            nbytes=size,
+            nbytes=self._size(exported.layout),
             is_first=True,
             variant=self.load_request.variant,
             free=free,
             peak=self.peak,
         )
+
+    def _preload(self, exported: Exported, files: list[int]) -> None:
+        """Gives the hosts to come what the loader exported: the weights, or copies of files from afar."""
+        work = self.load_request.work
+        if exported.layout is not None:
+            [self._file] = self._files = files
+            self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
+            self._fork_server.preload(Preload(work, self._file, exported.layout))
+        elif exported.copies:
+            self._files = files
+            self._fork_server.preload(Preload(work, copies=dict(zip(exported.copies, files, strict=True))))
 
     def _size(self, layout: WeightsLayout | None) -> int:
         """Bytes that the model takes; what hosts inherit from their fork server (imports) does not count."""
