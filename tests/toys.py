@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import collections
+import io
 import itertools
+import pickle
 import sys
 
 import cloudpickle
+import numpy
 
 from headrace import BatchingConfig, ModelHandler
 from headrace.core.result import Predictions
+from headrace.testing import DeviceLosingHandler
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot import it
 
@@ -31,6 +36,47 @@ class Acting(ModelHandler):
 
     def run_inference(self, batch, model, inference_args=None):
         return self.act(batch)
+
+
+class Poisoned(ModelHandler):
+    """Adds the model to each example; raises for batches with a negative one. Records its batches."""
+
+    def __init__(self, model=100, **options):
+        super().__init__(**options)
+        self.model = model
+        self.batches = []
+
+    def load_model(self):
+        return self.model
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.batches.append(list(batch))
+        if any(example < 0 for example in batch):
+            raise ValueError("poison")
+        return (example + model for example in batch)
+
+
+class DeviceLosingColumns(DeviceLosingHandler):
+    """Loses its device over a row of 21."""
+
+    def run_columns(self, columns, model, inference_args=None):
+        self._device.use()
+        if 21 in columns:
+            self._device.lose()
+        return columns * 2
+
+
+class Always:
+    """A policy that has every batch run on the background thread."""
+
+    def next_in_background(self):
+        return True
+
+    def record_inline(self, size, call, whole):
+        raise AssertionError
+
+    def record_background(self, size, seconds):
+        pass
 
 
 def each(function):
@@ -64,6 +110,25 @@ def run(worker, elements, events=None):
     return list(itertools.chain.from_iterable(parts))
 
 
+class _Pickler(cloudpickle.Pickler):
+    def __init__(self, file, reducers):
+        self.dispatch_table = collections.ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
+        super().__init__(file, 5)
+
+
+def through_pickle(value, reducers):
+    """A value that was pickled with reducers of its own, as messages are."""
+    file = io.BytesIO()
+    _Pickler(file, reducers).dump(value)
+    return pickle.loads(file.getvalue())
+
+
+def with_attributes(thing, **attributes):
+    for name, value in attributes.items():
+        setattr(thing, name, value)
+    return thing
+
+
 class Unloadable:
     """Can be pickled, but not unpickled."""
 
@@ -85,3 +150,17 @@ def refuse(value):
         return given
 
     return operation
+
+
+ODD_ARRAYS = [
+    *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "int8", "bool", "float64", "float16", "object")),
+    numpy.array([1, None, 2.5], dtype=object),
+    numpy.array(["1", "0", "2"]),
+    numpy.array([0.0, numpy.nan, 0.0], numpy.float32),
+    numpy.array([0.0, 1e39, 0.0]),
+    numpy.array([[0.0, 1.0, 0.0]], numpy.float32),
+    numpy.array([], numpy.float32),
+    [1, 0, 2],
+    [1.5, 0.0, 2.0],
+]
+"""Examples of three numbers, and others, for models that take three floats."""

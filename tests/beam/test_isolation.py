@@ -10,6 +10,7 @@ import apache_beam.ml.inference.base as incumbent
 import pytest
 from apache_beam.transforms import window
 
+from headrace import PlacementConfig
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -105,10 +106,20 @@ def test_models_by_key_are_the_same_in_a_host(make_run):
     assert "c-_num_inferences" in there[2]
 
 
-@pytest.mark.parametrize("how", [{"timeout": 60}, {"use_subprocess": True}])
-def test_options_that_isolate(run, processes, how):
-    good, _ = run.create(range(9)) | RunInference(Where(max_batch_size=2)).with_exception_handling(**how)
-    found = run.values(good=good)
+@pytest.mark.parametrize(
+    ("arguments", "handling"),
+    [
+        ({"isolate": True}, None),
+        ({"placement": PlacementConfig(isolate=True)}, None),
+        ({"isolate": True}, {}),
+        ({}, {"timeout": 60}),
+        ({}, {"use_subprocess": True}),
+    ],
+)
+def test_options_that_isolate(run, processes, arguments, handling):
+    transform = RunInference(Where(max_batch_size=2), **arguments)
+    out = run.create(range(9)) | (transform if handling is None else transform.with_exception_handling(**handling))
+    found = run.values(good=out if handling is None else out[0])
     [host] = {host for _, *hosts in found for host in hosts}
     assert host != os.getpid()
     assert sorted(n for n, *_ in found) == list(range(9))

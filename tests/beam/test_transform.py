@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from itertools import islice
 
@@ -11,7 +10,7 @@ import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, Failure, PlacementConfig, predict
+from headrace import BatchingConfig, ConfigurationError, Failure, predict
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
 
 
@@ -287,38 +286,3 @@ def test_transform_applied_again_loads_its_model_again(make_run, tmp_path):
 def test_timeout_must_be_a_positive_number(timeout):
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
         RunInference(Adder()).with_exception_handling(timeout=timeout)
-
-
-def test_handler_that_does_not_pickle_cannot_be_isolated():
-    handler = Adder(amount=threading.Lock())
-    assert RunInference(handler)
-    for isolate in (
-        lambda: RunInference(handler, isolate=True),
-        lambda: RunInference(handler, placement=PlacementConfig(isolate=True)),
-        lambda: RunInference(handler).with_exception_handling(timeout=3),
-        lambda: RunInference(handler).with_exception_handling(use_subprocess=True),
-    ):
-        with pytest.raises(ConfigurationError, match=r"Adder cannot go .* Adder\.amount, of type _thread\.lock"):
-            isolate()
-
-
-class Where(Adder):
-    def load_model(self):
-        return (os.getpid(),)
-
-
-@pytest.mark.usefixtures("module_travels")
-@pytest.mark.parametrize(
-    ("arguments", "handling"),
-    [
-        ({"isolate": True}, None),
-        ({"placement": PlacementConfig(isolate=True)}, None),
-        ({"isolate": True}, {}),
-        ({}, {"timeout": 60}),
-        ({}, {"use_subprocess": True}),
-    ],
-)
-def test_options_that_isolate(run, arguments, handling):
-    transform = RunInference(Where(), **arguments)
-    out = run.create([0]) | (transform if handling is None else transform.with_exception_handling(**handling))
-    assert inferences(run.values(out=out if handling is None else out[0])) != [os.getpid()]

@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -48,6 +49,13 @@ def census(monkeypatch, tmp_path_factory):
         assert wait_until(lambda: not census.leftovers()) or census.leftovers() == []
     finally:
         census.kill_all()
+
+
+@pytest.fixture
+def seed():
+    seed = int(os.environ.get("HEADRACE_SEED", random.randrange(10**6)))
+    print(f"HEADRACE_SEED={seed}")
+    return seed
 
 
 @pytest.fixture(autouse=True)

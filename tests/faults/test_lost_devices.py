@@ -26,6 +26,7 @@ from headrace.core.events import HostLost
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
+from toys import DeviceLosingColumns
 
 pytestmark = pytest.mark.large
 
@@ -138,18 +139,12 @@ def test_a_device_lost_by_a_keyed_model_fails_its_element_alone(place):
     assert all(f"lost its device ({SAID})" in str(one.error) for one in bad)
 
 
-class Columns(DeviceLosingHandler):
-    def run_columns(self, columns, model, inference_args=None):
-        self._device.use()
-        if 21 in columns:
-            self._device.lose()
-        return columns * 2
-
-
 def test_a_device_lost_in_columns_fails_its_row_alone():
     batching = BatchingConfig(16, 16, columnar=True)
     elements = [numpy.arange(start, start + 10) for start in range(0, 50, 10)]
-    good, [failure] = sorted_out(predict(Columns(), elements, on_failure="yield", isolate=True, batching=batching))
+    good, [failure] = sorted_out(
+        predict(DeviceLosingColumns(), elements, on_failure="yield", isolate=True, batching=batching)
+    )
     assert sorted(row for one in good for row in one.inference.tolist()) == [2 * n for n in range(50) if n != 21]
     assert failure.element.tolist() == [21]
     assert SAID in str(failure.error)

@@ -18,13 +18,6 @@ DEEDS = 12
 MANY = 10**6
 
 
-@pytest.fixture
-def seed():
-    seed = int(os.environ.get("HEADRACE_SEED", random.randrange(10**6)))
-    print(f"HEADRACE_SEED={seed}")
-    return seed
-
-
 class Outsider:
     """Kills those that have to do with the model, one after the other.
 

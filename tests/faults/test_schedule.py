@@ -150,13 +150,6 @@ def lay(randomness, counts):
     return {start + randomness.randrange(BATCH): fault for start, fault in zip(starts, faults, strict=True)}
 
 
-@pytest.fixture
-def seed():
-    seed = int(os.environ.get("HEADRACE_SEED", random.randrange(10**6)))
-    print(f"HEADRACE_SEED={seed}")
-    return seed
-
-
 def run(handler, census, goal, randomness):
     """Elements and their outcomes, after the outsider has killed ``goal`` times."""
     request = InferenceRequest(batching=BatchingConfig(BATCH, BATCH), timeout_secs=TIMEOUT)

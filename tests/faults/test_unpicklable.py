@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, Failure, predict
+from headrace import BatchingConfig, ConfigurationError, Failure, PlacementConfig, predict
 from headrace.beam import RunInference
 from headrace.core.result import Stage
 from headrace.testing import DoublingHandler
@@ -41,14 +41,18 @@ class Holder(DoublingHandler):
         lambda: predict(Holder(), [1], isolate=True),
         lambda: predict(Holder(), [1], timeout=1),
         lambda: RunInference(Holder(), isolate=True),
+        lambda: RunInference(Holder(), placement=PlacementConfig(isolate=True)),
         lambda: RunInference(Holder()).with_exception_handling(timeout=1),
+        lambda: RunInference(Holder()).with_exception_handling(use_subprocess=True),
     ],
-    ids=["isolated", "timed", "isolated in Beam", "timed in Beam"],
+    ids=["isolated", "timed", "isolated in Beam", "placed in Beam", "timed in Beam", "in Beam's words"],
 )
 def test_unpicklable_handlers_are_refused_at_construction(construct):
     with pytest.raises(ConfigurationError, match=r"_thread\.lock.*does not pickle.*load_model") as caught:
         construct()
     assert "\n" not in str(caught.value)
+    assert RunInference(Holder())
+    assert [one.inference for one in predict(Holder(), [1])] == [2]
 
 
 def test_the_unpicklable_attribute_is_named():

@@ -18,23 +18,12 @@ from headrace import ConfigurationError, predict
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy, default_numpy_inference_fn
 from headrace.testing import HandlerContract, nearly_equal
 from pipelines import through_pipeline
-from toys import infer, inferences
+from toys import ODD_ARRAYS, infer, inferences
 
 RNG = numpy.random.default_rng(7)
 FEATURES = RNG.normal(size=(40, 3)).astype(numpy.float32)
 LABELS = (FEATURES.sum(axis=1) > 0).astype(int)
 ARRAYS = list(FEATURES[:6])
-ODD_ARRAYS = [
-    *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "int8", "bool", "float64", "float16", "object")),
-    numpy.array([1, None, 2.5], dtype=object),
-    numpy.array(["1", "0", "2"]),
-    numpy.array([0.0, numpy.nan, 0.0], numpy.float32),
-    numpy.array([0.0, 1e39, 0.0]),
-    numpy.array([[0.0, 1.0, 0.0]], numpy.float32),
-    numpy.array([], numpy.float32),
-    [1, 0, 2],
-    [1.5, 0.0, 2.0],
-]
 CPU = ["CPUExecutionProvider"]
 
 

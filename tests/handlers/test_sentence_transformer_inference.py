@@ -83,7 +83,7 @@ def test_weights_of_large_models_are_mapped(folder, expected, runtime, assert_ma
     assert_mappable(handler)
 
 
-@pytest.mark.parametrize(
+each_kind_of_vector = pytest.mark.parametrize(
     ("args", "kind", "shape"),
     [
         ({"convert_to_tensor": True}, torch.Tensor, (16,)),
@@ -92,6 +92,9 @@ def test_weights_of_large_models_are_mapped(folder, expected, runtime, assert_ma
         ({"truncate_dim": 4}, numpy.ndarray, (4,)),
     ],
 )
+
+
+@each_kind_of_vector
 def test_inference_args_go_to_encode(folder, args, kind, shape):
     (embedding, _) = embed(SentenceTransformerModelHandler(folder), ["bad film", "the film is good a b"], args)
     assert (type(embedding), tuple(embedding.shape)) == (kind, shape)
@@ -173,15 +176,7 @@ def test_ranges_for_other_vectors_are_refused(folder):
         embed(handler, TEXTS, {"precision": "int8"})
 
 
-@pytest.mark.parametrize(
-    ("args", "kind", "shape"),
-    [
-        ({"convert_to_tensor": True}, torch.Tensor, (16,)),
-        ({"convert_to_numpy": False}, torch.Tensor, (16,)),
-        ({"output_value": "token_embeddings"}, torch.Tensor, (4, 16)),
-        ({"truncate_dim": 4}, numpy.ndarray, (4,)),
-    ],
-)
+@each_kind_of_vector
 def test_quantized_vectors_have_the_requested_precision(folder, args, kind, shape):
     ranges = numpy.stack([numpy.full(shape[-1], -3.0), numpy.full(shape[-1], 3.0)])
     handler = SentenceTransformerModelHandler(folder, quantization_ranges=ranges)

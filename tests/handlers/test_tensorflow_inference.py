@@ -21,7 +21,7 @@ from headrace.handlers.tensorflow_inference import (
 )
 from headrace.testing import HandlerContract, hang, nearly_equal
 from pipelines import through_pipeline
-from toys import infer, inferences
+from toys import ODD_ARRAYS, infer, inferences
 
 pytestmark = [pytest.mark.large, pytest.mark.usefixtures("module_travels")]
 
@@ -30,17 +30,6 @@ FEATURES = RNG.normal(size=(6, 3)).astype(numpy.float32)
 WEIGHT, BIAS = RNG.normal(size=(3, 2)).astype(numpy.float32), numpy.ones(2, numpy.float32)
 EXPECTED = FEATURES @ WEIGHT + BIAS
 ARRAYS = list(FEATURES)
-ODD_ARRAYS = [
-    *(numpy.array([1, 0, 2], dtype) for dtype in ("int64", "int8", "bool", "float64", "float16", "object")),
-    numpy.array([1, None, 2.5], dtype=object),
-    numpy.array(["1", "0", "2"]),
-    numpy.array([0.0, numpy.nan, 0.0], numpy.float32),
-    numpy.array([0.0, 1e39, 0.0]),
-    numpy.array([[0.0, 1.0, 0.0]], numpy.float32),
-    numpy.array([], numpy.float32),
-    [1, 0, 2],
-    [1.5, 0.0, 2.0],
-]
 BOTH = pytest.mark.parametrize("handler_class", [TFModelHandlerNumpy, TFModelHandlerTensor])
 
 

@@ -14,7 +14,6 @@ from contextlib import closing
 import pytest
 
 from headrace.hosts.output import OutputReader
-from headrace.testing import FakeClock
 
 LONG = 60
 """Seconds that nothing here takes."""
@@ -61,11 +60,6 @@ def reader(request, log):
     clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
     with closing(OutputReader("m", clock)) as reader:
         yield reader
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
 
 
 def run_host(reader, code, expected=0, level=logging.DEBUG, call=DIVERT):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import builtins
-import collections
 import dataclasses
 import gc
-import io
 import pathlib
 import pickle
 import sys
@@ -14,13 +12,13 @@ import threading
 import traceback
 import weakref
 
-import cloudpickle
 import numpy as np
 import pytest
 
 from headrace.core.errors import MissingExtraError
 from headrace.ipc.exceptions import HostTraceback, stand_ins, with_traceback_of
 from large import torch
+from toys import through_pickle, with_attributes
 
 LOCK = threading.Lock()
 
@@ -33,12 +31,6 @@ class Careful:
 
     def __getstate__(self):
         return {"client": self.client}
-
-
-def with_attributes(thing, **attributes):
-    for name, value in attributes.items():
-        setattr(thing, name, value)
-    return thing
 
 
 def a_generator():
@@ -159,17 +151,9 @@ if Group := getattr(builtins, "ExceptionGroup", None):  # Python 3.11
     SAME_CLASS["locked group"] = with_attributes(Group("g", [ValueError("a")]), lock=LOCK)
 
 
-class Pickler(cloudpickle.Pickler):
-    def __init__(self, file, reducers):
-        self.dispatch_table = collections.ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
-        super().__init__(file, 5)
-
-
 def arrived(message, reducers=None):
     """An error, or several, on the other side of a message that is pickled as messages are."""
-    file = io.BytesIO()
-    Pickler(file, stand_ins([message]) if reducers is None else reducers).dump(message)
-    return pickle.loads(file.getvalue())
+    return through_pickle(message, stand_ins([message]) if reducers is None else reducers)
 
 
 @pytest.mark.parametrize("error", FINE.values(), ids=FINE)

@@ -13,6 +13,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.ipc.unpicklable import pickle_or_explain
 from large import torch
+from toys import with_attributes
 
 LOCK = threading.Lock()
 
@@ -58,12 +59,6 @@ class Unforeseen(dict):
 
 def holding(held):
     return lambda x: [held for _ in x]
-
-
-def with_attributes(thing, **attributes):
-    for name, value in attributes.items():
-        setattr(thing, name, value)
-    return thing
 
 
 def too_early(held):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import apache_beam.ml.inference.base as incumbent
@@ -187,15 +186,6 @@ class Where(ModelHandler):
         return [(example, model) for example in batch]
 
 
-class Hanging(Doubler):
-    """Hangs on every example except 0."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        if batch != [0]:
-            threading.Event().wait()
-        return batch
-
-
 class Nesting(ModelHandler):
     """Has a model that needs a host of its own."""
 
@@ -264,34 +254,6 @@ def fixed_of(handler, size):
     return BatchingConfig(**{**handler.batch_elements_kwargs(), "min_batch_size": size, "max_batch_size": size})
 
 
-def test_closing_early_ends_the_host(processes):
-    predictions = predict(Where(), itertools.count(), isolate=True)
-    _, host = next(predictions)
-    assert host in processes()
-    predictions.close()
-    assert processes() == []
-
-
-def test_dropping_the_iterator_ends_the_host(processes):
-    predictions = predict(Where(), itertools.count(), isolate=True)
-    next(predictions)
-    del predictions
-    assert processes() == []
-
-
-def test_closing_early_ends_a_host_that_hangs(processes):
-    predictions = predict(Hanging(), range(9), isolate=True, batching=fixed(1))
-    assert next(predictions) == 0
-    predictions.close()
-    assert processes() == []
-
-
-def test_host_starts_with_the_first_item(processes):
-    predictions = predict(Where(), [1], isolate=True)
-    assert processes() == []
-    predictions.close()
-
-
 def test_runs_at_the_same_time_have_one_host_each(processes):
     runs = [predict(Where(), itertools.count(), isolate=True, batching=fixed(2)) for _ in range(2)]
     found = [[next(run) for run in runs] for _ in range(7)]
@@ -322,28 +284,10 @@ def test_host_may_have_hosts(processes):
     assert processes() == []
 
 
-def test_error_in_the_iterable_ends_the_host(processes):
-    def source():
-        yield from range(5)
-        raise KeyError("source")
-
-    with pytest.raises(KeyError, match="source"):
-        list(predict(Where(), source(), isolate=True, batching=fixed(2)))
-    assert processes() == []
-
-
 @pytest.mark.parametrize("timeout", [0, -1, "5", float("inf"), float("nan"), True])
 def test_wrong_timeout_is_refused_at_once(timeout):
     with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds"):
         predict(Doubler(), [], timeout=timeout)
-
-
-def test_handler_that_does_not_pickle_is_refused_at_once():
-    handler = Doubler()
-    handler.connection = {"lock": threading.Lock()}
-    with pytest.raises(ConfigurationError, match=r"Doubler cannot go .* Doubler\.connection\['lock'\].* load_model"):
-        predict(handler, [], isolate=True)
-    assert list(predict(handler, [1])) == [2]
 
 
 @pytest.mark.parametrize("prepared", [False, True])

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import collections
-import io
-import pickle
 import subprocess
 import sys
 import threading
 
-import cloudpickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.ipc.exceptions import stand_ins
+from toys import through_pickle
 
 LOCK = threading.Lock()
 
@@ -77,19 +74,12 @@ def text(render, error):
         return None
 
 
-class Pickler(cloudpickle.Pickler):
-    def __init__(self, file, reducers):
-        self.dispatch_table = collections.ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
-        super().__init__(file, 5)
-
-
 @pytest.mark.large
 @settings(max_examples=100, deadline=None)
 @given(st.lists(errors() | errors(inner=errors()), min_size=1, max_size=3))
 def test_every_exception_arrives_with_its_message(sent):
-    file, reducers = io.BytesIO(), stand_ins(sent)
-    Pickler(file, reducers).dump(sent)
-    for error, copy in zip(sent, pickle.loads(file.getvalue()), strict=True):
+    reducers = stand_ins(sent)
+    for error, copy in zip(sent, through_pickle(sent, reducers), strict=True):
         cls = type(error)
         assert isinstance(copy, cls.__mro__[1] if cls.__dict__.get("shared") is LOCK else cls)
         for render in (str, repr):

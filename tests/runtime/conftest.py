@@ -167,6 +167,19 @@ class Home:
 
 
 @pytest.fixture
+def opened():
+    """Opens workers, and closes them at the end."""
+    with ExitStack() as stack:
+
+        def open_(spec, *namespace):
+            worker = open_worker(spec, *namespace)
+            stack.callback(worker.close)
+            return worker
+
+        yield open_
+
+
+@pytest.fixture
 def home(tmp_path, runtime, caplog):
     """Without garbage collections: the machine must release everything all the same, and the fixture waits for that."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])

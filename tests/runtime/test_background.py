@@ -18,19 +18,9 @@ from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
+from toys import Always
 
 PLACE = contextvars.ContextVar("place", default="nowhere")
-
-
-class Always:
-    def next_in_background(self):
-        return True
-
-    def record_inline(self, size, call, whole):
-        raise AssertionError
-
-    def record_background(self, size, seconds):
-        pass
 
 
 class Never(Always):

@@ -21,25 +21,7 @@ from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, Mod
 from headrace.failures.breaker import CircuitBreaker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
-from toys import Events, fixed, refuse
-
-
-class Poisoned(ModelHandler):
-    """Adds the model to each example; raises for batches with a negative one. Records its batches."""
-
-    def __init__(self, model=100, **options):
-        super().__init__(**options)
-        self.model = model
-        self.batches = []
-
-    def load_model(self):
-        return self.model
-
-    def run_inference(self, batch, model, inference_args=None):
-        self.batches.append(list(batch))
-        if any(example < 0 for example in batch):
-            raise ValueError("poison")
-        return (example + model for example in batch)
+from toys import Events, Poisoned, fixed, refuse
 
 
 def run(handler, elements, *, caught=(), batching=None, seen=None, bundles=1, breaks_after=5):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import numpy
 import pytest
 from apache_beam.ml.inference import base as incumbent
@@ -21,6 +23,7 @@ from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice, FaultyFunction, FaultyLoadHandler
+from toys import Always, DeviceLosingColumns
 
 SAID = "CUDA error: device-side assert triggered"
 CURE = r"lost its device \(RuntimeError: CUDA error: device-side assert triggered\).* isolate=True"
@@ -43,9 +46,13 @@ class Counting(DeviceLosingHandler):
         return super().run_inference(batch, model, inference_args)
 
 
-def worker_of(handler, caught=Exception, **asked):
-    spec = prepare(handler, InferenceRequest(**{"batching": BATCHING, **asked}))
-    return open_worker(catching(spec, caught) if caught else spec)
+@pytest.fixture
+def worker_of(opened):
+    def make(handler, caught=Exception, **asked):
+        spec = prepare(handler, InferenceRequest(**{"batching": BATCHING, **asked}))
+        return opened(catching(spec, caught) if caught else spec)
+
+    return make
 
 
 def add_all(bundle, elements, outcomes):
@@ -56,18 +63,15 @@ def add_all(bundle, elements, outcomes):
 
 @pytest.mark.parametrize("caught", [Exception, BaseException, ()])
 @pytest.mark.parametrize("retry", [RetryConfig(), RetryConfig(retryable=lambda error: True)])
-def test_lost_device_in_inference_is_raised(caught, retry):
+def test_lost_device_in_inference_is_raised(caught, retry, worker_of):
     """The batch is neither repeated nor halved; the predictions of earlier batches are out."""
     worker, outcomes = worker_of(Counting(13), caught, retry=retry), []
-    try:
-        with pytest.raises(DeviceLostError, match=CURE) as raised:
-            add_all(worker.bundle(FanOut()), range(64), outcomes)
-        assert worker.plan.handler.calls == 2
-        assert [outcome.tags for outcome in outcomes] == [list(range(8))]
-        assert isinstance(raised.value.__cause__, RuntimeError)
-        assert str(raised.value.__cause__) == SAID
-    finally:
-        worker.close()
+    with pytest.raises(DeviceLostError, match=CURE) as raised:
+        add_all(worker.bundle(FanOut()), range(64), outcomes)
+    assert worker.plan.handler.calls == 2
+    assert [outcome.tags for outcome in outcomes] == [list(range(8))]
+    assert isinstance(raised.value.__cause__, RuntimeError)
+    assert str(raised.value.__cause__) == SAID
 
 
 def client():
@@ -115,7 +119,7 @@ def test_lost_device_of_a_local_model_beside_an_endpoint_is_raised():
         list(predict(KeyedModelHandler(mappings), [("there", 4), ("here", 13)], on_failure="yield"))
 
 
-def test_lost_device_in_a_search_is_raised():
+def test_lost_device_in_a_search_is_raised(worker_of):
     """One element raises an error of its own, which starts a search; another one loses the device."""
 
     class Both(Counting):
@@ -126,18 +130,15 @@ def test_lost_device_in_a_search_is_raised():
             return super().run_inference(batch, model, inference_args)
 
     worker, outcomes = worker_of(Both(7)), []
-    try:
-        with pytest.raises(DeviceLostError, match=CURE):
-            add_all(worker.bundle(FanOut()), range(64), outcomes)
-        assert worker.plan.handler.calls == 7  # 8, 4, 2, 1, 1, 2, 4
-        assert outcomes == []
-    finally:
-        worker.close()
+    with pytest.raises(DeviceLostError, match=CURE):
+        add_all(worker.bundle(FanOut()), range(64), outcomes)
+    assert worker.plan.handler.calls == 7  # 8, 4, 2, 1, 1, 2, 4
+    assert outcomes == []
 
 
 def test_lost_device_stops_later_bundles_and_workers_from_calling_the_model():
-    worker = worker_of(Counting(3))
-    try:
+    spec = catching(prepare(Counting(3), InferenceRequest(batching=BATCHING)), Exception)
+    with closing(open_worker(spec)) as worker:
         handler, early = worker.plan.handler, worker.bundle(FanOut())
         bundle = worker.bundle(FanOut())
         with pytest.raises(DeviceLostError, match=CURE):
@@ -147,9 +148,6 @@ def test_lost_device_stops_later_bundles_and_workers_from_calling_the_model():
         with pytest.raises(DeviceLostError, match=CURE):
             worker.bundle(FanOut())
         assert handler.calls == 1
-        spec = worker.spec
-    finally:
-        worker.close()
     with pytest.raises(DeviceLostError, match=CURE):
         Worker(spec)
     assert handler.loads == 1
@@ -158,7 +156,7 @@ def test_lost_device_stops_later_bundles_and_workers_from_calling_the_model():
 
 @pytest.mark.parametrize("caught", [Exception, (), BaseException])
 @pytest.mark.parametrize("stage", ["before", "after"])
-def test_lost_device_in_preprocessing_or_postprocessing_is_raised(stage, caught):
+def test_lost_device_in_preprocessing_or_postprocessing_is_raised(stage, caught, worker_of):
     lose = FaultyFunction(FakeDevice().lose, 13)
     handler = DoublingHandler()
     if stage == "before":
@@ -166,22 +164,16 @@ def test_lost_device_in_preprocessing_or_postprocessing_is_raised(stage, caught)
     else:
         handler = handler.with_postprocess_fn(lambda one: lose(one.example))
     worker = worker_of(handler, caught)
-    try:
-        bundle = worker.bundle(FanOut())
-        with pytest.raises(DeviceLostError, match=CURE):
-            [bundle.add(n, n) for n in range(16)]
-        with pytest.raises(DeviceLostError, match=CURE):
-            worker.bundle(FanOut())
-    finally:
-        worker.close()
+    bundle = worker.bundle(FanOut())
+    with pytest.raises(DeviceLostError, match=CURE):
+        [bundle.add(n, n) for n in range(16)]
+    with pytest.raises(DeviceLostError, match=CURE):
+        worker.bundle(FanOut())
 
 
 def open_bundle(spec):
-    worker = Worker(spec)
-    try:
+    with closing(Worker(spec)) as worker:
         worker.bundle(FanOut())
-    finally:
-        worker.close()
 
 
 @pytest.mark.parametrize("caught", [Exception, ()])
@@ -218,49 +210,29 @@ def test_lost_device_in_loading_a_model_by_key_is_raised():
 
 
 def test_lost_device_with_columnar_elements_is_raised():
-    class Columns(DeviceLosingHandler):
-        def run_columns(self, columns, model, inference_args=None):
-            self._device.use()
-            if 21 in columns:
-                self._device.lose()
-            return columns * 2
-
     elements = [numpy.arange(start, start + 10) for start in range(0, 50, 10)]
     with pytest.raises(DeviceLostError, match=CURE):
-        list(predict(Columns(), elements, on_failure="yield", batching=BatchingConfig(8, 8, columnar=True)))
+        list(predict(DeviceLosingColumns(), elements, on_failure="yield", batching=BatchingConfig(8, 8, columnar=True)))
 
 
-def test_lost_device_on_the_background_thread_is_raised():
-    class Always:
-        def next_in_background(self):
-            return True
-
-        def record_background(self, size, seconds):
-            pass
-
+def test_lost_device_on_the_background_thread_is_raised(worker_of):
     worker = worker_of(Counting(13), batching=BatchingConfig(8, 8, overlap=True))
-    try:
-        worker._background = BackgroundThread(worker, Always())
-        bundle = worker.bundle(FanOut())
-        with pytest.raises(DeviceLostError, match=CURE):
-            [bundle.add(n, n) for n in range(64)] and list(bundle.finish())
-        assert worker.plan.handler.calls == 2
-    finally:
-        worker.close()
+    worker._background = BackgroundThread(worker, Always())
+    bundle = worker.bundle(FanOut())
+    with pytest.raises(DeviceLostError, match=CURE):
+        [bundle.add(n, n) for n in range(64)] and list(bundle.finish())
+    assert worker.plan.handler.calls == 2
 
 
-def test_lost_device_in_a_shared_batch_is_raised():
+def test_lost_device_in_a_shared_batch_is_raised(worker_of):
     """Every bundle raises the error, and none has lost an element."""
     worker = worker_of(Counting(3), batching=BatchingConfig(8, 8, max_batch_duration_secs=1))
-    try:
-        bundle = worker.bundle(FanOut())
-        outcomes = [one for n in range(5) for one in bundle.add(n, n)]
-        with pytest.raises(DeviceLostError, match=CURE):
-            list(bundle.finish())
-        assert outcomes == []
-        assert worker.plan.handler.calls == 1
-    finally:
-        worker.close()
+    bundle = worker.bundle(FanOut())
+    outcomes = [one for n in range(5) for one in bundle.add(n, n)]
+    with pytest.raises(DeviceLostError, match=CURE):
+        list(bundle.finish())
+    assert outcomes == []
+    assert worker.plan.handler.calls == 1
 
 
 def test_lost_device_with_shared_weights_is_raised(own_runtime):

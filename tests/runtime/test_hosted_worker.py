@@ -7,7 +7,6 @@ import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from statistics import median
 
 import cloudpickle
@@ -52,19 +51,6 @@ class Where(ModelHandler):
 
 def hosted(handler, exceptions=(), **request):
     return catching(prepare(handler, InferenceRequest(isolate=True, **request)), exceptions)
-
-
-@pytest.fixture
-def opened():
-    """Opens workers, and closes them at the end."""
-    with ExitStack() as stack:
-
-        def open_(spec, kind=HostedWorker):
-            worker = kind(spec)
-            stack.callback(worker.close)
-            return worker
-
-        yield open_
 
 
 @pytest.fixture
@@ -177,8 +163,8 @@ def test_events_of_failures(opened):
 
 def test_events_come_before_a_raised_error(opened):
     """As in this process."""
-    for kind, request in ((Worker, {}), (HostedWorker, {"isolate": True})):
-        worker, events = opened(prepare(PoisonHandler(3), InferenceRequest(**request)), kind), Events()
+    for request in ({}, {"isolate": True}):
+        worker, events = opened(prepare(PoisonHandler(3), InferenceRequest(**request))), Events()
         with pytest.raises(ValueError, match="poisonous") as caught:
             run(worker, [3], events)
         [failed] = events.of(BatchFailed)
@@ -252,23 +238,23 @@ def test_batches_are_the_same_as_in_process(opened, limit):
 
     handler = Acting(whole).with_preprocess_fn(lambda n: [n] * (n % 3))
     elements, batching = list(range(700)), fixed(9, **limit)
-    here = run(opened(prepare(handler, InferenceRequest(batching=batching)), Worker), elements)
+    here = run(opened(prepare(handler, InferenceRequest(batching=batching))), elements)
     assert run(opened(hosted(handler, batching=batching)), elements) == here
 
 
 def test_batch_sizes_are_learnt_from_times_in_the_host(opened):
     """Measured with the host's own clock, which only the model advances."""
 
-    def sizes(kind, **request):
+    def sizes(**request):
         clock, events = FakeClock(), Events()
         spec = prepare(SlowHandler(clock, fixed=1.0, each=0.1), InferenceRequest(clock=clock, **request))
-        worker = opened(spec, kind)
+        worker = opened(spec)
         run(worker, range(4000), events)
         assert sum(event.examples for event in events.of(BatchCompleted)) == 4000
         targets = [worker.session.models[ONLY].sizes.target() for _ in range(3)]  # one of them may be a trial
         return [event.examples for event in events.of(BatchCompleted)][:-1], median(targets)
 
-    (here, best), (there, best_there) = sizes(Worker), sizes(HostedWorker, isolate=True)
+    (here, best), (there, best_there) = sizes(), sizes(isolate=True)
     assert best_there == pytest.approx(best, rel=0.3)
     assert max(there) == pytest.approx(max(here), rel=0.3)
     assert len(there) < 2 * len(here)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from headrace import Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionCountError, Stage
+from headrace import Failure, KeyedModelHandler, KeyModelMapping, PredictionCountError, Stage
 from headrace.batching.batcher import Batch
 from headrace.core.events import BatchFailed, ElementFailed, ModelLoaded
 from headrace.failures.breaker import OUTAGES, CircuitBreaker
@@ -15,26 +15,9 @@ from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.steps import Steps
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
-from toys import Events
+from toys import Events, Poisoned
 
 BEFORE, MODEL, AFTER = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
-
-
-class Poisoned(ModelHandler):
-    """Adds 100 to each example; raises for batches with a negative one. Records its batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.batches = []
-
-    def load_model(self):
-        return 100
-
-    def run_inference(self, batch, model, inference_args=None):
-        self.batches.append(list(batch))
-        if any(example < 0 for example in batch):
-            raise ValueError("poison")
-        return (example + model for example in batch)
 
 
 class Unloadable(Poisoned):

@@ -51,57 +51,52 @@ class Counting(ModelHandler):
         return 7 * len(batch)
 
 
-def opened(handler, **request):
-    return Worker(prepare(handler, InferenceRequest(**request)))
+@pytest.fixture
+def worker_of(opened):
+    return lambda handler, **request: opened(prepare(handler, InferenceRequest(**request)))
 
 
-def test_model_loads_when_a_session_opens():
+def test_model_loads_when_a_session_opens(opened):
     loads = []
     spec = prepare(Counting(loads), InferenceRequest())
     assert loads == []
-    worker = Worker(spec)
+    opened(spec)
     assert len(loads) == 1
-    worker.close()
 
 
 @pytest.mark.parametrize("model", [(1, 2), {"a": 1}, [1, 2], None, "text", 0])
-def test_model_may_be_any_object(model):
-    worker = opened(Counting([], model))
+def test_model_may_be_any_object(model, worker_of):
+    worker = worker_of(Counting([], model))
     with worker.borrow(ONLY) as (loaded_model, *_):
         assert loaded_model == model
-    worker.close()
 
 
-def test_threads_share_a_session_and_its_model():
+def test_threads_share_a_session_and_its_model(opened):
     loads, together = [], threading.Barrier(6)
     spec = prepare(Counting(loads), InferenceRequest())
 
     def work(_):
         together.wait()
-        return Worker(spec)
+        return opened(spec)
 
     with ThreadPoolExecutor(6) as threads:
         workers = list(threads.map(work, range(6)))
     assert len({id(worker.session) for worker in workers}) == 1
     assert len(loads) == 1
-    for worker in workers:
-        worker.close()
 
 
-def test_transforms_with_one_identifier_share_the_model():
+def test_transforms_with_one_identifier_share_the_model(worker_of):
     loads = []
-    workers = [opened(Counting(loads), model_identifier="shared") for _ in range(2)]
+    for _ in range(2):
+        worker_of(Counting(loads), model_identifier="shared")
     assert len(loads) == 1
-    for worker in workers:
-        worker.close()
 
 
-def test_transforms_without_identifier_do_not():
+def test_transforms_without_identifier_do_not(worker_of):
     loads = []
-    workers = [opened(Counting(loads)) for _ in range(2)]
+    for _ in range(2):
+        worker_of(Counting(loads))
     assert len(loads) == 2
-    for worker in workers:
-        worker.close()
 
 
 def test_reopened_session_finds_its_model():
@@ -126,22 +121,21 @@ def test_failed_load_leaves_nothing_open():
     assert len(loads) == 2
 
 
-def test_environment_variables_are_set_before_the_load(monkeypatch):
+def test_environment_variables_are_set_before_the_load(monkeypatch, worker_of):
     monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "before")
 
     class Reading(Counting):
         def load_model(self):
             return os.environ["HEADRACE_TEST_VARIABLE"]
 
-    worker = opened(Reading([], env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
+    worker = worker_of(Reading([], env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
     with worker.borrow(ONLY) as (model, *_):
         assert model == "after"
-    worker.close()
 
 
-def test_loads_and_batches_are_measured_with_the_given_clock():
+def test_loads_and_batches_are_measured_with_the_given_clock(worker_of):
     clock = FakeClock()
-    worker = opened(Counting([], clock=clock), clock=clock)
+    worker = worker_of(Counting([], clock=clock), clock=clock)
     loaded = worker.session.events.popleft()
     assert isinstance(loaded, ModelLoaded)
     assert (loaded.model, loaded.seconds) == ("", 1.5)
@@ -149,21 +143,19 @@ def test_loads_and_batches_are_measured_with_the_given_clock():
         _, batch, _ = worker.run(ONLY, model, [1, 2])
     assert (batch.examples, batch.bytes, batch.seconds) == (2, 14, 0.25)
     assert not worker.session.events
-    worker.close()
 
 
-def test_model_size_is_the_growth_of_the_process():
+def test_model_size_is_the_growth_of_the_process(worker_of):
     class Large(Counting):
         def load_model(self):
             return bytearray(b"x") * (48 << 20)
 
-    worker = opened(Large([]))
+    worker = worker_of(Large([]))
     loaded = worker.session.events.popleft()
     assert loaded.bytes == pytest.approx(48 << 20, rel=0.25)
-    worker.close()
 
 
-def test_lazy_results_are_consumed_within_the_timing():
+def test_lazy_results_are_consumed_within_the_timing(worker_of):
     clock = FakeClock()
 
     class Lazy(Counting):
@@ -172,50 +164,46 @@ def test_lazy_results_are_consumed_within_the_timing():
                 clock.advance(1)
                 yield example
 
-    worker = opened(Lazy([]), clock=clock)
+    worker = worker_of(Lazy([]), clock=clock)
     with worker.borrow(ONLY) as (model, *_):
         assert worker.run(ONLY, model, [1, 2, 3])[1].seconds == 3
-    worker.close()
 
 
 @pytest.mark.parametrize(("answer", "got"), [([], "0"), ([1], "1"), ([1, 2, 3], "3"), (None, "None")])
-def test_wrong_count_error_names_the_handler_and_both_counts(answer, got):
+def test_wrong_count_error_names_the_handler_and_both_counts(answer, got, worker_of):
     class Wrong(Counting):
         def run_inference(self, batch, model, inference_args=None):
             return answer
 
-    worker = opened(Wrong([]))
+    worker = worker_of(Wrong([]))
     with (
         worker.borrow(ONLY) as (model, *_),
         pytest.raises(PredictionCountError, match=f"Wrong.run_inference was given 2 examples and returned {got}"),
     ):
         worker.run(ONLY, model, [1, 2])
-    worker.close()
 
 
-def test_failing_get_num_bytes_does_not_fail_a_batch(caplog):
+def test_failing_get_num_bytes_does_not_fail_a_batch(caplog, worker_of):
     class Uncountable(Counting):
         def get_num_bytes(self, batch):
             raise TypeError("no size")
 
-    worker = opened(Uncountable([]))
+    worker = worker_of(Uncountable([]))
     with worker.borrow(ONLY) as (model, *_):
         for _ in range(2):
             assert worker.run(ONLY, model, [1])[1].bytes == 0
     assert caplog.text.count("bytes are not counted") == 1
-    worker.close()
 
 
-def test_models_by_key_load_on_demand_within_the_limit():
+def test_models_by_key_load_on_demand_within_the_limit(worker_of):
     loads = {key: [] for key in "abc"}
     mappings = [KeyModelMapping([key], Counting(loads[key])) for key in "abc"]
-    worker = opened(KeyedModelHandler(mappings, max_models_per_worker_hint=2))
+    worker = worker_of(KeyedModelHandler(mappings, max_models_per_worker_hint=2))
     assert not any(loads.values())
     for key in "abacab":
         with worker.borrow(key):
             assert len(worker.session._cache) <= 2
     assert {key: len(times) for key, times in loads.items()} == {"a": 1, "b": 2, "c": 1}
-    worker.close()
 
 
 def test_lingering_worker_keeps_its_model_until_another_transform_opens():
@@ -235,7 +223,7 @@ def test_worker_does_not_linger_by_default():
     assert len(loads) == 2
 
 
-def test_threads_have_own_handlers_with_the_attributes_set_by_loading():
+def test_threads_have_own_handlers_with_the_attributes_set_by_loading(opened):
     class Scratching(Counting):
         def load_model(self):
             self.device = object()
@@ -247,7 +235,7 @@ def test_threads_have_own_handlers_with_the_attributes_set_by_loading():
             return [(self.device, self.calls) for _ in batch]
 
     spec = prepare(Scratching([]), InferenceRequest())
-    one, two = Worker(spec), Worker(replace(spec, plan=replace(spec.plan, models={ONLY: Scratching([])})))
+    one, two = opened(spec), opened(replace(spec, plan=replace(spec.plan, models={ONLY: Scratching([])})))
     devices, calls = set(), []
     for worker in (one, one, two):
         with worker.borrow(ONLY) as (model, *_):
@@ -255,32 +243,28 @@ def test_threads_have_own_handlers_with_the_attributes_set_by_loading():
         devices.add(device)
         calls.append(count)
     assert (len(devices), calls) == (1, [1, 2, 1])
-    one.close()
-    two.close()
 
 
-def test_batch_size_learns_from_the_batching_clock():
+def test_batch_size_learns_from_the_batching_clock(worker_of):
     ticks = iter([5.0, 8.0])
-    worker = opened(Counting([]), batching=BatchingConfig(clock=lambda: next(ticks)))
+    worker = worker_of(Counting([]), batching=BatchingConfig(clock=lambda: next(ticks)))
     with worker.borrow(ONLY) as (model, *_):
         assert worker.run(ONLY, model, [1])[2] == 3.0
-    worker.close()
 
 
-def test_handler_that_reports_itself_gets_the_namespace():
+def test_handler_that_reports_itself_gets_the_namespace(opened):
     class Reporting(Counting):
         def override_metrics(self, metrics_namespace=""):
             self.told = metrics_namespace
             return True
 
     spec = prepare(Reporting([]), InferenceRequest())
-    worker = Worker(spec, "mine")
+    worker = opened(spec, "mine")
     assert worker.handler_reports
     assert spec.plan.handler.told == "mine"
-    worker.close()
 
 
-def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform():
+def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform(opened):
     class Inner(Counting):
         def load_model(self):
             self.vocabulary = ["a"]
@@ -294,29 +278,26 @@ def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform():
             return worker.run(ONLY, model, [1])[0]
 
     spec = prepare(MaybeKeyedModelHandler(Inner([])), InferenceRequest(model_identifier="shared"))
-    loader = Worker(spec)
+    loader = opened(spec)
     fresh = replace(spec, plan=replace(spec.plan, models={ONLY: MaybeKeyedModelHandler(Inner([]))}))
-    same, other = Worker(fresh), Worker(prepare(Inner([]), InferenceRequest(model_identifier="shared")))
+    same, other = opened(fresh), opened(prepare(Inner([]), InferenceRequest(model_identifier="shared")))
     assert [answer(worker) for worker in (loader, same, other)] == [[["a"]], [["a"]], [None]]
-    for worker in (loader, same, other):
-        worker.close()
 
 
-def test_class_with_load_model_is_no_inner_handler():
+def test_class_with_load_model_is_no_inner_handler(opened):
     class Makes(Counting):
         def __init__(self, models):
             super().__init__(models)
             self.model_class = Counting
 
-    worker = Worker(prepare(Makes([]), InferenceRequest()))
+    worker = opened(prepare(Makes([]), InferenceRequest()))
     with worker.borrow(ONLY) as (model, *_):
         assert model is not None
-    worker.close()
 
 
 @pytest.mark.large
 @pytest.mark.parametrize("threads", [1, 4])
-def test_limit_on_models_limits_memory(threads):
+def test_limit_on_models_limits_memory(threads, opened):
     class Model:
         pass
 
@@ -334,7 +315,7 @@ def test_limit_on_models_limits_memory(threads):
     alive, most = weakref.WeakSet(), []
     handler = KeyedModelHandler([KeyModelMapping([n], Light([])) for n in range(6)], max_models_per_worker_hint=2)
     spec = prepare(handler, InferenceRequest())
-    workers = [Worker(spec) for _ in range(threads)]
+    workers = [opened(spec) for _ in range(threads)]
 
     def work(worker):
         bundle = worker.bundle(FanOut())
@@ -344,6 +325,4 @@ def test_limit_on_models_limits_memory(threads):
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, workers))
-    for worker in workers:
-        worker.close()
     assert max(most) <= 2
