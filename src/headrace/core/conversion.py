@@ -136,8 +136,10 @@ def to_numbers(row: Mapping[str, Any], largest: float = sys.float_info.max) -> l
         raise ValueError("a row without columns makes no example; name at least one column.")
     numbers: list[float] = []
     for column, value in row.items():
-        if type(value) is float and abs(value) <= largest:  # the usual case: ten times as fast
+        if type(value) is float and abs(value) <= largest:  # the usual cases: ten times as fast
             numbers.append(value)
+        elif type(value) is int and abs(value) <= FLOAT32_MAX:
+            numbers.append(float(value))
         else:
             numbers += column_numbers(column, value, largest)
     return numbers

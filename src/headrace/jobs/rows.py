@@ -132,7 +132,9 @@ class ExampleOfRow:
                 )
 
     def _chosen(self, row: Row, columns: tuple[str, ...]) -> Any:
-        return row[columns[0]] if self._bare else {name: row[name] for name in columns}
+        if self._bare:
+            return row[columns[0]]
+        return row if tuple(row) == columns else {name: row[name] for name in columns}
 
 
 def without_key(value: Any) -> Any:
