@@ -274,16 +274,15 @@ class HostConnection:
         ended = self._provider.reap(self.process)
         if has_ended is None:  # unknown without a pidfd, but reap() has killed it unless others use it
             has_ended = ended is not None or not self._is_shared
-        cause = ended.cause if ended is not None else ExitCause.OTHER
+        code, cause = (None, ExitCause.OTHER) if ended is None else (ended.code, ended.cause)
         was_late = cause is ExitCause.LATE and self._timeout_secs is not None  # another client had it killed
         if was_late:
             self.exit_text = self._late_ending
         else:
-            code = ended.code if ended is not None else None
             self.exit_text = describe_exit(code) if has_ended else "closed the connection to its owner"
-            if cause is ExitCause.MEMORY:
-                self._is_out_of_memory = True
-                self.exit_text += ", since the machine had run out of memory"
+        if cause is ExitCause.MEMORY:
+            self._is_out_of_memory = True
+            self.exit_text += ", since the machine had run out of memory"
         self._find_culprit(timed_out=was_late)
 
     def _await_end(self) -> bool | None:

@@ -230,13 +230,7 @@ class ForkServer:
         code = 1
         try:
             to_owner = Channel.inherited(channel)  # this reference keeps it open until the process exits
-            os.setpgid(0, 0)
-            die_with_parent(signal.SIGKILL, fork_server)
-            adopt_orphans()
-            raise_oom_score()
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+            _lead_own_group(fork_server)
             self._channel.close()
             request_handler, self._request_handler = (
                 self._request_handler or pickle.loads(self._config.request_handler),
@@ -298,6 +292,17 @@ class ForkServer:
                     if not has_ended(orphan):
                         os.kill(orphan, signal.SIGKILL)
                     os.waitpid(orphan, 0)
+
+
+def _lead_own_group(fork_server: int) -> None:
+    """In a new host: it and what it starts end together, with the fork server at the latest; signals act as usual."""
+    os.setpgid(0, 0)
+    die_with_parent(signal.SIGKILL, fork_server)
+    adopt_orphans()
+    raise_oom_score()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def _preload_model(request_handler: Any, request: PreloadRequest, file: int) -> None:
