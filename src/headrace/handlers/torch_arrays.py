@@ -30,7 +30,7 @@ _RARE = (
 
 _NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in (*_COMMON, *_RARE) if hasattr(torch, name)}
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By bytes: the dtype in whose place a rare one is moved."""
+"""By an element's bytes: the dtype that a rare one is moved as."""
 
 _TRAITS = attrgetter("shape", "dtype", "layout", "device", "requires_grad")
 

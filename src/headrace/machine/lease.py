@@ -236,14 +236,12 @@ class Lease:
         """After the manager died: has its successor load the model again."""
         taken = survive_one_death(self._take, died)
         if isinstance(taken, HostFailure):
-            raise HostStartError(self._load_request.name, f"it {taken.exit_text} while it was loading the model.")
+            raise self._start_error(f"it {taken.exit_text} while it was loading the model.")
         grant, files = taken
         for file in files:
             os.close(file)
         if not grant.is_loaded:
-            raise HostStartError(
-                self._load_request.name, "the model, which had been loaded before, could not be loaded again."
-            )
+            raise self._start_error("the model, which had been loaded before, could not be loaded again.")
 
     def _ask(self, request: Any, *files: int) -> tuple[Any, list[int]]:
         assert self._channel is not None
@@ -259,7 +257,7 @@ class Lease:
         # in another client that noticed first. The bound is for a request that itself kills every manager.
         for _ in range(_TRIES):
             if self._is_closed:
-                raise HostStartError(self._load_request.name, "its owner no longer wants one.")
+                raise self._start_error("its owner no longer wants one.")
             try:
                 return work()
             except (EOFError, BrokenPipeError, ConnectionError):
@@ -267,9 +265,10 @@ class Lease:
             except BaseException:
                 self._disconnect()
                 raise
-        raise HostStartError(
-            self._load_request.name, f"the manager of this machine's models died {_TRIES} times in a row."
-        )
+        raise self._start_error(f"the manager of this machine's models died {_TRIES} times in a row.")
+
+    def _start_error(self, why: str) -> HostStartError:
+        return HostStartError(self._load_request.name, why)
 
     def _disconnect(self) -> None:
         channel, self._channel = self._channel, None

@@ -135,8 +135,8 @@ def _no_room(need: int, held: Sequence[Held], available: int, limit: int, margin
     unused = f", unused ones {format_bytes(idle)} that would not suffice" if idle else ""
     return (
         f"loading it takes at least {format_bytes(need)}, {format_bytes(available)} of {format_bytes(limit)} are free, "
-        f"of which {format_bytes(margin)} "
-        f"stay so; {models}{unused}. Give the machine or the container more memory, or use fewer models at a time."
+        f"of which {format_bytes(margin)} stay so; {models}{unused}. Give the machine or the container more "
+        "memory, or use fewer models at a time."
     )
 
 

@@ -1,4 +1,4 @@
-"""Handlers that fail, each in one way, so that a test can see what becomes of the elements.
+"""Handlers that fail, each in one way, to test what happens to the elements.
 
 Most raise exceptions. A ``FaultyHandler`` ends or hangs its process, so it belongs in a model host
 (``predict(..., isolate=True, timeout=...)``). What it does is its *fault*: a function without arguments that pickles.
