@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,13 @@ def runtime(own_runtime: Callable[[], AbstractContextManager[Path]]) -> Iterator
     """The test's own runtime directory."""
     with own_runtime() as directory:
         yield directory
+
+
+@pytest.fixture
+def close_later() -> Iterator[Callable[[Any], Any]]:
+    """Closes what it is called with at the end of the test, the last first; returns it."""
+    with ExitStack() as stack:
+        yield lambda thing: stack.enter_context(closing(thing))
 
 
 @pytest.fixture

@@ -48,6 +48,12 @@ def _note(value, label, time=beam.DoFn.TimestampParam, where=beam.DoFn.WindowPar
     COLLECTED[label].append((value, float(time), span))
 
 
+def by_second(run, label, values):
+    """A PCollection of values with timestamps, in windows of ten seconds."""
+    pcoll = run.pipeline | label >> beam.Create(values) | f"{label} at" >> beam.MapTuple(window.TimestampedValue)
+    return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
+
+
 def through_pipeline(handler, elements, **options):
     """What RunInference makes of the elements of one bundle."""
     run = Run()

@@ -231,6 +231,10 @@ def has_ended(process):
     return fields_of(process)[:1] in ([], ["Z"], ["X"])
 
 
+def forbidden(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
 @pytest.fixture(name="toy")
 def _toy(census):
     """Makes the pickle of a request handler."""
@@ -238,17 +242,9 @@ def _toy(census):
 
 
 @pytest.fixture
-def new_host(toy):
+def new_host(toy, close_later):
     """Makes model hosts, which are closed in the end."""
-    made = []
-
-    def make(timeout_secs=None, imports=None):
-        made.append(Told(toy(imports), "toy", timeout_secs))
-        return made[-1]
-
-    yield make
-    for host in made:
-        host.close()
+    return lambda timeout_secs=None, imports=None: close_later(Told(toy(imports), "toy", timeout_secs))
 
 
 @pytest.fixture
@@ -305,9 +301,8 @@ def managers(census, runtime, clock, monkeypatch):
 
 
 @pytest.fixture
-def lease_of(toy, request):
+def lease_of(toy, close_later):
     """Makes leases of models, which are given back in the end; ``load`` is called with the toy, in the loader."""
-    made = []
 
     def make(load, key="key", **fields):
         load_request = LoadRequest(
@@ -318,12 +313,9 @@ def lease_of(toy, request):
             environment=ProcessEnvironment.here(),
             **{**UNDEMANDING, **fields},
         )
-        made.append(Lease(load_request))
-        return made[-1]
+        return close_later(Lease(load_request))
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 UNDEMANDING = {

@@ -16,6 +16,7 @@ from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInfe
 from headrace.beam.dofn import InferenceDoFn, Switching
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
+from pipelines import by_second
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -51,12 +52,6 @@ def asked(pcoll):
 
 def answers(values):
     return sorted((value.example, value.inference) for value in values)
-
-
-def by_second(run, label, values):
-    """A PCollection of values with timestamps, in windows of ten seconds."""
-    pcoll = run.pipeline | label >> beam.Create(values) | f"{label} at" >> beam.MapTuple(window.TimestampedValue)
-    return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
 
 
 @pytest.mark.parametrize("place", [{}, {"isolate": True}, {"placement": "machine"}])

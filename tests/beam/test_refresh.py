@@ -32,6 +32,7 @@ from headrace.beam import (
 from headrace.beam.dofn import InferenceDoFn, Switching
 from headrace.core.errors import ConfigurationError
 from headrace.runtime.prepare import InferenceRequest, prepare
+from pipelines import by_second
 
 WAITING = {"min_batch_size": 4, "max_batch_size": 4, "max_batch_duration_secs": 0.2}
 ALIVE = weakref.WeakSet()
@@ -115,12 +116,6 @@ def predicted(values):
     return sorted((value.example, value.model_id) for value in values)
 
 
-def stamped(run, label, values):
-    """A PCollection of values with timestamps, in windows of ten seconds."""
-    pcoll = run.pipeline | label >> beam.Create(values) | f"{label} at" >> beam.MapTuple(window.TimestampedValue)
-    return pcoll | f"{label} in" >> beam.WindowInto(window.FixedWindows(10))
-
-
 @pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
 def test_first_model_comes_from_the_side_input(run, place):
@@ -148,8 +143,8 @@ def test_latest_of_several_updates_counts(run):
 @pytest.mark.usefixtures("_module_travels")
 @pytest.mark.parametrize("place", [{}, {"isolate": True}])
 def test_bounded_elements_wait_for_the_last_good_model_of_their_window(run, place):
-    elements = stamped(run, "Elements", [(n, n) for n in (1, 11, 21, 22, 31)])
-    newer = stamped(run, "Newer", [(metadata("v1"), 10), (metadata("bad"), 20), (metadata("v3"), 30)])
+    elements = by_second(run, "Elements", [(n, n) for n in (1, 11, 21, 22, 31)])
+    newer = by_second(run, "Newer", [(metadata("v1"), 10), (metadata("bad"), 20), (metadata("v3"), 30)])
     transform = RunInference(Versioned("v0"), model_metadata_pcoll=newer, **place)
     good, dead = elements | transform.with_exception_handling()
     good, failed = run.collect(good=good, failed=dead.failed_inferences)
@@ -162,8 +157,10 @@ def test_bounded_elements_wait_for_the_last_good_model_of_their_window(run, plac
 
 
 def test_keys_of_one_model_can_be_given_different_models(run):
-    elements = stamped(run, "Elements", [(("a", 1), 1), (("b", 2), 1), (("a", 3), 11), (("b", 4), 11), (("c", 5), 11)])
-    newer = stamped(run, "Newer", [([KeyModelPathMapping(["b"], "v1", "one")], 11)])
+    elements = by_second(
+        run, "Elements", [(("a", 1), 1), (("b", 2), 1), (("a", 3), 11), (("b", 4), 11), (("c", 5), 11)]
+    )
+    newer = by_second(run, "Newer", [([KeyModelPathMapping(["b"], "v1", "one")], 11)])
     handler = KeyedModelHandler([KeyModelMapping(["a", "b"], Versioned("ab")), KeyModelMapping(["c"], Versioned("c"))])
     values = run.values(out=elements | RunInference(handler, placement="process", model_metadata_pcoll=newer))
     expected = [(1, "ab"), (2, "ab"), (3, "ab"), (4, "v1"), (5, "c")]

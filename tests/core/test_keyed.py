@@ -66,15 +66,19 @@ def test_a_handler_for_each_set_of_keys_keeps_the_order_of_the_batch():
     assert run(by_key(), [("c", 1), ("a", 1), ("b", 2), ("c", 2)]) == [("c", 21), ("a", 11), ("b", 12), ("c", 22)]
 
 
+class Counting(Adder):
+    def __init__(self, amount, loads):
+        super().__init__(amount)
+        self.loads = loads
+
+    def load_model(self):
+        self.loads.append(self.amount)
+        return self.amount
+
+
 def test_models_load_when_first_needed_and_once():
     loads = []
-
-    class Counting(Adder):
-        def load_model(self):
-            loads.append(self.amount)
-            return self.amount
-
-    handler = KeyedModelHandler([KeyModelMapping([1], Counting(1)), KeyModelMapping([2], Counting(2))])
+    handler = KeyedModelHandler([KeyModelMapping([1], Counting(1, loads)), KeyModelMapping([2], Counting(2, loads))])
     model = handler.load_model()
     assert loads == []
     for _ in range(2):
@@ -134,13 +138,7 @@ def test_a_subclass_may_ask_its_base(keyed):
 
 def test_models_called_by_hand_load_once_for_all_threads_and_keep_the_limit():
     loads = []
-
-    class Counting(Adder):
-        def load_model(self):
-            loads.append(self.amount)
-            return self.amount
-
-    mappings = [KeyModelMapping([n], Counting(n)) for n in range(3)]
+    mappings = [KeyModelMapping([n], Counting(n, loads)) for n in range(3)]
     models = KeyedModelHandler(mappings).load_model()
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(models.__getitem__, [0, 1, 2] * 20)) == [0, 1, 2] * 20

@@ -28,16 +28,8 @@ HANGS = "import signal; signal.pause()"
 
 
 @pytest.fixture
-def new_client(toy):
-    made = []
-
-    def make(imports=None):
-        made.append(ForkServerClient(toy(imports), "toy"))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.close()
+def new_client(toy, close_later):
+    return lambda imports=None: close_later(ForkServerClient(toy(imports), "toy"))
 
 
 @pytest.fixture

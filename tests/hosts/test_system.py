@@ -14,7 +14,7 @@ import pytest
 from headrace.hosts import system
 from headrace.ipc.segment import anonymous_file
 from headrace.models.memory import pids_are_local
-from toy_hosts import has_ended
+from toy_hosts import forbidden, has_ended
 
 pytestmark = pytest.mark.usefixtures("census")
 
@@ -162,10 +162,6 @@ FORBIDDEN = {
     "pidfd_send_signal": lambda patch: patch.setattr(signal, "pidfd_send_signal", forbidden),
     "there is none": lambda patch: patch.delattr(os, "pidfd_open"),
 }
-
-
-def forbidden(*_):
-    raise PermissionError(1, "Operation not permitted")
 
 
 @pytest.mark.parametrize("forbid", FORBIDDEN.values(), ids=FORBIDDEN.keys())

@@ -13,6 +13,7 @@ import pytest
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.provider import ExitCause, HostFailure
 from headrace.hosts.system import allowed_cores
+from toy_hosts import forbidden
 
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -41,18 +42,14 @@ class Client(ModelHosts):
 
 
 @pytest.fixture
-def client_of(managers, lease_of):
+def client_of(managers, lease_of, close_later):
     """Makes clients of one model in hosts; those with the same key have the same hosts."""
-    made = []
 
     def make(load=a_list, copies=1, timeout_secs=None, **fields):
         lease = lease_of(load, copies=copies, hosted=True, timeout_secs=timeout_secs, **fields)
-        made.append(Client(lease, copies, timeout_secs))
-        return made[-1]
+        return close_later(Client(lease, copies, timeout_secs))
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 def test_clients_share_a_host_that_has_the_model(client_of):
@@ -120,10 +117,6 @@ def test_a_client_that_loses_its_connection_ends_no_host(client_of, monkeypatch,
     assert (connection.pidfd is None) is forbids
     connection._channel.shut_down()
     assert one.where() == two.where() == host
-
-
-def forbidden(*_):
-    raise PermissionError(1, "Operation not permitted")
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGSEGV])

@@ -167,16 +167,9 @@ class Home:
 
 
 @pytest.fixture
-def opened():
+def opened(close_later):
     """Opens workers, and closes them at the end."""
-    with ExitStack() as stack:
-
-        def open_(spec, *namespace):
-            worker = open_worker(spec, *namespace)
-            stack.callback(worker.close)
-            return worker
-
-        yield open_
+    return lambda spec, *namespace: close_later(open_worker(spec, *namespace))
 
 
 @pytest.fixture
