@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import resource
-from contextlib import contextmanager
 from unittest import mock
 
 import numpy
@@ -13,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from full_disk import full_disk
 from headrace.jobs import durable
 from headrace.jobs import parts as parts_module
 from headrace.jobs.blocks import Block
@@ -147,17 +146,6 @@ def test_any_error_of_a_flush_in_the_background_is_kept(tmp_path, monkeypatch):
 def test_nothing_written_is_no_part(tmp_path):
     assert DurablePartWriter(str(tmp_path), predictions=False).finish() is None
     assert os.listdir(tmp_path) == []
-
-
-@contextmanager
-def full_disk(most):
-    """Files cannot grow beyond so many bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("most", [0, 5000, 15_000, 70_000, 200_000])

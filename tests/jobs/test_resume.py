@@ -2,12 +2,12 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 
 import pytest
 
+from full_disk import full_disk
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.output_batches import OutputLine
@@ -212,13 +212,8 @@ def test_one_run_at_a_time(output, tmp_path, popen):
 
 
 def test_a_folder_that_cannot_be_begun_is_not_left_behind(output, tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # as on a full disk
-    try:
-        with pytest.raises(ConfigurationError, match="cannot write"):
-            output().prepare()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(0), pytest.raises(ConfigurationError, match="cannot write"):
+        output().prepare()
     assert os.listdir(tmp_path) == []
 
 

@@ -66,6 +66,10 @@ class DurablePartWriter(PartWriter):
                         file.close()
         return self._part() if self._file else None
 
+    def abandon(self) -> None:
+        """Closes the part of a bundle that failed durably: its rows count."""
+        self.finish()
+
     @contextmanager
     def _taking(self) -> Iterator[None]:
         """Surrounds each acceptance of rows with the lock; a commit follows in time even if no more rows do."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow
@@ -127,6 +127,12 @@ class PartWriter:
             return None
         self._file.close()
         return self._part()
+
+    def abandon(self) -> None:
+        """Closes the part of a bundle that failed: it does not count."""
+        with suppress(OSError):  # a full disk, perhaps
+            if self._file is not None:
+                self._file.close()
 
     def _part(self) -> OutputPart:
         return OutputPart(self._predictions, self._path, self._counts, self._messages.most_frequent())

@@ -198,9 +198,9 @@ class OutcomeWriter:
         return [part for part in parts if part is not None]
 
     def abandon(self) -> None:
-        """Closes the parts of a failed bundle durably if the run is resumable: their rows count."""
-        for part in self._parts if self._resume else ():
-            part.finish()
+        """Closes the parts of a bundle that failed; if the run is resumable, their rows count."""
+        for part in self._parts:
+            part.abandon()
         self._parts = ()
 
     def _write_predictions(self, rows: list[Any], values: list[Any]) -> None:
