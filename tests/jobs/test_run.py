@@ -21,6 +21,7 @@ from headrace.jobs.reading import infer_schema
 from headrace.jobs.rows import Examples
 from headrace.jobs.run import Run, describe
 from headrace.jobs.steps import CancelledError
+from toys import Acting
 
 STARTED, GO_ON = threading.Event(), threading.Event()
 
@@ -164,7 +165,12 @@ def test_rows_are_written_as_they_were_read_whatever_the_handler_does_to_them(ma
     "options", [{"isolate": True}, {"options": ("--direct_num_workers=1",)}], ids=["host", "Beam's runner"]
 )
 def test_a_prediction_that_contains_itself_crosses_processes(make, lines, options):
-    Run(make([2, 3], handler=Odd(), **options)).execute()
+    def act(batch):
+        itself = {}
+        itself["x"] = itself
+        return [itself if number == 2 else number for number in batch]
+
+    Run(make([2, 3], handler=Acting(act), **options)).execute()
     assert lines("out.jsonl") == [{"n": 3, "prediction": 3}]
     (letter,) = lines("out.dead-letters.jsonl")
     assert (letter["row"], letter["stage"]) == ({"n": 2}, "writing")
