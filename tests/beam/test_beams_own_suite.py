@@ -67,6 +67,7 @@ LARGE = {  # they wait for seconds, or need PyTorch
     "test_run_inference_impl_with_model_manager",
     "test_run_inference_impl_with_model_manager_args",
     "test_run_inference_impl_with_model_manager_oom",
+    "test_model_status_provides_valid_garbage_collection",
 }
 
 OURS = """

@@ -212,9 +212,25 @@ class TestThreshold:
     def test_threshold_counts_late_elements_with_their_window(self):
         self.infer_late([], [8, 7, 9], beam.WindowInto(FixedWindows(10), allowed_lateness=1000), 0.5)
 
-    @pytest.mark.parametrize("mode", [AccumulationMode.DISCARDING, AccumulationMode.ACCUMULATING])
     @pytest.mark.parametrize(
-        "windowfn", [FixedWindows(10), SlidingWindows(10, 5), Sessions(10)], ids=["fixed", "sliding", "sessions"]
+        ("windowfn", "mode"),
+        [
+            pytest.param(FixedWindows(10), AccumulationMode.DISCARDING, id="fixed"),
+            pytest.param(
+                FixedWindows(10), AccumulationMode.ACCUMULATING, id="fixed, accumulating", marks=pytest.mark.large
+            ),
+            pytest.param(SlidingWindows(10, 5), AccumulationMode.DISCARDING, id="sliding", marks=pytest.mark.large),
+            pytest.param(
+                SlidingWindows(10, 5),
+                AccumulationMode.ACCUMULATING,
+                id="sliding, accumulating",
+                marks=pytest.mark.large,
+            ),
+            pytest.param(Sessions(10), AccumulationMode.DISCARDING, id="sessions", marks=pytest.mark.large),
+            pytest.param(
+                Sessions(10), AccumulationMode.ACCUMULATING, id="sessions, accumulating", marks=pytest.mark.large
+            ),
+        ],
     )
     def test_threshold_compares_late_failures_with_all_of_their_window(self, windowfn, mode):
         trigger = AfterWatermark(late=AfterCount(1))

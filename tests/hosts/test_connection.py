@@ -189,6 +189,7 @@ def test_readiness_check_notices_an_overrun(new_host, wait_until):
     assert host.result(call).timed_out
 
 
+@pytest.mark.large
 def test_a_host_that_is_idle_is_not_late(new_host, wait_until):
     host = new_host(timeout_secs=2)
     first = host.ask(process).rows
@@ -204,6 +205,7 @@ def test_a_host_that_is_stopped_is_late(new_host, wait_until):
     assert host.result(call).timed_out
 
 
+@pytest.mark.large
 def test_a_host_that_is_stopped_while_idle_is_replaced_and_nothing_is_lost(new_host):
     host = new_host(timeout_secs=2)
     first, fork_server = both(host)
