@@ -53,11 +53,12 @@ def main() -> None:
                     print(f"{workload}: {turn + 1}/{options.rounds} {name}", file=sys.stderr, flush=True)
                     for case, what, numbers in _run(trees[name], workload, options):
                         figures[workload, case, what][name] += numbers
-    page = _page(options.ref, figures, environment)
+            page = _page(options.ref, figures, environment)
+            if not options.quick:  # after each workload: all of them take hours
+                data: dict[str, Any] = {"ref": options.ref, "machine": environment}
+                data["figures"] = [[*key, numbers] for key, numbers in figures.items()]
+                report.write(options.out, "against", page, data)
     print(page)
-    if not options.quick:
-        data = [[*key, numbers] for key, numbers in figures.items()]
-        report.write(options.out, "against", page, {"ref": options.ref, "machine": environment, "figures": data})
 
 
 @contextmanager
