@@ -258,6 +258,8 @@ class GatheredInferenceDoFn(InferenceDoFn):
                 raise
             stage = Stage.PREPROCESSING if self._spec.plan.preprocess else Stage.INFERENCE
             operations = Operations(self._spec, FanOut())
+            if self._tally is not None:
+                self._tally.count_element(windowed)
             return self._outputs([operations.fail(windowed, stage, 0, uncodable.text, Caught.of(error))])
 
     def _decode(self, fields: tuple[Any, ...], window: Any) -> list[WindowedValue]:
