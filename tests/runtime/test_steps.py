@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import pytest
 
@@ -244,6 +245,22 @@ def test_session_events_are_reported_once_and_before_the_batch():
     run(Poisoned(), [1], [2], seen=seen)
     assert [type(event) for event in seen].index(ModelLoaded) == 0
     assert len(seen.of(ModelLoaded)) == 1
+
+
+def test_observer_that_raises_leaves_the_model_free_to_be_evicted():
+    class Raising:
+        def on_event(self, event):
+            raise RuntimeError("no metrics")
+
+    mappings = [KeyModelMapping([key], Poisoned()) for key in "ab"]
+    worker = Worker(prepare(KeyedModelHandler(mappings, max_models_per_worker_hint=1), InferenceRequest()))
+    with pytest.raises(RuntimeError, match="no metrics"):
+        Steps(worker, Raising()).run("a", Batch([("a", 1)], [0]))
+    load_other = threading.Thread(target=worker.load, args=["b"], daemon=True)
+    load_other.start()
+    load_other.join(60)
+    assert worker.names_in_use() == {"b"}
+    worker.close()
 
 
 def test_listener_learns_of_every_operation_in_advance():

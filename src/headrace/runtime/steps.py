@@ -181,15 +181,15 @@ class Steps(Operations):
                 self._watch.loading(name)
             held = self._worker.borrow(name)
         except BaseException as error:
+            self.session.report_events(self._observer)
             if not catches(self.spec, error, name):
                 raise
             self.report_failed_batch(name, batch.total, error)
             self.session.models[name].breaker.record(succeeded=False)
             return self.settle(name, batch, Caught.of(error), 1)
-        finally:
+        try:
             if self.session.events:
                 self.session.report_events(self._observer)
-        try:
             answer = self.attempt(name, held.model.model, batch)
             if isinstance(answer, Caught):
                 return _Recovery(self, name, batch, held.model.model).outcomes(answer)
