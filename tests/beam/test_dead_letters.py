@@ -263,6 +263,12 @@ class TestThreshold:
         with pytest.raises(Exception, match=r"exceeded threshold: 500 / 1000 = 0.5 > 0.4"):
             run.values(good=good)
 
+    def test_threshold_counts_an_element_without_rows_once(self, run):
+        infer = RunInference(PickyColumns(), batching=BatchingConfig(4, 4, columnar=True))
+        good, _ = run.create([numpy.arange(8) * 2, None]) | infer.with_exception_handling(threshold=0.1)
+        with pytest.raises(Exception, match=r"exceeded threshold: 1 / 9 = 0.11"):
+            run.values(good=good)
+
     def test_threshold_in_postprocessing_counts_rows_of_columnar_elements(self, run):
         handler = PickyColumns().with_postprocess_fn(skip_short).with_postprocess_fn(refuse_short)
         elements = [numpy.arange(n) * 2 for n in (2, 30, 70)]

@@ -70,7 +70,7 @@ class Tally:
     def _sizes(self, stage: Stage, values: Sequence[Any]) -> Iterable[int]:
         if not self._columnar or stage is Stage.PREPROCESSING:
             return repeat(1)
-        return map(rows_in if stage is Stage.INFERENCE else _rows_of_prediction, values)
+        return map(_rows if stage is Stage.INFERENCE else _rows_of_prediction, values)
 
     def _of(self, tag: WindowedValue) -> Counter[str]:
         """The counts of the tag's windows; neighbours often share a tag."""
@@ -78,6 +78,14 @@ class Tally:
             self._tag = tag
             _, self._latest = self._counts.setdefault(tuple(tag.windows), (tag, Counter()))
         return self._latest
+
+
+def _rows(element: Any) -> int:
+    """An element that has no rows, which is why it failed, counts as one."""
+    try:
+        return rows_in(element)
+    except (TypeError, ValueError):
+        return 1
 
 
 def _rows_of_prediction(given: Any) -> int:
