@@ -14,6 +14,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
 from headrace.core.result import PredictionResult
+from headrace.jobs import durable
 from headrace.jobs.beam_pipeline import take_options
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
@@ -233,6 +234,16 @@ def test_a_full_disk_leaves_everything_as_it_was(make, tmp_path, output, most, o
     kept = [name for name in os.listdir(tmp_path) if name.startswith(".") and "resume" in options]
     assert sorted(os.listdir(tmp_path)) == sorted([*before, *kept])
     assert Run(job).execute().rows == 8000
+
+
+@pytest.mark.parametrize("options", [{}, {"runner": "FnApiRunner"}], ids=["", "Beam"])
+def test_a_full_disk_costs_no_dead_letter_of_a_resumable_run(make, monkeypatch, options):
+    """The part of predictions cannot be written; that of dead letters is closed durably all the same."""
+    monkeypatch.setattr(durable, "_COMMIT_SECONDS", 1000)
+    job = make([*range(0, 16_000, 2), 7, 9], resume={"job": 1}, **options)
+    with full_disk(20_000), pytest.raises(Exception, match="too large"):
+        Run(job).execute()
+    assert Run(job).execute().earlier == 2
 
 
 def test_a_cancelled_run_leaves_everything_as_it_was(make, tmp_path):

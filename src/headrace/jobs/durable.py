@@ -68,7 +68,8 @@ class DurablePartWriter(PartWriter):
 
     def abandon(self) -> None:
         """Closes the part of a bundle that failed durably: its rows count."""
-        self.finish()
+        with suppress(Exception):  # what failed the bundle is the error to report
+            self.finish()
 
     @contextmanager
     def _taking(self) -> Iterator[None]:

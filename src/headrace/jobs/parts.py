@@ -130,7 +130,7 @@ class PartWriter:
 
     def abandon(self) -> None:
         """Closes the part of a bundle that failed: it does not count."""
-        with suppress(OSError):  # a full disk, perhaps
+        with suppress(Exception):  # what failed the bundle is the error to report
             if self._file is not None:
                 self._file.close()
 

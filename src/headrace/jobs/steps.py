@@ -199,9 +199,9 @@ class OutcomeWriter:
 
     def abandon(self) -> None:
         """Closes the parts of a bundle that failed; if the run is resumable, their rows count."""
-        for part in self._parts:
+        parts, self._parts = self._parts, ()
+        for part in parts:
             part.abandon()
-        self._parts = ()
 
     def _write_predictions(self, rows: list[Any], values: list[Any]) -> None:
         if not rows:
