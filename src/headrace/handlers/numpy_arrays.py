@@ -62,7 +62,8 @@ class NumpyArrays:
         environment when it is loaded, and offers no other common way to change it.
         """
         threadpoolctl = sys.modules.get("threadpoolctl")
-        pools = [] if threadpoolctl is None else threadpoolctl.ThreadpoolController().lib_controllers
+        found = [] if threadpoolctl is None else threadpoolctl.ThreadpoolController().lib_controllers
+        pools = [pool for pool in found if pool.num_threads is not None]  # a BLAS may be built without its functions
         before = [_threads_before(pool) for pool in pools]
         for pool, threads in zip(pools, before, strict=True):
             pool.set_num_threads(min(count, threads))
