@@ -30,7 +30,7 @@ demo: $(VENV)/.sklearn ## the main job: a model over a CSV file, its predictions
 embed: $(VENV)/.embeddings ## the second example: documentation strings to embeddings, with PyTorch (a large download)
 	$(BIN)/python examples/embed_docstrings.py
 
-benchmark: $(VENV)/.dev ## Headrace beside Beam's own RunInference
+benchmark: $(VENV)/.dev ## Headrace beside Beam's own RunInference; every goal in one table, in benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
 
 flink: $(VENV)/.dev ## Headrace and Beam's own on a Flink cluster on this machine (needs Java, Maven and Linux)

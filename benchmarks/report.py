@@ -15,39 +15,42 @@ Row = Mapping[str, Any]
 """A line of a table, by column. Values that are not text are not shown: they are for programs only."""
 
 
-def render_comparisons(title: str, comparisons: Sequence[Comparison], machine: Row) -> str:
-    """The page of a timed workload."""
-    ratios = _table([_ratio_row(comparison) for comparison in comparisons])
-    times = _table([_time_row(one, side) for one in comparisons for side in (*one.case.sides, NO_OP)])
+def page(title: str, parts: Sequence[str], machine: Row) -> str:
+    """A workload's page; empty parts are left out."""
+    return "\n\n".join([f"# {title}", *filter(None, parts), _machine(machine)])
+
+
+def render_comparisons(comparisons: Sequence[Comparison]) -> str:
+    """The tables of a timed workload."""
+    ratios = table([_ratio_row(comparison) for comparison in comparisons])
+    times = table([_time_row(one, side) for one in comparisons for side in (*one.case.sides, NO_OP)])
     below = "Ratios of times: below 1 the first is faster. All predictions were compared; they are equal."
-    return "\n\n".join([f"# {title}", below, ratios, "Seconds for one run of the pipeline:", times, _machine(machine)])
+    return "\n\n".join([below, ratios, "Seconds for one run of the pipeline:", times])
 
 
-def render_facts(title: str, about: str, facts: Sequence[Row], machine: Row) -> str:
-    """The page of a workload that gives facts; ``about`` explains them if necessary."""
-    return "\n\n".join(part for part in (f"# {title}", about, _table(facts), _machine(machine)) if part)
+def as_data(comparisons: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """The cases, with every single run."""
+    return [
+        {
+            "name": one.case.name,
+            "rows": one.case.rows,
+            "tolerance": one.case.tolerance,
+            "ratio_of_medians": one.ratio_of_medians,
+            "median_of_ratios": one.median_of_ratios,
+            "ratio_of_cpu_medians": one.ratio_of_cpu_medians,
+            "ratio_of_bundle_medians": one.ratio_of_bundle_medians,
+            "median_of_bundle_ratios": one.median_of_bundle_ratios,
+            "runs": {side: [asdict(run) for run in runs] for side, runs in one.runs.items()},
+        }
+        for one in comparisons
+    ]
 
 
-def as_data(title: str, comparisons: Sequence[Comparison], machine: Row) -> dict[str, Any]:
-    """The page's data, with every single run."""
-    return {
-        "title": title,
-        "machine": dict(machine),
-        "cases": [
-            {
-                "name": one.case.name,
-                "rows": one.case.rows,
-                "tolerance": one.case.tolerance,
-                "ratio_of_medians": one.ratio_of_medians,
-                "median_of_ratios": one.median_of_ratios,
-                "ratio_of_cpu_medians": one.ratio_of_cpu_medians,
-                "ratio_of_bundle_medians": one.ratio_of_bundle_medians,
-                "median_of_bundle_ratios": one.median_of_bundle_ratios,
-                "runs": {side: [asdict(run) for run in runs] for side, runs in one.runs.items()},
-            }
-            for one in comparisons
-        ],
-    }
+def table(rows: Sequence[Row]) -> str:
+    """Markdown; the columns are those of the first row."""
+    columns = [column for column, value in rows[0].items() if isinstance(value, str)]
+    lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def write(folder: Path, name: str, page: str, data: Mapping[str, Any]) -> None:
@@ -91,9 +94,3 @@ def _time_row(comparison: Comparison, side: str) -> Row:
 
 def _machine(machine: Row) -> str:
     return "\n".join(f"- {name}: {value}" for name, value in machine.items())
-
-
-def _table(rows: Sequence[Row]) -> str:
-    columns = [column for column, value in rows[0].items() if isinstance(value, str)]
-    lines = [columns, ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

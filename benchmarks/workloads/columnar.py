@@ -15,6 +15,7 @@ import numpy as np
 from apache_beam.ml.inference.base import RunInference as BeamRunInference
 from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy as BeamHandler
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from goals import Goal, find, ratios
 from sklearn.linear_model import LogisticRegression
 
 from headrace import BatchingConfig
@@ -28,6 +29,16 @@ Arrays of 10,000 rows of 20 float64, made beforehand, through `LogisticRegressio
 model for each array. The others are whole pipelines on the FnApiRunner, from submission to the end; in the last two an
 element is one row, of an array taken apart. All gave equal predictions. The ways take turns, forwards and backwards;
 intervals are from the least to the greatest of the rounds."""
+
+_BY_HAND, _COLUMNAR = "by hand", "Headrace, columnar"
+
+GOALS = [
+    Goal(
+        "Columnar elements: rows/s of a pipeline with its start / of the loop by hand",
+        lambda results: ratios(find(results, _COLUMNAR), find(results, _BY_HAND)),
+        at_least=0.5,
+    )
+]
 
 _ROWS_AT_ONCE = 10_000
 _arrays: list[np.ndarray] = []
@@ -43,8 +54,8 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     Path(path).write_bytes(pickle.dumps(model))
     by_row = max(1, len(_arrays) // 10)
     ways: dict[str, tuple[int, Callable[[int], int]]] = {
-        "by hand": (len(_arrays), partial(_by_hand, model)),
-        "Headrace, columnar": (len(_arrays), partial(_pipeline, lambda: _columnar(path), _sum_of_column, rows=False)),
+        _BY_HAND: (len(_arrays), partial(_by_hand, model)),
+        _COLUMNAR: (len(_arrays), partial(_pipeline, lambda: _columnar(path), _sum_of_column, rows=False)),
         "Headrace, row by row": (
             by_row,
             partial(_pipeline, lambda: RunInference(SklearnModelHandlerNumpy(path)), _sum_of_row, rows=True),
@@ -59,7 +70,7 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
         for name in list(ways)[:: 1 if turn % 2 == 0 else -1]:
             rates[name].append(_rate(model, *ways[name]))
     for name, of_name in rates.items():
-        ratios = [rate / other for rate, other in zip(of_name, rates["by hand"], strict=True)]
+        ratios = [rate / other for rate, other in zip(of_name, rates[_BY_HAND], strict=True)]
         yield {
             "way": name,
             "rounds": repeats,

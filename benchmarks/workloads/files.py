@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import statistics
 import subprocess
 import sys
 import time
@@ -18,19 +17,21 @@ import pyarrow
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
+from goals import INTERVALS, interval
 from sklearn.linear_model import LogisticRegression
 
 TITLE = "Files of 20 columns through logistic regression: headrace run, a loop by hand, Beam"
 
-ABOUT = """\
+ABOUT = f"""\
 A file of 20 columns of 64-bit floats becomes a Parquet file of the same columns and the prediction; JSON lines become
 JSON lines. Every run is a
 process of its own. `million rows/s` is without its start and its imports: of `headrace run` what its summary says (the
 pipeline and the joining of its parts), of the loop from its beginning to its end, of Beam's pipeline from submission to
 end. `with the process` counts start and imports, too. The loop by hand reads batches with pyarrow, calls `predict`, and
 writes without dictionaries; Beam reads, infers and writes row by row. `CPU seconds` are of the whole process, for a
-million rows. All outputs of one file are equal. The ways take turns, forwards and backwards; intervals are from the
-least to the greatest of the rounds."""
+million rows. All outputs of one file are equal. The ways take turns, forwards and backwards.
+
+{INTERVALS}"""
 
 _COLUMNS = [f"x{index}" for index in range(20)]
 _CHUNK = 500_000
@@ -79,10 +80,10 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
         yield {
             "way": way.name,
             "rows": f"{way.rows:,}",
-            "million rows/s": _interval(rates, 1e-6),
-            "of the loop by hand": _interval(ratios, 1),
-            "with the process": _interval([way.rows / seconds for seconds in whole], 1e-6),
-            "CPU seconds": _interval([seconds / way.rows for seconds in cpu], 1e6),
+            "million rows/s": _millions(rates),
+            "of the loop by hand": str(interval(ratios)),
+            "with the process": _millions([way.rows / seconds for seconds in whole]),
+            "CPU seconds": str(interval([seconds / way.rows * 1e6 for seconds in cpu])),
             "runs": runs[way.name],
         }
 
@@ -160,6 +161,5 @@ def _compare(ways: Sequence[_Way]) -> None:
         assert tables[0].select(columns[:2]).equals(tables[1].select(columns[:2])), f"{one.name}, {other.name} differ"
 
 
-def _interval(values: Sequence[float], unit: float) -> str:
-    middle, least, most = (value * unit for value in (statistics.median(values), min(values), max(values)))
-    return f"{middle:.3f} ({least:.3f} to {most:.3f})"
+def _millions(rates: Sequence[float]) -> str:
+    return str(interval([rate / 1e6 for rate in rates]))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+from goals import Figures, Goal, ratio_of_sides
 from measure import BEAM, HEADRACE, Case, Transform
 
 from workloads import tiny, transformer
@@ -19,6 +20,17 @@ _CASES = {
     "tiny": (tiny, ("adaptive batches", "batches of 1,000")),
     "transformer": (transformer, ("batches of 64",)),
 }
+
+
+def _throughput(case: str) -> Figures:
+    """Hosted, by that in process, without start-up."""
+    return lambda results: [1 / ratio for ratio in ratio_of_sides(case, "bundle_seconds")(results)]
+
+
+GOALS = [
+    Goal(f"Steady throughput, {case}: hosted / in process", _throughput(case), at_least=limit)
+    for case, limit in (("transformer, batches of 64", 0.98), ("tiny, batches of 1,000", 0.9))
+]
 
 
 def cases(folder: Path, *, quick: bool) -> Iterator[Case]:

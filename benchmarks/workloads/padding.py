@@ -13,6 +13,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.ml.inference.base import RunInference as BeamRunInference
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from goals import Goal, find, ratios
 from outputs import Outputs
 
 from headrace import BatchingConfig
@@ -38,6 +39,14 @@ _LOOKAHEAD = 1_024
 _FIXED = {"min_batch_size": 32, "max_batch_size": 32}
 _ARRIVAL, _AHEAD, _SORTED = "in order of arrival", "looking ahead", "all sorted before"
 _ADAPTIVE, _BEAM = "looking ahead, adaptive size", "Beam, in order of arrival"
+
+GOALS = [
+    Goal(
+        "Sorted and adaptive together: rows/s / of the corpus sorted beforehand",
+        lambda results: ratios(*([rate for rate, _ in find(results, way)] for way in (_ADAPTIVE, _SORTED))),
+        at_least=0.95,
+    )
+]
 
 _log: list[tuple[float, float, int, int]] = []
 """Of each batch: when it began and ended, its tokens, and its tokens with padding."""

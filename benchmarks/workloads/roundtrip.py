@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from elsewhere.last_number import LastNumberHandler, LastNumberRequestHandler
 from elsewhere.shared_model import shared_model
+from goals import Goal, find
 from outputs import Outputs
 
 from headrace.hosts.client import ModelHosts
@@ -43,18 +44,47 @@ _BARE, _BUNDLE, _BEAM = "bare host", "bundle", "Beam"
 _BATCHES = {"4 KB": (2**12, 50), "1 MB": (2**20, 20), "16 MB": (2**24, 5)}
 """Bytes of a batch, and how many of them make a turn."""
 
+_ARRAYS = {32: "32 arrays", 1: "1 array"}
+
+
+def _goal(batch: str, what: str, measure: Callable[[float, float, float], float], **limit: Any) -> Goal:
+    """Measured from a turn's milliseconds: bare host, bundle, Beam."""
+    return Goal(
+        f"Round trip, {batch}: {what}",
+        lambda results: [measure(*turn) for turn in zip(*find(results, batch).values(), strict=True)],
+        **limit,
+    )
+
+
+GOALS = [
+    _goal("4 KB, 32 arrays", "bare host / Beam", lambda bare, _, beam: bare / beam, at_most=1.0),
+    *(
+        _goal(f"{size}, 1 array", "bare host", lambda bare, *_: bare, at_most=limit, unit=" ms")
+        for size, limit in {"4 KB": 0.05, "1 MB": 0.15, "16 MB": 1.6}.items()
+    ),
+    *(
+        _goal(f"4 KB, {arrays}", "a bundle adds", lambda bare, bundle, _: bundle - bare, at_most=0.1, unit=" ms")
+        for arrays in _ARRAYS.values()
+    ),
+    *(
+        _goal(f"{size}, {arrays}", "bundle / bare host", lambda bare, bundle, _: bundle / bare, at_most=1.3)
+        for size in ("1 MB", "16 MB")
+        for arrays in _ARRAYS.values()
+    ),
+]
+
 Way = Callable[[list[np.ndarray]], list[Any]]
 
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
     """One row for each kind of batch."""
     with _bare_host() as bare, _beams_model(folder) as beams, _frozen_heap():
-        for count in (32, 1):
+        for count, arrays in _ARRAYS.items():
             with _bundles(count) as bundles:
                 for size, (nbytes, calls) in _BATCHES.items():
                     ways = {_BARE: bare, _BUNDLE: bundles, _BEAM: beams}
                     turns = take_turns(ways, make_batch(nbytes, count), repeats, 1 if quick else calls)
-                    yield {"batch": f"{size}, {count} array{'s' * (count > 1)}", **_row(turns), "runs": turns}
+                    yield {"batch": f"{size}, {arrays}", **_row(turns), "runs": turns}
 
 
 def make_batch(nbytes: int, count: int) -> list[np.ndarray]:

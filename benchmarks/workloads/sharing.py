@@ -16,21 +16,25 @@ from typing import Any, NamedTuple
 
 from elsewhere.noting import NOTES
 from elsewhere.sharing import OUTPUTS, Plan
+from goals import INTERVALS, Figures, Goal, interval, ratio
 from measure import BEAM, HEADRACE
 from outputs import OutputsDifferError
 
 MB = 10**6
 
-BUDGET_SECS = 600.0
+PRIVATE, SHARED = "private", "shared"
+"""Variants: a copy for each process, and one for all."""
+
+LIMIT_SECS = float(os.environ.get("HEADRACE_BENCHMARK_LIMIT", "600"))
 """After so long no further round is begun, however many are asked for."""
 
 _LEAST_ROUNDS = 2
-_LIMIT_SECS = 600
+_RUN_LIMIT_SECS = 600
 """A run that takes longer is killed."""
 
 PROCEDURE = f"""\
 Each run is a pipeline on the FnApiRunner with worker processes, all of it (the user's process, too) in processes of its
-own. The variants take turns, forwards and backwards, in rounds; no round is begun after {BUDGET_SECS:.0f} s. PyTorch
+own. The variants take turns, forwards and backwards, in rounds; no round is begun after {LIMIT_SECS:.0f} s. PyTorch
 has one thread in each process. All variants gave equal predictions.
 
 - *rows/s*: while all processes that compute do so, from the last one's first batch to the first one's last.
@@ -39,7 +43,9 @@ has one thread in each process. All variants gave equal predictions.
 - *PSS*: proportional set size of all processes together, sampled: the median while all compute, and the greatest
   sample at any time.
 - *loads*: how often the model was loaded in a run, and how many seconds a load took.
-- Intervals are from the least to the greatest of the runs (of the rounds, for ratios of neighbours in one round)."""
+- Ratios are of neighbours in one round.
+
+{INTERVALS}"""
 
 
 @dataclass(frozen=True)
@@ -80,44 +86,36 @@ class Run:
     left_behind: int
 
 
-class Interval(NamedTuple):
-    """The median of some measurements and the range of them all."""
-
-    median: float
-    least: float
-    greatest: float
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.median:.3g} ({self.least:.3g} to {self.greatest:.3g})"
-
-    @property
-    def confidence(self) -> float:
-        """Probability that the range has the true median in it, if the measurements are independent."""
-        return 1 - 2.0 ** (1 - self.count)
+def start_goals(model: str, wall: float) -> list[Goal]:
+    """What sharing may cost from submission to end: wall time, in units of private copies', and CPU time."""
+    return [
+        *ratio_goals(f"{model}: wall time, shared / private", (SHARED, PRIVATE), "wall", at_most=wall),
+        *ratio_goals(f"{model}: CPU seconds, shared / private", (SHARED, PRIVATE), "cpu_seconds", at_most=1.05),
+    ]
 
 
-Measure = Callable[[Run], float]
-Runs = Mapping[str, Sequence[Run]]
-"""Of each variant; those at one place are of one round."""
+def ratio_goals(what: str, variants: tuple[str, str], field: str, **limit: float) -> list[Goal]:
+    """About two variants, by a field of their runs."""
+    return beside_beam(what, lambda side: ratio(*(f"{side}, {name}" for name in variants), field), **limit)
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """Median and range."""
-    return Interval(statistics.median(values), min(values), max(values), len(values))
+def beside_beam(what: str, figures: Callable[[str], Figures], unit: str = "", **limit: float) -> list[Goal]:
+    """Headrace's goal and, for comparison, the same figures of Beam; ``figures`` takes a side."""
+    return [Goal(what, figures(HEADRACE), unit=unit, **limit), Goal(f"{what}, Beam's", figures(BEAM), unit=unit)]
 
 
 def take_turns(variants: Sequence[Variant], folder: Path, rounds: int, tolerance: float = 0.0) -> dict[str, list[Run]]:
-    """Runs all variants so many times, or fewer when time is up.
+    """Runs all variants that are wanted so many times, or fewer when time is up.
 
     Raises:
         OutputsDifferError: two runs did not predict the same.
         RuntimeError: a run failed.
     """
     started, expected = time.monotonic(), None
+    variants = [variant for variant in variants if _is_wanted(variant.name)]
     runs: dict[str, list[Run]] = {variant.name: [] for variant in variants}
     for number in range(rounds):
-        if number >= _LEAST_ROUNDS and time.monotonic() - started > BUDGET_SECS:
+        if number >= _LEAST_ROUNDS and time.monotonic() - started > LIMIT_SECS:
             break
         for variant in variants[:: 1 if number % 2 == 0 else -1]:
             place = folder / f"{number}-{variants.index(variant)}"
@@ -129,6 +127,12 @@ def take_turns(variants: Sequence[Variant], folder: Path, rounds: int, tolerance
     return runs
 
 
+def _is_wanted(name: str) -> bool:
+    """By the option ``--variants``; a name without a side is Headrace's."""
+    wanted = os.environ.get("HEADRACE_BENCHMARK_VARIANTS", "").splitlines()
+    return not wanted or name in wanted or name in [f"{HEADRACE}, {one}" for one in wanted]
+
+
 def run_pipeline(plan: Plan, folder: Path) -> tuple[Run, dict[int, float]]:
     """What was measured and what was predicted, by row.
 
@@ -138,7 +142,7 @@ def run_pipeline(plan: Plan, folder: Path) -> tuple[Run, dict[int, float]]:
     (folder / "tmp").mkdir(parents=True)
     plan = replace(plan, folder=str(folder))
     (folder / "plan").write_text(json.dumps(asdict(plan)), encoding="utf-8")
-    command = [sys.executable, "-m", "elsewhere.accounting", folder / "account", str(_LIMIT_SECS)]
+    command = [sys.executable, "-m", "elsewhere.accounting", folder / "account", str(_RUN_LIMIT_SECS)]
     command += [sys.executable, "-m", "elsewhere.sharing", folder / "plan"]
     with (folder / "log").open("wb") as log, tempfile.TemporaryDirectory() as runtime:
         environment = _environment(str(folder / "tmp"), runtime)
@@ -258,20 +262,6 @@ def check_equal(ours: Mapping[int, float], theirs: Mapping[int, float], name: st
         raise OutputsDifferError(f"{name}: predictions differ by up to {max(gaps):g}")
 
 
-def ratios(runs: Runs, first: str, second: str, measure: Measure) -> Interval:
-    """Of the runs of one round."""
-    return interval([measure(one) / measure(two) for one, two in zip(runs[first], runs[second], strict=True)])
-
-
-def judge(what: str, found: Interval, goal: float, *, at_least: bool = False, unit: str = "") -> str:
-    """A line about a goal: whether it is reached, or that this machine cannot tell."""
-    reached = [value >= goal if at_least else value <= goal for value in (found.least, found.greatest)]
-    verdict = {2: "reached", 1: "**this machine cannot decide it**", 0: "**missed**"}[sum(reached)]
-    border = "at least" if at_least else "at most"
-    sure = f"{found.confidence:.0%} interval of {found.count} runs" if found.count > 1 else "one run, no interval"
-    return f"- {what}: {found}{unit} ({sure}); the goal is {border} {goal:g}{unit}: {verdict}."
-
-
 def row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     """A line of the workload's table, with every single run for the programs."""
     return {
@@ -287,11 +277,6 @@ def row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
         "load s": f"{statistics.median(run.load_seconds for run in runs):.2f}",
         "left behind": str(max(run.left_behind for run in runs)),
     }
-
-
-def runs_of(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Run]]:
-    """The runs again from the table's lines."""
-    return {fact["variant"]: [Run(**run) for run in fact["runs"]] for fact in facts}
 
 
 def both_sides(variants: Mapping[str, Plan]) -> Iterator[Variant]:

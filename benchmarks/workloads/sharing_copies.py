@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from elsewhere.sharing import Plan
-from measure import BEAM, HEADRACE
+from goals import interval
 
-from workloads.sharing import PROCEDURE, both_sides, interval, judge, ratios, row, runs_of, take_turns
+from workloads.sharing import PROCEDURE, both_sides, ratio_goals, row, take_turns
 
 TITLE = "Two copies of a model in plain Python, one worker"
 
@@ -25,8 +25,7 @@ For this page, *all rows/s* is what counts: from the first batch's begin to the 
 
 ONE, TWO = "one copy", "two copies"
 
-GOAL = 1.8
-"""Least throughput of two copies, in units of one copy's."""
+GOALS = ratio_goals("model_copies: rows/s of two copies / one", (TWO, ONE), "whole_rate", at_least=1.8)
 
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
@@ -37,15 +36,3 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     variants = list(both_sides({ONE: one, TWO: replace(one, options={"model_copies": 2})}))
     for name, runs in take_turns(variants, folder, repeats).items():
         yield {**row(name, runs), "all rows/s": str(interval([run.whole_rate for run in runs]))}
-
-
-def remarks(facts: Sequence[Mapping[str, Any]]) -> str:
-    """Whether the goal is reached."""
-    runs = runs_of(facts)
-    found = {side: ratios(runs, f"{side}, {TWO}", f"{side}, {ONE}", lambda run: run.whole_rate) for side in _SIDES}
-    return "\n".join(
-        judge(f"{side}, all rows/s of two copies / one", ratio, GOAL, at_least=True) for side, ratio in found.items()
-    )
-
-
-_SIDES = (HEADRACE, BEAM)

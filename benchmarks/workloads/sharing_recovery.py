@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from elsewhere.mortal_large import LAYER_BYTES, MortalLargeHandler
+from goals import Goal, interval, of
 
 from workloads.recovery import Moment, run
-from workloads.sharing import interval, judge
 
 TITLE = "From the SIGKILL of a host with a model of 3 GB to the answer of the batch that it had"
 
@@ -26,7 +26,10 @@ worker, and when it dies the pipeline fails."""
 
 MAPPED, PRIVATE = "mapped", "private"
 
-_GOAL_MS = 100.0
+GOALS = [
+    Goal(f"Weights of 3 GB, mapped: from a host's death to {what}", of(MAPPED, field), at_most=100, unit=" ms")
+    for what, field in (("the next try", "next_try"), ("the answer", "answer"))
+]
 _PRIVATE_DEATHS = 2
 
 
@@ -57,15 +60,6 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
             "first start ms": f"{(_first(moments, 'begun') - started) / 1e6:.0f}",
             "runs": [one._asdict() for one in recoveries],
         }
-
-
-def remarks(facts: Sequence[Mapping[str, Any]]) -> str:
-    """Whether the goal is reached."""
-    (mapped,) = (fact["runs"] for fact in facts if fact["placement"] == MAPPED)
-    return "\n".join(
-        judge(f"Mapped, from the death to {what}", interval([one[field] for one in mapped]), _GOAL_MS, unit=" ms")
-        for what, field in (("the next try", "next_try"), ("the answer", "answer"))
-    )
 
 
 def find_recoveries(moments: Sequence[Moment]) -> list[Recovery]:

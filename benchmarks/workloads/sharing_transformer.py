@@ -3,51 +3,98 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from elsewhere.sharing import Plan
-from measure import BEAM, HEADRACE
+from goals import Figures, Results, find, of
+from measure import HEADRACE
 
-from workloads.sharing import MB, PROCEDURE, Variant, both_sides, interval, judge, ratios, row, runs_of, take_turns
+from workloads.sharing import (
+    MB,
+    PRIVATE,
+    PROCEDURE,
+    SHARED,
+    Variant,
+    beside_beam,
+    both_sides,
+    row,
+    start_goals,
+    take_turns,
+)
 
 TITLE = "Sharing a model of 3 GB"
 
 ABOUT = f"""\
 A T5 model of the size of t5-large with random weights, from a folder in `transformers`' format (safetensors); one pass
-through encoder and decoder for each row of 16 tokens, in batches of 4, which uses all weights. The second process asks
-for the model when the first one has begun its first batch. *Second process ms* is from then, its imports done, to the
-begin of its own first batch. *Shared* is `large_model=True`; *no model* has the same imports and rows.
+through encoder and decoder for each row of 16 tokens, in batches of 4, which uses all weights. *Private*: a copy in
+each of two processes; *shared*: `large_model=True`; *no model*: the same imports and rows. In *shared, one by one* the
+second process asks for the model when the first one has begun its first batch; its start is from then, its imports
+done, to the begin of its own first batch.
 
 {PROCEDURE}"""
 
-NONE, PRIVATE, SHARED = "no model", "a copy each", "shared"
-
-_START_GOAL_MS = 150.0
-_EXTRA_GOAL_MB = 50.0
-"""For each process, beside one copy of the model."""
+NONE, ONE_BY_ONE = "no model", "shared, one by one"
 _PROCESSES = 2
+
+
+def _memory(results: Results, side: str, field: str) -> Iterator[tuple[float, float]]:
+    """Bytes of each shared run, without what the processes take without a model; and of one copy."""
+    without = statistics.median(run["pss"] for run in find(results, NONE))
+    for run in find(results, f"{side}, {SHARED}"):
+        yield run[field] - without, results["facts"][0]["model_bytes"]
+
+
+def _beside_one_copy(side: str) -> Figures:
+    return lambda results: [(size - copy) / MB / _PROCESSES for size, copy in _memory(results, side, "pss")]
+
+
+def _copies(side: str) -> Figures:
+    return lambda results: [size / copy for size, copy in _memory(results, side, "peak_pss")]
+
+
+def _second_start(side: str) -> Figures:
+    return of(f"{side}, {ONE_BY_ONE}", "last_start")
+
+
+GOALS = [
+    *start_goals("T5 of 3 GB", wall=1.03),
+    *beside_beam("T5 of 3 GB: second process's start", _second_start, unit=" s", at_most=0.15),
+    *beside_beam("T5 of 3 GB: PSS of each process beside one copy", _beside_one_copy, unit=" MB", at_most=50),
+    *beside_beam("T5 of 3 GB: greatest PSS beside that without a model, in copies", _copies, at_most=1.15),
+]
 
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
     """One row for each variant."""
-    model = folder / "model"
-    _save(model, "tiny" if quick else "large")
+    model = make_model(Path(os.environ.get("HEADRACE_BENCHMARK_MODELS", folder)), "tiny" if quick else "large")
     nbytes = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     handler, settings = "elsewhere.answerer:AnswererHandler", {"model": str(model)}
-    private = Plan("", handler, "", 64 if quick else 96, 4, _PROCESSES, settings, one_after_another=True)
-    shared = replace(private, options={"large_model": True})
-    none = replace(private, side=HEADRACE, handler="elsewhere.answerer:AbsentAnswererHandler")
-    variants = [*both_sides({PRIVATE: private, SHARED: shared})]
-    runs = take_turns(variants, folder, repeats, tolerance=1e-3)
+    # So few rows that the processes would not compute together otherwise.
+    one_by_one = Plan("", handler, "", 64, 4, _PROCESSES, settings, {"large_model": True}, one_after_another=True)
+    shared = one_by_one if quick else replace(one_by_one, rows=96, one_after_another=False)
+    none = replace(shared, side=HEADRACE, handler="elsewhere.answerer:AbsentAnswererHandler", options={})
+    several = {PRIVATE: replace(shared, options={}), SHARED: shared}
+    runs = take_turns(list(both_sides(several)), folder, repeats, tolerance=1e-3)
+    runs |= take_turns(list(both_sides({ONE_BY_ONE: one_by_one})), folder / "one by one", min(repeats, 3), 1e-3)
     runs |= take_turns([Variant(NONE, none)], folder / "none", 1)
     for name, found in runs.items():
-        starts = interval([run.last_start * 1e3 for run in found])
-        yield {**row(name, found), "second process ms": str(starts), "model_bytes": nbytes}
+        yield {**row(name, found), "model_bytes": nbytes}
+
+
+def make_model(folder: Path, size: str) -> Path:
+    """In a folder of its own in this one, unless it is there already."""
+    model = folder / f"t5-{size}"
+    if not model.exists():
+        part = model.with_suffix(".part")
+        _save(part, size)
+        part.rename(model)
+    return model
 
 
 def _save(folder: Path, size: str) -> None:
@@ -55,21 +102,3 @@ def _save(folder: Path, size: str) -> None:
     command = [sys.executable, "-m", "elsewhere.answerer", folder, size]
     environment = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, check=True, capture_output=True)
-
-
-def remarks(facts: Sequence[Mapping[str, Any]]) -> str:
-    """Whether the goals are reached."""
-    runs, copy = runs_of(facts), facts[0]["model_bytes"]
-    without = runs[NONE][0].pss
-    lines = [f"One copy is {copy / MB:,.0f} MB; without a model the processes take {without / MB:,.0f} MB."]
-    for side in (HEADRACE, BEAM):
-        shared, private = f"{side}, {SHARED}", f"{side}, {PRIVATE}"
-        starts = interval([run.last_start * 1e3 for run in runs[shared]])
-        extra = interval([(run.pss - without - copy) / MB / _PROCESSES for run in runs[shared]])
-        lines += [
-            judge(f"{side}, the second process's start", starts, _START_GOAL_MS, unit=" ms"),
-            judge(f"{side}, memory beside one copy, for each process", extra, _EXTRA_GOAL_MB, unit=" MB"),
-            f"- {side}, rows/s shared / private: {ratios(runs, shared, private, lambda run: run.rate)}",
-            f"- {side}, CPU s shared / private: {ratios(runs, shared, private, lambda run: run.cpu_seconds)}",
-        ]
-    return "\n".join([lines[0], "", *lines[1:]])

@@ -11,6 +11,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.ml.inference.base import RunInference as BeamRunInference
 from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy as BeamHandler
+from goals import Goal, ratio_of_sides
 from measure import BEAM, HEADRACE, Case
 from sklearn.linear_model import LogisticRegression
 
@@ -18,6 +19,11 @@ from headrace.beam import RunInference
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy as Handler
 
 TITLE = "200,000 rows of 20 float64 through a logistic regression (scikit-learn)"
+
+GOALS = [
+    Goal("Tiny rows in batches of 100: wall time, Headrace / Beam", ratio_of_sides("batches of 100"), at_most=1.0),
+    Goal("Tiny rows in adaptive batches: wall time, Headrace / Beam", ratio_of_sides("adaptive batches"), at_most=0.8),
+]
 
 _COLUMNS = 20
 _CHUNKS = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-_NAMES = ("elsewhere", "machine", "measure", "outputs", "processes", "report", "run", "workloads")
+_NAMES = ("elsewhere", "goals", "machine", "measure", "outputs", "processes", "report", "run", "workloads")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ def report(benchmark_module):
 def test_facts_are_shown_without_their_single_runs(report):
     facts = [{"batch": "1 MB", "ms": "0.1", "runs": [0.1, 0.1]}, {"batch": "16 MB", "ms": "1.6", "runs": [1.5, 1.7]}]
 
-    assert report.render_facts("Title", "What it is.", facts, {"cores": "2"}).splitlines() == [
+    assert report.page("Title", ["What it is.", report.table(facts)], {"cores": "2"}).splitlines() == [
         "# Title",
         "",
         "What it is.",
@@ -26,4 +26,6 @@ def test_facts_are_shown_without_their_single_runs(report):
 
 
 def test_a_page_may_lack_an_explanation(report):
-    assert report.render_facts("Title", "", [{"a": "b"}], {"c": "d"}).split("\n\n")[1] == "| a |\n| --- |\n| b |"
+    assert (
+        report.page("Title", ["", report.table([{"a": "b"}])], {"c": "d"}).split("\n\n")[1] == "| a |\n| --- |\n| b |"
+    )
