@@ -83,10 +83,10 @@ class Goal:
         return {2: "reached", 1: "undecided", 0: "**missed**"}[sum(reached)]
 
 
-def find(results: Results, label: str) -> Any:
-    """The single runs of a case, or of the fact whose first column says so."""
+def find(results: Results, label: str, which: str = "runs") -> Any:
+    """The single runs of a case, or of the fact whose first column says so; or others that it has."""
     entries = results["cases"] if "cases" in results else results["facts"]
-    return {next(iter(entry.values())): entry for entry in entries}[label]["runs"]
+    return {next(iter(entry.values())): entry for entry in entries}[label][which]
 
 
 def of(label: str, field: str) -> Figures:

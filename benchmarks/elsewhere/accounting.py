@@ -1,4 +1,4 @@
-"""Adds up what a command and all that it starts take: ``python -m elsewhere.accounting REPORT LIMIT COMMAND``.
+"""Adds up what a command and all that it starts take: ``elsewhere.accounting REPORT LIMIT SAMPLING COMMAND``.
 
 Processes that lose their parent come to this one (Linux), so nobody's CPU time is missed, and what outlives the command
 is seen. The report is JSON: see ``Account``.
@@ -19,9 +19,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-SAMPLING_SECS = 0.5
-"""Between two looks at the memory. One takes a few milliseconds of CPU time for each process, not counted in it."""
-
 _FAREWELL_SECS = 5.0
 """What is still there so long after the command's end is left behind."""
 
@@ -41,11 +38,18 @@ class Account:
     """Monotonic time (nanoseconds) and proportional set size (bytes) of all processes."""
 
 
-def main(report: str, limit_secs: str, *command: str) -> None:
-    """Runs the command."""
+def main(report: str, limit_secs: str, sampling_secs: str, *command: str) -> None:
+    """Runs the command.
+
+    Args:
+        report: file for the account.
+        limit_secs: after so long it is killed.
+        sampling_secs: between two looks at the memory; 0: none. One takes some 15 ms for each GB of each process,
+            not counted in the CPU time, and holds up whoever wants memory meanwhile.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     account = Account()
-    _watch(subprocess.Popen(command, stdin=subprocess.DEVNULL), account, float(limit_secs))
+    _watch(subprocess.Popen(command, stdin=subprocess.DEVNULL), account, float(limit_secs), float(sampling_secs))
     account.left_behind = _kill_all()
     list(_ended())  # whose CPU time counts only now
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -53,7 +57,7 @@ def main(report: str, limit_secs: str, *command: str) -> None:
     Path(report).write_text(json.dumps(asdict(account)), encoding="utf-8")
 
 
-def _watch(process: subprocess.Popen[bytes], account: Account, limit_secs: float) -> None:
+def _watch(process: subprocess.Popen[bytes], account: Account, limit_secs: float, sampling_secs: float) -> None:
     """Until the process has ended, and a little longer for those that it leaves."""
     end = time.monotonic() + limit_secs
     while time.monotonic() < end:
@@ -61,12 +65,11 @@ def _watch(process: subprocess.Popen[bytes], account: Account, limit_secs: float
             if pid == process.pid:
                 account.code = process.returncode = code
                 end = time.monotonic() + _FAREWELL_SECS
-        descendants = find_descendants()
-        if account.code is None:
-            account.samples.append((time.monotonic_ns(), sum(map(pss, descendants))))
-        elif not descendants:
+        if account.code is not None and not find_descendants():
             return
-        time.sleep(SAMPLING_SECS if account.code is None else 0.05)
+        if account.code is None and sampling_secs:
+            account.samples.append((time.monotonic_ns(), sum(map(pss, find_descendants()))))
+        time.sleep(sampling_secs if account.code is None and sampling_secs else 0.05)
 
 
 def _ended() -> Iterator[tuple[int, int]]:

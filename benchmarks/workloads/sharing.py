@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,23 +25,26 @@ MB = 10**6
 PRIVATE, SHARED = "private", "shared"
 """Variants: a copy for each process, and one for all."""
 
-LIMIT_SECS = float(os.environ.get("HEADRACE_BENCHMARK_LIMIT", "600"))
+LIMIT_SECS = float(os.environ.get("HEADRACE_BENCHMARK_LIMIT", "900"))
 """After so long no further round is begun, however many are asked for."""
 
 _LEAST_ROUNDS = 2
 _RUN_LIMIT_SECS = 600
 """A run that takes longer is killed."""
+_SAMPLING_SECS = 0.1
+"""Between two looks at the memory, in runs that are watched."""
 
 PROCEDURE = f"""\
 Each run is a pipeline on the FnApiRunner with worker processes, all of it (the user's process, too) in processes of its
-own. The variants take turns, forwards and backwards, in rounds; no round is begun after {LIMIT_SECS:.0f} s. PyTorch
-has one thread in each process. All variants gave equal predictions.
+own. The variants take turns, forwards and backwards, in rounds; no round is begun after {LIMIT_SECS:.0f} s. Before
+that, all run with their memory watched, which takes time, so that nothing else of those runs counts. PyTorch has one
+thread in each process. All variants gave equal predictions.
 
 - *rows/s*: while all processes that compute do so, from the last one's first batch to the first one's last.
 - *wall s*: from submission to the end, with the start of the workers, their imports, and loading.
 - *CPU s*: of all processes, with Python's start and all imports.
-- *PSS*: proportional set size of all processes together, sampled: the median while all compute, and the greatest
-  sample at any time.
+- *PSS*: proportional set size of all processes together, of the runs that are watched: the median while all compute,
+  and the greatest at any time, of ten samples a second.
 - *loads*: how often the model was loaded in a run, and how many seconds a load took.
 - Ratios are of neighbours in one round.
 
@@ -77,6 +80,7 @@ class Run:
     whole_rate: float
     """Rows in a second from the first batch's begin to the last one's end."""
     pss: float
+    """0 if the memory was not watched; the next one, too."""
     peak_pss: float
     loads: int
     load_seconds: float
@@ -84,6 +88,13 @@ class Run:
     last_start: float
     """From when the last process asked for its model to the begin of its first batch."""
     left_behind: int
+
+
+class Runs(NamedTuple):
+    """Of a variant; those of two variants at one place are of one round."""
+
+    timed: list[Run]
+    watched: list[Run]
 
 
 def start_goals(model: str, wall: float) -> list[Goal]:
@@ -104,8 +115,10 @@ def beside_beam(what: str, figures: Callable[[str], Figures], unit: str = "", **
     return [Goal(what, figures(HEADRACE), unit=unit, **limit), Goal(f"{what}, Beam's", figures(BEAM), unit=unit)]
 
 
-def take_turns(variants: Sequence[Variant], folder: Path, rounds: int, tolerance: float = 0.0) -> dict[str, list[Run]]:
-    """Runs all variants that are wanted so many times, or fewer when time is up.
+def take_turns(
+    variants: Iterable[Variant], folder: Path, rounds: int, tolerance: float = 0.0, watched: int = 1
+) -> dict[str, Runs]:
+    """Runs all variants that are wanted so many times, or fewer when time is up; before that, some times watched.
 
     Raises:
         OutputsDifferError: two runs did not predict the same.
@@ -113,16 +126,16 @@ def take_turns(variants: Sequence[Variant], folder: Path, rounds: int, tolerance
     """
     started, expected = time.monotonic(), None
     variants = [variant for variant in variants if _is_wanted(variant.name)]
-    runs: dict[str, list[Run]] = {variant.name: [] for variant in variants}
-    for number in range(rounds):
+    runs = {variant.name: Runs([], []) for variant in variants}
+    for number in range(-watched, rounds):
         if number >= _LEAST_ROUNDS and time.monotonic() - started > LIMIT_SECS:
             break
         for variant in variants[:: 1 if number % 2 == 0 else -1]:
             place = folder / f"{number}-{variants.index(variant)}"
-            run, outputs = run_pipeline(variant.plan, place)
+            run, outputs = run_pipeline(variant.plan, place, watch=number < 0)
             expected = expected or outputs
             check_equal(outputs, expected, variant.name, tolerance)
-            runs[variant.name].append(run)
+            (runs[variant.name].watched if number < 0 else runs[variant.name].timed).append(run)
             print(f"round {number + 1}: {variant.name} {run.wall:.1f} s, {run.rate:.0f} rows/s", file=sys.stderr)
     return runs
 
@@ -133,7 +146,7 @@ def _is_wanted(name: str) -> bool:
     return not wanted or name in wanted or name in [f"{HEADRACE}, {one}" for one in wanted]
 
 
-def run_pipeline(plan: Plan, folder: Path) -> tuple[Run, dict[int, float]]:
+def run_pipeline(plan: Plan, folder: Path, *, watch: bool = False) -> tuple[Run, dict[int, float]]:
     """What was measured and what was predicted, by row.
 
     Raises:
@@ -142,7 +155,14 @@ def run_pipeline(plan: Plan, folder: Path) -> tuple[Run, dict[int, float]]:
     (folder / "tmp").mkdir(parents=True)
     plan = replace(plan, folder=str(folder))
     (folder / "plan").write_text(json.dumps(asdict(plan)), encoding="utf-8")
-    command = [sys.executable, "-m", "elsewhere.accounting", folder / "account", str(_RUN_LIMIT_SECS)]
+    command = [
+        sys.executable,
+        "-m",
+        "elsewhere.accounting",
+        folder / "account",
+        str(_RUN_LIMIT_SECS),
+        str(_SAMPLING_SECS * watch),
+    ]
     command += [sys.executable, "-m", "elsewhere.sharing", folder / "plan"]
     with (folder / "log").open("wb") as log, tempfile.TemporaryDirectory() as runtime:
         environment = _environment(str(folder / "tmp"), runtime)
@@ -166,7 +186,7 @@ def _environment(temporary: str, runtime: str) -> dict[str, str]:
     """
     return {
         **os.environ,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
         "TMPDIR": temporary,
         "HEADRACE_RUNTIME_DIR": runtime,
         "OMP_NUM_THREADS": "1",
@@ -262,20 +282,22 @@ def check_equal(ours: Mapping[int, float], theirs: Mapping[int, float], name: st
         raise OutputsDifferError(f"{name}: predictions differ by up to {max(gaps):g}")
 
 
-def row(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+def row(name: str, runs: Runs) -> dict[str, Any]:
     """A line of the workload's table, with every single run for the programs."""
+    timed, watched = runs
     return {
         "variant": name,
-        "runs": [asdict(run) for run in runs],
-        "rounds": str(len(runs)),
-        "rows/s": str(interval([run.rate for run in runs])),
-        "wall s": str(interval([run.wall for run in runs])),
-        "CPU s": str(interval([run.cpu_seconds for run in runs])),
-        "PSS MB": f"{statistics.median(run.pss for run in runs) / MB:,.0f}",
-        "greatest PSS MB": f"{max(run.peak_pss for run in runs) / MB:,.0f}",
-        "loads": f"{statistics.median(run.loads for run in runs):g}",
-        "load s": f"{statistics.median(run.load_seconds for run in runs):.2f}",
-        "left behind": str(max(run.left_behind for run in runs)),
+        "runs": [asdict(run) for run in timed],
+        "watched": [asdict(run) for run in watched],
+        "rounds": str(len(timed)),
+        "rows/s": str(interval([run.rate for run in timed])),
+        "wall s": str(interval([run.wall for run in timed])),
+        "CPU s": str(interval([run.cpu_seconds for run in timed])),
+        "PSS MB": f"{statistics.median(run.pss for run in watched) / MB:,.0f}" if watched else "",
+        "greatest PSS MB": f"{max(run.peak_pss for run in watched) / MB:,.0f}" if watched else "",
+        "loads": f"{statistics.median(run.loads for run in timed):g}",
+        "load s": f"{statistics.median(run.load_seconds for run in timed):.2f}",
+        "left behind": str(max(run.left_behind for run in (*timed, *watched))),
     }
 
 

@@ -52,7 +52,7 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     alone = Plan("", "elsewhere.classifier:ClassifierHandler", "", rows, batch=32, processes=1, settings=settings)
     private = replace(alone, processes=2)
     shared = replace(private, options={"large_model": True})
-    variants = list(both_sides({ONE: alone, PRIVATE: private, SHARED: shared}))
+    variants = both_sides({ONE: alone, PRIVATE: private, SHARED: shared})
     for name, runs in take_turns(variants, folder, repeats, tolerance=1e-3).items():
         yield {**row(name, runs), "images": rows}
 

@@ -30,5 +30,5 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     # So few rows that the processes would not compute together otherwise.
     private = Plan("", "elsewhere.slow_loading:SlowLoadingHandler", "", rows, 16, 2, settings, one_after_another=quick)
     variants = both_sides({PRIVATE: private, SHARED: replace(private, options={"large_model": True})})
-    for name, runs in take_turns(list(variants), folder, repeats, tolerance=1e-3).items():
+    for name, runs in take_turns(variants, folder, repeats, tolerance=1e-3).items():
         yield row(name, runs)

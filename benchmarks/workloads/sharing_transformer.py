@@ -45,8 +45,8 @@ _PROCESSES = 2
 
 def _memory(results: Results, side: str, field: str) -> Iterator[tuple[float, float]]:
     """Bytes of each shared run, without what the processes take without a model; and of one copy."""
-    without = statistics.median(run["pss"] for run in find(results, NONE))
-    for run in find(results, f"{side}, {SHARED}"):
+    without = statistics.median(run["pss"] for run in find(results, NONE, "watched"))
+    for run in find(results, f"{side}, {SHARED}", "watched"):
         yield run[field] - without, results["facts"][0]["model_bytes"]
 
 
@@ -80,8 +80,8 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     shared = one_by_one if quick else replace(one_by_one, rows=96, one_after_another=False)
     none = replace(shared, side=HEADRACE, handler="elsewhere.answerer:AbsentAnswererHandler", options={})
     several = {PRIVATE: replace(shared, options={}), SHARED: shared}
-    runs = take_turns(list(both_sides(several)), folder, repeats, tolerance=1e-3)
-    runs |= take_turns(list(both_sides({ONE_BY_ONE: one_by_one})), folder / "one by one", min(repeats, 3), 1e-3)
+    runs = take_turns(both_sides(several), folder, repeats, 1e-3, watched=2)
+    runs |= take_turns(both_sides({ONE_BY_ONE: one_by_one}), folder / "by one", min(repeats, 3), 1e-3, watched=0)
     runs |= take_turns([Variant(NONE, none)], folder / "none", 1)
     for name, found in runs.items():
         yield {**row(name, found), "model_bytes": nbytes}

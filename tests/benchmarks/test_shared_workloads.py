@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,8 @@ def test_pipelines_run_in_processes_of_their_own(sharing, plan, tmp_path):
     meeting = replace(plan, one_after_another=True)
     ours, theirs = replace(meeting, options={"large_model": True}), replace(meeting, side="Beam")
     with ThreadPoolExecutor() as pool:
-        done = list(pool.map(sharing.run_pipeline, [ours, theirs], [tmp_path / "0", tmp_path / "1"]))
+        run = partial(sharing.run_pipeline, watch=True)
+        done = list(pool.map(run, [ours, theirs], [tmp_path / "0", tmp_path / "1"]))
 
     for run, outputs in done:
         assert outputs == done[0][1]
@@ -65,8 +67,8 @@ def test_a_failed_pipeline_is_not_measured(sharing, plan, tmp_path):
         sharing.run_pipeline(broken, tmp_path / "run")
 
 
-def account(tmp_path, limit_secs, script):
-    command = [sys.executable, "-m", "elsewhere.accounting", tmp_path / "account", str(limit_secs)]
+def account(tmp_path, limit_secs, script, sampling_secs=0.1):
+    command = [sys.executable, "-m", "elsewhere.accounting", tmp_path / "account", str(limit_secs), str(sampling_secs)]
     subprocess.run([*command, sys.executable, "-c", script], cwd=BENCHMARKS, check=True)
     return json.loads((tmp_path / "account").read_text())
 
@@ -139,9 +141,11 @@ def judged(sharing, benchmark_module):
     def judge(name, **runs):
         module = benchmark_module(f"workloads.sharing_{name}")
         found = {
-            f"{side}, {getattr(module, name)}": [run] for side in ("Headrace", "Beam") for name, run in runs.items()
+            f"{side}, {getattr(module, name)}": sharing.Runs([run], [run])
+            for side in ("Headrace", "Beam")
+            for name, run in runs.items()
         }
-        found["no model"] = [make_run(sharing, pss=1e9)]
+        found["no model"] = sharing.Runs([make_run(sharing)], [make_run(sharing, pss=1e9)])
         facts = [{**sharing.row(name, one), "model_bytes": 2e9} for name, one in found.items()]
         return benchmark_module("goals").render(module.GOALS, {"facts": facts})
 
@@ -179,25 +183,38 @@ def test_the_documents_figures_stand_beside_those_measured(sharing, benchmark_mo
     classifier = benchmark_module("workloads.sharing_classifier")
     fast, slow = make_run(sharing, rate=200.0), make_run(sharing, rate=100.0)
     runs = {"one process": slow, "private": fast, "shared": slow}
-    facts = [sharing.row(f"{side}, {name}", [run]) for side in ("Headrace", "Beam") for name, run in runs.items()]
+    facts = [
+        sharing.row(f"{side}, {name}", sharing.Runs([run], []))
+        for side in ("Headrace", "Beam")
+        for name, run in runs.items()
+    ]
     page = classifier.remarks(facts)
     assert "| use_sibling_sdk_workers, multi_process_shared | 4.863 | 4.883 | 4.500 | 4.749 | 1.216 |" in page
     assert "| shared | 0.556 | 2.000 | 0.556 | 2.000 |" in page
     assert classifier.remarks(facts[:3]) == ""
 
 
-def test_only_the_variants_that_are_wanted_run(sharing, monkeypatch, tmp_path):
-    variants = list(sharing.both_sides(dict.fromkeys(("private", "shared"), sharing.Plan("", "", "", 1, 1, 1))))
+def test_variants_that_are_wanted_take_turns(sharing, monkeypatch, tmp_path):
+    variants = sharing.both_sides(dict.fromkeys(("private", "shared"), sharing.Plan("", "", "", 1, 1, 1)))
     went = []
-    monkeypatch.setattr(
-        sharing, "run_pipeline", lambda plan, _: (went.append(plan.side), (make_run(sharing), {0: 1.0}))[1]
-    )
+
+    def run_pipeline(plan, folder, *, watch):
+        went.append(f"{plan.side}{' watched' * watch}")
+        return make_run(sharing, pss=float(watch)), {0: 1.0}
+
+    monkeypatch.setattr(sharing, "run_pipeline", run_pipeline)
     monkeypatch.setenv("HEADRACE_BENCHMARK_VARIANTS", "shared\nBeam, private")
 
     runs = sharing.take_turns(variants, tmp_path, 2)
 
-    assert {name: len(of_name) for name, of_name in runs.items()} == {"Headrace, shared": 2, "Beam, private": 2}
-    assert went == ["Headrace", "Beam", "Beam", "Headrace"]
+    assert went == ["Beam watched", "Headrace watched", "Headrace", "Beam", "Beam", "Headrace"]
+    assert list(runs) == ["Headrace, shared", "Beam, private"]
+    for of_variant in runs.values():
+        assert [[run.pss for run in some] for some in of_variant] == [[0, 0], [1]]
+
+
+def test_memory_is_watched_on_request_only(tmp_path):
+    assert account(tmp_path, 60, "print(1)", sampling_secs=0)["samples"] == []
 
 
 def test_a_model_is_made_once(benchmark_module, monkeypatch, tmp_path):
