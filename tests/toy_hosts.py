@@ -26,8 +26,9 @@ from headrace.hosts.host import Response
 from headrace.hosts.system import children, fields_of, processes
 from headrace.machine import lease
 from headrace.machine.discovery import ManagerEndpoint
-from headrace.machine.lease import Lease, LoadRequest
+from headrace.machine.lease import Lease
 from headrace.machine.manager import Manager
+from headrace.machine.messages import LoadRequest
 from headrace.testing import FakeClock
 from waiting import wait_until
 

@@ -69,7 +69,7 @@ def assert_mappable():
     """Asserts that a handler goes into shared memory together with its loaded model, and comes out of it."""
 
     def check(handler):
-        file, layout = export((handler, handler.load_model()))
+        file, layout = export((handler, handler.load_model()), destroys=True)
         try:
             attach(file, layout)
         finally:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import warnings
+import weakref
 from pathlib import Path
 
 import cloudpickle
@@ -23,6 +24,7 @@ import torch
 import transformers
 from torch import nn
 
+from headrace.core.arrays import LARGE
 from headrace.ipc.weights_file import NotMappableError, attach, export
 
 pytestmark = pytest.mark.large
@@ -81,8 +83,8 @@ def elsewhere():
 def mapped():
     files = []
 
-    def move(value):
-        files.append(export(value))
+    def move(value, *, destroys=True):
+        files.append(export(value, destroys=destroys))
         return files[-1]
 
     yield move
@@ -151,12 +153,57 @@ MODULES = {
 
 
 @pytest.mark.parametrize("make", MODULES.values(), ids=MODULES.keys())
+@pytest.mark.parametrize("destroys", [True, False], ids=["destroyed", "in use"])
 @pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning")
-def test_modules_predict_the_same_once_mapped(mapped, elsewhere, make):
+def test_modules_predict_the_same_once_mapped(mapped, elsewhere, make, destroys):
     torch.manual_seed(0)
     model = make().eval()
     expected = called(model)
-    assert torch.equal(elsewhere.say(mapped(model), lambda attached: called(attached())), expected)
+    file = mapped(model, destroys=destroys)
+    assert torch.equal(elsewhere.say(file, lambda attached: called(attached())), expected)
+    assert destroys or torch.equal(called(model), expected)
+
+
+def test_tensors_move_onto_their_copy_and_keep_what_they_share(mapped):
+    weight = nn.Parameter(torch.arange(64.0 * 64).view(64, 64))
+    view, strided, copied = weight.detach()[3], weight.detach().t()[5:7], weight.detach().clone()
+    outside, first = weight.detach()[9], weight.data_ptr()
+    mapped([weight, {"view": view}, strided], destroys=False)
+    assert weight.data_ptr() != first == outside.data_ptr() - 9 * 64 * 4
+    assert view.data_ptr() == weight.data_ptr() + 3 * 64 * 4
+    assert torch.equal(weight, copied)
+    assert torch.equal(strided, copied.t()[5:7])
+    assert weight.requires_grad
+    with torch.no_grad():
+        weight[3] = 0
+    assert not view.any()
+    assert torch.equal(outside, copied[9])
+
+
+def test_memory_of_tensors_that_moved_is_freed(mapped):
+    model = nn.Sequential(nn.Linear(64, 64), nn.LSTM(64, 64))
+    storages = [weakref.ref(tensor.untyped_storage()) for tensor in model.parameters() if tensor.nbytes >= LARGE]
+    mapped(model, destroys=False)
+    assert [storage() for storage in storages] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.arange(4096.0).to_sparse(),
+        lambda: torch.arange(4096.0).type(torch.complex64).conj(),
+        lambda: torch.arange(4096.0, requires_grad=True) * 2,
+        lambda: torch.zeros(4096).expand(3, 4096),
+        lambda: nn.Parameter(torch.ones(4096), requires_grad=False),
+    ],
+    ids=["sparse", "conjugate", "computed", "expanded", "parameter"],
+)
+def test_unusual_tensors_in_use_stay_as_they_are(mapped, make):
+    tensor = make()
+    before = tensor.detach().clone()
+    file, layout = mapped([tensor.detach() if tensor.grad_fn else tensor], destroys=False)
+    assert torch.equal(tensor.to_dense() if tensor.is_sparse else tensor, before.to_dense())
+    assert torch.equal(attach(file, layout)[0].to_dense(), before.to_dense())
 
 
 def test_modules_keep_names_and_properties_of_their_tensors(mapped, elsewhere):
@@ -309,7 +356,7 @@ NOT_MAPPABLE = {
 def test_models_that_cannot_be_mapped_say_why_and_still_predict(make, why):
     model, other = make(), torch.arange(5000.0)
     with pytest.raises(NotMappableError, match=why):
-        export((other, model))
+        export((other, model), destroys=True)
     assert other.sum().item() == 5000 * 4999 / 2
     if isinstance(model, nn.Module):
         assert called(model).shape == (3, 64)

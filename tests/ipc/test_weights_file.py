@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import mmap
 import os
 import pickle
@@ -32,7 +33,7 @@ def exported():
     files = []
 
     def move(value):
-        file, description = export(value)
+        file, description = export(value, destroys=True)
         files.append(file)
         return file, description
 
@@ -82,7 +83,8 @@ def test_a_class_of_main_goes_along():
         "import numpy, os\nfrom headrace.ipc.weights_file import attach, export\n"
         "class Model:\n    def __init__(self): self.weights = numpy.ones(5000)\n"
         "    def predict(self): return self.weights.sum()\n"
-        "file, layout = export(Model())\nprint(b'__main__' in layout.head, attach(file, layout).predict())"
+        "file, layout = export(Model(), destroys=True)\n"
+        "print(b'__main__' in layout.head, attach(file, layout).predict())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "5000.0"]
@@ -137,7 +139,7 @@ def test_the_file_cannot_be_changed(exported):
 
 
 def test_memory_stays_for_as_long_as_something_refers_to_it(census):
-    file, description = export([numbers(), numbers(5000)])
+    file, description = export([numbers(), numbers(5000)], destroys=True)
     first, second = attach(file, description)
     os.close(file)
     del second
@@ -146,7 +148,7 @@ def test_memory_stays_for_as_long_as_something_refers_to_it(census):
 
 def test_many_values_leave_no_descriptors(census):
     for _ in range(50):
-        file, description = export(numbers())
+        file, description = export(numbers(), destroys=True)
         attach(file, description)
         os.close(file)
 
@@ -164,13 +166,13 @@ UNMAPPABLE = {
 def test_values_that_cannot_be_mapped_are_unchanged(census, make, why):
     value = [numbers(), make(), numbers(5000)]
     with pytest.raises(NotMappableError, match=why):
-        export(value)
+        export(value, destroys=True)
     assert value[0].tolist() == numbers().tolist()
     assert value[2].tolist() == numbers(5000).tolist()
 
 
 def test_objects_may_be_a_modest_share():
-    file, description = export([os.urandom(51_000_000), numpy.zeros(60_000_000)])
+    file, description = export([os.urandom(51_000_000), numpy.zeros(60_000_000)], destroys=True)
     os.close(file)
     assert description.nbytes == 480_000_000
     assert 51_000_000 < len(description.head) < 51_001_000
@@ -182,7 +184,7 @@ def test_values_too_large_for_a_file_are_unchanged(census):
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         with pytest.raises(NotMappableError, match=r"^the system gives no shared memory of 0 MB \(.*File too large\)$"):
-            export(value)
+            export(value, destroys=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert value.tolist() == numbers().tolist()
@@ -194,7 +196,7 @@ def test_an_error_in_the_middle_leaves_no_descriptor(census, monkeypatch):
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="disk full"):
-        export(numbers())
+        export(numbers(), destroys=True)
 
 
 def test_platforms_without_such_calls(exported, monkeypatch):
@@ -247,7 +249,7 @@ def measured(file, memory, offset):
     return written
 
 os.pwrite = measured
-file, arena = export(value)
+file, arena = export(value, destroys=True)
 print(size, before, peak, resident(), os.fstat(file).st_blocks * 512)
 """
 
@@ -259,6 +261,39 @@ def test_both_copies_together_take_little_more_than_the_value():
     assert before + 16_000_000 <= peak <= before + 40_000_000
     assert stored >= size
     assert after <= before - 0.98 * size
+
+
+@pytest.mark.parametrize("make", [numbers, lambda: [numbers(), numbers(5000)], lambda: bytes(numbers())])
+def test_a_value_that_stays_in_use_is_unchanged(make):
+    value = make()
+    before = copy.deepcopy(value)
+    view = value[:10] if isinstance(value, numpy.ndarray) else None
+    file, description = export(value, destroys=False)
+    mapped = attach(file, description)
+    os.close(file)
+    assert same(value, before)
+    assert same(mapped, before)
+    assert view is None or view.tolist() == value[:10].tolist()
+
+
+def same(one, other):
+    if isinstance(one, list):
+        return all(map(same, one, other))
+    return bytes(one) == bytes(other)
+
+
+def test_an_error_in_the_middle_changes_no_value_that_stays_in_use(census, monkeypatch):
+    value = [numbers(), numbers(5000)]
+    monkeypatch.setattr(os, "pwrite", functools.partial(failing_write, os.pwrite))
+    with pytest.raises(OSError, match="disk"):
+        export(value, destroys=False)
+    assert [part.tolist() for part in value] == [numbers().tolist(), numbers(5000).tolist()]
+
+
+def failing_write(write, file, memory, offset):
+    if offset:
+        raise OSError("disk full")
+    return write(file, memory, offset)
 
 
 def test_the_description_is_small_and_pickles(exported):

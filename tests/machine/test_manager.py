@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import HostStartError, ModelMemoryError
+from headrace.hosts.host import Exported
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
-from headrace.ipc.codec import decode
-from headrace.ipc.weights_file import attach
+from headrace.ipc.codec import decode, encode
+from headrace.ipc.weights_file import attach, export
 from headrace.machine import manager as manager_module
+from headrace.machine import model_table
 from headrace.machine.discovery import find_or_launch
 from headrace.machine.lease import manager_name
 from headrace.machine.manager import Manager
@@ -159,7 +161,7 @@ def test_a_load_that_has_just_failed_is_not_repeated_for_a_client_that_knows_it(
 
 
 def test_failures_are_remembered_only_for_the_latest_loads(managers, lease_of, noted, tmp_path, monkeypatch):
-    monkeypatch.setattr(manager_module, "_FAILURES", 2)
+    monkeypatch.setattr(model_table, "_MOST_REMEMBERED", 2)
     (tmp_path / "fails").touch()
     (tmp_path / "go").touch()
     keys = ["a", "b", "a", "c"]
@@ -260,9 +262,9 @@ def memory(monkeypatch):
         limit = 10 * GB
         free = 10 * GB
 
-    def load(model, make_room, load=SharedModel.load):
+    def load(model, make_room, load_at_client, load=SharedModel.load):
         held.add(model)
-        return load(model, make_room)
+        return load(model, make_room, load_at_client)
 
     def close(model, close=SharedModel.close):
         held.discard(model)
@@ -271,8 +273,8 @@ def memory(monkeypatch):
     def size(model):
         return int(model.load_request.key) * GB
 
-    monkeypatch.setattr(manager_module, "memory_available", lambda: Memory.free - sum(map(size, held)))
-    monkeypatch.setattr(manager_module, "memory_limit", lambda: Memory.limit)
+    monkeypatch.setattr(model_table, "memory_available", lambda: Memory.free - sum(map(size, held)))
+    monkeypatch.setattr(model_table, "memory_limit", lambda: Memory.limit)
     monkeypatch.setattr(SharedModel, "load", load)
     monkeypatch.setattr(SharedModel, "close", close)
     monkeypatch.setattr(SharedModel, "nbytes", property(size))
@@ -381,3 +383,144 @@ def test_the_next_client_is_served_during_a_load(managers, lease_of, noted, tmp_
         assert managers.models()["slow"]["state"] == "loading"
         (tmp_path / "go").touch()
         assert loading.result() == ("noted", True)
+
+
+class LoadingHere:
+    """What a client does that loads the model itself; waits for ``go``, if given, in between."""
+
+    def __init__(self, value=("made", "here"), reason="", go=None):
+        self.value = value
+        self.reason = reason
+        self.go = go
+        self.begun = threading.Event()
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+        self.begun.set()
+        if self.go is not None:
+            assert self.go.wait(60)
+        message = encode(("done", None), [])
+        answer = bytearray(message.nbytes)
+        message.write(memoryview(answer))
+        if self.reason:
+            return Exported(bytes(answer), reason=self.reason), []
+        file, layout = export(list(self.value), destroys=False)
+        return Exported(bytes(answer), layout), [file]
+
+
+def take_loading(lease, here):
+    """The model, mapped, of a client that offers to load it."""
+    grant, files = lease.take(here)
+    model = attach(files[0], grant.layout) if files else None
+    for file in files:
+        os.close(file)
+    return model
+
+
+@pytest.fixture
+def loading_here(close_later):
+    """Makes what a client does that loads, and closes its files."""
+    made = []
+
+    def make(*args, **options):
+        made.append(Closing(*args, **options))
+        return made[-1]
+
+    class Closing(LoadingHere):
+        files = ()
+
+        def __call__(self):
+            exported, self.files = super().__call__()
+            return exported, self.files
+
+    yield make
+    for one in made:
+        for file in one.files:
+            os.close(file)
+
+
+def test_a_client_that_offers_it_loads_for_all(managers, lease_of, loading_here, wait_until):
+    first, second = loading_here(go=threading.Event()), loading_here()
+    with ThreadPoolExecutor(2) as pool:
+        loads = pool.submit(take_loading, lease_of(a_list), first)
+        assert first.begun.wait(60)
+        waits = pool.submit(take_loading, lease_of(a_list), second)
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
+        first.go.set()
+        assert loads.result() == waits.result() == ["made", "here"]
+    assert (first.times, second.times) == (1, 0)
+    assert take(lease_of(a_list)) == (["made", "here"], False)
+    assert managers.models()["key"]["hosts"] == []
+
+
+def test_a_client_that_ends_while_it_loads_is_followed_by_the_next(managers, lease_of, loading_here, wait_until):
+    class EndsError(Exception):
+        pass
+
+    def ends():
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
+        raise EndsError
+
+    first, second = lease_of(a_list), lease_of(a_list)
+    begun, here = threading.Event(), loading_here()
+    with ThreadPoolExecutor(2) as pool:
+        fails = pool.submit(first.take, lambda: (begun.set(), ends()))
+        assert begun.wait(60)
+        loads = pool.submit(take_loading, second, here)
+        with pytest.raises(EndsError):
+            fails.result()
+        assert loads.result() == ["made", "here"]
+
+
+def test_a_client_that_ends_while_it_loads_is_followed_by_a_loader(managers, lease_of, wait_until):
+    class EndsError(Exception):
+        pass
+
+    begun = threading.Event()
+
+    def ends():
+        begun.set()
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
+        raise EndsError
+
+    with ThreadPoolExecutor(2) as pool:
+        fails = pool.submit(lease_of(a_list).take, ends)
+        assert begun.wait(60)
+        waits = pool.submit(take, lease_of(a_list))
+        with pytest.raises(EndsError):
+            fails.result()
+        assert waits.result()[0] == ["a", "model"]
+
+
+def test_a_model_that_a_client_cannot_export_lives_in_a_host_and_is_not_tried_again(
+    managers, lease_of, loading_here, wait_until
+):
+    stays = lease_of(a_list, "another")
+    take(stays)
+    first = loading_here(reason="it is of clay")
+    for here in (first, loading_here()):
+        lease = lease_of(a_list)
+        grant, files = lease.take(here)
+        assert (grant.layout, grant.reason, files) == (None, "it is of clay", [])
+        assert len(managers.models()["key"]["hosts"]) == 1
+        lease.close()
+        assert wait_until(lambda: "key" not in managers.models())
+    assert (first.times, here.times) == (1, 0)
+
+
+def test_a_load_that_raises_at_a_client_fails_for_all_who_wait(managers, lease_of, wait_until):
+    begun = threading.Event()
+
+    def fails():
+        begun.set()
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
+        return Exported(b"no"), []
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(lease_of(a_list).take, fails)
+        assert begun.wait(60)
+        second = pool.submit(lease_of(a_list).take)
+        grants = [answer.result()[0] for answer in (first, second)]
+    assert [(grant.load_response, grant.is_loaded) for grant in grants] == [(b"no", False)] * 2
+    assert take(lease_of(a_list))[0] == ["a", "model"]

@@ -123,7 +123,7 @@ def span(leaf: Any) -> tuple[int, int]:
 def test_values_come_back_as_they_were(value):
     expected, shape = list(map(described, leaves_of(value))), list(map(type, value))
     overlaps = shared(leaves_of(value))
-    file, description = export(value)
+    file, description = export(value, destroys=True)
     came, again = attach(file, description), attach(file, description)
     os.close(file)
     assert list(map(type, came)) == shape

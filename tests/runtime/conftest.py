@@ -58,9 +58,12 @@ class Homely(ModelHandler):
         computers: so many processes must have got a batch before any gives an answer.
         dies: whether a process that computes dies of it, "once" or "always".
         fits: there is memory for batches of this size.
+        mappable: what the handler says about its model; False has a host load a shared one, rather than a worker.
     """
 
-    def __init__(self, folder, load=Model, made="by load_model", computers=1, dies="", fits=100, **options):
+    def __init__(
+        self, folder, load=Model, made="by load_model", computers=1, dies="", fits=100, mappable=None, **options
+    ):
         super().__init__(**options)
         self.folder = folder
         self.load = load
@@ -68,6 +71,7 @@ class Homely(ModelHandler):
         self.computers = computers
         self.dies = dies
         self.fits = fits
+        self.mappable = mappable
 
     def load_model(self):
         note(self.folder, "loaded")
@@ -144,13 +148,13 @@ class Home:
         events = Events()
         return run(self.open(spec), elements, events), events
 
-    def elsewhere(self, spec, elements=(1,)):
-        """The same in another process, which then ends."""
+    def elsewhere(self, spec, elements=(1,), code=0):
+        """The same in another process, which then ends; with another exit code, nothing."""
         content = cloudpickle.dumps((spec, list(elements), Events(), run))
         command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", ELSEWHERE]
         done = subprocess.run(command, input=content, capture_output=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr.decode()
-        return pickle.loads(done.stdout)
+        assert done.returncode == code, done.stderr.decode()
+        return None if code else pickle.loads(done.stdout)
 
     def noted(self, what):
         """The processes in which it has happened, one entry per occurrence."""

@@ -110,8 +110,8 @@ def test_models_stay_within_the_limit_and_load_once(tmp_path, way):
     found = list(predict(keyed(tmp_path / "notes"), elements, **way))
     assert sorted((key, example) for key, (example, _, _) in found) == sorted(elements)
     assert all(key == name for key, (_, name, _) in found)
-    # where models are mapped, a loader has one for a moment, in a process of its own
-    assert most_alive(tmp_path / "notes") <= 2
+    # what a process has loaded for the machine is there for a moment beside its mapping
+    assert most_alive(tmp_path / "notes") <= 2 + (way["placement"] == "machine")
     if way["placement"] != "machine":
         assert loads(tmp_path / "notes") <= 6
 

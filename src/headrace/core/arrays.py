@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+Span = tuple[int, int]
+"""Address and size of a piece of memory, in bytes."""
+
 LARGE = 4096
 """Bytes from which a buffer is kept out of the pickle: for smaller ones, copying is cheaper."""
 
@@ -68,6 +71,21 @@ class ArrayCodec(Protocol):
         """
         ...
 
+    movable: tuple[type, ...]
+    """Exact types of arrays that ``movers`` can move; each has an exporter."""
+
+    def movers(self, arrays: Sequence[Any]) -> Mapping[Span, Callable[[memoryview], None]]:
+        """Functions that move arrays onto other memory, so that their own is freed as soon as nothing else uses it.
+
+        Args:
+            arrays: of the types ``movable``.
+
+        Returns:
+            For each memory that some of the arrays share: a function that takes a writable memory of the same size and
+            content, and moves all of them there. Arrays that cannot be moved stay.
+        """
+        ...
+
     def limit_threads(self, count: int) -> Callable[[], None]:
         """Limits the framework to ``count`` computing threads in this process.
 
@@ -83,6 +101,12 @@ class NoArrays:
     def stack(self, values: Sequence[Any]) -> Stacked | None:
         """None: nothing is stacked."""
         return None
+
+    movable: tuple[type, ...] = ()
+
+    def movers(self, arrays: Sequence[Any]) -> Mapping[Span, Callable[[memoryview], None]]:
+        """None: nothing is moved."""
+        return {}
 
     def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
         """Never called, since nothing is stacked."""

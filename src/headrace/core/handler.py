@@ -53,6 +53,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
     card: ClassVar[HandlerCard | None] = None
     """The handler's row in the documentation's table of handlers."""
+    mappable: bool | None = None
+    """Whether processes can map the weights of a loaded model. True: the first worker process that needs a shared model
+    loads it for all. False: a process of its own does. None: the worker tries it, where the machine has no GPU."""
 
     def __init__(
         self,

@@ -79,6 +79,8 @@ class OnnxModelHandlerNumpy(Float32Rows, UriModelHandler["numpy.ndarray[Any, Any
         ConfigurationError: ``providers`` is a string; ONNX Runtime would read it letter by letter and use the CPU.
     """
 
+    mappable = False
+
     card = CARDS["onnx_inference.OnnxModelHandlerNumpy"]
 
     _metrics_namespace = "BeamML_Onnx"

@@ -33,6 +33,8 @@ class ModelFileType(Enum):
 class SklearnModelHandler(UriModelHandler[ArrayT, BaseEstimator]):
     """Loads the model from its file; subclasses know their examples."""
 
+    mappable = True
+
     _metrics_namespace = "BeamML_Sklearn"
 
     def __init__(

@@ -100,6 +100,8 @@ def default_tensor_inference_fn(
 class _TFModelHandler(UriModelHandler[ExampleT, Any]):
     """Loads the model; subclasses know their examples."""
 
+    mappable = False
+
     _inference_fn: TensorInferenceFn
 
     def __init__(

@@ -52,6 +52,8 @@ class TensorRTEngineHandlerNumPy(Float32Rows, ModelHandler[Array, PredictionResu
         ConfigurationError: neither path is given, or both are.
     """
 
+    mappable = False
+
     card = CARDS["tensorrt_inference.TensorRTEngineHandlerNumPy"]
 
     model_parameter: ClassVar[str] = "engine_path"

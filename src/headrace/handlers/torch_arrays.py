@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
@@ -9,7 +10,7 @@ from operator import attrgetter, eq
 from pickle import PickleBuffer
 from typing import Any
 
-from headrace.core.arrays import NotMappableError, Stacked
+from headrace.core.arrays import NotMappableError, Span, Stacked
 from headrace.core.errors import extra_required
 
 with extra_required("pytorch"):
@@ -82,10 +83,21 @@ class TorchArrays:
         return {
             torch.UntypedStorage: _export_storage,
             torch.TypedStorage: _export_typed_storage,
-            torch.Tensor: _reduce_unusual,
+            **dict.fromkeys(self.movable, _reduce_unusual),
             **dict.fromkeys(_scripted(), _refuse_script),
             **dict.fromkeys(filter(_is_parametrized, _subclasses(torch.nn.Module)), _export_parametrized),
         }
+
+    movable = (torch.Tensor, torch.nn.Parameter)
+
+    def movers(self, arrays: Sequence[torch.Tensor]) -> Mapping[Span, Callable[[memoryview], None]]:
+        """For each storage, what moves the tensors given; tensors elsewhere that share it keep the old one."""
+        sharers: dict[Span, list[torch.Tensor]] = defaultdict(list)
+        for tensor in arrays:
+            if tensor.layout is torch.strided and tensor.is_cpu and not (tensor.is_conj() or tensor.is_neg()):
+                storage = tensor.untyped_storage()
+                sharers[storage.data_ptr(), storage.nbytes()].append(tensor)
+        return {span: partial(_move, tensors) for span, tensors in sharers.items()}
 
     def limit_threads(self, count: int) -> Callable[[], None]:
         """Limits the threads within an operation; torch fixes the number between operations once one has run."""
@@ -137,6 +149,13 @@ def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
 
 def _writable(memory: memoryview) -> memoryview:
     return memoryview(bytearray(memory)) if memory.readonly else memory
+
+
+def _move(tensors: Sequence[torch.Tensor], memory: memoryview) -> None:
+    storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    for tensor in tensors:
+        moved = torch.empty(0, dtype=tensor.dtype)
+        tensor.data = moved.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _export_storage(storage: torch.UntypedStorage) -> Any:

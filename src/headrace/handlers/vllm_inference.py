@@ -45,6 +45,8 @@ class OpenAIChatMessage:
 class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
     """Starts the server and sends requests; subclasses make a request from an example."""
 
+    mappable = False
+
     def __init__(
         self,
         model_name: str,

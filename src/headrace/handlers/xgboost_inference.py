@@ -87,6 +87,8 @@ class XGBoostModelHandler(UriModelHandler[ExampleT, Any]):
         ConfigurationError: ``model_class`` cannot be called.
     """
 
+    mappable = False
+
     model_parameter: ClassVar[str] = "model_state"
     """The parameter that ``--model`` on the command line sets."""
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _DRIVER = Path("/proc/driver/nvidia/gpus")
+_KFD, _ACCEL = "/dev/kfd", "/dev/accel"
+"""Where AMD's GPUs are, and other accelerators."""
 
 
 @dataclass(frozen=True)
@@ -85,3 +87,9 @@ def visible_gpus(environment: Mapping[str, str], driver: Path = _DRIVER) -> list
         return [str(number) for number in range(len(os.listdir(driver)))]
     except OSError:
         return []
+
+
+def has_accelerator(environment: Mapping[str, str], driver: Path = _DRIVER) -> bool:
+    """Whether this machine has a device, such as a GPU, that frameworks may put models on."""
+    devices = (_KFD, _ACCEL)
+    return sys.platform == "darwin" or bool(visible_gpus(environment, driver)) or any(map(os.path.exists, devices))

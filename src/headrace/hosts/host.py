@@ -243,7 +243,7 @@ class _Client:
         try:
             if request.refusal:
                 raise NotMappableError(request.refusal)
-            file, layout = export(value)
+            file, layout = export(value, destroys=True)
         except NotMappableError as error:
             copies = dict(islice(kept_copies().items(), _MOST_COPIES))
             files = [os.dup(copy) for copy in copies.values()]

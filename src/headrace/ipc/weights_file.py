@@ -8,14 +8,15 @@ import mmap
 import os
 import pickle
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
-from headrace.core.arrays import NotMappableError
+from headrace.core.arrays import NotMappableError, Span
 from headrace.core.errors import as_type_name
 from headrace.ipc.segment import anonymous_file
-from headrace.ipc.serialization import Pickled, all_exporters, measured, pickled
+from headrace.ipc.serialization import Pickled, Reducers, all_exporters, codecs, measured, pickled
 
 __all__ = ["NotMappableError", "WeightsLayout", "attach", "export"]
 
@@ -40,14 +41,15 @@ class WeightsLayout(NamedTuple):
     """Size of the file, in bytes."""
 
 
-def export(value: Any) -> tuple[int, WeightsLayout]:
-    """Moves a value into shared memory, which destroys the original.
-
-    Each large buffer is freed while it is copied, so the peak is little more than the value itself. Afterwards, do not
-    use the value or anything that shares memory with it; best, end the process.
+def export(value: Any, *, destroys: bool) -> tuple[int, WeightsLayout]:
+    """Copies a value into shared memory.
 
     Args:
         value: anything that pickles.
+        destroys: True frees each large buffer while it is copied, so the peak is little more than the value itself;
+            afterwards, do not use the value or anything that shares memory with it; best, end the process. False leaves
+            the value and all that shares memory with it as they are; but arrays whose framework can do so (PyTorch's)
+            move onto their copy, so that their own memory is freed unless something else uses it.
 
     Returns:
         The descriptor of an unnamed file, and its description for ``attach``. On Linux the file is sealed: nobody can
@@ -55,21 +57,28 @@ def export(value: Any) -> tuple[int, WeightsLayout]:
 
     Raises:
         NotMappableError: the value cannot be exported; it is unchanged.
-        OSError: copying failed half-way; the value is lost.
+        OSError: copying failed half-way; what ``destroys`` has lost the value.
     """
-    pickle_ = _pickled(value)
-    regions, places = _arranged(pickle_.buffers)
+    movable: list[Any] = []
+    head, buffers = _pickled(value, all_exporters() if destroys else _noting(movable))
+    spans = [(_address(buffer), buffer.nbytes) for buffer in buffers]
+    regions = list(_regions(spans))
+    places = {span: place for region in regions for span, place in region.places.items()}
     size = regions[-1].offset + regions[-1].size if regions else 0
-    head = b"".join(pickle_.pieces)
     file = _new_file(size)
     try:
-        for region in regions:
-            _move(region, file)
+        if destroys:
+            for region in regions:
+                _move(region, file)
+        else:
+            held = dict(zip(spans, buffers, strict=True))
+            buffers.clear()
+            _copy(regions, held, _movers(movable), file, size)
         _seal(file)
     except BaseException:
         os.close(file)
         raise
-    return file, WeightsLayout(head, places, size)
+    return file, WeightsLayout(b"".join(head), [places[span] for span in spans], size)
 
 
 def attach(file: int, layout: WeightsLayout) -> Any:
@@ -84,12 +93,15 @@ def attach(file: int, layout: WeightsLayout) -> Any:
     Raises:
         Exception: unpickling fails; some classes pickle but do not unpickle.
     """
-    memory = memoryview(mmap.mmap(file, layout.nbytes, access=mmap.ACCESS_COPY) if layout.nbytes else b"")
+    memory = _mapped(file, layout.nbytes)
     return pickle.loads(layout.head, buffers=[memory[start : start + size] for start, size in layout.places])
 
 
-def _pickled(value: Any) -> Pickled:
-    exporters = all_exporters()
+def _mapped(file: int, size: int) -> memoryview:
+    return memoryview(mmap.mmap(file, size, access=mmap.ACCESS_COPY) if size else b"")
+
+
+def _pickled(value: Any, exporters: Reducers) -> Pickled:
     try:
         _check_share(*measured(value, exporters))  # before memory is spent on a pickle that would be refused
         return pickled(value, exporters)
@@ -106,30 +118,29 @@ def _check_share(objects: int, buffers: int) -> None:
 
 
 class _Region(NamedTuple):
-    """A stretch of memory to copy into the file."""
+    """A stretch of memory to copy into the file; overlapping buffers form one."""
 
     address: int
     size: int
     offset: int
     """Offset in the file, in bytes."""
+    places: dict[Span, tuple[int, int]]
+    """The place of each buffer in the file, as in ``WeightsLayout``."""
 
 
-def _arranged(buffers: Sequence[memoryview]) -> tuple[list[_Region], list[tuple[int, int]]]:
-    """The regions to copy, in file order, and each buffer's place in the file. Overlapping buffers form one region."""
-    spans = [(_address(buffer), buffer.nbytes) for buffer in buffers]
-    united = list(_united(spans))
-    offsets = accumulate((_whole_pages(size) for _, size in united), initial=0)
-    regions = [_Region(*span, offset) for span, offset in zip(united, offsets, strict=False)]
-    places, remaining = {}, iter(regions)
-    region = None
-    for address, size in sorted(set(spans)):
-        while region is None or address >= region.address + region.size:
-            region = next(remaining)
-        places[address, size] = (region.offset + address - region.address, size)
-    return regions, [places[span] for span in spans]
+def _regions(spans: Sequence[Span]) -> Iterator[_Region]:
+    """The regions to copy, in file order."""
+    offset, waiting = 0, deque(sorted(set(spans)))
+    for start, size in _united(spans):
+        places = {}
+        while waiting and waiting[0][0] < start + size:
+            span = waiting.popleft()
+            places[span] = (offset + span[0] - start, span[1])
+        yield _Region(start, size, offset, places)
+        offset += _whole_pages(size)
 
 
-def _united(spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _united(spans: Sequence[Span]) -> Iterator[Span]:
     """Merges overlapping spans; yields addresses and sizes, sorted by address."""
     start = end = 0
     for address, size in sorted(spans):
@@ -187,9 +198,53 @@ def _move(region: _Region, file: int) -> None:
     shift = region.offset - region.address
     while start < end:
         stop = min(end, start - start % _CHUNK + _CHUNK)
-        _write(file, memoryview((ctypes.c_char * (stop - start)).from_address(start)).cast("B"), start + shift)
+        _write(file, _memory(start, stop), start + shift)
         _give_back(start, stop)
         start = stop
+
+
+def _noting(movable: list[Any]) -> Reducers:
+    """All exporters; they append to ``movable`` each array that its framework can move."""
+
+    def noted(exporter: Callable[[Any], Any], array: Any) -> Any:
+        movable.append(array)
+        return exporter(array)
+
+    exporters = dict(all_exporters())
+    for kind in {kind for codec in codecs() for kind in codec.movable}:
+        exporters[kind] = partial(noted, exporters[kind])
+    return exporters
+
+
+def _movers(arrays: list[Any]) -> dict[Span, Callable[[memoryview], None]]:
+    """What moves the arrays, by their memory; empties the list, so that only that memory's other users keep it."""
+    movers: dict[Span, Callable[[memoryview], None]] = {}
+    for codec in codecs():
+        movers |= codec.movers([array for array in arrays if type(array) in codec.movable])
+    arrays.clear()
+    return movers
+
+
+def _copy(
+    regions: Sequence[_Region],
+    buffers: dict[Span, memoryview],
+    movers: Mapping[Span, Callable[[memoryview], None]],
+    file: int,
+    size: int,
+) -> None:
+    """Copies regions into the file, and moves arrays onto the copy of each at once; lets go of its buffers."""
+    copies = _mapped(file, size)
+    for region in regions:
+        _write(file, _memory(region.address, region.address + region.size), region.offset)
+        for span, (start, length) in region.places.items():
+            del buffers[span]
+            if span in movers:
+                movers[span](copies[start : start + length])
+
+
+def _memory(start: int, end: int) -> memoryview:
+    """The bytes between two addresses."""
+    return memoryview((ctypes.c_char * (end - start)).from_address(start)).cast("B")
 
 
 def _write(file: int, memory: memoryview, offset: int) -> None:

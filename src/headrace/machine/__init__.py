@@ -4,9 +4,11 @@
 
     worker process (any number)                 manager process (one per user, Python and Headrace version)
 
-    runtime/placement                           manager        accepts clients; leases, lingering, eviction
+    runtime/placement                           manager        accepts clients
+         |                                         v
+         |                                      model_table    leases, who loads, lingering, eviction
          |                                         |--> models/admission    may this model be loaded now?
-         v       LoadRequest, JoinHost, EndHost    v
+         v               messages                  v
        lease <----------- Unix socket ---------> shared_model   one model: its weights file, its hosts
          |                                         |
          v                                         v

@@ -7,24 +7,25 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from headrace.core.errors import HeadraceError, HostStartError
+from headrace.core.errors import HostStartError
 from headrace.failures.load_policy import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.host import Exported
 from headrace.hosts.orphans import MANAGER, MARK
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostFailure, HostHandle, died
 from headrace.hosts.system import oom_score_raise
 from headrace.ipc.channel import Channel
 from headrace.ipc.segment import Segment
-from headrace.ipc.weights_file import WeightsLayout
 from headrace.machine.discovery import find_or_launch
+from headrace.machine.messages import EndHost, JoinHost, LoadHere, LoadRequest, ModelGrant, Refused
 from headrace.machine.runtime_directory import runtime_directory
 
 _TRIES = 5
@@ -34,93 +35,8 @@ _FINAL_OUTPUT_SECS = 1.0
 """How long to wait for the last output of a loader that has failed."""
 
 T = TypeVar("T")
-
-
-class LoadRequest(NamedTuple):
-    """A client's request for a model; the first request for a key decides for all later ones."""
-
-    key: str
-    variant: str
-    """Identifies what the request handler does; a client may join hosts of its own variant only."""
-    name: str
-    """The model's name in logs and errors."""
-    request_handler: bytes
-    """Pickled; loads the model, and answers requests if the model lives in hosts."""
-    work: bytes
-    """Pickled; the load request for the request handler."""
-    environment: ProcessEnvironment
-    copies: int
-    """How many hosts to start."""
-    hosted: bool
-    """Whether to use hosts even if clients could map the model."""
-    timeout_secs: float | None
-    """Time limit for loading, in seconds."""
-    process: str
-    """The client's process, unique on the machine: one with several leases counts once among those that compute."""
-    linger_secs: float
-    """How long the model stays in memory after its last lease has ended."""
-    at_least: int | None
-    """A lower bound, in bytes, for what loading takes; None: unknown."""
-    fresh_secs: float = 0.0
-    """If loading raised for another client at most this long ago, the manager answers with that error."""
-
-
-class ModelGrant(NamedTuple):
-    """The manager's answer to a LoadRequest.
-
-    If the client is to map the model, two files come along: the weights file, and the page that counts the processes
-    that compute with shared models.
-    """
-
-    load_response: bytes
-    """The request handler's reply to the load, an encoded message."""
-    layout: WeightsLayout | None
-    reason: str
-    """Why there is no weights file; if empty as well, loading failed, and ``load_response`` holds the error."""
-    nbytes: int
-    """Memory that the model takes, in bytes."""
-    is_first: bool
-    """Whether it was loaded for this client."""
-    variant: str
-    """The variant of the client for which it was loaded."""
-    free: int
-    """Free memory before the load, in bytes."""
-    peak: int | None = None
-    """Peak memory of the process that loaded it, in bytes; None: unknown."""
-
-    @property
-    def is_loaded(self) -> bool:
-        """Whether loading succeeded, be the model mapped or in hosts."""
-        return self.layout is not None or bool(self.reason)
-
-
-class Refused(NamedTuple):
-    """The manager's answer: it cannot provide the model or the host."""
-
-    error: HeadraceError
-
-
-class JoinHost(NamedTuple):
-    """A client's request to connect to the host with this number."""
-
-    number: int
-
-
-class JoinedHost(NamedTuple):
-    """The manager's answer to JoinHost. Files: the client's end of a channel, the progress page, the watched file."""
-
-    process: int
-
-
-class EndHost(NamedTuple):
-    """A client's question how a host ended; the manager kills it first if it is ``late``."""
-
-    process: int
-    late: bool
-
-
-class StatusRequest(NamedTuple):
-    """A request for the manager's state."""
+LoadsHere: TypeAlias = Callable[[], tuple[Exported, Sequence[int]]]
+"""Loads a model in this process; returns the message for the manager, and the weights file if there is one."""
 
 
 class Lease:
@@ -143,8 +59,12 @@ class Lease:
         self._channel: Channel | None = None
         self._output: OutputReader | None = None
 
-    def take(self) -> tuple[ModelGrant, list[int]] | HostFailure:
-        """Has the manager load the model if it is not in memory.
+    def take(self, load_here: LoadsHere | None = None) -> tuple[ModelGrant, list[int]] | HostFailure:
+        """Has the model loaded if it is not in memory.
+
+        Args:
+            load_here: loads and exports it in this process, should the manager ask for that: what it returns is for all
+                clients. Called again if the manager dies meanwhile. None: a process of the manager's loads it.
 
         Returns:
             The grant and its files, which the caller closes; or how the loading process was lost.
@@ -153,7 +73,7 @@ class Lease:
             HeadraceError: the manager refused, or managers keep dying.
         """
         with self._lock:
-            return self._with_manager(self._take)
+            return self._with_manager(lambda: self._take(load_here))
 
     def host(self, number: int) -> HostHandle:
         """Joins the shared host with that number, as one client of several.
@@ -212,15 +132,19 @@ class Lease:
         if channel is not None:
             self.close()
 
-    def _take(self) -> tuple[ModelGrant, list[int]] | HostFailure:
+    def _take(self, load_here: LoadsHere | None = None) -> tuple[ModelGrant, list[int]] | HostFailure:
         if self._channel is None:
             self._channel = _manager()
         if self._output is None:
             self._output = OutputReader(self._load_request.name)
         try:
-            answer, files = self._ask(self._load_request, self._output.logged)
+            answer, files = self._ask(self._load_request._replace(offers=load_here is not None), self._output.logged)
         finally:
             self._output.release()
+        if isinstance(answer, LoadHere):
+            assert load_here is not None
+            exported, made = load_here()
+            answer, files = self._ask(exported, *made)
         if files:  # this process maps the model, so there is no host whose output could come
             self._end_output()
         elif not (isinstance(answer, ModelGrant) and answer.is_loaded):
@@ -247,7 +171,7 @@ class Lease:
         assert self._channel is not None
         self._channel.send(request, files)
         answer, received = self._channel.receive()
-        if isinstance(answer, Refused) and not isinstance(request, LoadRequest):
+        if isinstance(answer, Refused) and not isinstance(request, LoadRequest | Exported):
             raise answer.error
         return answer, received
 

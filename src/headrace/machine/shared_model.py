@@ -17,7 +17,7 @@ from headrace.hosts.provider import ExitCause, HostExit, HostFailure
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.channel import Channel
 from headrace.ipc.weights_file import WeightsLayout
-from headrace.machine.lease import JoinedHost, LoadRequest, ModelGrant, Refused
+from headrace.machine.messages import JoinedHost, LoadRequest, ModelGrant, Refused
 from headrace.models.memory import memory_available, memory_of
 
 _TRIES = 3
@@ -34,6 +34,10 @@ class SharedModel:
         self.load_request = load_request
         self.outcome: ModelGrant | HostFailure | Refused | None = None
         """The answer for clients; None: the model is being loaded."""
+        self.loader: object | None = None
+        """The client that has been asked to load the model."""
+        self.exported: tuple[Exported, list[int]] | None = None
+        """What that client answered, with the weights file if there is one."""
         self.leases = 0
         self.linger_secs = 0.0
         """How long it stays in memory after its last lease has ended."""
@@ -97,17 +101,30 @@ class SharedModel:
             "linger_secs": self.linger_secs,
         }
 
-    def load(self, make_room: Callable[[int], str | None]) -> ModelGrant | HostFailure:
-        """Loads the model into a weights file if possible; else keeps the host that loaded it.
+    def load(
+        self,
+        make_room: Callable[[int], str | None],
+        load_at_client: Callable[[], tuple[Exported, list[int]] | None],
+    ) -> ModelGrant | HostFailure:
+        """Has the model loaded into a weights file if possible, by a client or a host; else keeps a host that loads it.
 
         Args:
             make_room: waits until that many more bytes are free; returns why they cannot be, else None.
+            load_at_client: returns what a client exported, with the weights file if there is one; None if no client
+                loads the model.
 
         Raises:
             HeadraceError: there is not enough memory, or no host can be started.
             OSError: a system call failed.
         """
-        outcome = self._load()
+        free = memory_available()
+        at_client = load_at_client()
+        if at_client is None or at_client[0].reason:
+            outcome = self._load_in_host(free, at_client[0].reason if at_client else "")
+        else:
+            exported, self._files = at_client
+            self._file = next(iter(self._files), None)
+            outcome = self._grant(exported, free)
         if isinstance(outcome, ModelGrant) and outcome.is_loaded:
             self._start_hosts(outcome, make_room)
         return outcome
@@ -186,21 +203,24 @@ class SharedModel:
         for file in files:
             os.close(file)
 
-    def _load(self, refusal: str = "") -> ModelGrant | HostFailure:
-        free = memory_available()
+    def _load_in_host(self, free: int, refusal: str) -> ModelGrant | HostFailure:
+        """Loads the model in the first host, and exports it unless there is a ``refusal``, which says why not."""
         call = self._hosts.submit(Export(self.load_request.work, refusal), [])
         answer = self._hosts.result(call)
         if isinstance(answer, HostFailure):
             return answer
         exported: Exported = answer.head
-        self.peak = exported.peak
         try:
             self._preload(exported, call.files)
         except HostStartError as error:
             if exported.layout is None:
                 raise
             self._close_files()  # the model pickles but does not unpickle: load it again, into hosts
-            return self._load(f"it does not unpickle ({str(error).splitlines()[-1]})")
+            return self._load_in_host(free, f"it does not unpickle ({str(error).splitlines()[-1]})")
+        return self._grant(exported, free)
+
+    def _grant(self, exported: Exported, free: int) -> ModelGrant:
+        self.peak = exported.peak
         return ModelGrant(
             load_response=exported.load_response,
             layout=exported.layout,

@@ -45,7 +45,7 @@ class HostedWorker(AnyWorker):
             Exception: the model cannot be loaded. If loading hangs, kills its host, or fails with a transient error,
                 and the session catches that, it fails batches instead.
         """
-        self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session.events.extend))
+        self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session))
         self._load_only(self._load)
 
     def load(self, name: Any) -> None:

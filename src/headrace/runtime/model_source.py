@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from headrace.core.events import ModelLoaded
 
 if TYPE_CHECKING:
     from headrace.hosts.thread_budget import ThreadBudget
@@ -33,6 +35,10 @@ class Loaded(NamedTuple):
                 one.__dict__.update(self.changes.get(path, {}))
 
 
+LoadsOwn: TypeAlias = Callable[[], tuple[Loaded, ModelLoaded]]
+"""Loads a model in this process; returns the event to report, too."""
+
+
 class ModelSource(ABC):
     """Provides a session's models in place of loading them in this process.
 
@@ -43,11 +49,12 @@ class ModelSource(ABC):
     thread_budget: ThreadBudget | None = None
 
     @abstractmethod
-    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
-        """The named model; None: this process has to load it.
+    def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded | None:
+        """The named model; None: this process has to load its own.
 
         Args:
             name: of the model.
+            load_here: loads it in this process, which may be for all processes.
             fresh_secs: how long ago a failed load for another process may be for its error to be raised again here.
 
         Raises:
@@ -71,7 +78,7 @@ class LoadedModels(ModelSource):
         self._models = models
         self.thread_budget = thread_budget
 
-    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
+    def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded | None:
         """The named model, if it is one of them."""
         return self._models.get(name)
 
@@ -111,6 +118,14 @@ def changes_since(before: dict[Path, dict[str, Any]], handler: Any) -> dict[Path
         path: {name: value for name, value in vars(one).items() if is_set(path, name, value)}
         for path, one in _handlers_within(handler)
     }
+
+
+def restore(handler: Any, before: dict[Path, dict[str, Any]]) -> None:
+    """Undoes what a load has set on the handler, and on the handlers within it; ``before`` is of ``attributes_of``."""
+    for path, one in list(_handlers_within(handler)):
+        if path in before:
+            one.__dict__.clear()
+            one.__dict__.update(before[path])
 
 
 def _handlers_within(handler: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -22,7 +22,7 @@ def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyW
 
     session = open_session(spec)
     try:
-        models = session.shared(lambda: place_models(spec, session.events.extend))
+        models = session.shared(lambda: place_models(spec, session))
         kind = HostedWorker if isinstance(models, HostedModels) else Worker
         return kind(spec, metrics_namespace)
     finally:

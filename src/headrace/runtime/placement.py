@@ -24,16 +24,19 @@ from headrace.ipc.codec import decode
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.unpicklable import PROTOCOL, pickle_or_explain
 from headrace.ipc.weights_file import WeightsLayout, attach
-from headrace.machine.lease import Lease, LoadRequest, ModelGrant
+from headrace.machine.lease import Lease
+from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import memory_of
 from headrace.runtime.hosted_models import HostedModels
+from headrace.runtime.local_load import LocalLoad, local_load
 from headrace.runtime.messages import DeviceLost, Done, Work
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_proxy import HostedModelProxy
-from headrace.runtime.model_source import Loaded, ModelSource
+from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
 from headrace.runtime.placement_choice import choose
 from headrace.runtime.plan import ONLY
 from headrace.runtime.request_handler import BatchRequestHandler, Source, WaitContext
+from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -59,6 +62,8 @@ class AcquiredModel(NamedTuple):
     """The variant of the request handler in the machine's hosts, from ``_variant``."""
     peak: int | None
     """Peak bytes of the process that loaded the model."""
+    loaded: Loaded | None = None
+    """The model, if this process has loaded and mapped it already."""
 
     def give_back(self) -> None:
         """Ends the lease and closes the files."""
@@ -72,20 +77,26 @@ class AcquiredModel(NamedTuple):
                 os.close(file)
 
 
-def place_models(spec: SessionSpec, report: Report) -> HostedModels | ModelSource:
+def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels | ModelSource:
     """Places a session's models outside this process, or maps them into it.
+
+    Args:
+        spec: one thread's own copy; its handler may load a model for all processes.
+        session: receives the events of loading.
 
     Raises:
         HeadraceError: no host can be started, or the model does not fit into memory.
         Exception: the model cannot be loaded.
     """
+    report = session.events.extend
     if not spec.shared:
         return _in_own_hosts(spec, report)
     if spec.plan.routed and spec.isolated:
         return _in_own_hosts(spec, report, source=MappedModels)  # the host asks for each model when its key first comes
     if spec.plan.routed:
         return MappedModels(spec, report)
-    acquired = acquire(spec, ONLY, report)
+    with local_load(spec, ONLY, lambda: session.load_here(ONLY, spec.plan.models[ONLY])) as local:
+        acquired = acquire(spec, ONLY, report, local)
     if isinstance(acquired, HostFailure):
         if spec.isolated:  # its own host will report this failure for each batch
             return _in_own_hosts(spec, report)
@@ -95,7 +106,7 @@ def place_models(spec: SessionSpec, report: Report) -> HostedModels | ModelSourc
 
 def _with_machine(spec: SessionSpec, report: Report, acquired: AcquiredModel) -> HostedModels | ModelSource:
     if spec.automatic and not _needs_sharing(spec, acquired):  # keep the lease: others must choose alike
-        unshared = replace(spec, shared=frozenset())
+        unshared, acquired = replace(spec, shared=frozenset()), acquired._replace(loaded=None)
         return (
             _in_own_hosts(unshared, report, acquired)
             if spec.isolated
@@ -133,11 +144,11 @@ class MappedModels(ModelSource):
         self._failed: Lease | None = None
         """The last failed lease: keeps the manager alive, which remembers failed loads until its last client leaves."""
 
-    def load(self, name: Any, fresh_secs: float = 0.0) -> Loaded | None:
+    def load(self, name: Any, load_here: LoadsOwn, fresh_secs: float = 0.0) -> Loaded | None:
         """Maps the named model, or stands in for it if it lives in hosts; None if the model is not shared."""
         if name not in self._spec.shared:
             return None
-        acquired = self._acquired.pop(name, None) or self._take(name, fresh_secs)
+        acquired = self._acquired.pop(name, None) or self._take(name, load_here, fresh_secs)
         if isinstance(acquired, HostFailure):
             raise load_error(acquired, self._spec.plan.name, self._spec.timeout_secs)
         if acquired.file is None:
@@ -155,11 +166,14 @@ class MappedModels(ModelSource):
         self._acquired.clear()
         self._keep_failed(None)
 
-    def _take(self, name: Any, fresh_secs: float) -> AcquiredModel | HostFailure:
+    def _take(self, name: Any, load_here: LoadsOwn, fresh_secs: float) -> AcquiredModel | HostFailure:
         lease = Lease(_load_request(self._spec, name, self._spec.model_identifier)._replace(fresh_secs=fresh_secs))
         try:
-            with self._elsewhere():
-                return acquire(self._spec, name, self._report, lease)
+            if self._elsewhere is not nullcontext:  # in a host, which has a time limit
+                with self._elsewhere():
+                    return acquire(self._spec, name, self._report, given=lease)
+            with local_load(self._spec, name, load_here) as local:
+                return acquire(self._spec, name, self._report, local, lease)
         except BaseException:
             self._keep_failed(lease)
             raise
@@ -212,7 +226,9 @@ def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredMo
     return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), report)
 
 
-def acquire(spec: SessionSpec, name: Any, report: Report, given: Lease | None = None) -> AcquiredModel | HostFailure:
+def acquire(
+    spec: SessionSpec, name: Any, report: Report, local: LocalLoad | None = None, given: Lease | None = None
+) -> AcquiredModel | HostFailure:
     """Takes a lease on a model; a load whose process dies is repeated once.
 
     Something external may have killed the process.
@@ -221,6 +237,7 @@ def acquire(spec: SessionSpec, name: Any, report: Report, given: Lease | None = 
         spec: of the session.
         name: of the model.
         report: receives the events of loading.
+        local: loads the model in this process, should the manager ask for that.
         given: the lease to use; stays the caller's to close if the model cannot be loaded.
 
     Returns:
@@ -232,7 +249,7 @@ def acquire(spec: SessionSpec, name: Any, report: Report, given: Lease | None = 
     lease = given or Lease(_load_request(spec, name, spec.model_identifier))
 
     def take() -> tuple[ModelGrant, list[int]] | HostFailure:
-        taken = lease.take()
+        taken = lease.take(local)
         if isinstance(taken, HostFailure):
             report([HostLost(spec.plan.label(name), taken.timed_out, taken.exit_text)])
             _LOGGER.warning("%s: the host %s while it was loading the model.", spec.plan.name, taken.exit_text)
@@ -248,13 +265,18 @@ def acquire(spec: SessionSpec, name: Any, report: Report, given: Lease | None = 
     if not isinstance(answer, Done):
         if given is None:
             lease.close()
+        if local is not None and local.error is not None:
+            raise local.error
         if isinstance(answer, DeviceLost):
             raise load_error(answer.failure, spec.plan.name, spec.timeout_secs)
         raise with_traceback_of(*answer.caught)
-    if grant.is_first:
+    if local is not None and local.event is not None and grant.layout is not None:
+        report([local.event])
+    elif grant.is_first:
         report(answer.events)
     return AcquiredModel(
-        lease, grant.layout, file, page, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak
+        *(lease, grant.layout, file, page, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak),
+        loaded=local.mapped_from(file) if local and file is not None else None,
     )
 
 
@@ -267,7 +289,7 @@ def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
     assert acquired.layout is not None
     assert acquired.file is not None
     before, started = _private(), time.perf_counter()
-    loaded: Loaded = attach(acquired.file, acquired.layout)
+    loaded: Loaded = acquired.loaded or attach(acquired.file, acquired.layout)
     return loaded, time.perf_counter() - started, max(0, _private() - before)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -164,25 +165,35 @@ class InferenceSession:
             raise standing
         started = clock.time_ns()
         try:
-            loaded = self._load_from_source(name, record.fresh_secs) or self._load_here(name, handler)
+            loaded = self._load_from_source(name, handler, record.fresh_secs) or self._load_own(name, handler)
         except self.spec.caught as error:  # an uncaught error ends the bundle, whose retry may load at once
             record.raised(error, (clock.time_ns() - started) / 1e9)
             raise
         record.loaded()
         return loaded
 
-    def _load_from_source(self, name: Any, fresh_secs: float) -> Loaded | None:
+    def _load_from_source(self, name: Any, handler: Any, fresh_secs: float) -> Loaded | None:
         """Loads from the model source, if there is one; evicts idle models of this process if memory is short."""
         while self.source is not None:
             try:
-                return self.source.load(name, fresh_secs)
+                return self.source.load(name, lambda: self.load_here(name, handler), fresh_secs)
             except ModelMemoryError:
                 if not self._cache.drop_idle():
                     raise
                 trim_memory()  # a model in a reference cycle is freed only by the garbage collector
         return None
 
-    def _load_here(self, name: Any, handler: Any) -> Loaded:
+    def _load_own(self, name: Any, handler: Any) -> Loaded:
+        loaded, event = self.load_here(name, handler)
+        self.events.append(event)
+        return loaded
+
+    def load_here(self, name: Any, handler: Any) -> tuple[Loaded, ModelLoaded]:
+        """Has the handler load the model in this process; returns the event to report, too.
+
+        Raises:
+            Exception: whatever ``load_model`` raises.
+        """
         before = attributes_of(handler)
         if self._cache.is_short:
             self.resident.limit_to(len(self._cache))
@@ -190,8 +201,8 @@ class InferenceSession:
         model = self._loaded(handler)
         seconds = (self.spec.clock.time_ns() - started) / 1e9
         growth = max(0, resident_bytes() - resident)
-        self.events.append(ModelLoaded(self.models[name].label, seconds, growth))
-        return Loaded(model, self.spec.transform, changes_since(before, handler))
+        event = ModelLoaded(self.models[name].label, seconds, growth)
+        return Loaded(model, self.spec.transform, changes_since(before, handler)), event
 
     def _loaded(self, handler: Any) -> Any:
         """Calls ``load_model``; retries transient failures."""
@@ -205,7 +216,9 @@ class InferenceSession:
                 failed += 1
                 if device_loss(error) or not budget.allows_retry(error, failed):
                     raise
-                _LOGGER.warning("%s: loading failed and is tried again.", self.spec.plan.name, exc_info=True)
+                # As text: a record with the traceback would keep its frames, and with them the lease of a shared model.
+                text = traceback.format_exc().rstrip()
+                _LOGGER.warning("%s: loading failed and is tried again.\n%s", self.spec.plan.name, text)
 
 
 class _Sessions:

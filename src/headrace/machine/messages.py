@@ -1,0 +1,105 @@
+"""What a client and the machine's manager say to each other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.core.errors import HeadraceError
+from headrace.hosts.environment import ProcessEnvironment
+from headrace.ipc.weights_file import WeightsLayout
+
+
+class LoadRequest(NamedTuple):
+    """A client's request for a model; the first request for a key decides for all later ones."""
+
+    key: str
+    variant: str
+    """Identifies what the request handler does; a client may join hosts of its own variant only."""
+    name: str
+    """The model's name in logs and errors."""
+    request_handler: bytes
+    """Pickled; loads the model, and answers requests if the model lives in hosts."""
+    work: bytes
+    """Pickled; the load request for the request handler."""
+    environment: ProcessEnvironment
+    copies: int
+    """How many hosts to start."""
+    hosted: bool
+    """Whether to use hosts even if clients could map the model."""
+    timeout_secs: float | None
+    """Time limit for loading, in seconds."""
+    process: str
+    """The client's process, unique on the machine: one with several leases counts once among those that compute."""
+    linger_secs: float
+    """How long the model stays in memory after its last lease has ended."""
+    at_least: int | None
+    """A lower bound, in bytes, for what loading takes; None: unknown."""
+    offers: bool = False
+    """Whether the client can load the model itself, for all."""
+    fresh_secs: float = 0.0
+    """If loading raised for another client at most this long ago, the manager answers with that error."""
+
+
+class LoadHere(NamedTuple):
+    """The manager's request to a client that has offered it: load the model, and answer with an ``Exported``.
+
+    The client waits for a ``ModelGrant`` then, like all others.
+    """
+
+
+class ModelGrant(NamedTuple):
+    """The manager's answer to a LoadRequest.
+
+    If the client is to map the model, two files come along: the weights file, and the page that counts the processes
+    that compute with shared models.
+    """
+
+    load_response: bytes
+    """The request handler's reply to the load, an encoded message."""
+    layout: WeightsLayout | None
+    reason: str
+    """Why there is no weights file; if empty as well, loading failed, and ``load_response`` holds the error."""
+    nbytes: int
+    """Memory that the model takes, in bytes."""
+    is_first: bool
+    """Whether it was loaded for this client."""
+    variant: str
+    """The variant of the client for which it was loaded."""
+    free: int
+    """Free memory before the load, in bytes."""
+    peak: int | None = None
+    """Peak memory of the process that loaded it, in bytes; None: unknown."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether loading succeeded, be the model mapped or in hosts."""
+        return self.layout is not None or bool(self.reason)
+
+
+class Refused(NamedTuple):
+    """The manager's answer: it cannot provide the model or the host."""
+
+    error: HeadraceError
+
+
+class JoinHost(NamedTuple):
+    """A client's request to connect to the host with this number."""
+
+    number: int
+
+
+class JoinedHost(NamedTuple):
+    """The manager's answer to JoinHost. Files: the client's end of a channel, the progress page, the watched file."""
+
+    process: int
+
+
+class EndHost(NamedTuple):
+    """A client's question how a host ended; the manager kills it first if it is ``late``."""
+
+    process: int
+    late: bool
+
+
+class StatusRequest(NamedTuple):
+    """A request for the manager's state."""
