@@ -18,11 +18,12 @@ from headrace.hosts.provider import HostFailure
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
+from headrace.runtime.acquire import AcquiredModel, acquire, attached
 from headrace.runtime.batch_costs import Cost, measure
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadedModels
 from headrace.runtime.observers import FanOut
-from headrace.runtime.placement import AcquiredModel, acquire, attached, connect_shared_hosts
+from headrace.runtime.placement import connect_shared_hosts
 from headrace.runtime.placement_choice import Choice, choose
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
