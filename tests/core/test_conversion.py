@@ -44,6 +44,11 @@ def test_a_call_has_examples_of_one_kind_only_and_each_gets_its_own_prediction(b
     )
 
 
+def test_each_result_is_a_prediction_result():
+    (result,) = to_results(["a"], [1], "model")
+    assert (type(result), result.example, result.inference, result.model_id) == (PredictionResult, "a", 1, "model")
+
+
 def test_any_iterable_of_predictions_is_accepted():
     assert to_results(iter("ab"), (n for n in (1, 2))) == [PredictionResult("a", 1), PredictionResult("b", 2)]
 

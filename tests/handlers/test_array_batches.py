@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import PredictionCountError
 from headrace.handlers.array_batches import fitted, stacked_alike
@@ -22,6 +24,22 @@ def test_examples_of_one_kind_are_one_call():
     calls.clear()
     assert stacked_alike(batch, predict, "float32").__len__() == 5
     assert calls == [("float32", (4, 2)), ("float32", (1, 3))]
+
+
+@given(
+    shape=st.lists(st.integers(0, 3), max_size=3),
+    count=st.integers(2, 5),
+    dtype=st.sampled_from(["float64", ">f4", "int8", "bool", "object", "U3", "M8[s]"]),
+    step=st.sampled_from([1, -1, 2]),
+)
+def test_a_stack_is_that_of_numpy(shape, count, dtype, step):
+    stacks = []
+    whole = numpy.arange(count * 2 * numpy.prod(shape, dtype=int)).reshape(count, *shape, 2).astype(dtype)
+    examples = [array.T[0][..., ::step] if shape else array[0] for array in whole]
+    stacked_alike(examples, lambda rows: stacks.append(rows) or [0] * count)
+    (found,), expected = stacks, numpy.stack(examples)
+    assert (found.dtype, found.shape, found.tolist()) == (expected.dtype, expected.shape, expected.tolist())
+    assert found.flags.c_contiguous == expected.flags.c_contiguous  # a model may round by the order in memory
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3])

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
@@ -21,6 +22,10 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _FUNCTION = "the inference function"
 _SHOWN = 80
 """How many characters of a wrong value an error message quotes."""
+
+
+_as_result: Callable[[tuple[Any, Any, str | None]], PredictionResult] = partial(tuple.__new__, PredictionResult)
+"""A result of its three fields, in half the time that its class takes, which is a Python function."""
 
 
 def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = None) -> list[PredictionResult]:
@@ -40,7 +45,7 @@ def to_results(batch: Iterable[Any], predictions: Any, model_id: str | None = No
         PredictionCountError: it is not a list of predictions, or a mapping's lists differ in length.
     """
     examples = chain(batch, repeat(None))
-    return [PredictionResult(*pair, model_id) for pair in zip(examples, _rows(predictions), strict=False)]
+    return list(map(_as_result, zip(examples, _rows(predictions), repeat(model_id), strict=False)))
 
 
 def predict_by_kind(
