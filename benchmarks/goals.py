@@ -71,10 +71,10 @@ class Goal:
         return " and ".join(f"{words} {bound:g}{self.unit}" for words, bound in bounds.items() if math.isfinite(bound))
 
     def measured(self, results: Results) -> Interval | None:
-        """None if the results do not have it."""
+        """None if the results do not have it, or a zero where something was not measured."""
         try:
             return interval(self.figures(results))
-        except KeyError:
+        except (KeyError, ZeroDivisionError):
             return None
 
     def verdict(self, found: Interval) -> str:

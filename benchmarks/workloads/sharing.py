@@ -76,7 +76,7 @@ class Run:
     wall: float
     cpu_seconds: float
     rate: float
-    """Rows in a second while all processes compute."""
+    """Rows in a second while all processes compute; 0 if they never do so at the same time."""
     whole_rate: float
     """Rows in a second from the first batch's begin to the last one's end."""
     pss: float
@@ -240,21 +240,17 @@ def find_batches(notes: Sequence[Note]) -> list[tuple[int, int, int, int]]:
 
 
 def find_overlap(batches: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
-    """When all processes compute.
-
-    Raises:
-        ValueError: they never do so at the same time; the run is too short.
-    """
+    """When all processes compute; its end is before its begin if they never do so at the same time."""
     processes = {process for process, *_ in batches}
     begins = [min(begin for one, begin, *_ in batches if one == process) for process in processes]
     ends = [max(end for one, _, end, _ in batches if one == process) for process in processes]
-    if max(begins) >= min(ends):
-        raise ValueError(f"{len(processes)} processes never computed together; more rows are needed")
     return max(begins), min(ends)
 
 
 def find_rate(batches: Sequence[tuple[int, int, int, int]], since: int, until: int) -> float:
-    """Rows in a second; of a batch that was partly in the time given, its part counts."""
+    """Rows in a second; of a batch that was partly in the time given, its part counts. 0 if there is no such time."""
+    if since >= until:
+        return 0.0
     rows = sum(count * max(0, min(end, until) - max(begin, since)) / (end - begin) for _, begin, end, count in batches)
     return rows / (until - since) * 1e9
 

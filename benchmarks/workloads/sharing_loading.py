@@ -27,8 +27,7 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     """One row for each variant."""
     settings = {"layers": 1, "draws": 1} if quick else {"layers": 12, "draws": 50}
     rows = 64 if quick else 8192
-    # So few rows that the processes would not compute together otherwise.
-    private = Plan("", "elsewhere.slow_loading:SlowLoadingHandler", "", rows, 16, 2, settings, one_after_another=quick)
+    private = Plan("", "elsewhere.slow_loading:SlowLoadingHandler", "", rows, 16, 2, settings)
     variants = both_sides({PRIVATE: private, SHARED: replace(private, options={"large_model": True})})
     for name, runs in take_turns(variants, folder, repeats, tolerance=1e-3).items():
         yield row(name, runs)

@@ -75,9 +75,8 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     model = make_model(Path(os.environ.get("HEADRACE_BENCHMARK_MODELS", folder)), "tiny" if quick else "large")
     nbytes = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     handler, settings = "elsewhere.answerer:AnswererHandler", {"model": str(model)}
-    # So few rows that the processes would not compute together otherwise.
     one_by_one = Plan("", handler, "", 64, 4, _PROCESSES, settings, {"large_model": True}, one_after_another=True)
-    shared = one_by_one if quick else replace(one_by_one, rows=96, one_after_another=False)
+    shared = replace(one_by_one, rows=64 if quick else 96, one_after_another=False)
     none = replace(shared, side=HEADRACE, handler="elsewhere.answerer:AbsentAnswererHandler", options={})
     several = {PRIVATE: replace(shared, options={}), SHARED: shared}
     runs = take_turns(both_sides(several), folder, repeats, 1e-3, watched=2)

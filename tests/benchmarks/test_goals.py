@@ -60,7 +60,10 @@ CASES = {
     "machine": {"date": "2026-01-02 03:04 UTC", "CPU": "Abacus", "cores": "2", "memory": "1.0 GiB"},
 }
 FACTS = {
-    "facts": [{"way": "one", "runs": [{"ms": 20.0}] * 2}, {"way": "two", "runs": [{"ms": 10.0}, {"ms": 40.0}]}],
+    "facts": [
+        {"way": "one", "runs": [{"ms": 20.0, "rate": 0.0}] * 2},
+        {"way": "two", "runs": [{"ms": 10.0}, {"ms": 40.0}]},
+    ],
     "machine": {**CASES["machine"], "cores": "4"},
 }
 
@@ -75,6 +78,7 @@ def stated(goals):
             goals.Goal("its ratio", goals.ratio("one", "two", "ms"), at_least=0.5),
             goals.Goal("for comparison", goals.of("two", "ms"), unit=" ms"),
             goals.Goal("a new field", goals.of("two", "s"), at_most=1),
+            goals.Goal("nothing", goals.ratio("one", "one", "rate"), at_most=1),
             goals.Goal("a new way", goals.of("three", "ms"), at_most=1),
         ],
         "new": [goals.Goal("not run yet", goals.of("one", "ms"), at_least=2, at_most=3)],
@@ -95,6 +99,7 @@ def test_the_table_says_what_the_results_say(goals, stated, tmp_path):
         "| its ratio | at least 0.5 | 1.25 | 0.5 to 2 | 2 | reached "
         "| 2026-01-02 03:04 UTC, Abacus, 4 cores, 1.0 GiB | [found](results/found.md) |",
         "| a new field | at most 1 |  |  |  | not measured |  | [found](results/found.md) |",
+        "| nothing | at most 1 |  |  |  | not measured |  | [found](results/found.md) |",
         "| a new way | at most 1 |  |  |  | not measured |  | [found](results/found.md) |",
         "| not run yet | at most 3 and at least 2 |  |  |  | not measured |  | new |",
     ]

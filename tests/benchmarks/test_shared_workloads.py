@@ -105,8 +105,8 @@ def test_rates_cover_the_time_when_all_processes_compute(sharing):
     assert sharing.find_overlap(found) == (1e9, 4e9)
     assert sharing.find_rate(found, int(1e9), int(4e9)) == pytest.approx((5 + 10 + 6) / 3)
     assert sharing.find_rate(found, 0, int(6e9)) == pytest.approx(5)
-    with pytest.raises(ValueError, match="2 processes never computed together"):
-        sharing.find_overlap([(1, 0, 1, 10), (2, 2, 3, 10)])
+    apart = [(1, 0, 1, 10), (2, 2, 3, 10)]
+    assert sharing.find_rate(apart, *sharing.find_overlap(apart)) == 0
 
 
 def test_a_run_is_evaluated(sharing):
