@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,19 +50,30 @@ README = RESULTS.with_name("README.md")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs workloads, prints their pages and writes them."""
+    """Runs workloads, prints their pages and writes them; exits with 1, at the end, if one of them failed."""
     options = _parse(argv)
     logging.getLogger().setLevel(logging.ERROR)  # Beam logs much about each pipeline
     _limit_threads(options.threads)
-    for name in () if options.table else options.only:
-        page, data = _run(name, options)
-        print(page, end="\n\n", flush=True)
-        if options.out:
-            report.write(options.out, name, page, data)
+    failed = [name for name in options.only if not _succeeds(name, options)]
     if options.table or options.out == RESULTS:
         print(table := goals.table(collect(), options.out))
     if options.out == RESULTS:
         README.write_text(goals.with_table(README.read_text(encoding="utf-8"), table), encoding="utf-8")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def _succeeds(name: str, options: argparse.Namespace) -> bool:
+    """Runs a workload; after an error, which is printed, the others go on: all of them take hours."""
+    try:
+        page, data = _run(name, options)
+    except Exception:
+        traceback.print_exc()
+        return False
+    print(page, end="\n\n", flush=True)
+    if options.out:
+        report.write(options.out, name, page, data)
+    return True
 
 
 def collect() -> dict[str, Sequence[goals.Goal]]:
@@ -84,7 +96,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         _export(name, getattr(options, name))
     if not options.prism and "lateness" in (options.only or ()):
         parser.error("lateness needs --prism: go install github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0")
-    options.only = options.only or [name for name in WORKLOADS if options.prism or name != "lateness"]
+    every = [name for name in WORKLOADS if options.prism or name != "lateness"]
+    options.only = [] if options.table else options.only or every
     options.repeats = options.repeats or (2 if options.quick else 7)
     is_partial = (options.quick or options.variants) and not options.table
     options.out = options.out or (None if is_partial else RESULTS)

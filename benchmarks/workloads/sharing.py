@@ -31,7 +31,7 @@ LIMIT_SECS = float(os.environ.get("HEADRACE_BENCHMARK_LIMIT", "900"))
 _LEAST_ROUNDS = 2
 _RUN_LIMIT_SECS = 600
 """A run that takes longer is killed."""
-_SAMPLING_SECS = 0.1
+_SAMPLING_SECS = 0.2
 """Between two looks at the memory, in runs that are watched."""
 
 PROCEDURE = f"""\
@@ -44,7 +44,7 @@ thread in each process. All variants gave equal predictions.
 - *wall s*: from submission to the end, with the start of the workers, their imports, and loading.
 - *CPU s*: of all processes, with Python's start and all imports.
 - *PSS*: proportional set size of all processes together, of the runs that are watched: the median while all compute,
-  and the greatest at any time, of ten samples a second.
+  and the greatest at any time, of five samples a second.
 - *loads*: how often the model was loaded in a run, and how many seconds a load took.
 - Ratios are of neighbours in one round.
 
@@ -136,7 +136,8 @@ def take_turns(
             expected = expected or outputs
             check_equal(outputs, expected, variant.name, tolerance)
             (runs[variant.name].watched if number < 0 else runs[variant.name].timed).append(run)
-            print(f"round {number + 1}: {variant.name} {run.wall:.1f} s, {run.rate:.0f} rows/s", file=sys.stderr)
+            turn = "watched" if number < 0 else f"round {number + 1}"
+            print(f"{turn}: {variant.name} {run.wall:.1f} s, {run.rate:.0f} rows/s", file=sys.stderr)
     return runs
 
 

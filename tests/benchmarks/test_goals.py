@@ -169,6 +169,21 @@ def test_the_table_is_written_again_without_measuring(commands, capsys):
     assert capsys.readouterr().out == table
 
 
+def test_a_workload_that_fails_does_not_stop_the_others(commands, run, monkeypatch, tmp_path, capsys):
+    def fail_first(name, _):
+        assert name != "early", "predictions differ"
+        return "a page", CASES
+
+    monkeypatch.setattr(run, "WORKLOADS", ["early", "timed"])
+    monkeypatch.setattr(run, "_run", fail_first)
+
+    with pytest.raises(SystemExit, match="failed: early"):
+        commands()
+    assert [file.name for file in sorted((tmp_path / "results").iterdir())] == ["timed.json", "timed.md"]
+    assert "0.5 to 1.5" in (tmp_path / "README.md").read_text()
+    assert "AssertionError: predictions differ" in capsys.readouterr().err
+
+
 @pytest.mark.large
 def test_the_readmes_table_is_that_of_the_results(goals, run):
     collected = run.collect()
