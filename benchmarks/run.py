@@ -31,6 +31,7 @@ WORKLOADS = (
     "crossing",
     "keyed",
     "isolated",
+    "isolated_process",
     "roundtrip",
     "recovery",
     "casualties",

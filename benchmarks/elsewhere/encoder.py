@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 VOCABULARY = 1_000
@@ -21,3 +23,9 @@ class Encoder(torch.nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """The mean over the sequence of what the encoder makes of it."""
         return self.encoder(self.tokens(ids) + self.places).mean(dim=1)
+
+
+def make_rows(chunk: int, count: int) -> Iterator[torch.Tensor]:
+    """The token ids of one chunk, the same in every run."""
+    generator = torch.Generator().manual_seed(chunk)
+    return iter(torch.randint(VOCABULARY, (count, LENGTH), generator=generator))

@@ -10,7 +10,7 @@ import apache_beam as beam
 import torch
 from apache_beam.ml.inference.base import RunInference as BeamRunInference
 from apache_beam.ml.inference.pytorch_inference import PytorchModelHandlerTensor as BeamHandler
-from elsewhere.encoder import LENGTH, VOCABULARY, Encoder
+from elsewhere.encoder import Encoder, make_rows
 from measure import BEAM, HEADRACE, Case
 
 from headrace.beam import RunInference
@@ -44,9 +44,3 @@ def cases(folder: Path, *, quick: bool) -> Iterator[Case]:
             },
             tolerance=1e-4,
         )
-
-
-def make_rows(chunk: int, count: int) -> Iterator[torch.Tensor]:
-    """The token ids of one chunk, the same in every run."""
-    generator = torch.Generator().manual_seed(chunk)
-    return iter(torch.randint(VOCABULARY, (count, LENGTH), generator=generator))

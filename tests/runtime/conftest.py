@@ -138,9 +138,10 @@ class Home:
         return catching(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1), **request)), caught)
 
     def open(self, spec):
-        """Opens a worker, which is closed at the latest with the test."""
+        """Opens a worker and waits for its model; it is closed at the latest with the test."""
         worker = open_worker(spec)
         self._stack.callback(worker.close)
+        worker.ready()
         return worker
 
     def run(self, spec, elements=(1,)):

@@ -44,6 +44,7 @@ def test_elements_are_accepted_while_batches_run_in_a_host(tmp_path, isolate):
     handler = Patient(file, model_copies=2)
     handler = handler if isolate else handler.with_preprocess_fn(go)  # which an isolated model's host does
     worker = open_worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1), isolate=isolate)))
+    worker.ready()
     try:
         bundle, outcomes = worker.bundle(Events()), []
         for element in range(20):

@@ -178,9 +178,9 @@ def test_error_shows_its_traceback_in_the_host(opened):
     assert "testing/faults.py" in str(caught.value.__cause__)
 
 
-def test_model_that_fails_to_load_is_an_error_at_once():
+def test_model_that_fails_to_load_is_an_error_of_the_first_bundle(opened):
     with pytest.raises(OSError, match="the model cannot be loaded") as caught:
-        HostedWorker(hosted(BrokenLoadHandler(), Exception))
+        run(opened(hosted(BrokenLoadHandler(), Exception)), [])
     assert "load_model" in str(caught.value.__cause__)
 
 

@@ -68,7 +68,7 @@ class SessionDoFn(beam.DoFn):
         self._worker: AnyWorker | SwitchingWorker | None = None
 
     def setup(self) -> None:
-        """Loads the model, unless another thread of this process has."""
+        """Loads the model, unless another thread of this process has; one in a host is loaded in the background."""
         hold_heap()
         try:
             self._worker = self._open_worker()

@@ -73,7 +73,7 @@ class ForkServerStarter:
                 self._thread = thread
         started: Future[subprocess.Popen[bytes]] = Future()
         try:
-            self._tasks.put(lambda: _settle(started, start))
+            self._tasks.put(lambda: settle(started, start))
             return started.result()
         except BaseException:
             started.add_done_callback(_undo)
@@ -90,7 +90,8 @@ class ForkServerStarter:
             self._tasks.get()()
 
 
-def _settle(future: Future[T], work: Callable[[], T]) -> None:
+def settle(future: Future[T], work: Callable[[], T]) -> None:
+    """Does the work and puts what it returns or raises into the future."""
     try:
         future.set_result(work())
     except BaseException as error:

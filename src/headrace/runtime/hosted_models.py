@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import ExitStack
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
 
 from headrace.batching.times import BatchTime, Untimed
 from headrace.core.errors import HostError
@@ -17,6 +20,7 @@ from headrace.failures.isolate_fatal import parts_after_timeout
 from headrace.failures.load_policy import LoadPolicy, load_error
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.connection import Call
+from headrace.hosts.fork_server_process import settle
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Activity
 from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
@@ -24,6 +28,7 @@ from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Answer: TypeAlias = tuple[Done | Raised | Unreadable | HostFailure, list[Any]]
 """A request's response, and its rows: predictions or preprocessed elements."""
 
@@ -61,6 +66,8 @@ class HostedModels:
         """Seconds of each model's fastest batch."""
         self.breaker = CircuitBreaker()
         """For preprocessing requests, which come before batching."""
+        self._threads: WeakSet[threading.Thread] = WeakSet()
+        """Those of ``in_background``."""
 
     def submit(self, work: Work, rows: list[Any]) -> Call | Raised | Unreadable:
         """Sends a request; the response is known at once if rows cannot be pickled or the load has just failed."""
@@ -109,6 +116,26 @@ class HostedModels:
         """Sends a request and waits for its response."""
         return self.answer(work, rows, self.submit(work, rows))
 
+    def start(self) -> None:
+        """Starts the hosts, which is else done for the first request.
+
+        Raises:
+            HostStartError: one cannot be started.
+        """
+        self._hosts.start_all()
+
+    def in_background(self, work: Callable[[], T]) -> Future[T]:
+        """Does work that asks these models for something; ``close`` ends it."""
+        done: Future[T] = Future()
+        thread = threading.Thread(target=settle, args=(done, work), name="headrace starts a host", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there are too many threads, or the interpreter is shutting down
+            settle(done, work)
+        else:
+            self._threads.add(thread)
+        return done
+
     def note_call(self, name: Any, time: BatchTime) -> None:
         """Records the duration of a call of the named model, if it is known."""
         if not isinstance(time, Untimed):
@@ -122,7 +149,9 @@ class HostedModels:
     def close(self) -> None:
         """Disconnects from the hosts, and ends those that are this session's own."""
         with self._keeps:
-            self._hosts.close()
+            self._hosts.close()  # what the threads wait for fails
+            for thread in list(self._threads):
+                thread.join()
 
     def _record(self, work: Work) -> LoadPolicy:
         """The load record of the requested model; preprocessing whose key is not known yet has its own."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
 from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
+from headrace.core.result import Outcome
 from headrace.failures.load_policy import load_error
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
-from headrace.runtime.bundle import AnyBundle, Bundle, PreprocessFirst
+from headrace.runtime.bundle import AnyBundle, Bundle, Executor, PreprocessFirst
 from headrace.runtime.devices import check_device
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.messages import Done, Work
 from headrace.runtime.placement import place_models
+from headrace.runtime.plan import ONLY
+from headrace.runtime.queues import AnyBatch
 from headrace.runtime.worker import AnyWorker
 
 _PREPROCESSED_TOGETHER = 256
@@ -23,12 +29,18 @@ _PREPROCESSED_TOGETHER = 256
 
 
 class HostedWorker(AnyWorker):
-    """One thread's access to models in hosts. Opening it loads the model if there is only one."""
+    """One thread's access to models in hosts.
+
+    Opening it starts an isolated model's host, and the load if there is only one model, in the background: imports and
+    load overlap with what this process does until the first batch, which waits for them.
+    """
+
+    _is_ready = False
 
     def bundle(self, observer: Observer) -> AnyBundle:
         """A new bundle, whose batches run in the hosts; ``observer`` receives their events."""
         check_device(self.spec)  # pre- and postprocessing may use it in this process
-        executor = partial(HostExecutor, self.spec, self.session, self._models, observer)
+        executor = partial(self._executor, observer)
         bundle = Bundle(self.spec, self.session, executor(), observer, self._join())
         if not preprocesses_first(self.spec):
             return bundle
@@ -37,16 +49,39 @@ class HostedWorker(AnyWorker):
         batcher = Batcher(lambda: most, most, max_bytes=config.lookahead_bytes)
         return PreprocessFirst(executor(infers=False), batcher, bundle)
 
-    def _load_first(self) -> None:
-        """Loads the only model.
+    def ready(self) -> None:
+        """Waits until the only model is loaded.
 
         Raises:
             HostStartError: no host can be started.
             Exception: the model cannot be loaded. If loading hangs, kills its host, or fails with a transient error,
-                and the session catches that, it fails batches instead.
+                and the session catches that, it fails batches instead. The next call tries again.
         """
+        if not self._is_ready:
+            self._load_only(self._await_load)
+            self._is_ready = True
+
+    def _load_first(self) -> None:
         self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session))
-        self._load_only(self._load)
+        self._process = os.getpid()
+        self._begun: Future[HostFailure | None] | None = None
+        if not self.spec.isolated:
+            self.ready()  # the machine has loaded the model already
+        elif self.plan.routed:
+            self._models.in_background(self._models.start)  # a failure is the first batch's, which tries again
+        else:
+            self._begun = self._models.in_background(partial(self._load, ONLY))
+
+    def _await_load(self, name: Any) -> None:
+        begun, self._begun = self._begun, None
+        if begun is None or os.getpid() != self._process:  # a fork does not have the thread that loads
+            self._load(name)
+        else:
+            begun.result()
+
+    def _executor(self, observer: Observer, *, infers: bool = True) -> Executor:
+        executor = HostExecutor(self.spec, self.session, self._models, observer, infers=infers)
+        return executor if self._is_ready else _LoadedFirst(executor, self.ready)
 
     def load(self, name: Any) -> None:
         """Loads the named model; raises if its host was lost."""
@@ -67,3 +102,29 @@ class HostedWorker(AnyWorker):
             raise with_traceback_of(*answer.caught)
         self.session.events.extend(answer.events)
         return None
+
+
+class _LoadedFirst:
+    """An executor whose first batch waits for the model; a bundle without batches waits at its end.
+
+    So a load that fails is raised before any outcome of a batch, as if it had failed when the worker was opened.
+
+    Args:
+        executor: runs the batches.
+        ready: waits for the model, or raises.
+    """
+
+    def __init__(self, executor: Executor, ready: Callable[[], None]) -> None:
+        self.preprocess_here = executor.preprocess_here
+        self._executor = executor
+        self._ready = ready
+
+    def submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
+        """As ``Executor.submit``."""
+        self._ready()
+        return self._executor.submit(name, batch)
+
+    def collect(self) -> Iterable[Outcome]:
+        """As ``Executor.collect``."""
+        self._ready()
+        return self._executor.collect()

@@ -11,7 +11,8 @@ def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyW
     """A new worker for this thread, of the kind that the spec asks for.
 
     Raises:
-        Exception: the model cannot be loaded, or no host can be started.
+        Exception: the model cannot be loaded. The first bundle of an isolated model raises that, and that no host can
+            be started, in place of this function.
     """
     if not spec.is_hosted_or_shared:
         return Worker(spec, metrics_namespace)

@@ -169,6 +169,7 @@ class VersionedModels:
     def _open_preloader(self, version: Version) -> AnyWorker:
         preloader = self.open(version)
         try:
+            preloader.ready()
             if version.models:
                 before = self._preloader
                 in_use = before.names_in_use() if before else set()

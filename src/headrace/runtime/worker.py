@@ -63,6 +63,14 @@ class AnyWorker(ABC):
         close_session(self.session, linger=linger)
 
     @abstractmethod
+    def ready(self) -> None:
+        """Waits until the only model, if there is one, is loaded; bundles do that before their first batch.
+
+        Raises:
+            Exception: it cannot be loaded.
+        """
+
+    @abstractmethod
     def load(self, name: Any) -> None:
         """Loads the named model.
 
@@ -122,6 +130,9 @@ class Worker(AnyWorker):
             BackgroundExecutor(self, self._background, observer) if overlaps else InlineExecutor(Steps(self, observer))
         )
         return Bundle(self.spec, self.session, executor, observer, self._join())
+
+    def ready(self) -> None:
+        """Returns at once: opening it has loaded the model."""
 
     def load(self, name: Any) -> None:
         """Loads the named model if it is not in memory."""

@@ -1,0 +1,223 @@
+"""A host starts, imports and loads in the background: what fails is raised by the first bundle, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from headrace import KeyedModelHandler, KeyModelMapping
+from headrace.core.errors import HostStartError
+from headrace.core.events import BatchCompleted, ModelLoaded
+from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from toy_hosts import has_ended
+from toys import Acting, Events, each, fixed, run
+from waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("census")
+
+
+class Gate:
+    """A load that waits until the gate is open, and leaves its process's id when it begins."""
+
+    def __init__(self, folder):
+        self._open = Path(folder, "open")
+        self._process = Path(folder, "process")
+
+    def load(self):
+        self._process.with_suffix(".new").write_text(str(os.getpid()))
+        self._process.with_suffix(".new").rename(self._process)
+        assert wait_until(self._open.exists)
+
+    def open(self):
+        self._open.touch()
+
+    def is_reached(self):
+        return self._process.exists()
+
+    def host(self):
+        return int(self._process.read_text())
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return Gate(tmp_path)
+
+
+def hosted(handler, exceptions=(), **request):
+    return catching(prepare(handler, InferenceRequest(isolate=True, batching=fixed(2), **request)), exceptions)
+
+
+def doubling(load=lambda: None):
+    return Acting(each(lambda n: 2 * n), load)
+
+
+def broken():
+    raise OSError("no such model")
+
+
+def test_worker_opens_and_takes_elements_while_its_model_loads(opened, gate):
+    worker, events = opened(hosted(doubling(gate.load))), Events()
+    bundle = worker.bundle(events)
+    assert bundle.add(1, "a") == ()
+    assert wait_until(gate.is_reached)
+    assert events == []
+    gate.open()
+    [outcome] = [*bundle.add(2, "b"), *bundle.finish()]
+    assert (outcome.tags, outcome.values) == (["a", "b"], [2, 4])
+    assert [type(event) for event in events] == [BatchCompleted, ModelLoaded]
+
+
+def test_keyed_models_have_a_fork_server_before_their_first_batch(opened, monkeypatch):
+    forked = threading.Event()
+    fork = ForkServerClient.fork
+    monkeypatch.setattr(ForkServerClient, "fork", lambda *args: (fork(*args), forked.set())[0])
+    worker = opened(hosted(KeyedModelHandler([KeyModelMapping(["a"], doubling())])))
+    assert forked.wait(60)
+    assert run(worker, [("a", 1)]) == [("a", 2)]
+
+
+@pytest.mark.parametrize("elements", [[], [1], [1, 2, 3]])
+@pytest.mark.parametrize("exceptions", [(), Exception])
+def test_load_that_fails_is_raised_before_the_first_outcome(opened, elements, exceptions):
+    """Also where dead letters are asked for: the pipeline is wrong, not its elements."""
+    worker = opened(hosted(doubling(broken), exceptions))
+    with pytest.raises(OSError, match="no such model") as caught:
+        run(worker, elements)
+    assert "in broken" in str(caught.value.__cause__)
+
+
+def test_load_that_failed_is_repeated_for_the_next_bundle(opened, tmp_path):
+    def second_time():
+        if not (tmp_path / "tried").exists():
+            (tmp_path / "tried").touch()
+            broken()
+
+    worker = opened(hosted(doubling(second_time)))
+    with pytest.raises(OSError, match="no such model"):
+        run(worker, [1, 2])
+    assert run(worker, [1, 2]) == [2, 4]
+
+
+@pytest.mark.parametrize("elements", [[], [1, 2]])
+def test_start_that_fails_is_raised_before_the_first_outcome(opened, new_module, elements):
+    code = "import sys; assert not sys.argv[0].endswith('hosts/__main__.py'), 'not in a fork server'"
+    worker = opened(hosted(Importing(new_module(code))))
+    with pytest.raises(HostStartError, match="not in a fork server"):
+        run(worker, elements)
+
+
+class Importing(Acting):
+    """Imports a module wherever it is unpickled."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        __import__(self.module)
+
+
+def hanging(new_module):
+    """A handler whose import hangs in the fork server only."""
+    return Importing(new_module("import signal, sys\nif sys.argv[0].endswith('hosts/__main__.py'): signal.pause()"))
+
+
+def test_too_many_threads_for_a_background_start_delay_the_opening(opened, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "headrace starts a host":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert run(opened(hosted(doubling())), [1, 2]) == [2, 4]
+
+
+def test_worker_closed_while_modules_are_imported_leaves_nothing(new_module, marked):
+    worker = open_worker(hosted(hanging(new_module)))
+    assert wait_until(marked)
+    worker.close()
+    assert marked() == []
+
+
+def test_worker_closed_at_once_leaves_nothing(marked):
+    for _ in range(5):
+        open_worker(hosted(doubling())).close()
+        assert marked() == []
+
+
+def test_worker_closed_while_its_model_loads_leaves_nothing(gate):
+    worker = open_worker(hosted(doubling(gate.load)))
+    assert wait_until(gate.is_reached)
+    worker.close()
+    assert has_ended(gate.host())
+
+
+def test_worker_closed_while_its_model_loads_leaves_the_load_to_others(opened, gate):
+    spec = hosted(doubling(gate.load))
+    first, second = open_worker(spec), opened(spec)
+    assert wait_until(gate.is_reached)
+    first.close()
+    gate.open()
+    events = Events()
+    assert run(second, [1, 2], events) == [2, 4]
+    assert len(events.of(ModelLoaded)) == 1
+
+
+def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(opened, gate, ctrl_c_in):
+    worker = opened(hosted(doubling(gate.load)))
+    ctrl_c_in(Future.result)
+    with pytest.raises(KeyboardInterrupt):
+        run(worker, [1, 2])
+    gate.open()
+    assert run(worker, [1, 2]) == [2, 4]
+
+
+def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_closed(new_module, marked, ctrl_c_in):
+    worker = open_worker(hosted(hanging(new_module)))
+    ctrl_c_in(Future.result)
+    with pytest.raises(KeyboardInterrupt):
+        run(worker, [1, 2])
+    worker.close()
+    assert marked() == []
+
+
+def test_fork_while_the_model_loads_loads_in_a_host_of_its_own(opened, gate):
+    """It has none of the threads that its parent waits for."""
+    worker = opened(hosted(doubling(gate.load)))
+    assert wait_until(gate.is_reached)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            gate.open()
+            code = run(worker, [1, 2]) != [2, 4]
+            worker.close()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run(worker, [1, 2]) == [2, 4]
+
+
+def test_fork_server_killed_while_it_imports_is_replaced(opened, tmp_path, new_module, marked):
+    code = f"""
+import pathlib, signal, sys
+tried = pathlib.Path({str(tmp_path / "tried")!r})
+if sys.argv[0].endswith('hosts/__main__.py') and not tried.exists():
+    tried.touch()
+    signal.pause()
+"""
+    worker = opened(hosted(Importing(new_module(code))))
+    assert wait_until((tmp_path / "tried").exists)
+    [fork_server] = marked()
+    os.kill(fork_server, signal.SIGKILL)
+    assert run(worker, [1, 2]) == [1, 2]
