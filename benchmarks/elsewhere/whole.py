@@ -1,4 +1,4 @@
-"""A pipeline that is the whole of a Python process: ``python -m elsewhere.whole STATE ROWS in-process|isolated``.
+"""A pipeline that is the whole of a Python process: ``python -m elsewhere.whole STATE ROWS where``.
 
 Prints, as JSON, how many predictions came out, the sum of the numbers in them (of their sizes), and when the first one
 did (seconds of the machine's clock).

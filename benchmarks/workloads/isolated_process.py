@@ -8,38 +8,48 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from elsewhere.encoder import Encoder
+from goals import Goal, Results, interval, of, ratio
 from outputs import OutputsDifferError
 
-from workloads.sharing import Interval, interval, judge
-
 TITLE = "What isolation costs a whole process"
-
-GOAL = 1.1
-"""Most wall time isolated, in units of that in process."""
 
 ABOUT = """\
 Each run is a Python process of its own: it imports Beam, PyTorch and Headrace, and runs a pipeline of sequences of 64
 tokens through the encoder of `transformer`, in batches of 64, on the FnApiRunner. In process and isolated take turns,
-and the first one alternates; their predictions add up to the same. PyTorch has one thread for each core.
+and the first one alternates. PyTorch has one thread for each core.
 
 - *wall s*: from the process's start to its end.
 - *start s*: to the first prediction, so with all imports, the host's too, and the loading of the model.
 - *work s*: from there to the process's end.
 - *CPU s*: of the process, its fork server and its host.
-- Intervals are from the least to the greatest of the runs (of neighbouring runs, for ratios)."""
+- The sum of what is predicted is the same in all runs."""
 
-IN_PROCESS, ISOLATED = "in-process", "isolated"
+IN_PROCESS, ISOLATED = "in process", "isolated"
 
 _ROWS, _QUICK_ROWS = 163_840, 256
 _MOST_ROUNDS = 3
 """Each takes minutes."""
+
+
+def _later_start(results: Results) -> list[float]:
+    """Seconds by which the first prediction comes later."""
+    starts = (of(where, "start")(results) for where in (ISOLATED, IN_PROCESS))
+    return [isolated - in_process for isolated, in_process in zip(*starts, strict=True)]
+
+
+GOALS = [
+    Goal("Whole process, wall time: isolated / in process", ratio(ISOLATED, IN_PROCESS, "wall"), at_most=1.1),
+    Goal("Work, wall time: isolated / in process", ratio(ISOLATED, IN_PROCESS, "work")),
+    Goal("Whole process, CPU time: isolated / in process", ratio(ISOLATED, IN_PROCESS, "cpu")),
+    Goal("Start: isolated - in process", _later_start, unit=" s"),
+]
 
 
 @dataclass(frozen=True)
@@ -49,12 +59,8 @@ class Run:
     wall: float
     start: float
     cpu: float
+    work: float
     total: float
-
-    @property
-    def work(self) -> float:
-        """Seconds from the first prediction to the process's end."""
-        return self.wall - self.start
 
 
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
@@ -74,20 +80,6 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
         columns = {column: str(interval([getattr(run, name) for run in some])) for column, name in measured.items()}
         every = list(map(asdict, some))
         yield {"model": where, "rows": f"{rows:,}", "processes": str(len(some)), **columns, "runs": every}
-
-
-def remarks(facts: Sequence[Mapping[str, Any]]) -> str:
-    """Whether the goal is reached, and the ratios of work and CPU time."""
-    runs = {fact["model"]: [Run(**run) for run in fact["runs"]] for fact in facts}
-    lines = [judge("wall time, isolated / in process", _ratios(runs, "wall"), GOAL)]
-    lines += [f"- {what}, isolated / in process: {_ratios(runs, what)}." for what in ("work", "cpu")]
-    starts = interval([two.start - one.start for one, two in zip(runs[IN_PROCESS], runs[ISOLATED], strict=True)])
-    return "\n".join([*lines, f"- start, isolated - in process: {starts} s."])
-
-
-def _ratios(runs: Mapping[str, Sequence[Run]], name: str) -> Interval:
-    pairs = zip(runs[ISOLATED], runs[IN_PROCESS], strict=True)
-    return interval([getattr(one, name) / getattr(two, name) for one, two in pairs])
 
 
 def run_process(state: Path, rows: int, where: str) -> Run:
@@ -112,7 +104,8 @@ def run_process(state: Path, rows: int, where: str) -> Run:
     found = json.loads(said)
     if found["count"] != rows:
         raise OutputsDifferError(f"{rows} rows went in, {found['count']} came out")
-    return Run(wall, found["first"] - started, usage.ru_utime + usage.ru_stime, found["total"])
+    start, cpu = found["first"] - started, usage.ru_utime + usage.ru_stime
+    return Run(wall, start, cpu, wall - start, found["total"])
 
 
 _FOLDER = str(Path(__file__).parents[1])

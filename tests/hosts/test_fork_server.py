@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import resource
@@ -309,3 +310,13 @@ threading.Thread(target=later).start()
 """
     owner = run_owner(code)
     assert (owner.stdout, owner.returncode) == ("fine\n", 0), owner.stderr
+
+
+def test_garbage_is_not_collected_while_modules_are_imported(new_host, new_module):
+    host = new_host(imports=new_module("import gc\nthreshold = gc.get_threshold()[0]"))
+    assert host.learn(lambda rows, toy: (toy.module.threshold, gc.get_threshold())) == (0, gc.get_threshold())
+
+
+def test_modules_own_threshold_of_garbage_collection_stays(new_host, new_module):
+    host = new_host(imports=new_module("import gc\ngc.set_threshold(7, 8, 9)"))
+    assert host.learn(lambda rows, toy: gc.get_threshold()) == (7, 8, 9)

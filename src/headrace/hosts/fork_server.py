@@ -135,11 +135,16 @@ class ForkServer:
     def prepare(self) -> Ready | HasThreads | Failed:
         """Unpickles the request handler, unless hosts do it, and so imports the handler's modules."""
         if self._config.imports:
+            thresholds = gc.get_threshold()
+            gc.set_threshold(0)  # what is imported stays: to visit it again and again takes a tenth of PyTorch's import
             try:
                 self._request_handler = pickle.loads(self._config.request_handler)
                 all_reducers(None)  # loads array plug-ins, once for all hosts
             except Exception:
                 return Failed(traceback.format_exc().splitlines())
+            finally:
+                if gc.get_threshold()[0] == 0:  # unless a module has set its own
+                    gc.set_threshold(*thresholds)
             others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
             if others:
                 return HasThreads(others)
