@@ -74,6 +74,19 @@ def test_a_message_larger_than_any_buffer_arrives(ends):
         assert other.receive() == (message, [])
 
 
+@pytest.mark.parametrize("size", [0, 1, 239, 240, 241, 10_000])
+def test_bytes_arrive_with_their_number(ends, size):
+    one, other = ends
+    content = os.urandom(size)
+    one.send("before")
+    one.send_content(1 << 62, [content[:7], bytearray(content[7:])])
+    one.send("after")
+    assert other.receive() == ("before", [])
+    (number, memory), files = other.receive()
+    assert (number, bytes(memory), files) == (1 << 62, content, [])
+    assert other.receive() == ("after", [])
+
+
 def test_descriptors_arrive_with_their_message(ends, pipe):
     one, other = ends
     one.send("before")
@@ -135,12 +148,12 @@ def test_a_process_that_ends_is_seen(ends):
             one.receive(LONG)
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 107])
+@pytest.mark.parametrize("size", [1, 7, 8, 16, 17, 255, 256, 257, 1015])
 def test_an_end_in_the_middle_of_a_message_is_seen(ends, pipe, descriptors, size):
     one, other = ends
     before = descriptors()
     with raw(one) as naked:
-        socket.send_fds(naked, [(struct.pack("!Q", 100) + bytes(100))[:size]], pipe)
+        socket.send_fds(naked, [(struct.pack("!QQ", 1000, 0) + bytes(1000))[:size]], pipe)
     one.close()
     with pytest.raises(EOFError):
         other.receive()
@@ -158,7 +171,7 @@ def test_waiting_has_a_limit(ends):
 def test_waiting_for_the_rest_of_a_message_has_a_limit(ends):
     one, other = ends
     with raw(one) as naked:
-        naked.sendall(struct.pack("!Q", 100) + b"beginning")
+        naked.sendall(struct.pack("!QQ", 100, 0) + b"beginning")
     with pytest.raises(TimeoutError):
         other.receive(0.01)
     with pytest.raises(EOFError):  # what would come next is no message

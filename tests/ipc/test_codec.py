@@ -135,10 +135,10 @@ def test_encoding_keeps_nothing():
 
 
 def test_a_large_array_is_not_copied_before_it_is_written():
-    array = numpy.zeros(1000)
-    for rows in ([array], [[array]], [[array.reshape(10, 100).T]]):
+    array = numpy.zeros(10_000)
+    for rows in ([array], [[array]], [[array.reshape(100, 100).T]]):
         message = encode(None, rows)
-        array[:] = RNG.normal(size=1000)
+        array[:] = RNG.normal(size=10_000)
         arrived = decode(written(message), own=True).rows[0]
         arrived = arrived[0] if isinstance(arrived, list) else arrived
         assert numpy.array_equal(arrived.ravel("K"), array)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from headrace import PredictionResult
+from headrace.handlers import numpy_arrays
+from headrace.ipc import columns
 from headrace.ipc.codec import decode, encode
 
 pytestmark = pytest.mark.large
@@ -174,6 +176,18 @@ def _bits(tensor: torch.Tensor) -> bytes:
         return _bits(sparse.indices()) + _bits(sparse.values())
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.fixture(autouse=True, scope="module", params=[True, False], ids=["small batches", "as if large"])
+def _small(request):
+    """What is small takes shorter ways, which must make no difference."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.param:
+            patch.setattr(columns, "_SMALL", -1)
+            patch.setattr(columns, "_FEW", -1)
+            patch.setattr(numpy_arrays, "_SMALL", -1)
+            patch.setattr(numpy_arrays, "_SMALL_TOGETHER", -1)
+        yield
 
 
 def travelled(message: Any) -> memoryview:

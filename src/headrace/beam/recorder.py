@@ -41,8 +41,9 @@ class BeamRecorder:
             yield records
         finally:
             statesampler.set_current_tracker(tracker)
-            records += _drained(container.metrics, process_wide=False)
-            if process_wide:
+            if container.metrics:
+                records += _drained(container.metrics, process_wide=False)
+            if process_wide and MetricsEnvironment.process_wide_container().metrics:
                 records += _drained(MetricsEnvironment.process_wide_container().metrics, process_wide=True)
             container.metrics = outer
 

@@ -22,7 +22,15 @@ Array = numpy.ndarray[Any, Any]
 _SCALARS = {numpy.dtype(code).type for code in numpy.typecodes["AllInteger"] + numpy.typecodes["AllFloat"] + "?"}
 """Types that determine a scalar's memory completely, unlike datetime64, str_ or void."""
 
+_NUMBERS = "biufc"
+"""Kinds of dtypes that have a buffer for Python."""
+_SMALL = 1 << 10
+_SMALL_TOGETHER = 1 << 13
+"""Bytes, of each array or of all: larger ones are not copied before they are written."""
+
 _DTYPE = attrgetter("dtype")
+_SHAPE = attrgetter("shape")
+_DIMENSIONS = attrgetter("ndim")
 _PLACEMENT = attrgetter("shape", "strides")
 
 
@@ -31,8 +39,8 @@ class NumpyArrays:
 
     def stack(self, values: Sequence[Any]) -> Stacked | None:
         """The values as one piece; None if they differ, belong to a subclass, or hold Python objects."""
-        kind = type(values[0])
-        if (kind is not numpy.ndarray and kind not in _SCALARS) or set(map(type, values)) != {kind}:
+        kind: type = type(values[0])
+        if (kind is not numpy.ndarray and kind not in _SCALARS) or [*map(type, values)].count(kind) != len(values):
             return None
         return _stacked_arrays(values) if kind is numpy.ndarray else _stacked_scalars(values)
 
@@ -103,8 +111,12 @@ def _stacked_scalars(values: Sequence[Any]) -> Stacked:
 def _stacked_arrays(values: Sequence[Array]) -> Stacked | None:
     first, count = values[0], len(values)
     dtype, shape = first.dtype, first.shape
-    if not (first.flags.c_contiguous and _is_plain(dtype) and _agree(values)):
+    if not (first.flags.c_contiguous and _is_plain(dtype) and (count == 1 or _same_dtypes(values))):
         return None
+    if first.nbytes <= max(_SMALL, _SMALL_TOGETHER // count) and dtype.kind in _NUMBERS:
+        return _joined_arrays(values)
+    if not all(map(eq, map(_PLACEMENT, values), repeat(_PLACEMENT(first)))):
+        return None  # with equal strides, all are contiguous if the first is
 
     def write(memory: memoryview) -> None:
         if not len(memory):
@@ -118,25 +130,45 @@ def _stacked_arrays(values: Sequence[Array]) -> Stacked | None:
     return Stacked((_code(dtype), shape), first.nbytes * count, write)
 
 
+def _joined_arrays(values: Sequence[Array]) -> Stacked | None:
+    """Small arrays, copied at once: three times as fast as numpy, whose cost for each array is what counts here."""
+    first = values[0]
+    if len(values) > 1 and not _same_shapes(values):
+        return None
+    try:
+        content = b"".join(values)  # type: ignore[arg-type]
+    except TypeError:  # one is not contiguous
+        return None
+
+    def write(memory: memoryview) -> None:
+        memory[:] = content
+
+    return Stacked((_code(first.dtype), first.shape), len(content), write)
+
+
+def _same_shapes(values: Sequence[Array]) -> bool:
+    first, count = values[0], len(values)
+    if first.ndim == 1:  # the lengths are had three times as fast as the shapes
+        return [*map(_DIMENSIONS, values)].count(1) == count == [*map(len, values)].count(len(first))
+    return [*map(_SHAPE, values)].count(first.shape) == count
+
+
 def _is_plain(dtype: numpy.dtype[Any]) -> bool:
     """Whether an array's memory determines its values completely."""
     of_another_package = dtype.isbuiltin == 2
     return bool(dtype.itemsize) and not (dtype.hasobject or of_another_package or dtype.metadata)
 
 
-def _agree(values: Sequence[Array]) -> bool:
-    """Whether all are like the first; with equal strides, all are contiguous if the first is."""
-    first = values[0]
-    if not all(map(is_, map(_DTYPE, values), repeat(first.dtype))) and not all(
-        dtype == first.dtype and not dtype.metadata for dtype in map(_DTYPE, values)
-    ):
-        return False
-    return all(map(eq, map(_PLACEMENT, values), repeat(_PLACEMENT(first))))
+def _same_dtypes(values: Sequence[Array]) -> bool:
+    dtype = values[0].dtype
+    return all(map(is_, map(_DTYPE, values), repeat(dtype))) or all(
+        other == dtype and not other.metadata for other in map(_DTYPE, values)
+    )
 
 
 def _code(dtype: numpy.dtype[Any]) -> Any:
     """A dtype as a short string from which numpy restores it, if there is one."""
-    if dtype.kind in "biufc":
+    if dtype.kind in _NUMBERS:
         return dtype.str[0] + dtype.char if dtype.itemsize > 1 else dtype.char  # "q" is not the same type as "l"
     return dtype if dtype.kind == "V" else dtype.str
 

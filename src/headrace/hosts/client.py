@@ -10,7 +10,8 @@ from typing import Any
 from weakref import WeakSet
 
 from headrace.core.errors import HostStartError
-from headrace.hosts.connection import Call, HostConnection
+from headrace.hosts.calls import Call
+from headrace.hosts.connection import HostConnection
 from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.ipc.codec import Decoded, encode
 
@@ -73,7 +74,7 @@ class ModelHosts:
         # Recovery: a host that is lost takes all its unfinished requests with it. Only the one in progress can be the
         # reason, and is returned as a failure for the caller to judge; the others are sent to the next host.
         while True:
-            connection = call.connection
+            connection: HostConnection | None = call.connection
             assert connection is not None, "a call has only one result"
             if not connection.is_over:
                 connection.wait(call)
@@ -85,7 +86,7 @@ class ModelHosts:
 
     def is_ready(self, call: Call) -> bool:
         """Whether the request's host has responded or exited, so that ``result`` need not wait for it."""
-        connection = call.connection
+        connection: HostConnection | None = call.connection
         return connection is None or connection.is_over or connection.is_ready(call)
 
     def connection(self, number: int) -> HostConnection:
@@ -148,6 +149,9 @@ class ModelHosts:
             connection.wait(None)  # sending failed: the host is ending; wait until that is noticed, then try another
 
     def _least_loaded(self) -> HostConnection:
+        only = self._connections[0] if self.copies == 1 else None
+        if only is not None and not only.is_over:
+            return only
         with self._changing:
             if self._is_closed:
                 raise HostStartError(self._name, "its owner has closed it.")

@@ -9,16 +9,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from weakref import WeakValueDictionary
+from typing import Any
+from weakref import ref
 
-from headrace.hosts.host import ClientChannel, HostReply, HostRequest
+from headrace.hosts.calls import LONGEST_INLINE, Call, ClientChannel, HostReply, HostRequest, PendingRequest
 from headrace.hosts.provider import ExitCause, HostFailure, HostProvider, describe_exit
 from headrace.ipc.codec import Decoded, Message, decode
 from headrace.ipc.progress import ActivitySnapshot, Progress
-from headrace.ipc.segment import PeerSegments, PendingRequest, Reply, Segment, SegmentPool
+from headrace.ipc.segment import PeerSegments, Reply, Segment, SegmentPool
 
 _MAX_IN_FLIGHT = 32
 """Limit of requests without a response. More could fill the socket: the sender would block, and check no time limit."""
+_MAX_INLINE = 8
+"""As many requests without a response, and their responses, may be in the socket with their content."""
 _EXIT_GRACE_MS = 1000
 """How long a host that has closed its connection may take to exit by itself."""
 _LONGEST_START_SECS = 600
@@ -27,18 +30,6 @@ _MARKS_AT_START = 1
 """Marks on the progress page of a host that has begun no request."""
 _LONGEST_POLL_SECS = 86_400
 """Keeps the milliseconds within a C int, as poll() requires."""
-
-
-class Call:
-    """A request and, later, its response. Dropping the last reference discards the response."""
-
-    def __init__(self, number: int, message: Message) -> None:
-        self.number = number
-        self.message = message
-        self.connection: HostConnection | None = None
-        self.reply: Reply | None = None
-        self.files: list[int] = []
-        """Descriptors that came with the response; the caller must close them."""
 
 
 class HostConnection:
@@ -59,14 +50,13 @@ class HostConnection:
         self._requests = SegmentPool()
         self._answers = PeerSegments()
         self._pending: dict[int, PendingRequest] = {}
-        """The memory of requests without a response, by call number, in sending order."""
+        """Requests without a response, by call number, in sending order."""
         self._last_answered = 0
         """The number of the last call with a response: the progress page may still show it for a moment."""
         self._free: deque[int] = deque()
         """Numbers of calls whose responses have been read; the next request tells the host."""
-        self._calls: WeakValueDictionary[int, Call] = WeakValueDictionary()
-        """Calls without a response; an abandoned bundle's calls vanish from it."""
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._has_reader = False
         """Whether some thread is reading the channel, on behalf of all."""
         self._is_disconnected = False
@@ -81,7 +71,8 @@ class HostConnection:
         self.process, self._channel, self._progress_segment, self.pidfd, self._is_shared = provider.host(number)
         self._progress = Progress(self._progress_segment.memory)
         self._poll = select.poll()
-        for file in (self._channel.fileno(), self.pidfd):
+        self._channel_file = self._channel.fileno()
+        for file in (self._channel_file, self.pidfd):
             if file is not None:
                 self._poll.register(file, select.POLLIN)
 
@@ -112,24 +103,32 @@ class HostConnection:
 
     def send(self, call: Call) -> bool:
         """Sends a request, after waiting until fewer than 32 have no response; returns False if the host is gone."""
-        self._wait(lambda: len(self._pending) < _MAX_IN_FLIGHT)
-        size = call.message.nbytes
-        with self._changed:
-            segment = self._requests.take(size)
+        if len(self._pending) >= _MAX_IN_FLIGHT:
+            self._wait(lambda: len(self._pending) < _MAX_IN_FLIGHT)
+        is_small = call.message.nbytes <= LONGEST_INLINE
+        where = call.message.content() if is_small else self._in_segment(call.message)
+        with self._lock:
+            may_inline = len(self._pending) < _MAX_INLINE
+            if is_small and not may_inline:
+                where = self._in_segment(call.message)
+            try:
+                return self._send(call, where, may_inline)
+            except OSError:
+                return False
+            except BaseException:  # Ctrl-C: the host may have received any part of the message
+                self._disconnect()
+                raise
+
+    def _in_segment(self, message: Message) -> Segment:
+        with self._lock:
+            segment = self._requests.take(message.nbytes)
         try:
-            call.message.write(segment.memory)
+            message.write(segment.memory)
         except BaseException:
-            with self._changed:
+            with self._lock:
                 self._requests.drop(segment)
             raise
-        try:
-            with self._changed:
-                return self._send(call, segment, size)
-        except OSError:
-            return False
-        except BaseException:  # Ctrl-C: the host may have received any part of the message
-            self._disconnect()
-            raise
+        return segment
 
     def wait(self, call: Call | None) -> None:
         """Waits until the call has its response or the host has exited; None: only for the exit."""
@@ -144,7 +143,7 @@ class HostConnection:
         """Reads at most one message, without blocking, if ``is_open`` and no other thread is reading."""
         leads = False
         try:
-            with self._changed:
+            with self._lock:
                 if not self._has_reader and is_open():
                     leads = self._has_reader = True
             if leads:
@@ -157,7 +156,8 @@ class HostConnection:
         """Decodes the response of a call that has one; the host may then reuse its memory."""
         reply, call.reply, call.connection = call.reply, None, None
         assert reply is not None
-        return decode(reply.memory, known=call.message.columns, own=True)
+        known = call.message.columns
+        return decode(reply.memory if isinstance(reply, Reply) else memoryview(reply), known=known, own=True)
 
     def leave(self) -> None:
         """Closes the connection and waits until that has ended the host, or left it to others."""
@@ -177,16 +177,21 @@ class HostConnection:
             self._pending.clear()
             self._progress_segment.close()
 
-    def _send(self, call: Call, segment: Segment, size: int) -> bool:
+    def _send(self, call: Call, where: list[bytes | bytearray] | Segment, may_inline: bool) -> bool:
         if self.is_over or self._is_disconnected:
             return False
-        call.connection = self
-        self._calls[call.number] = call
-        self._pending[call.number] = PendingRequest(segment, size, time.monotonic())
-        files = self._requests.files_for(segment)
-        free = [self._free.popleft() for _ in range(len(self._free))]
+        number, size, call.connection = call.number, call.message.nbytes, self
+        segment = where if isinstance(where, Segment) else None
+        self._pending[number] = PendingRequest(ref(call), segment, size, time.monotonic())
+        free = [self._free.popleft() for _ in range(len(self._free))] if self._free else []
         dropped, self._requests.dropped = self._requests.dropped, []
-        self._channel.send(HostRequest(call.number, segment.name, size, free, dropped), files)
+        if isinstance(where, Segment):
+            request = HostRequest(number, None, where.name, size, free, dropped, may_inline)
+            self._channel.send(tuple(request), self._requests.files_for(where))
+        elif free or dropped:
+            self._channel.send(tuple(HostRequest(number, b"".join(where), 0, 0, free, dropped)))
+        else:
+            self._channel.send_content(number, where)
         return True
 
     def _disconnect(self) -> None:
@@ -199,10 +204,10 @@ class HostConnection:
         # Leader and followers: the thread that sets _has_reader polls the channel, outside the lock, and dispatches one
         # message to whichever call it answers; the others wait for the condition. Then it hands over and wakes all:
         # those whose response has come return, and one of the rest reads next. An exception hands over, too.
-        while True:
+        while not (self.is_over or is_settled()):
             leads = False
             try:
-                with self._changed:
+                with self._lock:
                     while self._has_reader and not (self.is_over or is_settled()):
                         self._changed.wait()
                     if self.is_over or is_settled():
@@ -214,13 +219,13 @@ class HostConnection:
                     self._hand_over()
 
     def _hand_over(self) -> None:
-        with self._changed:
+        with self._lock:
             self._has_reader = False
             self._changed.notify_all()
 
     def _read_once(self, *, block: bool) -> None:
-        ready = {file for file, _ in self._poll.poll(self._poll_timeout_ms() if block else 0)}
-        if self._channel.fileno() in ready and not self._is_disconnected:
+        ready = dict(self._poll.poll(self._poll_timeout_ms() if block else 0))
+        if self._channel_file in ready and not self._is_disconnected:
             self._receive()
         elif ready:
             self._handle_exit()  # the process has exited, and every message that it sent has been read
@@ -243,31 +248,35 @@ class HostConnection:
         left = self._timeout_secs - max(0.0, self._seconds_busy(self._progress.read()))
         return int(min(max(0, left), _LONGEST_POLL_SECS) * 1000) + 1
 
-    def _accept(self, reply: HostReply, files: list[int]) -> None:
-        with self._changed:
+    def _accept(self, received: tuple[Any, ...], files: list[int]) -> None:
+        reply = HostReply(*received)
+        with self._lock:
             self.has_begun = True
-            self._answers.drop(reply.dropped)
-            answer = self._answers.segment(reply.segment, files)  # files left over are from the request handler
             request = self._pending.pop(reply.call)
             self._last_answered = reply.call
-            if reply.kept:  # the handler kept an array of the batch: leave it that memory
+            if reply.dropped:
+                self._answers.drop(reply.dropped)
+            if request.segment and reply.kept:  # the handler kept an array of the batch: leave it that memory
                 self._requests.drop(request.segment)
-            else:
+            elif request.segment:
                 self._requests.give_back(request.segment, request.size)
-            call = self._calls.pop(reply.call, None)
-            if call is None:  # its bundle was abandoned
-                self._free.append(reply.call)
-                for file in files:
-                    os.close(file)
+            if reply.content is None:
+                answer = self._answers.segment(reply.segment, files)  # files left over are from the request handler
+                memory: Reply | bytes | memoryview = Reply(answer, reply.size, reply.call, self._free)
             else:
-                call.files = files
-                call.reply = Reply(answer, reply.size, reply.call, self._free)
+                memory = reply.content
+            call = request.call()
+            if call is not None:
+                call.files, call.reply = files, memory  # in this order: other threads look at the reply
+                return
+            for file in files:  # its bundle was abandoned
+                os.close(file)
 
     def _handle_exit(self) -> None:
         """Reaps a host that has exited or closed its connection, and finds out why."""
         if self._is_disconnected and self._is_shared:  # it keeps running for others
             self.exit_text = "was left"
-            with self._changed:
+            with self._lock:
                 self.release()
             return
         has_ended = self._await_end()
@@ -308,7 +317,7 @@ class HostConnection:
         """Seconds that the current operation has taken or, if the host is idle, that a request has been waiting."""
         if snapshot.call:
             return 0.0 if snapshot.is_elsewhere else snapshot.seconds
-        with self._changed:
+        with self._lock:
             oldest = next(iter(self._pending.values()), None)
         if oldest is None:
             return 0.0
@@ -324,11 +333,12 @@ class HostConnection:
         """
         # Take the responses that the host sent before it exited: those requests succeeded.
         with contextlib.suppress(EOFError, OSError):
-            while not self._is_disconnected and self._channel.fileno() in {file for file, _ in self._poll.poll(0)}:
+            while not self._is_disconnected and self._channel_file in [file for file, _ in self._poll.poll(0)]:
                 self._accept(*self._channel.receive())
         snapshot = self._progress.read()
-        with self._changed:
+        with self._lock:
             self.has_begun = self.has_begun or self._progress.marks > _MARKS_AT_START
-            if snapshot.call in self._calls and late in (None, snapshot) and not self._is_disconnected:
+            request = self._pending.get(snapshot.call)
+            if request and request.call() and late in (None, snapshot) and not self._is_disconnected:
                 self.host_failure = HostFailure(snapshot, timed_out, self.exit_text, self._is_out_of_memory)
             self.release()

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from headrace.core.files import keep_copies, kept_copies
+from headrace.hosts.calls import LONGEST_INLINE, ClientChannel, HostReply, HostRequest
 from headrace.ipc.channel import Channel
 from headrace.ipc.codec import Message, RequestColumns, decode, encode
 from headrace.ipc.progress import Activity, Progress
@@ -19,36 +20,6 @@ from headrace.models.memory import peak_bytes
 
 _MOST_COPIES = 4
 """Limit of local copies of remote files sent with a message, which carries at most 8 descriptors in all."""
-
-
-class HostRequest(NamedTuple):
-    """From client to host: a request is in the first ``size`` bytes of a segment."""
-
-    call: int
-    """The call's number."""
-    segment: int
-    """The segment's name."""
-    size: int
-    free: list[int]
-    """Calls whose responses have been read: the host may reuse their segments."""
-    dropped: list[int]
-    """Names of the client's segments that the host must close."""
-
-
-class HostReply(NamedTuple):
-    """From host to client: the response is in the first ``size`` bytes of a segment."""
-
-    call: int
-    segment: int
-    size: int
-    dropped: list[int]
-    """Names of the host's segments that the client must close."""
-    kept: bool
-    """Whether the host still refers to the request's memory, so that the client must not reuse it."""
-
-
-class ClientChannel(NamedTuple):
-    """From owner to host: the attached descriptor is the channel of another client, to be served, too."""
 
 
 class Export(NamedTuple):
@@ -135,7 +106,7 @@ def serve(request_handler: RequestHandler, channel: Channel, progress_file: int)
     poll.register(owner, select.POLLIN)
     is_wanted = True
     while is_wanted:
-        for file, _ in poll.poll():
+        for file, _ in poll.poll() if len(clients) > 1 else [(owner, 0)]:  # reading waits, too
             new_clients = clients[file].serve()
             if clients[file].is_last:
                 return  # its device is lost: closing the request handler could hang or raise
@@ -170,11 +141,12 @@ class _Client:
     def serve(self) -> list[int] | None:
         """Processes one message; returns the descriptors of new clients' channels, or None if this client has left."""
         try:
-            request, files = self._channel.receive()
+            received, files = self._channel.receive()
         except EOFError:
             return None
-        if isinstance(request, ClientChannel):
+        if isinstance(received, ClientChannel):
             return files
+        request = HostRequest(*received)
         self._progress.begin(request.call)
         is_here = True
         try:
@@ -192,27 +164,47 @@ class _Client:
         self._requests.drop(request.dropped)
         for call in request.free:
             self._answers.give_back(*self._unread.pop(call))
-        memory, is_kept = self._requests.segment(request.segment, files).lend(request.size)
-        message, more = self._answer(memory)
-        del memory
-        segment = self._answers.take(message.nbytes)
-        message.write(segment.memory)
-        size = message.nbytes
-        del message  # before is_kept(): the response itself may refer to the request's memory
-        self._unread[request.call] = segment, size
-        segment_files = self._answers.files_for(segment)
-        dropped, self._answers.dropped = self._answers.dropped, []
-        reply = HostReply(request.call, segment.name, size, dropped, is_kept())
+        is_kept: Callable[[], bool] | None = None
+        if request.content is not None:
+            message, more = self._answer(memoryview(request.content), own=True)
+        else:
+            memory, is_kept = self._requests.segment(request.segment, files).lend(request.size)
+            message, more = self._answer(memory, own=False)
+            del memory
         try:
-            self._channel.send(reply, [*segment_files, *more])
+            if request.may_inline and message.nbytes <= LONGEST_INLINE:
+                where: list[bytes | bytearray] | Segment = message.content()
+            else:
+                where = self._in_segment(request.call, message)
+            size = message.nbytes
+            del message  # before is_kept(): the response itself may refer to the request's memory
+            self._reply(request.call, where, size, more, kept=is_kept is not None and is_kept())
         finally:
             for file in more:
                 os.close(file)
 
-    def _answer(self, memory: memoryview) -> tuple[Message, Sequence[int]]:
+    def _in_segment(self, call: int, message: Message) -> Segment:
+        segment = self._answers.take(message.nbytes)
+        message.write(segment.memory)
+        self._unread[call] = segment, message.nbytes
+        return segment
+
+    def _reply(
+        self, call: int, where: list[bytes | bytearray] | Segment, size: int, more: Sequence[int], *, kept: bool
+    ) -> None:
+        dropped, self._answers.dropped = self._answers.dropped, []
+        if isinstance(where, Segment):
+            files = [*self._answers.files_for(where), *more]
+            self._channel.send(tuple(HostReply(call, None, where.name, size, dropped, kept)), files)
+        elif dropped or kept or more:
+            self._channel.send(tuple(HostReply(call, b"".join(where), 0, 0, dropped, kept)), more)
+        else:
+            self._channel.send_content(call, where)
+
+    def _answer(self, memory: memoryview, *, own: bool) -> tuple[Message, Sequence[int]]:
         known: RequestColumns | None = None
         try:
-            head, rows, known = decode(memory, own=False)
+            head, rows, known = decode(memory, own=own)
         except Exception as error:
             answer = self._request_handler.unreadable(error)
         else:
@@ -235,11 +227,10 @@ class _Client:
         keep_copies(kept_copies())
         answer = self._request_handler.answer(work, [], self._progress)
         message = _encode(answer, None)
-        load_response = bytearray(message.nbytes)
-        message.write(memoryview(load_response))
+        load_response = b"".join(message.content())
         value = self._request_handler.exports(work)
         if value is None:
-            return Response(Exported(bytes(load_response)), is_last=answer.is_last)
+            return Response(Exported(load_response), is_last=answer.is_last)
         try:
             if request.refusal:
                 raise NotMappableError(request.refusal)
@@ -247,9 +238,9 @@ class _Client:
         except NotMappableError as error:
             copies = dict(islice(kept_copies().items(), _MOST_COPIES))
             files = [os.dup(copy) for copy in copies.values()]
-            return Response(Exported(bytes(load_response), None, str(error), peak_bytes(), tuple(copies)), files=files)
+            return Response(Exported(load_response, None, str(error), peak_bytes(), tuple(copies)), files=files)
         self.has_exported = True
-        return Response(Exported(bytes(load_response), layout, peak=peak_bytes()), files=[file])
+        return Response(Exported(load_response, layout, peak=peak_bytes()), files=[file])
 
 
 def _encode(answer: Response, known: RequestColumns | None) -> Message:

@@ -6,7 +6,8 @@ Request:   client (hosts/connection.py)                     host (hosts/host.py)
              columns.RowEncoder     rows -> columns -> rows   columns.RowDecoder
              serialization.pickled  large buffers apart
            segment.SegmentPool ==== shared memory ========> segment.PeerSegments
-           channel.Channel -------- pickles, descriptors -> channel.Channel
+           channel.Channel -------- pickles, descriptors,-> channel.Channel
+                                    small messages whole
 
 Response:  the same from right to left; exceptions.py makes errors picklable in the host, and attaches their remote
            traceback in the client

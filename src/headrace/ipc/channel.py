@@ -15,9 +15,17 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-_HEADER = struct.Struct("!Q")
+_HEADER = struct.Struct("!QQ")
+"""Size of the content in bytes; its number, 0 for a pickle."""
+_SHORTEST = 256
+"""Bytes. Shorter messages are padded, so that one system call receives a small message and nothing of the next one."""
+_BUFFER = 1 << 18
+"""Bytes that may be under way in each direction; systems have limits of their own."""
 _MOST_FILES = 8
-_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_ROOM_FOR_FILES = socket.CMSG_LEN(_MOST_FILES * array.array("i").itemsize)
+_CLOSE_ON_EXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_TRUNCATED = int(socket.MSG_CTRUNC)
+"""As a plain number: the enum's ``&`` is a function in Python."""
 
 
 class Channel:
@@ -38,6 +46,9 @@ class Channel:
     def pair(cls) -> tuple[Channel, Channel]:
         """Creates a channel and returns both ends."""
         mine, yours = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        for end in (mine, yours):  # macOS's default would hold one message of a few kilobytes
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
         return cls(mine), cls(yours)
 
     @classmethod
@@ -57,11 +68,22 @@ class Channel:
             OSError: the other end is closed.
         """
         content = pickle.dumps(message, protocol=5)
-        framed = _HEADER.pack(len(content)) + content
+        self._send([_HEADER.pack(len(content), 0), content], files)
+
+    def send_content(self, number: int, pieces: Sequence[bytes | bytearray]) -> None:
+        """Sends bytes, and a positive number; the other end receives ``(number, memory)`` as the message.
+
+        Raises:
+            OSError: the other end is closed.
+        """
+        self._send([_HEADER.pack(sum(map(len, pieces)), number), *pieces], ())
+
+    def _send(self, parts: Sequence[bytes | bytearray], files: Sequence[int]) -> None:
+        framed = b"".join(parts).ljust(_SHORTEST, b"\0")
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
         with self._sending:
             try:
-                sent = self._socket.sendmsg([framed], rights)
+                sent = self._socket.sendmsg([framed], rights) if rights else self._socket.send(framed)
                 if sent < len(framed):  # sendall(b"") would fail if the peer has read everything and closed
                     self._socket.sendall(memoryview(framed)[sent:])
             except BaseException:
@@ -79,19 +101,25 @@ class Channel:
         if self._is_broken:
             raise EOFError
         deadline = None if timeout_secs is None else time.monotonic() + timeout_secs
-        self._await(deadline)
+        if deadline is not None:
+            self._await(deadline)
         files: list[int] = []
         try:
-            start, files, flags, _ = socket.recv_fds(self._socket, _HEADER.size, _MOST_FILES, _CLOSE_ON_EXEC)
-            if flags & socket.MSG_CTRUNC:
+            start, rights, flags, _ = self._socket.recvmsg(_SHORTEST, _ROOM_FOR_FILES, _CLOSE_ON_EXEC)
+            files = _files_in(rights) if rights else files
+            if flags & _TRUNCATED:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             for file in files:
                 os.set_inheritable(file, False)
             if not start:
                 raise EOFError
-            header = start + self._exactly(_HEADER.size - len(start), deadline)
-            (size,) = _HEADER.unpack(header)
-            return pickle.loads(self._exactly(size, deadline)), files
+            if len(start) < _SHORTEST:
+                start += self._exactly(_SHORTEST - len(start), deadline)
+            size, number = _HEADER.unpack_from(start)
+            more = size + _HEADER.size - _SHORTEST
+            whole = start + self._exactly(more, deadline) if more > 0 else start
+            content = memoryview(whole)[_HEADER.size : _HEADER.size + size]
+            return (number, content) if number else pickle.loads(content), files
         except BaseException as error:
             self._is_broken = True
             for file in files:
@@ -117,20 +145,31 @@ class Channel:
         self._socket.close()
 
     def _exactly(self, size: int, deadline: float | None) -> bytes:
-        parts = []
+        parts: list[bytes] = []
         while size:
-            self._await(deadline)
+            if deadline is not None:
+                self._await(deadline)
             part = self._socket.recv(size)
             if not part:
                 raise EOFError
+            if len(part) == size and not parts:
+                return part
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
 
-    def _await(self, deadline: float | None) -> None:
+    def _await(self, deadline: float) -> None:
         """Waits until there is something to receive."""
-        if deadline is not None:
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise TimeoutError
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+
+
+def _files_in(rights: list[tuple[int, int, bytes]]) -> list[int]:
+    """The file descriptors in ancillary data."""
+    files = array.array("i")
+    for level, kind, data in rights:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            files.frombytes(data[: len(data) - len(data) % files.itemsize])
+    return files.tolist()

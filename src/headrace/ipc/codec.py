@@ -7,21 +7,45 @@ the stacked arrays, then the pickle's out-of-band buffers.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.core.arrays import Stacked
-from headrace.ipc.columns import KnownColumns, RequestColumns, RowDecoder, RowEncoder
+from headrace.ipc.columns import NOTHING_KNOWN, KnownColumns, RequestColumns, RowDecoder, RowEncoder
 from headrace.ipc.serialization import Pickled, all_reducers, pickled
 
-__all__ = ["Decoded", "Message", "RequestColumns", "decode", "encode"]
+__all__ = ["Decoded", "Message", "RequestColumns", "decode", "encode", "sent_as_plain_values"]
 
 _NUMBERS = Struct("=QII")
 """Pickle size in bytes, number of stacked arrays, number of all buffers."""
 _ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector load."""
+
+
+class _Head(Protocol):
+    def plain(self) -> tuple[Any, ...] | None:
+        """What to send instead: numbers, texts, None, and lists and tuples of those; None: the object itself."""
+        ...
+
+    @classmethod
+    def of_plain(cls, plain: Any) -> _Head:
+        """The same object again."""
+        ...
+
+
+_HEADS: dict[str, type[_Head]] = {}
+_H = TypeVar("_H", bound=_Head)
+
+
+def sent_as_plain_values(kind: type[_H]) -> type[_H]:
+    """Class decorator: as a message's head, an object is sent as its class's name and plain values, if it can be.
+
+    To pickle and to find a class takes longer than the rest of a small message. Both processes must have imported it.
+    """
+    _HEADS[kind.__name__] = kind
+    return kind
 
 
 class Message:
@@ -36,10 +60,12 @@ class Message:
         self.columns = columns
         self._stacks = stacks
         self._pickle = pickle_
-        self._sizes = [stack.nbytes for stack in stacks] + [buffer.nbytes for buffer in pickle_.buffers]
-        self._start = _sizes(len(self._sizes)).size + _NUMBERS.size
+        buffers = pickle_.buffers
+        self._sizes = [one.nbytes for one in stacks] + [one.nbytes for one in buffers] if stacks or buffers else []
+        self._start = _NUMBERS.size + 8 * len(self._sizes)
         self._end = self._start + sum(map(len, pickle_.pieces))
-        self.nbytes: int = max(chain([self._end], (end for _, end in _places(self._end, self._sizes))))
+        self._places = _places(self._end, self._sizes) if self._sizes else []
+        self.nbytes: int = self._places[-1][1] if self._places else self._end
 
     def write(self, memory: memoryview) -> None:
         """Writes the message to the start of ``memory``: writable bytes, aligned to 64 for best speed.
@@ -55,9 +81,18 @@ class Message:
         for piece in self._pickle.pieces:
             memory[start : start + len(piece)] = piece
             start += len(piece)
-        writers = chain((stack.write for stack in self._stacks), map(_copier, self._pickle.buffers))
-        for write, (start, end) in zip(writers, _places(self._end, self._sizes), strict=True):
-            write(memory[start:end])
+        for stack, (start, end) in zip(self._stacks, self._places, strict=False):
+            stack.write(memory[start:end])
+        for buffer, (start, end) in zip(self._pickle.buffers, self._places[len(self._stacks) :], strict=True):
+            memory[start:end] = buffer
+
+    def content(self) -> list[bytes | bytearray]:
+        """The message as bytes, in pieces."""
+        if not self._sizes:
+            return [_NUMBERS.pack(self._end - self._start, 0, 0), *self._pickle.pieces]
+        content = bytearray(self.nbytes)
+        self.write(memoryview(content))
+        return [content]
 
 
 class Decoded(NamedTuple):
@@ -93,10 +128,17 @@ def encode(
     """
     if positions is not None and len(positions) != len(rows):
         raise ValueError(f"{len(positions)} positions were given for {len(rows)} rows")
+    if positions == [*range(len(rows))]:
+        positions = None
+    kind = type(head)
+    plain = head.plain() if _HEADS.get(kind.__name__) is kind else None
     table = all_reducers(reducers)
-    apart = RowEncoder(rows, KnownColumns(known, positions, len(rows)), table)
-    content = (head, apart.form, len(rows), positions if apart.echoes else None)
-    return Message(apart.columns, apart.stacks, pickled(content, table))
+    apart = RowEncoder(rows, NOTHING_KNOWN if known is None else KnownColumns(known, positions, len(rows)), table)
+    name, head = (None, head) if plain is None else (kind.__name__, plain)
+    content = (name, head, apart.form, len(rows), positions if apart.echoes else None)
+    is_plain = apart.is_plain and (plain is not None or head is None)
+    parts = Pickled([pickle.dumps(content, protocol=5)], []) if is_plain else pickled(content, table)
+    return Message(apart.columns, apart.stacks, parts)
 
 
 def decode(memory: memoryview, *, known: RequestColumns | None = None, own: bool) -> Decoded:
@@ -109,6 +151,8 @@ def decode(memory: memoryview, *, known: RequestColumns | None = None, own: bool
             stay unchanged while they live; they are writable if ``memory`` is. (Read-only arrays may stay read-only.)
     """
     size, stacks, count = _NUMBERS.unpack_from(memory)
+    if not count:
+        return _joined(pickle.loads(memory[_NUMBERS.size : _NUMBERS.size + size], buffers=()), (), known)
     sizes = _sizes(count)
     start = _NUMBERS.size + sizes.size
     places = _places(start + size, sizes.unpack_from(memory, _NUMBERS.size))
@@ -116,25 +160,26 @@ def decode(memory: memoryview, *, known: RequestColumns | None = None, own: bool
     if own:
         buffers = [memoryview(bytearray(buffer)) for buffer in buffers]
     content = pickle.loads(memory[start : start + size], buffers=buffers[stacks:])
-    head, form, rows, positions = content
-    together = RowDecoder(form, rows, buffers[:stacks], KnownColumns(known, positions, rows))
-    return Decoded(head, list(together.columns.lists[0]), together.columns)
+    return _joined(content, buffers[:stacks], known)
 
 
+def _joined(content: tuple[Any, ...], stacks: Sequence[memoryview], known: RequestColumns | None) -> Decoded:
+    name, head, form, rows, positions = content
+    both_know = NOTHING_KNOWN if known is None else KnownColumns(known, positions, rows)
+    columns = RowDecoder(form, rows, stacks, both_know).columns
+    return Decoded(head if name is None else _HEADS[name].of_plain(head), columns.lists[0].copy(), columns)
+
+
+@lru_cache(maxsize=64)
 def _sizes(count: int) -> Struct:
     return Struct(f"={count}Q")
 
 
-def _places(start: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _places(start: int, sizes: Sequence[int]) -> list[tuple[int, int]]:
     """The start and end of each buffer, in bytes, aligned."""
+    places = []
     for size in sizes:
         start += -start % _ALIGNMENT
-        yield start, start + size
+        places.append((start, start + size))
         start += size
-
-
-def _copier(buffer: memoryview) -> Callable[[memoryview], None]:
-    def write(memory: memoryview) -> None:
-        memory[:] = buffer
-
-    return write
+    return places

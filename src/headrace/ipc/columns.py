@@ -4,27 +4,34 @@ A column is sent in the cheapest form that is exact, in this order:
 
 - "echo": an index, if its values are the very objects that the other process sent and they are immutable
   (or the ``example`` field of a prediction);
-- "tuples", "named", "dicts": one column per field, nested;
+- "tuples", "results", "named", "dicts": one column per field, nested ("results" are ``PredictionResult``);
 - "same": one value, if all rows hold the same object;
-- "stack": one block of memory, if they are arrays of one framework, dtype and shape;
+- "stack": one block of memory, if they are arrays of one framework, dtype and shape ("small", if that is pickled);
 - "list": pickled as a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, cycle, repeat
 from operator import eq, is_
-from typing import Any, cast
+from typing import Any
 
 from headrace.core.arrays import Stacked
+from headrace.core.result import PredictionResult
 from headrace.ipc.serialization import Reducers, codec, framework_of
 
 _DEPTH = 4
 """How many levels of nesting are split into columns."""
 _NARROW = 8
 """Rows with more fields than this and than there are rows are not split: each column has a fixed cost."""
+
+_SMALL = 1 << 13
+"""Bytes. Stacked arrays of at most this size together are pickled: one memory less to manage pays for the copy."""
+
+_FEW = 64
+"""Of more rows, the values are not looked at one by one to save a few microseconds."""
 
 _UNCHANGING = {str, bytes, int, float, complex, bool, type(None)}
 _GIVEN_BACK = "example"
@@ -60,18 +67,18 @@ class KnownColumns:
     def __init__(self, columns: RequestColumns | None, positions: Sequence[int] | None, count: int) -> None:
         enough = columns is not None and (positions is not None or count <= len(columns.lists[0]))
         self._lists = columns.lists if columns is not None and enough and count else []
+        self.has_columns = bool(self._lists)
         self._positions = positions
         self._count = count
-        first = 0 if positions is None or not count else positions[0]
-        self._firsts = [column[first] for column in self._lists]
+        self._firsts: list[Any] | None = None
 
     def has_first(self, value: Any) -> bool:
         """Whether this value of the first response row occurs in that row's request."""
-        return any(map(is_, self._firsts, repeat(value)))
+        return any(map(is_, self._of_first_row(), repeat(value)))
 
     def index(self, values: list[Any]) -> int | None:
         """The index of the request's column that holds exactly these objects; None if there is none."""
-        for index, first in enumerate(self._firsts):
+        for index, first in enumerate(self._of_first_row()):
             if first is values[0] and all(map(is_, values, self._at_positions(self._lists[index]))):
                 return index
         return None
@@ -80,10 +87,21 @@ class KnownColumns:
         """The objects of a request column, one per response row."""
         return list(self._at_positions(self._lists[index]))
 
+    def _of_first_row(self) -> list[Any]:
+        """The values of the request row that the first response row belongs to; worked out when an encoder asks."""
+        if self._firsts is None:
+            first = self._positions[0] if self._positions and self._lists else 0
+            self._firsts = [column[first] for column in self._lists]
+        return self._firsts
+
     def _at_positions(self, column: list[Any]) -> Iterable[Any]:
         if self._positions is None:
             return column[: self._count]
         return map(column.__getitem__, self._positions)
+
+
+NOTHING_KNOWN = KnownColumns(None, None, 0)
+"""For a request."""
 
 
 class RowEncoder:
@@ -100,6 +118,8 @@ class RowEncoder:
         self.stacks: list[Stacked] = []
         self.echoes = False
         """Whether any column is sent as an index into ``known``."""
+        self.is_plain = True
+        """Whether there are few rows, and ``form`` consists of plain values, which any pickler pickles alike."""
         self._known = known
         self._reducers = reducers
         self.form: Form = self._form(list(rows), 0)
@@ -108,30 +128,42 @@ class RowEncoder:
         self.columns.lists.append(values)
         if not values:
             return "list", values
-        index = self._known.index(values)
+        index = self._known.index(values) if self._known.has_columns else None
         if index is not None and (name == _GIVEN_BACK or set(map(type, values)) <= _UNCHANGING):
             self.echoes = True
             return "echo", index
-        return self._parts(values, depth) or self._leaf(values)
+        is_scalar = type(values[0]) in _UNCHANGING
+        return (None if is_scalar else self._parts(values, depth)) or self._leaf(values, is_scalar)
 
-    def _leaf(self, values: list[Any]) -> Form:
+    def _leaf(self, values: list[Any], is_scalar: bool) -> Form:
         first = values[0]
         if len(values) > 1 and first is values[-1] and all(map(is_, values, repeat(first))):
+            self.is_plain = self.is_plain and type(first) in _UNCHANGING
             return "same", first
-        framework = framework_of(first)
+        kind: type = type(first)
+        framework = None if is_scalar else framework_of(kind)
         stacked = codec(framework).stack(values) if framework else None
         if stacked is None:
+            self.is_plain = self.is_plain and len(values) <= _FEW and _UNCHANGING.issuperset(map(type, values))
             return "list", values
+        self.is_plain = self.is_plain and _is_plain(stacked.layout)
+        if stacked.nbytes <= _SMALL:
+            memory = bytearray(stacked.nbytes)
+            stacked.write(memoryview(memory))
+            return "small", framework, stacked.layout, memory
         self.stacks.append(stacked)
         return "stack", framework, stacked.layout, len(self.stacks) - 1
 
     def _parts(self, values: list[Any], depth: int) -> Form | None:
         kind = type(values[0])
-        if depth == _DEPTH or not self._can_part(kind) or not _are_alike(values):
+        if not self._can_part(kind) or depth == _DEPTH or not _are_alike(values):
             return None
         if kind is tuple:
             return "tuples", self._children(values, depth)
+        if kind is PredictionResult:  # as common as it is: its name in the pickle would take most of the time
+            return "results", self._children(values, depth, kind._fields)
         if kind is not dict:
+            self.is_plain = False
             return "named", kind, self._children(values, depth, kind._fields)
         keys = list(values[0])
         if not self._pays(values[0], depth) or not _have_keys(values, keys):
@@ -143,22 +175,27 @@ class RowEncoder:
         return [self._form(list(column), depth + 1, name) for column, name in columns]
 
     def _can_part(self, kind: type) -> bool:
-        return kind is tuple or kind is dict or (_is_named_tuple(kind) and kind not in self._reducers)
+        return _has_fields(kind) and kind not in self._reducers
 
     def _pays(self, value: Any, depth: int) -> bool:
         """Whether a field of the first row could be stacked or echoed; otherwise a dict is faster pickled whole."""
         if depth <= _DEPTH and self._can_part(type(value)):
             parts = value.values() if type(value) is dict else value
             return any(self._known.has_first(part) or self._pays(part, depth + 1) for part in parts)
-        return framework_of(value) is not None
+        kind: type = type(value)
+        return framework_of(kind) is not None
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in _UNCHANGING or (type(value) is tuple and all(map(_is_plain, value)))
 
 
 def _are_alike(values: list[Any]) -> bool:
     """Whether all rows have the same type and the same number of fields, and not too many."""
-    width = len(values[0])
-    if not 0 < width <= max(_NARROW, len(values)):
+    width, count = len(values[0]), len(values)
+    if not 0 < width <= max(_NARROW, count):
         return False
-    return len(set(map(type, values))) == 1 and set(map(len, values)) == {width}
+    return count == 1 or (len(set(map(type, values))) == 1 and set(map(len, values)) == {width})
 
 
 def _have_keys(rows: list[dict[Any, Any]], keys: list[Any]) -> bool:
@@ -170,8 +207,11 @@ def _have_keys(rows: list[dict[Any, Any]], keys: list[Any]) -> bool:
     return all(map(eq, map(list, rows), repeat(keys))) and set(map(type, chain.from_iterable(rows))) == {str}
 
 
-def _is_named_tuple(kind: type) -> bool:
-    """Whether it is a named tuple class whose objects hold nothing but their fields."""
+@lru_cache(maxsize=256)
+def _has_fields(kind: type) -> bool:
+    """Whether it is a tuple, a dict, or a named tuple class whose objects hold nothing but their fields."""
+    if kind is tuple or kind is dict:
+        return True
     as_tuple = ("__iter__", "__len__", "__getitem__", "__reduce__", "__reduce_ex__")
     return (
         issubclass(kind, tuple)
@@ -200,10 +240,12 @@ class RowDecoder:
         self._values(form)
 
     def _values(self, form: Form) -> list[Any]:
-        place = len(self.columns)
-        self.columns.lists.append([])  # before its fields, in the encoder's order: echo indices depend on it
-        values = self.columns.lists[place] = getattr(self, f"_{form[0]}")(*form[1:])
-        return cast("list[Any]", values)
+        lists = self.columns.lists
+        place = len(lists)
+        lists.append([])  # before its fields, in the encoder's order: echo indices depend on it
+        values: list[Any] = getattr(self, f"_{form[0]}")(*form[1:])
+        lists[place] = values
+        return values
 
     def _list(self, values: list[Any]) -> list[Any]:
         return values
@@ -217,8 +259,14 @@ class RowDecoder:
     def _stack(self, framework: str, layout: Any, index: int) -> list[Any]:
         return codec(framework).unstack(layout, self._stacks[index], self._count)
 
+    def _small(self, framework: str, layout: Any, memory: bytearray) -> list[Any]:
+        return codec(framework).unstack(layout, memoryview(memory), self._count)
+
     def _tuples(self, forms: list[Form]) -> list[Any]:
         return list(self._rows(forms))
+
+    def _results(self, forms: list[Form]) -> list[Any]:
+        return self._named(PredictionResult, forms)
 
     def _named(self, kind: type, forms: list[Form]) -> list[Any]:
         return list(map(partial(tuple.__new__, kind), self._rows(forms)))

@@ -8,9 +8,8 @@ import os
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
-from typing import NamedTuple
 
 _SMALLEST = 1 << 16
 """Minimum size of a segment, in bytes."""
@@ -86,12 +85,14 @@ class SegmentPool:
 
     def take(self, size: int) -> Segment:
         """Takes the smallest free segment of at least ``size`` bytes, or creates one; the caller gives it back."""
-        fitting = [segment for segment in self._free if segment.size >= size]
-        if not fitting:
+        best: Segment | None = None
+        for segment in self._free:
+            if segment.size >= size and (best is None or segment.size < best.size):
+                best = segment
+        if best is None:
             return Segment.create(next(self._names), size)
-        segment = min(fitting, key=lambda one: one.size)
-        self._free.remove(segment)
-        return segment
+        self._free.remove(best)
+        return best
 
     def files_for(self, segment: Segment) -> list[int]:
         """The descriptors to send with the next message: the segment's the first time, then none."""
@@ -131,7 +132,7 @@ class PeerSegments:
             self._segments[name] = Segment(name, file, os.fstat(file).st_size)
         return self._segments[name]
 
-    def drop(self, names: list[int]) -> None:
+    def drop(self, names: Iterable[int]) -> None:
         """Closes the segments that the other process has dropped."""
         for name in names:
             segment = self._segments.pop(name, None)
@@ -157,16 +158,6 @@ class Reply:
 
     def __del__(self) -> None:
         self._free.append(self._call)  # without a lock: a garbage collection may run this in any thread at any time
-
-
-class PendingRequest(NamedTuple):
-    """A request without a response, and the memory that holds it."""
-
-    segment: Segment
-    size: int
-    """Size of the request, in bytes."""
-    sent: float
-    """When it was sent, in seconds of the monotonic clock."""
 
 
 def anonymous_file(name: str) -> int:

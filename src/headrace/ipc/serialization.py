@@ -8,7 +8,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -55,15 +55,16 @@ def codec(framework: str) -> ArrayCodec:
     return made
 
 
-def framework_of(value: Any) -> str | None:
-    """The framework whose array this may be, judged by its class's module; None if no plug-in handles that."""
-    name = type(value).__module__.partition(".")[0]
+@lru_cache(maxsize=256)
+def framework_of(kind: type) -> str | None:
+    """The framework of whose arrays this may be the class, judged by its module; None if no plug-in handles that."""
+    name = kind.__module__.partition(".")[0]
     return name if name in array_plug_ins() else None
 
 
 def all_reducers(more: Reducers | None = None) -> Reducers:
     """A pickler's ``dispatch_table``: ``copyreg``'s entries, those of imported array frameworks, and ``more``."""
-    return _table(*(one.reducers() for one in codecs()), more or {})
+    return {**_common.reducers(), **more} if more else _common.reducers()
 
 
 def all_exporters() -> Reducers:
@@ -81,6 +82,23 @@ def _table(*parts: Reducers) -> Reducers:
     for part in parts:
         table.update(part)
     return table
+
+
+class _CommonReducers:
+    """What ``all_reducers`` returns for most messages; made again after something was imported or registered."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[int, Reducers, Reducers] = (0, {}, {})
+
+    def reducers(self) -> Reducers:
+        modules, registered, table = self._latest
+        if modules != len(sys.modules) or registered != copyreg.dispatch_table:
+            table = _table(*(one.reducers() for one in codecs()))
+            self._latest = len(sys.modules), dict(copyreg.dispatch_table), table  # one assignment: threads may race
+        return table
+
+
+_common = _CommonReducers()
 
 
 def pickled(value: Any, reducers: Reducers) -> Pickled:
@@ -130,7 +148,7 @@ def _measured(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers:
         nonlocal apart
         apart += buffer.nbytes
 
-    _dump(make_pickler, value, reducers, count, count_apart)
+    _dump(make_pickler, value, reducers, SimpleNamespace(write=count), count_apart)
     return within, apart
 
 
@@ -143,9 +161,15 @@ def _names_main(piece: bytes) -> bool:
     return not is_content and _MAIN in piece
 
 
+class _Pieces(list[bytes]):
+    """A file for a pickler, which writes once for each frame and each large object."""
+
+    write = list.append
+
+
 def _dumped(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers: Reducers) -> Pickled:
-    result = Pickled([], [])
-    _dump(make_pickler, value, reducers, result.pieces.append, result.buffers.append)
+    result = Pickled(_Pieces(), [])
+    _dump(make_pickler, value, reducers, result.pieces, result.buffers.append)
     return result
 
 
@@ -153,10 +177,10 @@ def _dump(
     make_pickler: Callable[..., pickle.Pickler],
     value: Any,
     reducers: Reducers,
-    write: Callable[[bytes], None],
+    file: Any,
     keep_apart: Callable[[memoryview], None],
 ) -> None:
-    """Pickles a value; passes each piece of the pickle to a function, and each large buffer apart, without a copy."""
+    """Pickles a value into a file, piece by piece; passes on each large buffer apart, without a copy."""
 
     def keep_within(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
@@ -164,7 +188,7 @@ def _dump(
             keep_apart(raw)
         return raw.nbytes < LARGE
 
-    make_pickler(SimpleNamespace(write=write), reducers, keep_within).dump(value)
+    make_pickler(file, reducers, keep_within).dump(value)
 
 
 def _by_name(file: Any, reducers: Reducers, keep_within: Callable[[pickle.PickleBuffer], bool]) -> pickle.Pickler:

@@ -18,7 +18,7 @@ from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped,
 from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.fatal_search import InjectedFailure, LostBatch
 from headrace.failures.isolate_fatal import Attempt, isolate_fatal, probe_hosts
-from headrace.hosts.connection import Call
+from headrace.hosts.calls import Call
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
@@ -124,7 +124,10 @@ class HostExecutor:
     def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
         outcomes = self._await_slot()
         self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
-        while self._tasks and self._models.is_ready(self._tasks[0].call):
+        # Of a single request, sent just now, the response cannot be there yet.
+        while len(self._tasks) > 1 or (self._tasks and not isinstance(self._tasks[0].call, Call)):
+            if not self._models.is_ready(self._tasks[0].call):
+                break
             outcomes += self._collect()
         return outcomes
 
@@ -166,7 +169,8 @@ class HostExecutor:
         if rows or done.skipped:
             self._breaker(task.work).record(succeeded=True)
         yield from (self._as_own_failure(task, failure.tag, failure) for failure in done.failures)
-        tags = [task.batch.tags[position] for position in done.tags]
+        given = task.batch.tags
+        tags = given[: len(rows)] if done.has_all_in_order else [given[place] for place in done.tags]
         if self._spec.isolated:
             yield Predictions(tags, rows)
         else:

@@ -18,8 +18,8 @@ from headrace.core.result import Caught
 from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.isolate_fatal import parts_after_timeout
 from headrace.failures.load_policy import LoadPolicy, load_error
+from headrace.hosts.calls import Call
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.connection import Call
 from headrace.hosts.fork_server_process import settle
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Activity

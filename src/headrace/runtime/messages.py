@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.batching.times import BatchTime
-from headrace.core.events import Event
+from headrace.core.events import BatchCompleted, Event
 from headrace.core.result import Caught, Failure, Skipped
 from headrace.failures.fatal_search import InjectedFailure
 from headrace.hosts.provider import HostFailure
+from headrace.ipc.codec import sent_as_plain_values
 from headrace.ipc.progress import ActivitySnapshot
 
+_PLAIN = {str, int, float, bool, type(None)}
 
+
+@sent_as_plain_values
 class Work(NamedTuple):
     """What to do with a request's rows: elements, identified by their positions."""
 
@@ -26,11 +30,22 @@ class Work(NamedTuple):
     injected_failures: Mapping[int, InjectedFailure] = {}
     """By position: elements to fail instead of running an operation that killed a host."""
 
+    def plain(self) -> tuple[Any, ...] | None:
+        """The fields, if they are plain values."""
+        fields = self[:-1]
+        return None if self.injected_failures or not _PLAIN.issuperset(map(type, fields)) else fields
 
+    @classmethod
+    def of_plain(cls, plain: tuple[Any, ...]) -> Work:
+        """The same work."""
+        return cls(*plain)
+
+
+@sent_as_plain_values
 class Done(NamedTuple):
     """The result of each element. The response's rows are predictions, or preprocessed elements."""
 
-    tags: list[int]
+    tags: Sequence[int]
     """The position of each row's element."""
     failures: list[Failure]
     """Tagged with positions, as ``skipped`` is."""
@@ -39,6 +54,28 @@ class Done(NamedTuple):
     """Batch sizes, and the times to report to the ``SizeController``."""
     skipped: Sequence[Skipped] = ()
     """Includes elements only for skips in postprocessing; the client has the others."""
+
+    @property
+    def has_all_in_order(self) -> bool:
+        """Whether row ``i`` is that of element ``i``."""
+        return isinstance(self.tags, range) or self.tags == [*range(len(self.tags))]
+
+    def plain(self) -> tuple[Any, ...] | None:
+        """The fields of the response of a batch that succeeded: positions, a batch's only event, and its time."""
+        if self.failures or self.skipped or not len(self.events) == len(self.observations) == 1:
+            return None
+        (event,), (observation,) = self.events, self.observations
+        fields = _fields(event) if type(event) is BatchCompleted else (event,)
+        if not _PLAIN.issuperset(map(type, (*fields, *observation))):
+            return None
+        return len(self.tags) if self.has_all_in_order else self.tags, fields, observation
+
+    @classmethod
+    def of_plain(cls, plain: tuple[Any, ...]) -> Done:
+        """The same response."""
+        tags, event, observation = plain
+        tags = range(tags) if isinstance(tags, int) else tags
+        return cls(tags, [], [BatchCompleted(*event)], [observation])
 
 
 class Raised(NamedTuple):
@@ -67,3 +104,7 @@ class Unreadable(NamedTuple):
     """The request or the response could not be pickled or unpickled."""
 
     caught: Caught
+
+
+def _fields(event: BatchCompleted) -> tuple[Any, ...]:
+    return event.model, event.examples, event.bytes, event.seconds, event.useful, event.padded

@@ -94,8 +94,10 @@ class BatchRequestHandler:
             return _raised(Caught.of(error), events)
         finally:
             worker.session.report_events(events)
-        answer = _done(_without_traceback(outcomes, head.injected_failures), events, steps.observations)
-        return answer._replace(echoes=not head.preprocess)  # preprocessing may have modified the elements in place
+        if head.injected_failures:
+            outcomes = list(_without_traceback(outcomes, head.injected_failures))
+        # Preprocessing may have modified the elements in place.
+        return _done(outcomes, events, steps.observations, echoes=not head.preprocess)
 
     def unreadable(self, error: Exception) -> Response:
         """The response to a request that cannot be unpickled."""
@@ -232,20 +234,24 @@ def _without_traceback(
             yield outcome
 
 
-def _done(outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, BatchTime]]) -> Response:
+def _done(
+    outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, BatchTime]], *, echoes: bool
+) -> Response:
     skipped: list[Skipped] = []
-    done = Done([], [], events, observations, skipped)
+    failures: list[Failure] = []
+    tags: list[int] = []
     rows: list[Any] = []
     for outcome in outcomes:
         if isinstance(outcome, Failure):
-            done.failures.append(replace(outcome, source=None))  # the client has the source
+            failures.append(replace(outcome, source=None))  # the client has the source
         elif isinstance(outcome, Skipped):
             is_known = outcome.stage is not Stage.POSTPROCESSING
             skipped.append(replace(outcome, elements=[]) if is_known else outcome)
         else:
-            done.tags.extend(outcome.tags)
+            tags.extend(outcome.tags)
             rows.extend(outcome.values)
-    return Response(done, rows, done.tags, _stand_ins(events, [failure.error for failure in done.failures]))
+    done = Done(tags, failures, events, observations, skipped)
+    return Response(done, rows, tags, _stand_ins(events, [failure.error for failure in failures]), echoes)
 
 
 def _raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Response:
