@@ -47,8 +47,11 @@ class Run:
     """Of all threads of this process and of the processes that it started; other processes on the machine disturb it
     less than the wall time."""
     bundle_seconds: float
-    """From the start of the first bundle to the end of the last: excludes submission, the start of a model host, the
-    loading of the model, and their end."""
+    """From the start of the first bundle to the end of the last: excludes submission, and the loading of a model in
+    this process."""
+    steady_seconds: float
+    """From the first row that comes out to the end of the last bundle: excludes the first batch, and the wait for a
+    model in another process."""
     batches: int
     """The number of batches that the model got; 0 without a model."""
 
@@ -167,17 +170,20 @@ class _Count(beam.DoFn):
 
     counts: list[int] = []  # noqa: RUF012 - shared by all copies on purpose
     began: list[float] = []  # noqa: RUF012 - shared by all copies on purpose
+    first_rows: list[float] = []  # noqa: RUF012 - the same
     ended: list[float] = []  # noqa: RUF012 - the same
 
     @classmethod
     def reset(cls) -> None:
-        cls.counts, cls.began, cls.ended = [], [], []
+        cls.counts, cls.began, cls.first_rows, cls.ended = [], [], [], []
 
     def start_bundle(self) -> None:
         self._count = 0
         _Count.began.append(time.perf_counter())
 
     def process(self, _: Any) -> None:
+        if not self._count:
+            _Count.first_rows.append(time.perf_counter())
         self._count += 1
 
     def finish_bundle(self) -> None:
@@ -194,7 +200,8 @@ def _time(case: Case, transform: Transform) -> Run:
     result.wait_until_finish()
     seconds, cpu_seconds = time.perf_counter() - wall, _cpu_seconds() - cpu
     _check_count(case, sum(_Count.counts))
-    return Run(seconds, cpu_seconds, max(_Count.ended) - min(_Count.began), _count_batches(result))
+    bundles, steady = (max(_Count.ended) - min(since) for since in (_Count.began, _Count.first_rows))
+    return Run(seconds, cpu_seconds, bundles, steady, _count_batches(result))
 
 
 def _cpu_seconds() -> float:

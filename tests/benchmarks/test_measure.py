@@ -46,7 +46,7 @@ def test_both_sides_run_as_often_as_asked(measure, make_case):
     assert {side: len(runs) for side, runs in comparison.runs.items()} == {"Headrace": 3, "Beam": 3, "no-op": 3}
     assert [line.split()[2] for line in told] == ["Headrace", "Beam", "Beam", "Headrace", "Headrace", "Beam"]
     for runs in comparison.runs.values():
-        assert all(run.seconds > run.bundle_seconds > 0 and run.cpu_seconds > 0 for run in runs)
+        assert all(run.seconds > run.bundle_seconds > run.steady_seconds > 0 and run.cpu_seconds > 0 for run in runs)
 
 
 def test_differing_predictions_stop_the_benchmark(measure, make_case):
@@ -62,7 +62,7 @@ def test_lost_rows_stop_the_benchmark(measure, make_case):
 
 def test_ratios_divide_the_first_sides_time_by_the_seconds(measure, make_case):
     def runs(*seconds, start_up):
-        return [measure.Run(one, 2 * one, one - start_up, 1) for one in seconds]
+        return [measure.Run(one, 2 * one, one - start_up, one, 1) for one in seconds]
 
     comparison = measure.Comparison(
         make_case(doubled, doubled, names=("hosted", "in-process")),
@@ -105,7 +105,9 @@ def test_start_up_is_the_time_before_and_after_the_bundles(measure, make_case):
     case = make_case(doubled, doubled)
     clocked = replace(case, sides={**case.sides, "Beam": lambda: beam.ParDo(Clocked())})
 
-    seconds = measure.compare(clocked, 1, print).bundle_seconds("Beam")[0]
+    comparison = measure.compare(clocked, 1, print)
+    seconds = comparison.bundle_seconds("Beam")[0]
 
     moments = Clocked.moments
     assert moments["finish"] - moments["first row"] <= seconds <= moments["teardown"] - moments["setup"]
+    assert comparison.runs["Beam"][0].steady_seconds <= moments["teardown"] - moments["first row"]
