@@ -161,7 +161,8 @@ class _Client:
         self._channel.close()
 
     def _handle(self, request: HostRequest, files: list[int]) -> None:
-        self._requests.drop(request.dropped)
+        if request.dropped:
+            self._requests.drop(request.dropped)
         for call in request.free:
             self._answers.give_back(*self._unread.pop(call))
         is_kept: Callable[[], bool] | None = None

@@ -119,7 +119,7 @@ class RowEncoder:
         self.echoes = False
         """Whether any column is sent as an index into ``known``."""
         self.is_plain = True
-        """Whether there are few rows, and ``form`` consists of plain values, which any pickler pickles alike."""
+        """Whether there are few rows, and ``form`` consists of plain values and layouts, which need no reducers."""
         self._known = known
         self._reducers = reducers
         self.form: Form = self._form(list(rows), 0)
@@ -146,7 +146,6 @@ class RowEncoder:
         if stacked is None:
             self.is_plain = self.is_plain and len(values) <= _FEW and _UNCHANGING.issuperset(map(type, values))
             return "list", values
-        self.is_plain = self.is_plain and _is_plain(stacked.layout)
         if stacked.nbytes <= _SMALL:
             memory = bytearray(stacked.nbytes)
             stacked.write(memoryview(memory))
@@ -186,16 +185,13 @@ class RowEncoder:
         return framework_of(kind) is not None
 
 
-def _is_plain(value: Any) -> bool:
-    return type(value) in _UNCHANGING or (type(value) is tuple and all(map(_is_plain, value)))
-
-
 def _are_alike(values: list[Any]) -> bool:
     """Whether all rows have the same type and the same number of fields, and not too many."""
     width, count = len(values[0]), len(values)
     if not 0 < width <= max(_NARROW, count):
         return False
-    return count == 1 or (len(set(map(type, values))) == 1 and set(map(len, values)) == {width})
+    # list.count is the fastest way to compare many with one.
+    return [*map(type, values)].count(type(values[0])) == count == [*map(len, values)].count(width)
 
 
 def _have_keys(rows: list[dict[Any, Any]], keys: list[Any]) -> bool:

@@ -201,18 +201,11 @@ class _ProgressListener:
 
 
 def _run(worker: Worker, steps: Steps, work: Work, rows: list[Any]) -> list[Outcome]:
-    good = Batch([], [], work.weight, work.useful)
     outcomes: list[Outcome] = []
-    for position, row in enumerate(rows):
-        element, outcome = steps.preprocess(row, position) if work.preprocess else (row, None)
-        injected_failure = work.injected_failures.get(position)
-        if outcome is None and injected_failure is not None and injected_failure.stage is Stage.INFERENCE:
-            outcome = steps.fail(position, Stage.INFERENCE, 0, element, Caught.of(injected_failure.error))
-        if outcome is not None:
-            outcomes.append(outcome)
-        else:
-            good.elements.append(element)
-            good.tags.append(position)
+    good = Batch(rows, [*range(len(rows))], work.weight, work.useful)
+    if work.preprocess or work.injected_failures:
+        good = Batch([], [], work.weight, work.useful)
+        outcomes += _preprocess(steps, work, rows, good)
     if not work.infer:
         if not work.preprocess:
             worker.load(work.model)
@@ -220,6 +213,20 @@ def _run(worker: Worker, steps: Steps, work: Work, rows: list[Any]) -> list[Outc
     elif good.elements:
         outcomes += steps.run(work.model, as_columns(good) if worker.plan.batching.columnar else good)
     return outcomes
+
+
+def _preprocess(steps: Steps, work: Work, rows: list[Any], good: Batch) -> Iterator[Outcome]:
+    """Preprocesses rows if so wanted; adds those that inference may run on to ``good``, and yields what else comes."""
+    for position, row in enumerate(rows):
+        element, outcome = steps.preprocess(row, position) if work.preprocess else (row, None)
+        injected_failure = work.injected_failures.get(position)
+        if outcome is None and injected_failure is not None and injected_failure.stage is Stage.INFERENCE:
+            outcome = steps.fail(position, Stage.INFERENCE, 0, element, Caught.of(injected_failure.error))
+        if outcome is not None:
+            yield outcome
+        else:
+            good.elements.append(element)
+            good.tags.append(position)
 
 
 def _without_traceback(
