@@ -64,25 +64,40 @@ def handler_names() -> list[str]:
     return sorted({entry.name for entry in importlib.metadata.entry_points(group=_GROUP)})
 
 
-def _find(name: str) -> Callable[..., Any]:
+def factory_place(name: str) -> tuple[str, str] | None:
+    """The module and the name in it of the factory that a command line names; None if there is no such handler."""
     if ":" in name:
-        factory = _import(*name.split(":", 1))
-    else:
-        entries = [entry for entry in importlib.metadata.entry_points(group=_GROUP) if entry.name == name]
-        if not entries:
-            raise ConfigurationError(
-                f"there is no handler {name!r}; there are {', '.join(handler_names())}, and your own: "
-                "package.module:factory."
-            )
-        factory = _import(*entries[0].value.split(":", 1))
+        return _parted(name)
+    entries = [entry for entry in importlib.metadata.entry_points(group=_GROUP) if entry.name == name]
+    return _parted(entries[0].value) if entries else None
+
+
+def search_here() -> None:
+    """Lets imports find modules in the working directory."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def _parted(place: str) -> tuple[str, str]:
+    module, _, attribute = place.partition(":")
+    return module, attribute
+
+
+def _find(name: str) -> Callable[..., Any]:
+    place = factory_place(name)
+    if place is None:
+        raise ConfigurationError(
+            f"there is no handler {name!r}; there are {', '.join(handler_names())}, and your own: "
+            "package.module:factory."
+        )
+    factory = _import(*place)
     if not callable(factory):
         raise ConfigurationError(f"{name} is not callable; name a class, or a function that makes a handler.")
     return factory  # type: ignore[no-any-return]
 
 
 def _import(module_name: str, attribute: str) -> Any:
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    search_here()
     try:
         found: Any = importlib.import_module(module_name)
     except ConfigurationError:

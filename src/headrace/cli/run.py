@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from headrace.cli.ahead import importing_ahead
 from headrace.cli.columns import choose
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
@@ -33,7 +34,7 @@ _GRACE_SECONDS = 1.5
 def execute(args: RunArgs | RetryArgs) -> int:
     """Runs; returns the exit code."""
     errors, out = Console(stderr=True), Console()
-    with console_logging(errors, verbose=args.verbose), Signals() as signals:
+    with console_logging(errors, verbose=args.verbose), Signals() as signals, importing_ahead(args):
         busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
         try:
             with busy:

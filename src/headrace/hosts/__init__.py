@@ -8,7 +8,8 @@ client.ModelHosts
   provider.HostProvider, one of:                                                 host.RequestHandler:
     machine/lease, for shared hosts                                              runtime/request_handler
     fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
-      fork_server_process, with __main__      preloads, forks, reaps
+      fork_server_process, with __main__      preloads, forks, reaps; fork_server_messages
+      spare: one that imports ahead
 output.OutputReader <---------------------- redirect <-------------------------- prints and log records
 
 environment.py     what the fork server takes over from its owner: search path, directory, variables; each copy's GPU

@@ -44,9 +44,11 @@ class ProcessEnvironment:
         path = [os.path.join(self.directory, entry) for entry in self.path if isinstance(entry, str)]
         return os.pathsep.join(path)
 
-    def take(self) -> None:
-        """Applies search path, directory and ``PYTHONPATH``; the process was started with the other variables."""
+    def take(self, before: ProcessEnvironment) -> None:
+        """Applies log level, search path, directory and variables; the process was started with those of ``before``."""
+        logging.getLogger().setLevel(self.log_level)
         sys.path[:] = self.path
+        os.environ.update(self.variables.items() - before.variables.items())
         own = self.variables.get("PYTHONPATH")
         if own is None:
             os.environ.pop("PYTHONPATH", None)

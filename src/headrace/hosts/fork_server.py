@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import importlib
 import logging
 import os
 import pickle
@@ -17,12 +18,20 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from headrace.core.files import keep_copies
-from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.fork_server_messages import (
+    Failed,
+    Fork,
+    ForkServerConfig,
+    ForkServerSetup,
+    HasThreads,
+    Preloaded,
+    PreloadRequest,
+    Ready,
+)
 from headrace.hosts.host import serve
 from headrace.hosts.orphans import is_manager
 from headrace.hosts.provider import ExitCause, HostExit
@@ -31,80 +40,11 @@ from headrace.hosts.system import adopt_orphans, children, die_with_parent, has_
 from headrace.hosts.thread_budget import inherit_page, limit_threads
 from headrace.ipc.channel import Channel
 from headrace.ipc.serialization import all_reducers
-from headrace.ipc.weights_file import WeightsLayout, attach
+from headrace.ipc.weights_file import attach
 from headrace.models.memory import oom_kills
 
 _EXIT_GRACE_SECS = 1.0
 """How long a host that has closed its connection may take to exit by itself."""
-
-
-@dataclass(frozen=True)
-class ForkServerConfig:
-    """The first message from owner to fork server."""
-
-    request_handler: bytes
-    """The pickled request handler of every host."""
-    environment: ProcessEnvironment
-    imports: bool
-    """Whether the fork server unpickles the request handler, which imports its modules; else each host does."""
-
-
-class Ready:
-    """The fork server's answer to its configuration: it can fork hosts."""
-
-
-@dataclass(frozen=True)
-class HasThreads:
-    """The fork server's answer: importing the modules started threads, which do not survive a fork; it exits."""
-
-    threads: list[str]
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The fork server's answer: unpickling the request handler or the model, or forking a host, has failed."""
-
-    lines: list[str]
-    """Lines of the traceback."""
-
-
-@dataclass(frozen=True)
-class PreloadRequest:
-    """The owner's request to preload what future hosts inherit.
-
-    Descriptors are attached in this order: the weights file, the computing page, the copies.
-    """
-
-    layout: WeightsLayout | None
-    """Description of the weights file to map; None: there is none."""
-    work: bytes
-    """Pickled head of the request with which the model was loaded."""
-    copies: Sequence[str]
-    """URIs of remote files with a local copy."""
-    has_page: bool = False
-    """Whether the second descriptor is a ``ComputingPage``."""
-
-
-class Preloaded:
-    """The fork server's answer: future hosts inherit it."""
-
-
-@dataclass(frozen=True)
-class Fork:
-    """The owner's request for a host. Attached descriptors: the host's channel, and its progress page."""
-
-    environment: Mapping[str, str]
-    """Additional environment variables of this host."""
-
-
-@dataclass(frozen=True)
-class Reap:
-    """The owner's request to kill a host and the processes that it started, and to report how it exited."""
-
-    host: int
-    """Its process id."""
-    only_if_exited: bool = False
-    """Whether a host that does not exit by itself within a second is left running."""
 
 
 class _OwnerEnded(BaseException):
@@ -135,16 +75,12 @@ class ForkServer:
     def prepare(self) -> Ready | HasThreads | Failed:
         """Unpickles the request handler, unless hosts do it, and so imports the handler's modules."""
         if self._config.imports:
-            thresholds = gc.get_threshold()
-            gc.set_threshold(0)  # what is imported stays: to visit it again and again takes a tenth of PyTorch's import
             try:
-                self._request_handler = pickle.loads(self._config.request_handler)
-                all_reducers(None)  # loads array plug-ins, once for all hosts
+                with _without_collections():
+                    self._request_handler = pickle.loads(self._config.request_handler)
+                    all_reducers(None)  # loads array plug-ins, once for all hosts
             except Exception:
                 return Failed(traceback.format_exc().splitlines())
-            finally:
-                if gc.get_threshold()[0] == 0:  # unless a module has set its own
-                    gc.set_threshold(*thresholds)
             others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
             if others:
                 return HasThreads(others)
@@ -315,6 +251,26 @@ def _preload_model(request_handler: Any, request: PreloadRequest, file: int) -> 
     request_handler.attach(pickle.loads(request.work), attach(file, request.layout))
 
 
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """What is imported stays: to visit it again and again takes a tenth of the time in which PyTorch is imported."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        yield
+    finally:
+        if gc.get_threshold()[0] == 0:  # unless a module has set its own
+            gc.set_threshold(*thresholds)
+
+
+def _import_ahead(modules: Iterable[str]) -> None:
+    """Imports modules that the request handler is going to need; if one fails, so does the request handler."""
+    with _without_collections():
+        for module in modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
+
+
 def _end(*_: object) -> NoReturn:
     raise _OwnerEnded
 
@@ -331,10 +287,14 @@ def main() -> None:
     die_with_parent(signal.SIGTERM, owner)
     adopt_orphans()
     channel = Channel.inherited(descriptor)
-    config, (printed, logged) = channel.receive()
-    redirect_output(printed, logged, config.environment.log_level)
+    setup: ForkServerSetup
+    setup, (printed, logged) = channel.receive()
+    redirect_output(printed, logged, setup.environment.log_level)
     faulthandler.enable(2)
-    config.environment.take()
+    setup.environment.take(setup.environment)
+    _import_ahead(setup.modules)
+    config: ForkServerConfig = channel.receive()[0]
+    config.environment.take(setup.environment)
     fork_server = ForkServer(channel, config)
     answer = fork_server.prepare()
     if isinstance(answer, Ready):

@@ -10,10 +10,11 @@ from typing import NamedTuple, TypeVar
 from headrace.core.errors import HostStartError
 from headrace.failures.load_policy import survive_one_death
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.fork_server import Failed, Fork, HasThreads, PreloadRequest, Ready, Reap
+from headrace.hosts.fork_server_messages import Failed, Fork, HasThreads, PreloadRequest, Ready, Reap
 from headrace.hosts.fork_server_process import ForkServerProcess
 from headrace.hosts.output import OutputReader
 from headrace.hosts.provider import HostExit, HostHandle
+from headrace.hosts.spare import SPARE
 from headrace.hosts.system import watch
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Progress
@@ -230,9 +231,8 @@ class ForkServerClient:
         """Starts a fork server; returns its answer after its imports, or a text that says how it ended before."""
         try:
             environment = self._environment or ProcessEnvironment.here()
-            self._starting = fork_server = ForkServerProcess(
-                self._request_handler, self._output(), environment, imports=self._imports
-            )
+            spare = SPARE.take() if self._imports and self._environment is None else None
+            self._starting = fork_server = spare or ForkServerProcess(self._output(), environment)
         except EOFError as error:
             raise HostStartError(self._name, f"it {error} as it started.") from None
         except (OSError, RuntimeError) as error:  # a limit on files, processes or threads is reached
@@ -240,6 +240,7 @@ class ForkServerClient:
         try:
             if self._is_closed:
                 raise EOFError
+            fork_server.configure(self._request_handler, environment, imports=self._imports)
             return fork_server, fork_server.ready()
         except TimeoutError as error:
             fork_server.close(0)

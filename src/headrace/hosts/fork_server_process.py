@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.fork_server import (
+from headrace.hosts.fork_server_messages import (
     Failed,
     Fork,
     ForkServerConfig,
+    ForkServerSetup,
     HasThreads,
     Preloaded,
     PreloadRequest,
@@ -110,13 +111,12 @@ os.register_at_fork(after_in_child=STARTER.begin)
 
 
 class ForkServerProcess:
-    """One fork server process.
+    """One fork server process; it imports modules ahead, and waits for its configuration.
 
     Args:
-        request_handler: the pickled request handler.
         output: reads what it and its hosts print and log.
         environment: the environment it runs in.
-        imports: whether it imports the request handler's modules before it forks; else each host does.
+        modules: to import ahead.
 
     Raises:
         EOFError: it exited at once.
@@ -124,9 +124,7 @@ class ForkServerProcess:
         RuntimeError: no thread can be started: there are too many, or the interpreter is shutting down.
     """
 
-    def __init__(
-        self, request_handler: bytes, output: OutputReader, environment: ProcessEnvironment, *, imports: bool
-    ) -> None:
+    def __init__(self, output: OutputReader, environment: ProcessEnvironment, modules: Sequence[str] = ()) -> None:
         self._mark = new_mark()
         self._output = output
         try:
@@ -135,14 +133,26 @@ class ForkServerProcess:
             self._output.close(0)
             raise
         try:
-            config = ForkServerConfig(request_handler, environment, imports)
-            self._channel.send(config, [self._output.printed, self._output.logged])
+            self._channel.send(ForkServerSetup(environment, modules), [self._output.printed, self._output.logged])
             self._output.release()
         except BrokenPipeError:
             raise EOFError(self.close()) from None
         except BaseException:
             self.close(0)
             raise
+
+    def configure(self, request_handler: bytes, environment: ProcessEnvironment, *, imports: bool) -> None:
+        """Sends the configuration.
+
+        Args:
+            request_handler: the pickled request handler.
+            environment: the environment it runs in from now on.
+            imports: whether it imports the request handler's modules before it forks; else each host does.
+
+        Raises:
+            OSError: it has died.
+        """
+        self._channel.send(ForkServerConfig(request_handler, environment, imports))
 
     def ready(self) -> Ready | HasThreads | Failed:
         """Waits for its answer to the configuration, after it has imported everything.

@@ -1,0 +1,55 @@
+"""A fork server that imports modules before it is known who needs it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.fork_server_process import ForkServerProcess
+from headrace.hosts.output import OutputReader
+
+
+class SpareForkServer:
+    """At most one fork server that a process has started in advance; its next client takes it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: ForkServerProcess | None = None
+
+    def start(self, name: str, modules: Sequence[str]) -> None:
+        """Starts one that imports modules, while this process does the same; if that fails, there is none.
+
+        Args:
+            name: of the model, for the log.
+            modules: those that the handler needs.
+        """
+        self.drop()
+        with suppress(EOFError, OSError, RuntimeError), self._lock:
+            self._process = ForkServerProcess(OutputReader(name), ProcessEnvironment.here(), modules)
+
+    def take(self) -> ForkServerProcess | None:
+        """The fork server, if there is one, which is then the caller's."""
+        with self._lock:
+            process, self._process = self._process, None
+            return process
+
+    def drop(self) -> None:
+        """Ends it if nobody has taken it."""
+        process = self.take()
+        if process is not None:
+            process.kill()
+            process.close(0)
+
+    def after_fork(self) -> None:
+        """In a forked child: leaves it to the parent."""
+        self._lock = threading.Lock()
+        process = self.take()
+        if process is not None:
+            process.after_fork()
+
+
+SPARE = SpareForkServer()
+os.register_at_fork(after_in_child=SPARE.after_fork)

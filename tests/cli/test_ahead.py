@@ -1,0 +1,83 @@
+"""An isolated run has its fork server import the handler while it does so itself, where it is going to need one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.cli.ahead import importing_ahead
+from headrace.hosts.fork_server_process import ForkServerProcess
+from headrace.hosts.spare import SPARE
+
+
+@pytest.fixture
+def ahead(monkeypatch):
+    """The names and modules of fork servers that were started ahead."""
+    calls = []
+    start = SPARE.start
+
+    def started(*arguments):
+        calls.append(arguments)
+        start(*arguments)
+
+    monkeypatch.setattr(SPARE, "start", started)
+    return calls
+
+
+@pytest.fixture
+def configured(monkeypatch):
+    """The processes of the fork servers that were told their handler."""
+    found = []
+    configure = ForkServerProcess.configure
+
+    def configured(fork_server, *args, **options):
+        found.append(fork_server.process)
+        configure(fork_server, *args, **options)
+
+    monkeypatch.setattr(ForkServerProcess, "configure", configured)
+    return found
+
+
+@pytest.fixture
+def run(folder, headrace, handlers):
+    folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
+
+    def run(*options, handler="Add"):
+        return headrace("run", "--handler", f"{handlers}:{handler}", "in.jsonl", "--output", "p.jsonl", *options)
+
+    return run
+
+
+@pytest.mark.parametrize("options", [["--isolate"], ["--timeout", "60"]])
+def test_isolated_run_has_its_fork_server_import_ahead(run, handlers, folder, ahead, configured, options):
+    result = run(*options)
+    assert result.code == 0, result.err
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
+    assert ahead == [("Add", [handlers])]
+    assert len(configured) == 1
+    assert SPARE.take() is None
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"isolate": True, "placement": "machine"}, {"isolate": True, "runner": "FnApiRunner"}]
+)
+def test_run_that_may_need_no_fork_server_of_its_own_starts_none_ahead(ahead, options):
+    given = {"handler": "sklearn-numpy", "isolate": False, "timeout": None, "placement": None, "runner": None}
+    with importing_ahead(SimpleNamespace(**{**given, **options})):
+        assert SPARE.take() is None
+    assert ahead == []
+
+
+@pytest.mark.parametrize("handler", ["Missing", "fails", "Unpicklable"])
+def test_mistaken_run_leaves_no_fork_server(run, ahead, processes, handler):
+    assert run("--isolate", handler=handler).code == 2
+    assert len(ahead) == 1
+    assert processes() == []
+
+
+def test_handler_that_nobody_knows_starts_no_fork_server(folder, headrace, ahead):
+    folder.write("in.jsonl", [{"a": 1}])
+    result = headrace("run", "--handler", "no-such", "in.jsonl", "--output", "p.jsonl", "--isolate")
+    assert "there is no handler 'no-such'" in result.error
+    assert ahead == []

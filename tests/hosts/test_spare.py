@@ -1,0 +1,145 @@
+"""A fork server may import modules before it is known who needs it; nobody notices, but by the time that it saves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+import pytest
+
+from headrace.core.errors import HostStartError
+from headrace.hosts.environment import ProcessEnvironment
+from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.spare import SPARE
+from toy_hosts import has_ended
+
+pytestmark = pytest.mark.usefixtures("census")
+
+HANGS = "import signal; signal.pause()"
+
+
+@pytest.fixture
+def start(new_module, wait_until, marked):
+    """Starts a spare fork server that imports a module with the given code; returns the module and the process."""
+
+    def start(code):
+        module = new_module(code)
+        before = set(marked())
+        SPARE.start("spare", [module])
+        assert wait_until(lambda: set(marked()) - before)
+        [process] = set(marked()) - before
+        return module, process
+
+    yield start
+    SPARE.drop()
+
+
+def parent(rows, toy):
+    return os.getppid()
+
+
+def test_spare_fork_server_forks_the_next_host(new_host, start):
+    module, process = start("import os; importer = os.getpid()")
+    host = new_host(imports=module)
+    assert host.learn(lambda rows, toy: (os.getppid(), toy.module.importer)) == (process, process)
+    assert SPARE.take() is None
+
+
+def test_spare_fork_server_serves_one_client(new_host, start):
+    _, process = start("")
+    first, second = new_host(), new_host()
+    assert first.learn(parent) == process
+    assert second.learn(parent) != process
+
+
+def test_spare_fork_server_gets_the_environment_of_the_moment_when_it_is_taken(
+    new_host, start, monkeypatch, tmp_path, caplog
+):
+    start("")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "later")
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+    caplog.set_level(logging.CRITICAL)
+
+    def look(rows, toy):
+        return os.environ["HEADRACE_TEST_VARIABLE"], os.getcwd(), sys.path, logging.getLogger().level
+
+    here = ProcessEnvironment.here()
+    assert new_host().learn(look) == ("later", here.directory, here.path, logging.CRITICAL)
+
+
+def test_spare_fork_server_is_not_for_a_client_with_an_environment_of_its_own(toy, close_later, start):
+    _, process = start("")
+    client = close_later(ForkServerClient(toy(), "toy", environment=ProcessEnvironment.here()))
+    host = client.host()
+    assert client.fork_server != process
+    host.channel.close()
+    host.progress.close()
+    os.close(host.pidfd)
+
+
+@pytest.mark.parametrize("code", ["", HANGS])
+def test_spare_fork_server_that_nobody_takes_ends_when_it_is_dropped(start, marked, code):
+    _, process = start(code)
+    SPARE.drop()
+    assert has_ended(process)
+    assert marked() == []
+    SPARE.drop()
+
+
+def test_spare_fork_server_replaces_an_earlier_one(start, new_host):
+    _, first = start("")
+    _, second = start("")
+    assert has_ended(first)
+    assert new_host().learn(parent) == second
+
+
+def test_spare_fork_server_that_has_died_is_replaced(start, new_host, wait_until):
+    _, process = start("")
+    os.kill(process, signal.SIGKILL)
+    assert wait_until(lambda: has_ended(process))
+    assert new_host().learn(parent) != process
+
+
+def test_module_that_fails_in_a_spare_fork_server_fails_as_in_any(start, new_host):
+    module, _ = start("import sys\nif sys.argv[0].endswith('hosts/__main__.py'): raise OSError('not there')")
+    with pytest.raises(HostStartError, match="not there"):
+        new_host(imports=module).ask(parent)
+
+
+def test_module_that_starts_threads_in_a_spare_fork_server_is_imported_by_each_host(start, new_host):
+    module, _ = start("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()")
+    assert new_host(imports=module).learn(lambda rows, toy: toy.born_in == os.getpid())
+
+
+def test_prints_of_a_spare_fork_server_are_logged(start, new_host, caplog, wait_until):
+    caplog.set_level(logging.INFO)
+    module, _ = start("print('from the module')")
+    new_host(imports=module).learn(parent)
+    assert wait_until(lambda: "spare: from the module" in [record.getMessage() for record in caplog.records])
+
+
+def test_fork_of_the_owner_leaves_the_spare_fork_server_to_it(start, new_host):
+    _, process = start("")
+    child = os.fork()
+    if not child:
+        os._exit(SPARE.take() is not None)
+    assert os.waitpid(child, 0)[1] == 0
+    assert new_host().learn(parent) == process
+
+
+def test_spare_fork_server_ends_with_a_killed_owner(run_owner, new_module, tmp_path, wait_until):
+    module = new_module(f"import os, pathlib, signal; pathlib.Path({str(tmp_path)!r}, 'pid').touch(); signal.pause()")
+    owner = run_owner(f"""
+sys.path.insert(0, {str(tmp_path)!r})
+from headrace.hosts.spare import SPARE
+SPARE.start("spare", [{module!r}])
+while not os.path.exists({str(tmp_path / "pid")!r}):
+    time.sleep(0.001)
+print(SPARE._process.process, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+""")
+    assert wait_until(lambda: has_ended(int(owner.stdout)))
