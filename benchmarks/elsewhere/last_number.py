@@ -32,6 +32,10 @@ class LastNumberHandler(ModelHandler[np.ndarray, PredictionResult, LastNumber]):
         """Each array with its last number."""
         return map(PredictionResult, batch, model.predict(batch))
 
+    def get_num_bytes(self, batch: Sequence[np.ndarray]) -> int:
+        """As Headrace's handlers of arrays count; by default the batch is pickled, 2 microseconds for each array."""
+        return sum(one.nbytes for one in batch)
+
 
 class LastNumberRequestHandler:
     """Serves a bare host: only calls the handler."""

@@ -32,7 +32,8 @@ Milliseconds from handing over a batch to having its predictions, each an exampl
 the model itself does next to nothing. All ways gave equal predictions.
 
 - *bare host*: Headrace's `ModelHosts` with a request handler that only calls the handler.
-- *bundle*: Headrace with `isolate=True`, all but the engine: batching, metrics, the handling of failures.
+- *bundle*: Headrace with `isolate=True`, all but the engine: batching, metrics, the handling of failures. The handler
+  counts a batch's bytes as Headrace's handlers of arrays do (by default it is pickled for that, in process, too).
 - *Beam*: the handler's call of a model that Beam shares (`large_model=True`), from another process than the one that
   has it; without batching and metrics.
 
