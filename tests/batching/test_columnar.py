@@ -106,6 +106,33 @@ def test_batches_are_cut_by_rows(sizes, targets, most):
         assert batch.rows == list(map(len, batch.elements))
 
 
+@given(
+    st.lists(st.integers(0, 60), max_size=8), st.lists(st.integers(1, 25), min_size=1), st.integers(1, 30), st.data()
+)
+def test_batches_with_slack_end_near_their_target_and_lose_no_row(sizes, targets, most, data):
+    limit, least = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 12))
+    asked = iter(targets * 400)
+    batcher = RowBatcher(lambda: next(asked), most, min_rows=least, slack=1 / 4, most=lambda: limit)
+    batches = []
+    for tag, size in enumerate(sizes):
+        batches += batcher.add([(tag, row) for row in range(size)], tag, size)
+    batches.append(batcher.flush())
+    assert len(batcher) == 0
+    assert [row for batch in batches for row in concatenate([[], *batch.elements])] == [
+        (tag, row) for tag, size in enumerate(sizes) for row in range(size)
+    ]
+    for batch, wanted in zip(batches[:-1], map(min, targets * 400, itertools.repeat(most)), strict=False):
+        assert max(wanted - wanted // 4, min(least, wanted)) <= batch.total <= max(wanted, min(5 * wanted / 4, limit))
+        assert batch.total <= most
+
+
+def test_elements_of_about_the_target_stay_whole():
+    asked = iter([80, 100, 120, 45, 1000])
+    batcher = RowBatcher(lambda: next(asked), 120, slack=1 / 4)
+    batches = [batch.rows for tag in range(4) for batch in batcher.add(numpy.zeros(100), tag, 100)]
+    assert [*batches, batcher.flush().rows] == [[100], [100], [100], [50], [50]]
+
+
 @given(st.lists(st.integers(0, 9), max_size=6), st.data())
 def test_a_part_is_taken_by_rows(sizes, data):
     elements = [[(tag, row) for row in range(size)] for tag, size in enumerate(sizes)]

@@ -143,20 +143,34 @@ def as_columns(batch: Batch) -> ColumnarBatch:
 class RowBatcher:
     """Cuts a stream of columnar elements into batches of rows, in order.
 
+    Cutting elements costs a copy of their rows when the pieces are joined. With ``slack``, batches end where elements
+    do, if that keeps their sizes near the target.
+
     Args:
         target: the number of rows at which a batch leaves; called once for each batch, at its first element.
         max_rows: largest number of rows.
         max_bytes: a batch also leaves at about this many bytes if it has ``min_rows``; elements are not cut for that.
-        min_rows: the smallest number of rows of a batch that leaves for its bytes.
+        min_rows: the smallest number of rows of a batch that leaves for its bytes, or to end with an element.
+        slack: the share of the target by which a batch may be smaller or larger, to end with an element.
+        most: limits larger batches; called with ``target``.
     """
 
     def __init__(
-        self, target: Callable[[], int], max_rows: int, *, max_bytes: float = math.inf, min_rows: int = 1
+        self,
+        target: Callable[[], int],
+        max_rows: int,
+        *,
+        max_bytes: float = math.inf,
+        min_rows: int = 1,
+        slack: float = 0.0,
+        most: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self._ask_target = target
+        self._ask_most = most
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._min_rows = min_rows
+        self._slack = slack
         self._begin()
 
     def __len__(self) -> int:
@@ -167,17 +181,18 @@ class RowBatcher:
         start, row_bytes = 0, footprint(element) / max(1, rows)
         while start < rows:
             if not self._waiting:
-                self._target = max(1, min(self._ask_target(), self._max_rows))
-            stop = min(rows, start + self._target - self._waiting)
-            self._batch.elements.append(element if stop - start == rows else slice_rows(element, start, stop))
-            self._batch.tags.append(tag)
-            self._batch.rows.append(stop - start)
-            self._waiting += stop - start
-            self._bytes += row_bytes * (stop - start)
-            start = stop
+                self._aim()
+            stop = start + self._room_for(rows - start)
+            if start < stop:
+                self._batch.elements.append(element if stop - start == rows else slice_rows(element, start, stop))
+                self._batch.tags.append(tag)
+                self._batch.rows.append(stop - start)
+                self._waiting += stop - start
+                self._bytes += row_bytes * (stop - start)
             is_large = self._bytes >= self._max_bytes and self._waiting >= self._min_rows
-            if is_large or self._waiting == self._target:
+            if start == stop or is_large or self._waiting >= self._target:
                 yield self.flush()
+            start = stop
 
     def flush(self) -> ColumnarBatch:
         """Returns what has been collected, possibly nothing, as a batch."""
@@ -189,7 +204,23 @@ class RowBatcher:
         self._batch = ColumnarBatch([], [], [])
         self._waiting = 0
         self._bytes = 0.0
-        self._target = 0
+        self._target = self._least = self._most = 0
+
+    def _aim(self) -> None:
+        """Sets the size of the next batch, and the least and the most for which elements stay whole."""
+        self._target = max(1, min(self._ask_target(), self._max_rows))
+        slack = int(self._target * self._slack)
+        self._least = max(self._target - slack, min(self._min_rows, self._target))
+        self._most = max(self._target, int(min(self._target + slack, self._max_rows, self._ask_most())))
+
+    def _room_for(self, rows: int) -> int:
+        """How many of an element's remaining ``rows`` join the batch; 0: it leaves without them."""
+        if self._waiting + rows <= self._most:
+            return rows
+        if self._waiting:
+            return 0 if self._waiting >= self._least else self._target - self._waiting
+        even = math.ceil(rows / math.ceil(rows / self._most))
+        return even if even >= self._least else self._target
 
 
 def split(columns: Any, rows: Sequence[int]) -> list[Any]:

@@ -28,18 +28,33 @@ class BatchTimes(dict[int, "deque[tuple[float, float]]"]):
     _REMEMBERED = 15
     """Enough that most periods in which other programs slow the machine down are shorter."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._ranks: dict[tuple[int, float], tuple[float, float]] = {}
+        """What ``ranked`` found, by power and share: a batch changes one power only."""
+
     def add(self, size: float, seconds: float) -> None:
         """Adds a batch."""
-        self.setdefault(size_class(size), deque(maxlen=self._REMEMBERED)).append((size, max(seconds, 1e-12)))
+        power = size_class(size)
+        self.setdefault(power, deque(maxlen=self._REMEMBERED)).append((size, max(seconds, 1e-12)))
+        self._forget_ranks({power})
 
     def forget_above(self, size: float) -> None:
         """Forgets batches of larger powers of two than this size's."""
-        for power in [power for power in self if power > size_class(size)]:
+        larger = {power for power in self if power > size_class(size)}
+        for power in larger:
             del self[power]
+        self._forget_ranks(larger)
 
     def ranked(self, share: float) -> dict[int, tuple[float, float]]:
         """For each power of two, the batch at quantile ``share`` of the time per element; 0 is the fastest."""
-        return {power: _ranked(batches, share) for power, batches in self.items()}
+        for power, batches in self.items():
+            if (power, share) not in self._ranks:
+                self._ranks[power, share] = _ranked(batches, share)
+        return {power: self._ranks[power, share] for power in self}
+
+    def _forget_ranks(self, powers: set[int]) -> None:
+        self._ranks = {key: rank for key, rank in self._ranks.items() if key[0] not in powers}
 
 
 def size_class(size: float) -> int:

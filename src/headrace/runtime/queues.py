@@ -182,9 +182,16 @@ class _OneQueue(Queues):
 class _RowQueue(Queues):
     """For columnar elements, from whose rows batches are cut."""
 
-    def __init__(self, config: BatchingConfig, target: Callable[[], int]) -> None:
+    _SLACK = 1 / 4
+
+    def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
         self._batcher = RowBatcher(
-            target, config.max_batch_size, max_bytes=config.lookahead_bytes, min_rows=config.min_batch_size
+            sizes.target,
+            config.max_batch_size,
+            max_bytes=config.lookahead_bytes,
+            min_rows=config.min_batch_size,
+            slack=0.0 if config.fixed_size else self._SLACK,
+            most=sizes.max_size,
         )
 
     def add(self, element: Any, tag: Any) -> Iterable[tuple[Any, AnyBatch]]:
@@ -297,7 +304,7 @@ def queues_for(plan: Plan, sizes: Mapping[Any, SizeController], resident: Reside
     if plan.prebatched:
         return _OneQueue(Batcher(lambda: 1, 1))
     if config.columnar:
-        return _RowQueue(config, sizes[ONLY].target)
+        return _RowQueue(config, sizes[ONLY])
     if plan.looks_at_elements:
         return _ModelQueues(plan, sizes, ResidentModels(plan.model_limit) if resident is None else resident)
     batcher = Batcher(
