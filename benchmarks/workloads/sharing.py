@@ -31,7 +31,7 @@ LIMIT_SECS = float(os.environ.get("HEADRACE_BENCHMARK_LIMIT", "900"))
 _LEAST_ROUNDS = 2
 _RUN_LIMIT_SECS = 600
 """A run that takes longer is killed."""
-_SAMPLING_SECS = 0.2
+_SAMPLING_SECS = 0.5
 """Between two looks at the memory, in runs that are watched."""
 
 PROCEDURE = f"""\
@@ -44,7 +44,7 @@ thread in each process. All variants gave equal predictions.
 - *wall s*: from submission to the end, with the start of the workers, their imports, and loading.
 - *CPU s*: of all processes, with Python's start and all imports.
 - *PSS*: proportional set size of all processes together, of the runs that are watched: the median while all compute,
-  and the greatest at any time, of five samples a second.
+  and the greatest at any time, of two samples a second.
 - *loads*: how often the model was loaded in a run, and how many seconds a load took.
 - Ratios are of neighbours in one round.
 
