@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from elsewhere.encoder import LENGTH, VOCABULARY, Encoder
+from goals import INTERVALS, Goal, find, interval
 from sklearn.linear_model import LogisticRegression
 
 from headrace import BatchingConfig, predict
@@ -22,16 +23,17 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 
 TITLE = "The size that adapts, against the best fixed size"
 
-ABOUT = """\
+ABOUT = f"""\
 The default `BatchingConfig`, which starts at 1, against every fixed size that is a power of two, all through `predict`.
 In a round, the adaptive size has its first 50 batches for itself; then all take turns, some batches each. *share of
-best*: the throughput of the adaptive batches from number 51 on, by that of the best fixed size in the same round; the
-goal is 0.95. Which fixed size is the best is told by the other rounds: in a round of its own it would be the luckiest.
+best*: the throughput of the adaptive batches from number 51 on, by that of the best fixed size in the same round.
+Which fixed size is the best is told by the other rounds: in a round of its own it would be the luckiest.
 *reached after*: the first batch from which on five in a row together reach 0.95 of that.
 
 - Throughput is that of `run_inference` alone; of several turns, the median. Nobody has a second thread, on which a
   batch would go on into the next one's turn.
-- Intervals are from the least to the greatest of the rounds."""
+
+{INTERVALS}"""
 
 _SETTLED = 50
 _TURNS = 7
@@ -39,6 +41,15 @@ _TURN = 6
 """Batches of each."""
 _GOAL = 0.95
 _LARGEST = {"logistic regression": 4096, "convolutional network": 64, "transformer": 128}
+GOALS = [
+    Goal(
+        f"Adaptive size, {model}: rows/s / of the best fixed size",
+        lambda results, model=model: find(results, model, "shares"),
+        at_least=_GOAL,
+    )
+    for model in _LARGEST
+]
+
 _log: list[tuple[int, float]] = []
 """Size and seconds of each batch."""
 
@@ -88,7 +99,8 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
             "model": name,
             "best fixed size": "/".join(str(best) for best, _, _ in shares),
             "rows/s": f"{statistics.median(one.rates[None] for one in rounds):.0f}",
-            "share of best": _interval([share for _, share, _ in shares]),
+            "share of best": str(interval([share for _, share, _ in shares])),
+            "shares": [share for _, share, _ in shares],
             "reached after": "/".join(str(after) for _, _, after in shares),
             "runs": [one._asdict() for one in rounds],
         }
@@ -165,7 +177,3 @@ def _timed(run: Callable[..., Any], batch: Sequence[Any], model: Any) -> list[An
     predictions = list(run(batch, model))
     _log.append((len(batch), time.perf_counter() - started))
     return predictions
-
-
-def _interval(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
