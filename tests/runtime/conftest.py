@@ -157,6 +157,17 @@ class Home:
         assert done.returncode == code, done.stderr.decode()
         return None if code else pickle.loads(done.stdout)
 
+    def begin_elsewhere(self, spec):
+        """Starts another process that opens a worker."""
+        content = cloudpickle.dumps((spec, [1], Events(), run))
+        process = self._stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", ELSEWHERE], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        )
+        self._stack.callback(process.kill)
+        process.stdin.write(content)
+        process.stdin.close()
+        return process
+
     def noted(self, what):
         """The processes in which it has happened, one entry per occurrence."""
         return noted(self.folder, what)

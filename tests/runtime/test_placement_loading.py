@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from headrace import Failure, KeyedModelHandler, KeyModelMapping
 from headrace.core.events import HostLost, ModelLoaded
 from headrace.failures import load_policy
+from headrace.machine.status import machine_status
 
 HERE = os.getpid()
 
@@ -98,6 +101,31 @@ def test_load_in_a_worker_that_dies_is_done_by_the_next(home):
     assert (value, loader, computing) == (2, HERE, HERE)
     assert len(home.noted("loaded")) == 2
     assert len(of(ModelLoaded, events)) == 1
+
+
+def test_worker_that_is_killed_while_it_loads_is_followed_by_one_that_waits(home, wait_until):
+    model = home.Model
+
+    def first_hangs(folder):
+        while len(list(folder.glob("loaded-*"))) < 2:
+            time.sleep(0.002)
+        return model(folder)
+
+    spec = home.spec(home.handler(first_hangs, large_model=True))
+    loading = home.begin_elsewhere(spec)
+    assert wait_until(lambda: home.noted("loaded") == [loading.pid])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(home.run, spec)
+        assert wait_until(lambda: clients() == [2])
+        loading.kill()
+        [(value, loader, computing)], _ = waiting.result()
+    assert (value, loader, computing) == (2, HERE, HERE)
+
+
+def clients():
+    """The numbers of clients of the machine's models."""
+    managers = machine_status().managers
+    return [model.clients for manager in managers for model in manager.models]
 
 
 @pytest.mark.large
