@@ -9,6 +9,8 @@ from apache_beam.coders import registry
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, WindowedValue
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.beam.chunks import Chunk, ChunkCoder, Uncodable
 from toys import Unloadable
@@ -53,6 +55,29 @@ def test_objects_of_any_type_are_decoded():
         ChunkCoder(registry.get_coder(object)), [WindowedValue(row, Timestamp(0), (WHERE,)) for row in rows]
     )
     assert (found[0].value.tolist(), found[1].value, found[2].value) == ([0, 1, 2], {"a": (1, "b")}, None)
+
+
+ARRAYS = st.sampled_from(["f8", ">f4", "i2", "?", "c16", "O", "U2", "M8[s]"])
+
+
+@given(st.lists(st.tuples(ARRAYS, st.lists(st.integers(0, 2), max_size=2)), max_size=3), ARRAYS, st.integers(0, 3))
+def test_arrays_travel_as_if_each_were_pickled(others, dtype, length):
+    kinds = [*others, (dtype, [length])] if len(others) > 1 else [(dtype, [length])] * 4
+    rows = [
+        (np.arange(np.prod(shape, dtype=int)) + n).reshape(shape).astype(kind) for n, (kind, shape) in enumerate(kinds)
+    ]
+    rows[0] = rows[0][..., ::-1] if rows[0].ndim else rows[0]
+    coder = ChunkCoder(registry.get_coder(object))
+    found = [one.value for one in round_trip(coder, [WindowedValue(row, Timestamp(0), (WHERE,)) for row in rows])]
+    alone = beam.coders.PickleCoder()
+    expected = [alone.decode(alone.encode(row)) for row in rows]
+    for one, other in zip(found, expected, strict=True):
+        assert (one.dtype, one.shape, one.tolist()) == (other.dtype, other.shape, other.tolist())
+        assert type(one) is type(other)
+        assert (one.flags.writeable, one.flags.c_contiguous) == (other.flags.writeable, other.flags.c_contiguous)
+    if found[0].size:
+        found[0][...] = np.zeros((), found[0].dtype)
+        assert [one.tolist() for one in found[1:]] == [one.tolist() for one in expected[1:]]
 
 
 @pytest.mark.parametrize("element_type", [object, beam.typehints.Tuple[str, object]])
