@@ -136,6 +136,22 @@ def test_arguments_and_environment_variables_reach_the_host(run):
     assert "HEADRACE_TEST_VARIABLE" not in os.environ
 
 
+class Broken(ModelHandler):
+    def load_model(self):
+        raise OSError("no such model")
+
+    def run_inference(self, batch, model, inference_args=None):
+        return batch
+
+
+@pytest.mark.parametrize("elements", [[], [1]])
+@pytest.mark.parametrize("isolate", [False, True])
+def test_model_that_does_not_load_fails_the_pipeline_with_and_without_elements(run, processes, isolate, elements):
+    with pytest.raises(OSError, match="no such model"):
+        run.values(out=run.create(elements) | RunInference(Broken(), isolate=isolate))
+    assert processes() == []
+
+
 @pytest.mark.large
 def test_lost_hosts_are_counted(run):
     transform = RunInference(Adder(min_batch_size=3, max_batch_size=3)).with_exception_handling(timeout=1)
