@@ -187,7 +187,7 @@ def _environment(temporary: str, runtime: str) -> dict[str, str]:
     """
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])),
         "TMPDIR": temporary,
         "HEADRACE_RUNTIME_DIR": runtime,
         "OMP_NUM_THREADS": "1",
