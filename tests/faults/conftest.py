@@ -129,11 +129,16 @@ class Machine:
         self.workers = []
 
     def spec(self, kind, handler="Doubling"):
-        """The model is mapped into workers, or each has a host over it, or the machine has two hosts."""
+        """The model is mapped into workers, or each has a host over it, or the machine has two hosts.
+
+        A worker loads what is mapped into workers, or, of the kind "loader", a host of the manager's.
+        """
         options = {"model_copies": 2} if kind == "copies" else {"large_model": True}
         batching = BatchingConfig(self.program.BATCH, self.program.BATCH)
         request = InferenceRequest(batching=batching, timeout_secs=20.0 if kind == "timeout" else None)
-        return catching(prepare(getattr(self.program, handler)(**options), request), Exception)
+        made = getattr(self.program, handler)(**options)
+        made.mappable = False if kind == "loader" else None
+        return catching(prepare(made, request), Exception)
 
     def start(self, spec, moment="never", workers=3, bundles=3):
         """Starts workers, each with elements of its own, which are held at that moment."""
