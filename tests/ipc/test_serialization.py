@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import subprocess
 import sys
 import threading
 
+import cloudpickle
 import numpy
 import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.ipc.codec import decode, encode
-from headrace.ipc.serialization import codec
+from headrace.ipc.serialization import all_reducers, codec, pickled
 
 
 def round_trip(rows, **options):
@@ -133,6 +135,26 @@ print(sorted({"numpy", "torch"} & set(sys.modules)))
 def test_frameworks_are_loaded_for_their_own_arrays_only():
     command = [sys.executable, "-c", WITHOUT_FRAMEWORKS]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_classes_of_modules_registered_by_value_travel_by_value(tmp_path, monkeypatch):
+    package = tmp_path / "only_here"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "shapes.py").write_text("class Circle:\n    radius = 3\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shapes = importlib.import_module("only_here.shapes")
+    by_name = b"".join(pickled([shapes.Circle()], all_reducers()).pieces)
+    cloudpickle.register_pickle_by_value(sys.modules["only_here"])
+    try:
+        by_value = b"".join(pickled([shapes.Circle()], all_reducers()).pieces)
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules["only_here"])
+        del sys.modules["only_here"], sys.modules["only_here.shapes"]
+    monkeypatch.undo()
+    with pytest.raises(ModuleNotFoundError):
+        pickle.loads(by_name)
+    assert pickle.loads(by_value)[0].radius == 3
 
 
 def test_a_text_that_names_main_arrives():

@@ -7,7 +7,7 @@ import importlib.metadata
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,8 +20,6 @@ from headrace.core.errors import ConfigurationError
 Reducers = Mapping[type, Callable[[Any], Any]]
 
 _GROUP = "headrace.arrays"
-_MAIN = pickle.SHORT_BINUNICODE + b"\x08__main__"
-"""How a pickle encodes that module's name."""
 _LONGEST_FRAME = 1 << 17
 """Bytes. The pickler ends a frame once it exceeds half of this, after the current object."""
 
@@ -104,8 +102,8 @@ _common = _CommonReducers()
 def pickled(value: Any, reducers: Reducers) -> Pickled:
     """Pickles a value so that another process can load it, even with a different ``__main__``.
 
-    Classes and functions are pickled by name. If that fails, or a name is in ``__main__``, the value is pickled again
-    with cloudpickle, which sends them by value.
+    Classes and functions are pickled by name. If that fails, or a name is in ``__main__`` or in a module that was
+    registered with cloudpickle to be pickled by value, the value is pickled again with cloudpickle, which does that.
 
     Args:
         value: any object.
@@ -118,7 +116,7 @@ def pickled(value: Any, reducers: Reducers) -> Pickled:
         named = _dumped(_by_name, value, reducers)
     except Exception:
         return _dumped(_ByValue, value, reducers)
-    return _dumped(_ByValue, value, reducers) if any(map(_names_main, named.pieces)) else named
+    return _dumped(_ByValue, value, reducers) if _names_what_travels_by_value(named.pieces) else named
 
 
 def measured(value: Any, reducers: Reducers) -> tuple[int, int]:
@@ -152,13 +150,31 @@ def _measured(make_pickler: Callable[..., pickle.Pickler], value: Any, reducers:
     return within, apart
 
 
-def _names_main(piece: bytes) -> bool:
-    """Whether a piece of a pickle refers to ``__main__``.
+def _names_what_travels_by_value(pieces: Iterable[bytes]) -> bool:
+    """Whether a pickle refers to a module that other processes may be unable to import.
 
     Large bytes and strings, which are pieces of their own, are skipped: they do not begin like a frame.
     """
-    is_content = len(piece) > _LONGEST_FRAME and piece[:1] not in (pickle.PROTO, pickle.FRAME)
-    return not is_content and _MAIN in piece
+    registered = cloudpickle.list_registry_pickle_by_value()
+    names = _encoded_names(frozenset(registered), len(sys.modules)) if registered else [_MAIN]
+    frames = [one for one in pieces if len(one) <= _LONGEST_FRAME or one[:1] in (pickle.PROTO, pickle.FRAME)]
+    return any(name in frame for name in names for frame in frames)
+
+
+@lru_cache(maxsize=8)
+def _encoded_names(modules: frozenset[str], _imported: int) -> list[bytes]:
+    """How a pickle encodes ``__main__`` and the names of these modules and of those imported within them."""
+    within = tuple(f"{module}." for module in modules)
+    names = [name for name in list(sys.modules) if name in modules or name.startswith(within)]
+    return [_MAIN, *map(_encoded_name, names)]
+
+
+def _encoded_name(module: str) -> bytes:
+    name = module.encode()
+    return pickle.SHORT_BINUNICODE + bytes([len(name) & 0xFF]) + name
+
+
+_MAIN = _encoded_name("__main__")
 
 
 class _Pieces(list[bytes]):
