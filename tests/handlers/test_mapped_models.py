@@ -206,6 +206,33 @@ def test_unusual_tensors_in_use_stay_as_they_are(mapped, make):
     assert torch.equal(attach(file, layout)[0].to_dense(), before.to_dense())
 
 
+def quantized_by_channel():
+    scales, zeros = torch.linspace(0.1, 0.2, 64), torch.arange(64)
+    return torch.quantize_per_channel(torch.rand(64, 64), scales, zeros, 0, torch.qint8)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.quantize_per_tensor(torch.rand(64, 64), 0.1, 3, torch.quint8),
+        quantized_by_channel,
+        lambda: torch.nested.nested_tensor([torch.rand(64, 64), torch.rand(32, 64)]),
+    ],
+    ids=["quantized", "quantized by channel", "nested"],
+)
+@pytest.mark.filterwarnings("ignore:.*(quantize|nested|TypedStorage).*:UserWarning")
+def test_tensors_that_are_more_than_their_storage_stay_as_they_are(mapped, make):
+    tensor = make()
+    before = numbers_of(tensor)
+    file, layout = mapped([tensor], destroys=False)
+    assert all(map(torch.equal, numbers_of(tensor), before))
+    assert all(map(torch.equal, numbers_of(attach(file, layout)[0]), before))
+
+
+def numbers_of(tensor):
+    return [part.clone() for part in (tensor.unbind() if tensor.is_nested else [tensor.dequantize()])]
+
+
 def test_modules_keep_names_and_properties_of_their_tensors(mapped, elsewhere):
     model = Tricky()
     described = elsewhere.say(

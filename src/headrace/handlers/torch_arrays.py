@@ -94,7 +94,7 @@ class TorchArrays:
         """For each storage, what moves the tensors given; tensors elsewhere that share it keep the old one."""
         sharers: dict[Span, list[torch.Tensor]] = defaultdict(list)
         for tensor in arrays:
-            if tensor.layout is torch.strided and tensor.is_cpu and not (tensor.is_conj() or tensor.is_neg()):
+            if _is_movable(tensor):
                 storage = tensor.untyped_storage()
                 sharers[storage.data_ptr(), storage.nbytes()].append(tensor)
         return {span: partial(_move, tensors) for span, tensors in sharers.items()}
@@ -149,6 +149,12 @@ def _empty(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
 
 def _writable(memory: memoryview) -> memoryview:
     return memoryview(bytearray(memory)) if memory.readonly else memory
+
+
+def _is_movable(tensor: torch.Tensor) -> bool:
+    """Whether its storage, shape and strides say everything; a quantized or a nested tensor is more than those."""
+    is_strided = tensor.layout is torch.strided and tensor.dtype in _NAMES and not tensor.is_nested
+    return is_strided and tensor.is_cpu and not (tensor.is_conj() or tensor.is_neg())
 
 
 def _move(tensors: Sequence[torch.Tensor], memory: memoryview) -> None:

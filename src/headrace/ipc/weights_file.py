@@ -41,15 +41,16 @@ class WeightsLayout(NamedTuple):
     """Size of the file, in bytes."""
 
 
-def export(value: Any, *, destroys: bool) -> tuple[int, WeightsLayout]:
+def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[int, WeightsLayout]:
     """Copies a value into shared memory.
 
     Args:
         value: anything that pickles.
         destroys: True frees each large buffer while it is copied, so the peak is little more than the value itself;
             afterwards, do not use the value or anything that shares memory with it; best, end the process. False leaves
-            the value and all that shares memory with it as they are; but arrays whose framework can do so (PyTorch's)
-            move onto their copy, so that their own memory is freed unless something else uses it.
+            the value and all that shares memory with it as they are.
+        moves: whether arrays that are not destroyed move onto their copy where their framework can do so (PyTorch), so
+            that their own memory is freed unless something else uses it. No thread may be computing with them.
 
     Returns:
         The descriptor of an unnamed file, and its description for ``attach``. On Linux the file is sealed: nobody can
@@ -60,7 +61,7 @@ def export(value: Any, *, destroys: bool) -> tuple[int, WeightsLayout]:
         OSError: copying failed half-way; what ``destroys`` has lost the value.
     """
     movable: list[Any] = []
-    head, buffers = _pickled(value, all_exporters() if destroys else _noting(movable))
+    head, buffers = _pickled(value, _noting(movable) if moves and not destroys else all_exporters())
     spans = [(_address(buffer), buffer.nbytes) for buffer in buffers]
     regions = list(_regions(spans))
     places = {span: place for region in regions for span, place in region.places.items()}

@@ -121,11 +121,10 @@ def _acquired(
         if isinstance(answer, DeviceLost):
             raise load_error(answer.failure, spec.plan.name, spec.timeout_secs)
         raise with_traceback_of(*answer.caught)
-    if local is not None and local.event is not None and grant.layout is not None:
-        report([local.event])
-    elif grant.is_first:
+    mapped, events = local.mapped_from(file) if local is not None and file is not None else (None, [])
+    report(events)
+    if grant.is_first:
         report(answer.events)
-    mapped = local.mapped_from(file) if local is not None and file is not None else None
     return AcquiredModel(
         *(lease, grant.layout, file, page, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak),
         loaded=mapped,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.weights_file import NotMappableError, WeightsLayout, attach, export
 from headrace.models.memory import resident_bytes, trim_memory
 from headrace.runtime.messages import Done, Raised
-from headrace.runtime.model_source import Loaded, LoadsOwn, attributes_of, restore
+from headrace.runtime.model_source import Loaded, LoadsOwn
 from headrace.runtime.spec import SessionSpec
 
 
@@ -25,20 +26,17 @@ class LocalLoad:
 
     Args:
         load: loads the model.
-        handler: whose attributes ``load`` may set.
 
     Attributes:
         error: what ``load`` raised.
-        event: that it has loaded the model.
     """
 
-    def __init__(self, load: LoadsOwn, handler: Any) -> None:
+    def __init__(self, load: LoadsOwn) -> None:
         self._load = load
-        self._handler = handler
         self._exported: Exported | None = None
         self._files: list[int] = []
         self.error: Exception | None = None
-        self.event: ModelLoaded | None = None
+        self._events: list[ModelLoaded] = []
         self._mapped: Loaded | None = None
 
     def __call__(self) -> tuple[Exported, list[int]]:
@@ -47,20 +45,21 @@ class LocalLoad:
             self._exported = self._load_and_export()
         return self._exported, self._files
 
-    def mapped_from(self, file: int) -> Loaded | None:
-        """The model, if this process has mapped it from that weights file already."""
-        return self._mapped if self._files and os.path.sameopenfile(file, self._files[0]) else None
+    def mapped_from(self, file: int) -> tuple[Loaded | None, list[ModelLoaded]]:
+        """The model and the event of its load, if this process has mapped it from that weights file already."""
+        is_ours = bool(self._files) and os.path.sameopenfile(file, self._files[0])
+        return (self._mapped, self._events) if is_ours else (None, [])
 
     def close(self) -> None:
-        """Closes the weights file; the mapping stays."""
-        files, self._files = self._files, []
+        """Closes the weights file; the mapping lasts as long as something else refers to the model."""
+        files, self._files, self._mapped = self._files, [], None
         for file in files:
             os.close(file)
 
     def _load_and_export(self) -> Exported:
-        before, resident = attributes_of(self._handler), resident_bytes()
+        resident = resident_bytes()
         try:
-            loaded, self.event = self._load()
+            loaded, event, undo = self._load()
         except Exception as error:
             self.error = error
             return Exported(_encoded(Response(Raised(Caught.of(error), [], loading=True), reducers=stand_ins([error]))))
@@ -70,18 +69,21 @@ class LocalLoad:
         except NotMappableError as error:
             reason = str(error)
         else:
+            self._events = [event]
             return Exported(done, layout, peak=max(layout.nbytes, resident_bytes() - resident))
-        restore(self._handler, before)
-        del loaded
+        undo()
+        del loaded, undo
         trim_memory()  # the model is loaded again, by a host
         return Exported(done, reason=reason)
 
     def _export(self, loaded: Loaded) -> WeightsLayout:
         """Moves the model into a weights file, and maps it from there."""
         try:
-            file, layout = export(loaded, destroys=False)
-        except OSError as error:
-            raise NotMappableError(f"copying it failed ({error})") from error
+            file, layout = export(loaded, destroys=False, moves=not _is_held_elsewhere(loaded))
+        except NotMappableError:
+            raise
+        except Exception as error:
+            raise NotMappableError(f"copying it failed ({type(error).__name__}: {error})") from error
         self._files = [file]
         try:
             self._mapped = attach(file, layout)
@@ -97,7 +99,7 @@ def local_load(spec: SessionSpec, name: Any, load: LoadsOwn) -> Iterator[LocalLo
     if not _may_load(spec, name):
         yield None
         return
-    with closing(LocalLoad(load, spec.plan.models[name])) as local:
+    with closing(LocalLoad(load)) as local:
         yield local
 
 
@@ -113,6 +115,16 @@ def _may_load(spec: SessionSpec, name: Any) -> bool:
     if spec.isolated or handler.model_copies() > 1 or spec.copies_of(name) > 1:
         return False
     return not has_accelerator(os.environ) if mappable is None else bool(mappable)
+
+
+def _is_held_elsewhere(loaded: Loaded) -> bool:
+    """Whether more than its handler refers to the model, as a cache does; then other threads may be computing with it.
+
+    Their computation would go on in memory that moving an array has freed.
+    """
+    alone = Loaded(object(), "", {})
+    by_handler = sum(value is loaded.model for values in loaded.changes.values() for value in values.values())
+    return sys.getrefcount(loaded.model) > sys.getrefcount(alone.model) + 2 * by_handler  # in ``changes``, too
 
 
 def _encoded(response: Response) -> bytes:

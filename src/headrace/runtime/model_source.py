@@ -35,8 +35,18 @@ class Loaded(NamedTuple):
                 one.__dict__.update(self.changes.get(path, {}))
 
 
-LoadsOwn: TypeAlias = Callable[[], tuple[Loaded, ModelLoaded]]
-"""Loads a model in this process; returns the event to report, too."""
+class LoadedHere(NamedTuple):
+    """What loading a model in this process gives."""
+
+    loaded: Loaded
+    event: ModelLoaded
+    """To be reported if the model is used."""
+    undo: Callable[[], None]
+    """Takes back what loading has set on the handler."""
+
+
+LoadsOwn: TypeAlias = Callable[[], LoadedHere]
+"""Loads a model in this process."""
 
 
 class ModelSource(ABC):

@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -28,7 +29,7 @@ from headrace.models.memory import resident_bytes, trim_memory
 from headrace.models.memory_budget import MemoryBudget
 from headrace.runtime.cross_bundle import CrossBundleBatching
 from headrace.runtime.model_files import bytes_of_model_files
-from headrace.runtime.model_source import Loaded, ModelSource, attributes_of, changes_since
+from headrace.runtime.model_source import Loaded, LoadedHere, ModelSource, attributes_of, changes_since, restore
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -184,12 +185,12 @@ class InferenceSession:
         return None
 
     def _load_own(self, name: Any, handler: Any) -> Loaded:
-        loaded, event = self.load_here(name, handler)
-        self.events.append(event)
-        return loaded
+        here = self.load_here(name, handler)
+        self.events.append(here.event)
+        return here.loaded
 
-    def load_here(self, name: Any, handler: Any) -> tuple[Loaded, ModelLoaded]:
-        """Has the handler load the model in this process; returns the event to report, too.
+    def load_here(self, name: Any, handler: Any) -> LoadedHere:
+        """Has the handler load the model in this process.
 
         Raises:
             Exception: whatever ``load_model`` raises.
@@ -202,7 +203,8 @@ class InferenceSession:
         seconds = (self.spec.clock.time_ns() - started) / 1e9
         growth = max(0, resident_bytes() - resident)
         event = ModelLoaded(self.models[name].label, seconds, growth)
-        return Loaded(model, self.spec.transform, changes_since(before, handler)), event
+        loaded = Loaded(model, self.spec.transform, changes_since(before, handler))
+        return LoadedHere(loaded, event, partial(restore, handler, before))
 
     def _loaded(self, handler: Any) -> Any:
         """Calls ``load_model``; retries transient failures."""

@@ -1,0 +1,124 @@
+"""Loads of shared models in a worker process: what they leave as it was, what they report, and what they let go."""
+
+from __future__ import annotations
+
+import copy
+import os
+import weakref
+from dataclasses import replace
+from functools import partial
+
+import numpy
+import pytest
+
+from headrace import KeyedModelHandler, KeyModelMapping
+from headrace.core.events import ModelLoaded
+from headrace.ipc.weights_file import export
+from headrace.machine.messages import ModelGrant
+from headrace.runtime import local_load
+from headrace.runtime.acquire import acquire
+from headrace.runtime.local_load import LocalLoad
+from headrace.runtime.model_source import Loaded, LoadedHere
+from headrace.runtime.plan import ONLY
+from headrace.runtime.prepare import InferenceRequest, prepare
+from headrace.testing import DoublingHandler
+
+LOADED = ModelLoaded("", 1.0, 0)
+
+
+class Weights:
+    def __init__(self):
+        self.numbers = numpy.arange(10_000.0)
+
+
+def here(make, undo=lambda: None, **changes):
+    """A load that sets attributes on its handler; they may be the model itself, given as ``None``."""
+
+    def load():
+        model = make()
+        set_by_load = {name: model if value is None else value for name, value in changes.items()}
+        handler.update(set_by_load)
+        return LoadedHere(Loaded(model, "", {(): set_by_load}), LOADED, undo)
+
+    handler = {}
+    return LocalLoad(load)
+
+
+class OthersLease:
+    """A lease whose manager died after this process had loaded the model; with the next one, another process did."""
+
+    def take(self, local):
+        exported, _ = local()
+        file, layout = export(Loaded(Weights(), "", {}), destroys=False)
+        return ModelGrant(exported.load_response, layout, "", 0, is_first=False, variant="", free=0), [
+            file,
+            os.dup(file),
+        ]
+
+
+def test_load_that_another_process_replaces_is_not_reported():
+    events = []
+    local = here(Weights)
+    spec = prepare(DoublingHandler(large_model=True), InferenceRequest())
+    acquired = acquire(spec, ONLY, events.extend, local, OthersLease())
+    local.close()
+    acquired.close_files()
+    assert acquired.loaded is None
+    assert events == []
+
+
+def test_closed_load_keeps_no_model():
+    local = here(Weights)
+    _, [file] = local()
+    (mapped, _, _, _), events = local.mapped_from(file)
+    assert events == [LOADED]
+    gone = weakref.ref(mapped)
+    del mapped
+    assert gone() is not None
+    local.close()
+    assert gone() is None
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("holder", ["nobody", "handler", "cache"])
+def test_tensors_move_unless_something_else_holds_the_model(holder):
+    import torch
+
+    tensor = torch.rand(10_000)
+    before = tensor.data_ptr()
+    cache = []
+
+    def make():
+        model = {"weight": tensor}
+        if holder == "cache":
+            cache.append(model)
+        return model
+
+    local = here(make, **({"model": None} if holder == "handler" else {}))
+    local()
+    local.close()
+    assert (tensor.data_ptr() == before) == (holder == "cache")
+
+
+def test_export_that_fails_has_another_process_load(monkeypatch):
+    undone = []
+    monkeypatch.setattr(local_load, "export", partial(fail, RuntimeError("no such tensor")))
+    exported, files = here(Weights, undo=lambda: undone.append(True))()
+    assert exported.reason == "copying it failed (RuntimeError: no such tensor)"
+    assert not files
+    assert undone
+
+
+def fail(error, *args, **options):
+    raise error
+
+
+def test_load_in_vain_leaves_nothing_on_the_handler_of_its_thread(home):
+    mapping = KeyModelMapping(["a"], home.handler(home.guarded, large_model=True))
+    spec = home.spec(KeyedModelHandler([mapping]))
+    first = home.open(spec)
+    second = home.open(replace(spec, plan=copy.deepcopy(spec.plan)))
+    second.load("a")
+    assert len(home.noted("loaded")) == 2  # here in vain, and by a host
+    for worker in (first, second):
+        assert not hasattr(worker.plan.models["a"], "made")
