@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import tracemalloc
 from typing import Any, NamedTuple
 
 import numpy
@@ -142,6 +143,23 @@ def test_a_large_array_is_not_copied_before_it_is_written():
         arrived = decode(written(message), own=True).rows[0]
         arrived = arrived[0] if isinstance(arrived, list) else arrived
         assert numpy.array_equal(arrived.ravel("K"), array)
+
+
+@pytest.mark.parametrize("wrap", [lambda content: content, lambda content: (1, content)], ids=["alone", "in a tuple"])
+@pytest.mark.parametrize(
+    "contents",
+    [[bytes(1_000_000)], [bytes(1_000_000)] * 2, [bytes(1_000_000), b"", None, "x"]],
+    ids=["one", "same", "several"],
+)
+def test_large_bytes_are_not_copied_before_they_are_written(wrap, contents):
+    rows = list(map(wrap, contents))
+    tracemalloc.start()
+    try:
+        message = encode(None, rows)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
+    assert decode(written(message), own=True).rows == rows
 
 
 # Answers

@@ -33,7 +33,8 @@ _SMALL = 1 << 13
 _FEW = 64
 """Of more rows, the values are not looked at one by one to save a few microseconds."""
 
-_UNCHANGING = {str, bytes, int, float, complex, bool, type(None)}
+_TEXTS = {str, bytes}
+_UNCHANGING = {*_TEXTS, int, float, complex, bool, type(None)}
 _GIVEN_BACK = "example"
 """The field of a prediction that holds the input: the sender gets back its own object, even if the host changed it."""
 
@@ -119,7 +120,7 @@ class RowEncoder:
         self.echoes = False
         """Whether any column is sent as an index into ``known``."""
         self.is_plain = True
-        """Whether there are few rows, and ``form`` consists of plain values and layouts, which need no reducers."""
+        """Whether ``form`` consists of few, short, plain values and layouts, which need neither reducers nor pieces."""
         self._known = known
         self._reducers = reducers
         self.form: Form = self._form(list(rows), 0)
@@ -138,13 +139,13 @@ class RowEncoder:
     def _leaf(self, values: list[Any], is_scalar: bool) -> Form:
         first = values[0]
         if len(values) > 1 and first is values[-1] and all(map(is_, values, repeat(first))):
-            self.is_plain = self.is_plain and type(first) in _UNCHANGING
+            self.is_plain = self.is_plain and _are_plain([first])
             return "same", first
         kind: type = type(first)
         framework = None if is_scalar else framework_of(kind)
         stacked = codec(framework).stack(values) if framework else None
         if stacked is None:
-            self.is_plain = self.is_plain and len(values) <= _FEW and _UNCHANGING.issuperset(map(type, values))
+            self.is_plain = self.is_plain and _are_plain(values)
             return "list", values
         if stacked.nbytes <= _SMALL:
             memory = bytearray(stacked.nbytes)
@@ -183,6 +184,16 @@ class RowEncoder:
             return any(self._known.has_first(part) or self._pays(part, depth + 1) for part in parts)
         kind: type = type(value)
         return framework_of(kind) is not None
+
+
+def _are_plain(values: list[Any]) -> bool:
+    """Whether they are few, and all of them numbers or all short texts: pickled in one piece, long ones are copied."""
+    if len(values) > _FEW:
+        return False
+    kinds = set(map(type, values))
+    if kinds <= _TEXTS:
+        return sum(map(len, values)) <= _SMALL
+    return kinds <= _UNCHANGING and kinds.isdisjoint(_TEXTS)
 
 
 def _are_alike(values: list[Any]) -> bool:
