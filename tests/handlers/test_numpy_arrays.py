@@ -23,7 +23,8 @@ STRUCTURED = numpy.dtype([("a", ">i4"), ("b", "M8[ns]"), ("c", "f8", (2, 2))])
 @pytest.mark.parametrize(
     "dtype",
     [
-        *("?", "i1", "u2", "i4", "q", "l", "Q", "f2", "f4", "f8", "g", "c8", "c16", "G", ">f8", ">i2", ">c8"),
+        *("?", "i1", "u2", "i4", "q", "l", "Q", "f2", "f4", "f8", "g", "c8", "c16", "G"),
+        *(">f8", ">i2", ">c8", ">g", ">G"),
         *("M8[ns]", ">M8[Y]", "m8[25s]", "S5", "U3", ">U3", "V7", STRUCTURED),
     ],
     ids=str,

@@ -179,7 +179,8 @@ def _reduce(array: Array) -> Any:
     if not _is_plain(dtype):
         return array.__reduce_ex__(5)
     contiguous = array if array.flags.forc else array.copy()
-    exportable = dtype.kind in "biufcSU"  # numpy exports no buffer of datetime64, for example
+    # numpy exports no buffer of datetime64, for example, nor of a long double in another byte order.
+    exportable = dtype.kind in "biufcSU" and (dtype.isnative or dtype.char not in "gG")
     buffer = PickleBuffer(contiguous if exportable else contiguous.view(f"V{dtype.itemsize}"))  # type: ignore[arg-type]
     order = "C" if contiguous.flags.c_contiguous else "F"
     if array.nbytes >= LARGE:
