@@ -57,7 +57,7 @@ def test_objects_of_any_type_are_decoded():
     assert (found[0].value.tolist(), found[1].value, found[2].value) == ([0, 1, 2], {"a": (1, "b")}, None)
 
 
-ARRAYS = st.sampled_from(["f8", ">f4", "i2", "?", "c16", "O", "U2", "M8[s]"])
+ARRAYS = st.sampled_from(["f8", np.dtype("f8", metadata={"unit": "m"}), ">f4", "i2", "?", "c16", "O", "U2", "M8[s]"])
 
 
 @given(st.lists(st.tuples(ARRAYS, st.lists(st.integers(0, 2), max_size=2)), max_size=3), ARRAYS, st.integers(0, 3))
@@ -73,7 +73,7 @@ def test_arrays_travel_as_if_each_were_pickled(others, dtype, length):
     expected = [alone.decode(alone.encode(row)) for row in rows]
     for one, other in zip(found, expected, strict=True):
         assert (one.dtype, one.shape, one.tolist()) == (other.dtype, other.shape, other.tolist())
-        assert type(one) is type(other)
+        assert (type(one), one.dtype.metadata) == (type(other), other.dtype.metadata)
         assert (one.flags.writeable, one.flags.c_contiguous) == (other.flags.writeable, other.flags.c_contiguous)
     if found[0].size:
         found[0][...] = np.zeros((), found[0].dtype)

@@ -139,9 +139,9 @@ class ChunkCoder:
 def _rows_of(arrays: Sequence[Any]) -> tuple[str, int, bytes] | None:
     """The arrays together, which is ten times as fast as one by one; None if they are not rows of one kind."""
     first = arrays[0]
-    lengths, kinds = {array.shape for array in arrays}, {array.dtype for array in arrays}
+    lengths, kinds = {array.shape for array in arrays}, [array.dtype for array in arrays]
     plain = first.ndim == 1 and first.size > 0 and first.dtype.kind in "biufc" and first.dtype.isnative
-    if not plain or len(lengths) > 1 or len(kinds) > 1:
+    if not plain or len(lengths) > 1 or len(set(kinds)) > 1 or any(kind.metadata for kind in kinds):
         return None
     return first.dtype.str, len(first), numpy.concatenate(arrays).tobytes()
 
