@@ -57,18 +57,21 @@ def test_spare_fork_server_serves_one_client(new_host, start):
 def test_spare_fork_server_gets_the_environment_of_the_moment_when_it_is_taken(
     new_host, start, monkeypatch, tmp_path, caplog
 ):
+    monkeypatch.setenv("HEADRACE_TEST_EARLIER", "earlier")
     start("")
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
     monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "later")
+    monkeypatch.delenv("HEADRACE_TEST_EARLIER")
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     caplog.set_level(logging.CRITICAL)
 
     def look(rows, toy):
-        return os.environ["HEADRACE_TEST_VARIABLE"], os.getcwd(), sys.path, logging.getLogger().level
+        variables = [os.environ.get(name) for name in ("HEADRACE_TEST_VARIABLE", "HEADRACE_TEST_EARLIER")]
+        return variables, os.getcwd(), sys.path, logging.getLogger().level
 
     here = ProcessEnvironment.here()
-    assert new_host().learn(look) == ("later", here.directory, here.path, logging.CRITICAL)
+    assert new_host().learn(look) == (["later", None], here.directory, here.path, logging.CRITICAL)
 
 
 def test_spare_fork_server_is_not_for_a_client_with_an_environment_of_its_own(toy, close_later, start):

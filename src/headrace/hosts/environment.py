@@ -49,6 +49,8 @@ class ProcessEnvironment:
         logging.getLogger().setLevel(self.log_level)
         sys.path[:] = self.path
         os.environ.update(self.variables.items() - before.variables.items())
+        for name in before.variables.keys() - self.variables.keys():
+            os.environ.pop(name, None)
         own = self.variables.get("PYTHONPATH")
         if own is None:
             os.environ.pop("PYTHONPATH", None)
