@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import weakref
 from dataclasses import replace
@@ -18,7 +19,7 @@ from headrace.machine.messages import ModelGrant
 from headrace.runtime import local_load
 from headrace.runtime.acquire import acquire
 from headrace.runtime.local_load import LocalLoad
-from headrace.runtime.model_source import Loaded, LoadedHere
+from headrace.runtime.model_source import Loaded
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import DoublingHandler
@@ -31,16 +32,13 @@ class Weights:
         self.numbers = numpy.arange(10_000.0)
 
 
-def here(make, undo=lambda: None, **changes):
-    """A load that sets attributes on its handler; they may be the model itself, given as ``None``."""
+def here(make, *attributes):
+    """A load that sets the model as attributes of its handler, too."""
 
     def load():
         model = make()
-        set_by_load = {name: model if value is None else value for name, value in changes.items()}
-        handler.update(set_by_load)
-        return LoadedHere(Loaded(model, "", {(): set_by_load}), LOADED, undo)
+        return Loaded(model, "", {(): dict.fromkeys(attributes, model)}), LOADED
 
-    handler = {}
     return LocalLoad(load)
 
 
@@ -94,19 +92,36 @@ def test_tensors_move_unless_something_else_holds_the_model(holder):
             cache.append(model)
         return model
 
-    local = here(make, **({"model": None} if holder == "handler" else {}))
+    local = here(make, *(["model"] if holder == "handler" else []))
     local()
     local.close()
     assert (tensor.data_ptr() == before) == (holder == "cache")
 
 
+def test_model_in_a_reference_cycle_is_not_kept_beside_its_mapping():
+    made = []
+
+    def cycle():
+        model = Weights()
+        model.itself = model
+        made.append(weakref.ref(model))
+        return model
+
+    gc.disable()
+    try:
+        local = here(cycle)
+        local()
+        assert [one() for one in made] == [None]
+    finally:
+        gc.enable()
+    local.close()
+
+
 def test_export_that_fails_has_another_process_load(monkeypatch):
-    undone = []
     monkeypatch.setattr(local_load, "export", partial(fail, RuntimeError("no such tensor")))
-    exported, files = here(Weights, undo=lambda: undone.append(True))()
+    exported, files = here(Weights)()
     assert exported.reason == "copying it failed (RuntimeError: no such tensor)"
     assert not files
-    assert undone
 
 
 def fail(error, *args, **options):
@@ -122,3 +137,11 @@ def test_load_in_vain_leaves_nothing_on_the_handler_of_its_thread(home):
     assert len(home.noted("loaded")) == 2  # here in vain, and by a host
     for worker in (first, second):
         assert not hasattr(worker.plan.models["a"], "made")
+
+
+def test_model_that_is_loaded_again_sets_attributes_of_every_threads_handler(home, monkeypatch):
+    monkeypatch.setattr("headrace.runtime.placement.allowed_cores", lambda: 1)
+    spec = home.spec(home.handler(), placement="auto")
+    specs = [replace(spec, plan=replace(spec.plan, models={ONLY: copy.copy(spec.plan.handler)})) for _ in range(2)]
+    assert home.run(specs[0])[0] == home.run(specs[1])[0]
+    assert len(home.noted("loaded")) == 2  # for all, to learn its size, and for this process

@@ -59,27 +59,31 @@ class LocalLoad:
     def _load_and_export(self) -> Exported:
         resident = resident_bytes()
         try:
-            loaded, event, undo = self._load()
+            loaded, event = self._load()
         except Exception as error:
             self.error = error
             return Exported(_encoded(Response(Raised(Caught.of(error), [], loading=True), reducers=stand_ins([error]))))
         done = _encoded(Response(Done([], [], [], [])))
+        is_held = _is_held_elsewhere(loaded)
         try:
-            layout = self._export(loaded)
+            layout = self._export(loaded, moves=not is_held)
         except NotMappableError as error:
             reason = str(error)
         else:
             self._events = [event]
-            return Exported(done, layout, peak=max(layout.nbytes, resident_bytes() - resident))
-        undo()
-        del loaded, undo
+            peak = max(layout.nbytes, resident_bytes() - resident)
+            del loaded
+            if is_held:
+                trim_memory()  # a model in a reference cycle is freed only by the garbage collector
+            return Exported(done, layout, peak=peak)
+        del loaded
         trim_memory()  # the model is loaded again, by a host
         return Exported(done, reason=reason)
 
-    def _export(self, loaded: Loaded) -> WeightsLayout:
-        """Moves the model into a weights file, and maps it from there."""
+    def _export(self, loaded: Loaded, *, moves: bool) -> WeightsLayout:
+        """Copies the model, or moves it, into a weights file, and maps it from there."""
         try:
-            file, layout = export(loaded, destroys=False, moves=not _is_held_elsewhere(loaded))
+            file, layout = export(loaded, destroys=False, moves=moves)
         except NotMappableError:
             raise
         except Exception as error:
@@ -118,13 +122,13 @@ def _may_load(spec: SessionSpec, name: Any) -> bool:
 
 
 def _is_held_elsewhere(loaded: Loaded) -> bool:
-    """Whether more than its handler refers to the model, as a cache does; then other threads may be computing with it.
+    """Whether something refers to the model already: a cache, or the model itself.
 
-    Their computation would go on in memory that moving an array has freed.
+    Other threads may be computing with what is in a cache, and would go on in memory that moving an array has freed.
     """
     alone = Loaded(object(), "", {})
-    by_handler = sum(value is loaded.model for values in loaded.changes.values() for value in values.values())
-    return sys.getrefcount(loaded.model) > sys.getrefcount(alone.model) + 2 * by_handler  # in ``changes``, too
+    changed = sum(value is loaded.model for values in loaded.changes.values() for value in values.values())
+    return sys.getrefcount(loaded.model) > sys.getrefcount(alone.model) + changed
 
 
 def _encoded(response: Response) -> bytes:

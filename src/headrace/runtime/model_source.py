@@ -35,18 +35,8 @@ class Loaded(NamedTuple):
                 one.__dict__.update(self.changes.get(path, {}))
 
 
-class LoadedHere(NamedTuple):
-    """What loading a model in this process gives."""
-
-    loaded: Loaded
-    event: ModelLoaded
-    """To be reported if the model is used."""
-    undo: Callable[[], None]
-    """Takes back what loading has set on the handler."""
-
-
-LoadsOwn: TypeAlias = Callable[[], LoadedHere]
-"""Loads a model in this process."""
+LoadsOwn: TypeAlias = Callable[[], tuple[Loaded, ModelLoaded]]
+"""Loads a model in this process; returns the event to report, too."""
 
 
 class ModelSource(ABC):

@@ -48,7 +48,7 @@ def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels |
         return _in_own_hosts(spec, report, source=MappedModels)  # the host asks for each model when its key first comes
     if spec.plan.routed:
         return MappedModels(spec, report)
-    with local_load(spec, ONLY, lambda: session.load_here(ONLY, spec.plan.models[ONLY])) as local:
+    with local_load(spec, ONLY, lambda: session.load_for_all(ONLY, spec.plan.models[ONLY])) as local:
         acquired = acquire(spec, ONLY, report, local)
     if isinstance(acquired, HostFailure):
         if spec.isolated:  # its own host will report this failure for each batch

@@ -8,7 +8,6 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -29,7 +28,7 @@ from headrace.models.memory import resident_bytes, trim_memory
 from headrace.models.memory_budget import MemoryBudget
 from headrace.runtime.cross_bundle import CrossBundleBatching
 from headrace.runtime.model_files import bytes_of_model_files
-from headrace.runtime.model_source import Loaded, LoadedHere, ModelSource, attributes_of, changes_since, restore
+from headrace.runtime.model_source import Loaded, ModelSource, attributes_of, changes_since, restore
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -177,7 +176,7 @@ class InferenceSession:
         """Loads from the model source, if there is one; evicts idle models of this process if memory is short."""
         while self.source is not None:
             try:
-                return self.source.load(name, lambda: self.load_here(name, handler), fresh_secs)
+                return self.source.load(name, lambda: self.load_for_all(name, handler), fresh_secs)
             except ModelMemoryError:
                 if not self._cache.drop_idle():
                     raise
@@ -185,12 +184,26 @@ class InferenceSession:
         return None
 
     def _load_own(self, name: Any, handler: Any) -> Loaded:
-        here = self.load_here(name, handler)
-        self.events.append(here.event)
-        return here.loaded
+        loaded, event = self._load_here(name, handler)
+        self.events.append(event)
+        return loaded
 
-    def load_here(self, name: Any, handler: Any) -> LoadedHere:
-        """Has the handler load the model in this process.
+    def load_for_all(self, name: Any, handler: Any) -> tuple[Loaded, ModelLoaded]:
+        """Has the handler load a model that processes share, in this one; returns the event to report, too.
+
+        What loading set on the handler is taken back. It comes with the mapped model, if that is used, and a model that
+        is loaded again sets it again.
+
+        Raises:
+            Exception: whatever ``load_model`` raises.
+        """
+        before = attributes_of(handler)
+        result = self._load_here(name, handler)
+        restore(handler, before)
+        return result
+
+    def _load_here(self, name: Any, handler: Any) -> tuple[Loaded, ModelLoaded]:
+        """Has the handler load the model in this process; returns the event to report, too.
 
         Raises:
             Exception: whatever ``load_model`` raises.
@@ -203,8 +216,7 @@ class InferenceSession:
         seconds = (self.spec.clock.time_ns() - started) / 1e9
         growth = max(0, resident_bytes() - resident)
         event = ModelLoaded(self.models[name].label, seconds, growth)
-        loaded = Loaded(model, self.spec.transform, changes_since(before, handler))
-        return LoadedHere(loaded, event, partial(restore, handler, before))
+        return Loaded(model, self.spec.transform, changes_since(before, handler)), event
 
     def _loaded(self, handler: Any) -> Any:
         """Calls ``load_model``; retries transient failures."""
