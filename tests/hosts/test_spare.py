@@ -119,10 +119,16 @@ def test_module_that_starts_threads_in_a_spare_fork_server_is_imported_by_each_h
 
 
 def test_prints_of_a_spare_fork_server_are_logged(start, new_host, caplog, wait_until):
+    """With the name of the model, once there is one."""
+
+    def texts():
+        return [record.getMessage() for record in caplog.records]
+
     caplog.set_level(logging.INFO)
-    module, _ = start("print('from the module')")
-    new_host(imports=module).learn(parent)
-    assert wait_until(lambda: "spare: from the module" in [record.getMessage() for record in caplog.records])
+    module, _ = start("print('from the module', flush=True)")
+    assert wait_until(lambda: "spare: from the module" in texts())
+    new_host(imports=module).learn(lambda rows, toy: print("from the host", flush=True))
+    assert wait_until(lambda: "toy: from the host" in texts())
 
 
 def test_fork_of_the_owner_leaves_the_spare_fork_server_to_it(start, new_host):

@@ -141,6 +141,10 @@ class ForkServerProcess:
             self.close(0)
             raise
 
+    def rename(self, name: str) -> None:
+        """Names the model whose hosts it is going to fork, for the log."""
+        self._output.name = name
+
     def configure(self, request_handler: bytes, environment: ProcessEnvironment, *, imports: bool) -> None:
         """Sends the configuration.
 

@@ -134,6 +134,9 @@ class OutputReader:
         clock: measures that limit, and how long an unfinished line waits for its newline (0.5 s).
         log: called instead of this process's logging, with logger name, level and text.
 
+    Attributes:
+        name: the model's name; it may change.
+
     Raises:
         OSError: too many files are open.
     """
@@ -141,7 +144,7 @@ class OutputReader:
     def __init__(
         self, name: str, clock: Clock | None = None, log: Callable[[str, int, str], None] | None = None
     ) -> None:
-        self._name = name
+        self.name = name
         self._log_here = log or self._log_to_logger
         self._clock: Clock = clock or SystemClock()
         self._process = os.getpid()
@@ -265,7 +268,7 @@ class OutputReader:
         self._log(_PRINTS.name, logging.WARNING, text)
 
     def _log_to_logger(self, logger: str, level: int, text: str) -> None:
-        logging.getLogger(logger).log(level, "%s: %s", self._name, text)
+        logging.getLogger(logger).log(level, "%s: %s", self.name, text)
 
     def _log(self, logger: str, level: int, text: str) -> None:
         try:

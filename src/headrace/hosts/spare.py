@@ -23,18 +23,20 @@ class SpareForkServer:
         """Starts one that imports modules, while this process does the same; if that fails, there is none.
 
         Args:
-            name: of the model, for the log.
+            name: for the log, until somebody takes it.
             modules: those that the handler needs.
         """
         self.drop()
         with suppress(EOFError, OSError, RuntimeError), self._lock:
             self._process = ForkServerProcess(OutputReader(name), ProcessEnvironment.here(), modules)
 
-    def take(self) -> ForkServerProcess | None:
-        """The fork server, if there is one, which is then the caller's."""
+    def take(self, name: str | None = None) -> ForkServerProcess | None:
+        """The fork server, if there is one, which is then the caller's; ``name`` is the model's, for the log."""
         with self._lock:
             process, self._process = self._process, None
-            return process
+        if process is not None and name is not None:
+            process.rename(name)
+        return process
 
     def drop(self) -> None:
         """Ends it if nobody has taken it."""
