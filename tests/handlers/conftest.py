@@ -69,11 +69,12 @@ def assert_mappable():
     """Asserts that a handler goes into shared memory together with its loaded model, and comes out of it."""
 
     def check(handler):
-        file, layout = export((handler, handler.load_model()), destroys=True)
+        files, layout = export((handler, handler.load_model()), destroys=True)
         try:
-            attach(file, layout)
+            attach(files, layout)
         finally:
-            os.close(file)
+            for file in files:
+                os.close(file)
 
     return check
 

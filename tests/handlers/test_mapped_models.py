@@ -39,11 +39,12 @@ while True:
         arena, function, args = pickle.load(sys.stdin.buffer)
     except EOFError:
         break
-    _, files, *_ = socket.recv_fds(link, 1, 1)
-    answer = function(lambda: attach(files[0], arena), *args)
+    _, files, *_ = socket.recv_fds(link, 1, 8)
+    answer = function(lambda: attach(files, arena), *args)
     pickle.dump(answer, sys.stdout.buffer)
     sys.stdout.flush()
-    os.close(files[0])
+    for file in files:
+        os.close(file)
 """
 
 
@@ -59,10 +60,10 @@ class Elsewhere:
 
     def say(self, mapped, function, *args):
         """What a function says there, called with one that attaches the value, and more."""
-        file, description = mapped
+        files, description = mapped
         self._process.stdin.write(cloudpickle.dumps((description, function, args)))
         self._process.stdin.flush()
-        socket.send_fds(self._link, [b"f"], [file])
+        socket.send_fds(self._link, [b"f"], files)
         return pickle.load(self._process.stdout)
 
     def end(self):
@@ -88,7 +89,7 @@ def mapped():
         return files[-1]
 
     yield move
-    for file, _ in files:
+    for file in (one for exported, _ in files for one in exported):
         os.close(file)
 
 
@@ -201,9 +202,9 @@ def test_memory_of_tensors_that_moved_is_freed(mapped):
 def test_unusual_tensors_in_use_stay_as_they_are(mapped, make):
     tensor = make()
     before = tensor.detach().clone()
-    file, layout = mapped([tensor.detach() if tensor.grad_fn else tensor], destroys=False)
+    files, layout = mapped([tensor.detach() if tensor.grad_fn else tensor], destroys=False)
     assert torch.equal(tensor.to_dense() if tensor.is_sparse else tensor, before.to_dense())
-    assert torch.equal(attach(file, layout)[0].to_dense(), before.to_dense())
+    assert torch.equal(attach(files, layout)[0].to_dense(), before.to_dense())
 
 
 def quantized_by_channel():
@@ -224,9 +225,9 @@ def quantized_by_channel():
 def test_tensors_that_are_more_than_their_storage_stay_as_they_are(mapped, make):
     tensor = make()
     before = numbers_of(tensor)
-    file, layout = mapped([tensor], destroys=False)
+    files, layout = mapped([tensor], destroys=False)
     assert all(map(torch.equal, numbers_of(tensor), before))
-    assert all(map(torch.equal, numbers_of(attach(file, layout)[0]), before))
+    assert all(map(torch.equal, numbers_of(attach(files, layout)[0]), before))
 
 
 def numbers_of(tensor):

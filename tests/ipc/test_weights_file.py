@@ -22,7 +22,7 @@ ELSEWHERE = """
 import pickle, sys
 import numpy
 from headrace.ipc.weights_file import attach
-value = attach(int(sys.argv[1]), pickle.load(sys.stdin.buffer))
+value = attach(list(map(int, sys.argv[1].split(","))), pickle.load(sys.stdin.buffer))
 print(eval(sys.argv[2]))
 """
 
@@ -30,14 +30,18 @@ print(eval(sys.argv[2]))
 @pytest.fixture
 def exported():
     """Moves values, and closes their files when the test ends."""
-    files = []
+    opened = []
 
     def move(value):
-        file, description = export(value, destroys=True)
-        files.append(file)
-        return file, description
+        files, description = export(value, destroys=True)
+        opened.extend(files)
+        return files, description
 
     yield move
+    close(opened)
+
+
+def close(files):
     for file in files:
         os.close(file)
 
@@ -46,10 +50,10 @@ def exported():
 def elsewhere():
     """What a new process that attaches an arena says of the value."""
 
-    def evaluate(expression, file, description):
-        command = [sys.executable, "-c", ELSEWHERE, str(file), expression]
+    def evaluate(expression, files, description):
+        command = [sys.executable, "-c", ELSEWHERE, ",".join(map(str, files)), expression]
         given = pickle.dumps(description)
-        said = subprocess.run(command, input=given, capture_output=True, check=True, pass_fds=[file]).stdout
+        said = subprocess.run(command, input=given, capture_output=True, check=True, pass_fds=files).stdout
         return said.decode().strip()
 
     return evaluate
@@ -60,21 +64,21 @@ def numbers(count=10_000):
 
 
 def test_a_value_is_the_same_in_another_process(exported, elsewhere):
-    file, description = exported({"a": numbers(), "rest": ("text", None, numbers(3))})
-    assert elsewhere("value['a'].sum(), value['a'].flags.writeable, value['rest'][0]", file, description) == str(
+    files, description = exported({"a": numbers(), "rest": ("text", None, numbers(3))})
+    assert elsewhere("value['a'].sum(), value['a'].flags.writeable, value['rest'][0]", files, description) == str(
         (numpy.float64(numbers().sum()), True, "text")
     )
 
 
 def test_writes_of_one_process_are_seen_by_no_other(exported, elsewhere):
-    file, description = exported([numbers()])
-    mine, also_mine = attach(file, description), attach(file, description)
+    files, description = exported([numbers()])
+    mine, also_mine = attach(files, description), attach(files, description)
     mine[0][:] = -1
-    assert elsewhere("value[0].fill(7) or value[0].max()", file, description) == "7.0"
-    assert elsewhere("value[0].min(), value[0].max()", file, description) == str(
+    assert elsewhere("value[0].fill(7) or value[0].max()", files, description) == "7.0"
+    assert elsewhere("value[0].min(), value[0].max()", files, description) == str(
         (numpy.float64(0), numpy.float64(9999))
     )
-    assert also_mine[0].tolist() == numbers().tolist() == attach(file, description)[0].tolist()
+    assert also_mine[0].tolist() == numbers().tolist() == attach(files, description)[0].tolist()
     assert set(mine[0]) == {-1}
 
 
@@ -83,8 +87,8 @@ def test_a_class_of_main_goes_along():
         "import numpy, os\nfrom headrace.ipc.weights_file import attach, export\n"
         "class Model:\n    def __init__(self): self.weights = numpy.ones(5000)\n"
         "    def predict(self): return self.weights.sum()\n"
-        "file, layout = export(Model(), destroys=True)\n"
-        "print(b'__main__' in layout.head, attach(file, layout).predict())"
+        "files, layout = export(Model(), destroys=True)\n"
+        "print(b'__main__' in layout.head, attach(files, layout).predict())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "5000.0"]
@@ -92,18 +96,18 @@ def test_a_class_of_main_goes_along():
 
 def test_buffers_begin_at_pages_and_take_their_size(exported):
     _, description = exported([numbers(1000), numbers(513), b"x" * 10_000, numbers(512), numbers(511)])
-    assert sorted(size for _, size in description.places) == [4096, 4104, 8000]
-    assert all(start % mmap.PAGESIZE == 0 for start, _ in description.places)
+    assert sorted(place.size for place in description.places) == [4096, 4104, 8000]
+    assert all(place.offset % mmap.PAGESIZE == 0 for place in description.places)
     assert len(description.head) < 16_000
 
 
 def test_shared_memory_is_stored_once_and_stays_shared(exported):
     whole = numbers(100_000)
-    file, description = exported(
+    files, description = exported(
         {"whole": whole, "part": whole[10_000:], "turned": whole[::-3], "again": [whole, whole]}
     )
     assert description.nbytes == whole.nbytes
-    value = attach(file, description)
+    value = attach(files, description)
     value["whole"][-1] = 5
     assert value["part"][-1] == value["turned"][0] == 5
     assert value["again"][0] is value["again"][1] is value["whole"]
@@ -114,20 +118,20 @@ def test_neighbours_do_not_lose_their_edges(exported):
     memory = bytearray(b"\1" * (3 << 20))
     parts = [numpy.frombuffer(memory, "u1")[start : start + 150_001] for start in range(5, 3 << 20, 200_003)]
     between = [memory[start] for start in range(150_006, 3 << 20, 200_003)]
-    file, description = exported(parts)
-    assert all(set(part.tolist()) == {1} for part in attach(file, description))
+    files, description = exported(parts)
+    assert all(set(part.tolist()) == {1} for part in attach(files, description))
     assert [memory[start] for start in range(150_006, 3 << 20, 200_003)] == between == [1] * len(between)
 
 
 @pytest.mark.parametrize("value", [None, [], {"a": "b"}, numbers(2), numpy.empty((0, 3))], ids=repr)
 def test_a_value_without_large_buffers(exported, value):
-    file, description = exported(value)
+    files, description = exported(value)
     assert (description.nbytes, description.places) == (0, [])
-    assert repr(attach(file, description)) == repr(value)
+    assert repr(attach(files, description)) == repr(value)
 
 
 def test_the_file_cannot_be_changed(exported):
-    file, _ = exported(numbers())
+    (file,), _ = exported(numbers())
     with pytest.raises(PermissionError):
         os.pwrite(file, b"x", 0)
     with pytest.raises(PermissionError):
@@ -139,18 +143,18 @@ def test_the_file_cannot_be_changed(exported):
 
 
 def test_memory_stays_for_as_long_as_something_refers_to_it(census):
-    file, description = export([numbers(), numbers(5000)], destroys=True)
-    first, second = attach(file, description)
-    os.close(file)
+    files, description = export([numbers(), numbers(5000)], destroys=True)
+    first, second = attach(files, description)
+    close(files)
     del second
     assert first.sum() == numbers().sum()
 
 
 def test_many_values_leave_no_descriptors(census):
     for _ in range(50):
-        file, description = export(numbers(), destroys=True)
-        attach(file, description)
-        os.close(file)
+        files, description = export(numbers(), destroys=True)
+        attach(files, description)
+        close(files)
 
 
 UNMAPPABLE = {
@@ -172,8 +176,8 @@ def test_values_that_cannot_be_mapped_are_unchanged(census, make, why):
 
 
 def test_objects_may_be_a_modest_share():
-    file, description = export([os.urandom(51_000_000), numpy.zeros(60_000_000)], destroys=True)
-    os.close(file)
+    files, description = export([os.urandom(51_000_000), numpy.zeros(60_000_000)], destroys=True)
+    close(files)
     assert description.nbytes == 480_000_000
     assert 51_000_000 < len(description.head) < 51_001_000
 
@@ -206,23 +210,23 @@ def test_platforms_without_such_calls(exported, monkeypatch):
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, memory, offset: real(file, memory[:5000], offset))
     value = numbers()
-    file, description = exported(value)
-    assert attach(file, description).tolist() == numbers().tolist() == value.tolist()
+    files, description = exported(value)
+    assert attach(files, description).tolist() == numbers().tolist() == value.tolist()
 
 
 def test_read_only_memory_remains_so(exported):
     fixed = numbers()
     fixed.flags.writeable = False
-    file, description = exported([fixed, numpy.frombuffer(bytes(8000), "u1"), numbers()])
-    assert [array.flags.writeable for array in attach(file, description)] == [False, False, True]
+    files, description = exported([fixed, numpy.frombuffer(bytes(8000), "u1"), numbers()])
+    assert [array.flags.writeable for array in attach(files, description)] == [False, False, True]
 
 
 def test_a_mapped_file_is_not_changed(exported, tmp_path):
     path = tmp_path / "weights.npy"
     numpy.save(path, numbers(1_000_000))
     weights = numpy.load(path, mmap_mode="r")
-    file, description = exported({"part": weights[500_000:]})
-    value = attach(file, description)["part"]
+    files, description = exported({"part": weights[500_000:]})
+    value = attach(files, description)["part"]
     assert (type(value), value.tolist()) == (numpy.memmap, numbers(1_000_000)[500_000:].tolist())
     assert description.nbytes == 4_000_000
     assert weights.tolist() == numpy.load(path).tolist() == numbers(1_000_000).tolist()
@@ -249,8 +253,8 @@ def measured(file, memory, offset):
     return written
 
 os.pwrite = measured
-file, arena = export(value, destroys=True)
-print(size, before, peak, resident(), os.fstat(file).st_blocks * 512)
+files, arena = export(value, destroys=True)
+print(size, before, peak, resident(), os.fstat(files[0]).st_blocks * 512)
 """
 
 
@@ -268,9 +272,9 @@ def test_a_value_that_stays_in_use_is_unchanged(make):
     value = make()
     before = copy.deepcopy(value)
     view = value[:10] if isinstance(value, numpy.ndarray) else None
-    file, description = export(value, destroys=False)
-    mapped = attach(file, description)
-    os.close(file)
+    files, description = export(value, destroys=False)
+    mapped = attach(files, description)
+    close(files)
     assert same(value, before)
     assert same(mapped, before)
     assert view is None or view.tolist() == value[:10].tolist()
@@ -297,8 +301,8 @@ def failing_write(write, file, memory, offset):
 
 
 def test_the_description_is_small_and_pickles(exported):
-    file, description = exported([numbers()] + [numbers() for _ in range(100)])
+    files, description = exported([numbers()] + [numbers() for _ in range(100)])
     again = pickle.loads(pickle.dumps(description))
     assert len(pickle.dumps(description)) < 20_000
     assert again == copy.copy(description)
-    assert attach(file, again)[100].tolist() == numbers().tolist()
+    assert attach(files, again)[100].tolist() == numbers().tolist()

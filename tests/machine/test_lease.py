@@ -18,7 +18,7 @@ def a_list(toy):
 
 def model_of(lease):
     grant, files = lease.take()
-    model = attach(files[0], grant.layout)
+    model = attach(files[1:], grant.layout)
     for file in files:
         os.close(file)
     return model

@@ -32,7 +32,7 @@ def a_list(toy):
 def take(lease):
     """The model, mapped; and whether it was loaded for this client."""
     grant, files = lease.take()
-    model = attach(files[0], grant.layout) if files else None
+    model = attach(files[1:], grant.layout) if files else None
     for file in files:
         os.close(file)
     return model, grant.is_first

@@ -38,14 +38,14 @@ class LoadingHere:
         message.write(memoryview(answer))
         if self.reason:
             return Exported(bytes(answer), reason=self.reason), []
-        file, layout = export(list(self.value), destroys=False)
-        return Exported(bytes(answer), layout), [file]
+        files, layout = export(list(self.value), destroys=False)
+        return Exported(bytes(answer), layout), files
 
 
 def take(lease, here=None):
     """The model, mapped; the client offers to load it ``here``."""
     grant, files = lease.take(here)
-    model = attach(files[0], grant.layout) if files else None
+    model = attach(files[1:], grant.layout) if files else None
     for file in files:
         os.close(file)
     return model

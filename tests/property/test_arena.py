@@ -123,9 +123,10 @@ def span(leaf: Any) -> tuple[int, int]:
 def test_values_come_back_as_they_were(value):
     expected, shape = list(map(described, leaves_of(value))), list(map(type, value))
     overlaps = shared(leaves_of(value))
-    file, description = export(value, destroys=True)
-    came, again = attach(file, description), attach(file, description)
-    os.close(file)
+    files, description = export(value, destroys=True)
+    came, again = attach(files, description), attach(files, description)
+    for file in files:
+        os.close(file)
     assert list(map(type, came)) == shape
     assert list(map(described, leaves_of(came))) == expected
     assert shared(leaves_of(came)) == overlaps

@@ -63,8 +63,8 @@ class ForkServer:
         self._channel = channel
         self._config = config
         self._request_handler: Any = None
-        self._model_for_hosts: tuple[PreloadRequest, int] | None = None
-        """A preloaded model and its descriptor, for hosts that import the modules and so map the model themselves."""
+        self._model_for_hosts: tuple[PreloadRequest, list[int]] | None = None
+        """A preloaded model and its descriptors, for hosts that import the modules and so map the model themselves."""
         self._has_model = False
         """Whether this process has mapped the model, which hosts then inherit."""
         self._hosts: dict[int, int | None] = {}
@@ -125,22 +125,21 @@ class ForkServer:
             self._channel.send(answer)
 
     def _preload_model(self, request: PreloadRequest, files: list[int]) -> Preloaded | Failed:
-        copies = files[len(files) - len(request.copies) :]
-        keep_copies(dict(zip(request.copies, copies, strict=True)))
         if request.has_page:
-            inherit_page(files[1])
+            inherit_page(files.pop(0))
         if request.layout is None:
+            keep_copies(dict(zip(request.copies, files, strict=True)))
             return Preloaded()
-        file = files[0]
         if self._request_handler is None:
-            self._model_for_hosts = request, file
+            self._model_for_hosts = request, files
             return Preloaded()
         try:
-            _preload_model(self._request_handler, request, file)
+            _preload_model(self._request_handler, request, files)
         except Exception:
             return Failed(traceback.format_exc().splitlines())
         finally:
-            os.close(file)
+            for file in files:
+                os.close(file)
         self._has_model = True
         gc.collect()
         gc.freeze()
@@ -246,9 +245,9 @@ def _lead_own_group(fork_server: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
-def _preload_model(request_handler: Any, request: PreloadRequest, file: int) -> None:
+def _preload_model(request_handler: Any, request: PreloadRequest, files: list[int]) -> None:
     assert request.layout is not None
-    request_handler.attach(pickle.loads(request.work), attach(file, request.layout))
+    request_handler.attach(pickle.loads(request.work), attach(files, request.layout))
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from headrace.core.errors import HostStartError
@@ -34,11 +34,11 @@ class Preload(NamedTuple):
 
     work: bytes
     """Pickled head of the request with which the model was loaded."""
-    file: int | None = None
-    """Descriptor of the weights file; None: there is none."""
+    files: Sequence[int] = ()
+    """Descriptors of the files that ``layout`` describes."""
     layout: WeightsLayout | None = None
     page: int | None = None
-    """Descriptor of a ``ComputingPage``; only together with ``file``."""
+    """Descriptor of a ``ComputingPage``."""
     copies: Mapping[str, int] = {}
     """Descriptors of local copies of the remote files that loading the model reads, by URI."""
 
@@ -266,8 +266,8 @@ def _preload(fork_server: ForkServerProcess, preload: Preload, name: str) -> Non
         HostStartError: the model cannot be unpickled there.
         EOFError, OSError: the fork server has died.
     """
-    work, file, layout, page, copies = preload
-    files = [given for given in (file, page, *copies.values()) if given is not None]
-    answer = fork_server.ask(PreloadRequest(layout, work, tuple(copies), has_page=page is not None), *files)
+    work, files, layout, page, copies = preload
+    request = PreloadRequest(layout, work, tuple(copies), has_page=page is not None)
+    answer = fork_server.ask(request, *([] if page is None else [page]), *files, *copies.values())
     if isinstance(answer, Failed):
         raise HostStartError(name, "the model cannot be unpickled there.", answer.lines)

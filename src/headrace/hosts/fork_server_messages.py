@@ -52,17 +52,17 @@ class Failed:
 class PreloadRequest:
     """The owner's request to preload what future hosts inherit.
 
-    Descriptors are attached in this order: the weights file, the computing page, the copies.
+    Descriptors are attached in this order: the computing page, the layout's files, the copies.
     """
 
     layout: WeightsLayout | None
-    """Description of the weights file to map; None: there is none."""
+    """Description of what to map; None: nothing."""
     work: bytes
     """Pickled head of the request with which the model was loaded."""
     copies: Sequence[str]
     """URIs of remote files with a local copy."""
     has_page: bool = False
-    """Whether the second descriptor is a ``ComputingPage``."""
+    """Whether the first descriptor is a ``ComputingPage``."""
 
 
 class Preloaded:

@@ -235,13 +235,13 @@ class _Client:
         try:
             if request.refusal:
                 raise NotMappableError(request.refusal)
-            file, layout = export(value, destroys=True)
+            weights, layout = export(value, destroys=True)
         except NotMappableError as error:
             copies = dict(islice(kept_copies().items(), _MOST_COPIES))
             files = [os.dup(copy) for copy in copies.values()]
             return Response(Exported(load_response, None, str(error), peak_bytes(), tuple(copies)), files=files)
         self.has_exported = True
-        return Response(Exported(load_response, layout, peak=peak_bytes()), files=[file])
+        return Response(Exported(load_response, layout, peak=peak_bytes()), files=weights)
 
 
 def _encode(answer: Response, known: RequestColumns | None) -> Message:

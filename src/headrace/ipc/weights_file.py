@@ -10,16 +10,20 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.core.arrays import NotMappableError, Span
 from headrace.core.errors import as_type_name
+from headrace.ipc.mapped_files import mapped_files
 from headrace.ipc.segment import anonymous_file
 from headrace.ipc.serialization import Pickled, Reducers, all_exporters, codecs, measured, pickled
 
-__all__ = ["NotMappableError", "WeightsLayout", "attach", "export"]
+__all__ = ["MOST_FILES", "NotMappableError", "WeightsLayout", "attach", "export"]
 
+MOST_FILES = 5
+"""The weights file and four others: a message carries at most eight descriptors, and others come along."""
 _CHUNK = 1 << 24
 """Bytes copied before their source is freed; a multiple of every page size, huge pages included."""
 _FEW_OBJECTS = 50_000_000
@@ -30,19 +34,39 @@ _MODEST_SHARE = 0.1
 _madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
+class Place(NamedTuple):
+    """Where a buffer is, in bytes; in the weights file it is page-aligned, except where buffers overlap."""
+
+    file: int
+    """0: the weights file; from 1 on: the other files."""
+    offset: int
+    """From the begin of the file or, in another one, of what is mapped of it."""
+    size: int
+
+
 class WeightsLayout(NamedTuple):
     """The small description that, with the file, restores the exported value."""
 
     head: bytes
     """The pickle, without its large buffers."""
-    places: list[tuple[int, int]]
-    """Offset in the file and size of each buffer, in bytes; page-aligned except where buffers overlap."""
+    places: list[Place]
+    """Where each buffer is."""
     nbytes: int
-    """Size of the file, in bytes."""
+    """Size of the weights file, in bytes."""
+    others: Sequence[Span] = ()
+    """Offset and size, in bytes, of what to map of each other file."""
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of all that is mapped."""
+        return self.nbytes + sum(size for _, size in self.others)
 
 
-def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[int, WeightsLayout]:
+def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[list[int], WeightsLayout]:
     """Copies a value into shared memory.
+
+    Buffers that a framework has mapped from files of its own, as PyTorch's from safetensors, are not copied: whoever
+    attaches the value maps the same files.
 
     Args:
         value: anything that pickles.
@@ -53,21 +77,24 @@ def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[int, Weig
             that their own memory is freed unless something else uses it. No thread may be computing with them.
 
     Returns:
-        The descriptor of an unnamed file, and its description for ``attach``. On Linux the file is sealed: nobody can
-        change it any more.
+        The descriptors of an unnamed file, the weights file, and of at most ``MOST_FILES - 1`` others, and their
+        description for ``attach``. On Linux the weights file is sealed: nobody can change it any more.
 
     Raises:
         NotMappableError: the value cannot be exported; it is unchanged.
-        OSError: copying failed half-way; what ``destroys`` has lost the value.
+        OSError: copying failed half-way; if it ``destroys``, the value is lost.
     """
     movable: list[Any] = []
     head, buffers = _pickled(value, _noting(movable) if moves and not destroys else all_exporters())
     spans = [(_address(buffer), buffer.nbytes) for buffer in buffers]
-    regions = list(_regions(spans))
-    places = {span: place for region in regions for span, place in region.places.items()}
-    size = regions[-1].offset + regions[-1].size if regions else 0
-    file = _new_file(size)
-    try:
+    with ExitStack() as opened:
+        mapped = mapped_files(spans, MOST_FILES - 1, opened)
+        regions = list(_regions([span for span in spans if span not in mapped.places]))
+        places = {span: Place(0, *place) for region in regions for span, place in region.places.items()}
+        places |= {span: Place(number + 1, *place) for span, (number, *place) in mapped.places.items()}
+        size = regions[-1].offset + regions[-1].size if regions else 0
+        file = _new_file(size)
+        opened.callback(os.close, file)
         if destroys:
             for region in regions:
                 _move(region, file)
@@ -76,30 +103,31 @@ def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[int, Weig
             buffers.clear()
             _copy(regions, held, _movers(movable), file, size)
         _seal(file)
-    except BaseException:
-        os.close(file)
-        raise
-    return file, WeightsLayout(b"".join(head), [places[span] for span in spans], size)
+        opened.pop_all()
+    layout = WeightsLayout(b"".join(head), [places[span] for span in spans], size, mapped.parts)
+    return [file, *mapped.files], layout
 
 
-def attach(file: int, layout: WeightsLayout) -> Any:
-    """Restores an exported value, with its large buffers mapped from the file.
+def attach(files: Sequence[int], layout: WeightsLayout) -> Any:
+    """Restores an exported value, with its large buffers mapped from the files.
 
-    The mapping is copy-on-write: writes are private to this value. It lasts as long as anything refers to it.
+    The mappings are copy-on-write: writes are private to this value. They last as long as anything refers to them.
 
     Args:
-        file: the weights file; not closed, and not needed afterwards.
+        files: the weights file and the others; not closed, and not needed afterwards.
         layout: the description that ``export`` returned.
 
     Raises:
         Exception: unpickling fails; some classes pickle but do not unpickle.
     """
-    memory = _mapped(file, layout.nbytes)
-    return pickle.loads(layout.head, buffers=[memory[start : start + size] for start, size in layout.places])
+    parts = [(0, layout.nbytes), *layout.others]
+    memories = [_mapped(file, size, offset) for file, (offset, size) in zip(files, parts, strict=True)]
+    buffers = [memories[file][start : start + size] for file, start, size in layout.places]
+    return pickle.loads(layout.head, buffers=buffers)
 
 
-def _mapped(file: int, size: int) -> memoryview:
-    return memoryview(mmap.mmap(file, size, access=mmap.ACCESS_COPY) if size else b"")
+def _mapped(file: int, size: int, offset: int = 0) -> memoryview:
+    return memoryview(mmap.mmap(file, size, access=mmap.ACCESS_COPY, offset=offset) if size else b"")
 
 
 def _pickled(value: Any, exporters: Reducers) -> Pickled:
@@ -126,7 +154,7 @@ class _Region(NamedTuple):
     offset: int
     """Offset in the file, in bytes."""
     places: dict[Span, tuple[int, int]]
-    """The place of each buffer in the file, as in ``WeightsLayout``."""
+    """Offset in the file and size of each buffer, in bytes."""
 
 
 def _regions(spans: Sequence[Span]) -> Iterator[_Region]:

@@ -50,8 +50,8 @@ class LoadHere(NamedTuple):
 class ModelGrant(NamedTuple):
     """The manager's answer to a LoadRequest.
 
-    If the client is to map the model, two files come along: the weights file, and the page that counts the processes
-    that compute with shared models.
+    If the client is to map the model, files come along: the page that counts the processes that compute with shared
+    models, and those that ``layout`` describes.
     """
 
     load_response: bytes

@@ -139,8 +139,8 @@ class ModelTable:
             self._drop(abandoned)
         if isinstance(outcome, ModelGrant):
             outcome = outcome._replace(is_first=is_first)
-        file = model.file
-        return outcome, [] if file is None or not model.is_ready else [file, self._page.file]
+        weights = model.weights if model.is_ready else ()
+        return outcome, [self._page.file, *weights] if weights else []
 
     def _outcome(self, client: Channel, model: SharedModel) -> ModelGrant | HostFailure | Refused:
         """Waits until the model has been loaded, by this client if it is chosen."""
@@ -180,7 +180,7 @@ class ModelTable:
         return load_response if is_fresh else None
 
     def _count_computing(self) -> None:
-        clients = [one for one in self._clients.values() if one.model is not None and one.model.file is not None]
+        clients = [one for one in self._clients.values() if one.model is not None and one.model.weights]
         self._page.write(len({client.process for client in clients}))
 
     def _load(self, model: SharedModel) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.core.errors import HostStartError, ModelMemoryError
@@ -44,10 +44,10 @@ class SharedModel:
         self.last_used_ns = 0
         self.peak: int | None = None
         """Peak memory of the loader, in bytes."""
-        self._file: int | None = None
-        """Descriptor of the weights file."""
         self._files: list[int] = []
-        """All descriptors that hosts inherit."""
+        """The descriptors of the exported model, or of copies of files from afar, that hosts inherit."""
+        self._is_exported = False
+        """Whether they are those of the model."""
         self._sinks: dict[object, int] = {}
         """Descriptors, by client, to which the hosts' output may be written; the first client gets it."""
         self._writing = threading.Lock()
@@ -72,9 +72,9 @@ class SharedModel:
         return isinstance(self.outcome, ModelGrant) and self.outcome.is_loaded
 
     @property
-    def file(self) -> int | None:
-        """Descriptor of the weights file, if clients map it themselves."""
-        return None if self.load_request.hosted else self._file
+    def weights(self) -> Sequence[int]:
+        """Descriptors of the weights file and the others of its layout, if clients map them themselves."""
+        return self._files if self._is_exported and not self.load_request.hosted else ()
 
     @property
     def nbytes(self) -> int:
@@ -123,7 +123,7 @@ class SharedModel:
             outcome = self._load_in_host(free, at_client[0].reason if at_client else "")
         else:
             exported, self._files = at_client
-            self._file = next(iter(self._files), None)
+            self._is_exported = exported.layout is not None
             outcome = self._grant(exported, free)
         if isinstance(outcome, ModelGrant) and outcome.is_loaded:
             self._start_hosts(outcome, make_room)
@@ -199,7 +199,7 @@ class SharedModel:
         self._close_files()
 
     def _close_files(self) -> None:
-        files, self._files, self._file = self._files, [], None
+        files, self._files, self._is_exported = self._files, [], False
         for file in files:
             os.close(file)
 
@@ -236,9 +236,9 @@ class SharedModel:
         """Gives the hosts to come what the loader exported: the weights, or copies of files from afar."""
         work = self.load_request.work
         if exported.layout is not None:
-            [self._file] = self._files = files
+            self._files, self._is_exported = files, True
             self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
-            self._fork_server.preload(Preload(work, self._file, exported.layout))
+            self._fork_server.preload(Preload(work, files, exported.layout))
         elif exported.copies:
             self._files = files
             self._fork_server.preload(Preload(work, copies=dict(zip(exported.copies, files, strict=True))))

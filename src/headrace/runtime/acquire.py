@@ -6,7 +6,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,10 +39,10 @@ class AcquiredModel(NamedTuple):
 
     lease: Lease
     layout: WeightsLayout | None
-    file: int | None
-    """Descriptor of the weights file; None if the model lives in hosts."""
     page: int | None
-    """Descriptor of the page that counts computing processes."""
+    """Descriptor of the page that counts computing processes; None if the model lives in hosts."""
+    files: Sequence[int]
+    """Descriptors of the layout's files; empty if the model lives in hosts."""
     reason: str
     """Why the model cannot be mapped; empty if it can."""
     nbytes: int
@@ -61,10 +61,9 @@ class AcquiredModel(NamedTuple):
         self.close_files()
 
     def close_files(self) -> None:
-        """Closes the descriptors of the weights file and the page; mappings stay."""
-        for file in (self.file, self.page):
-            if file is not None:
-                os.close(file)
+        """Closes the descriptors of the page and the weights; mappings stay."""
+        for file in self.files if self.page is None else (self.page, *self.files):
+            os.close(file)
 
 
 def acquire(
@@ -113,7 +112,7 @@ def _acquired(
 ) -> AcquiredModel:
     """What the manager granted; raises the error if loading failed."""
     grant, files = granted
-    file, page = files or (None, None)
+    page, weights = (files[0], files[1:]) if files else (None, [])
     answer = decode(memoryview(grant.load_response), own=True).head
     if not isinstance(answer, Done):
         if local is not None and local.error is not None:
@@ -121,12 +120,12 @@ def _acquired(
         if isinstance(answer, DeviceLost):
             raise load_error(answer.failure, spec.plan.name, spec.timeout_secs)
         raise with_traceback_of(*answer.caught)
-    mapped, events = local.mapped_from(file) if local is not None and file is not None else (None, [])
+    mapped, events = local.mapped_from(weights[0]) if local is not None and weights else (None, [])
     report(events)
     if grant.is_first:
         report(answer.events)
     return AcquiredModel(
-        *(lease, grant.layout, file, page, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak),
+        *(lease, grant.layout, page, weights, grant.reason, grant.nbytes, grant.free, grant.variant, grant.peak),
         loaded=mapped,
     )
 
@@ -138,9 +137,8 @@ def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
         Exception: whatever unpickling raises.
     """
     assert acquired.layout is not None
-    assert acquired.file is not None
     before, started = _private(), time.perf_counter()
-    loaded: Loaded = acquired.loaded or attach(acquired.file, acquired.layout)
+    loaded: Loaded = acquired.loaded or attach(acquired.files, acquired.layout)
     return loaded, time.perf_counter() - started, max(0, _private() - before)
 
 

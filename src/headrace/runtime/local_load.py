@@ -83,14 +83,13 @@ class LocalLoad:
     def _export(self, loaded: Loaded, *, moves: bool) -> WeightsLayout:
         """Copies the model, or moves it, into a weights file, and maps it from there."""
         try:
-            file, layout = export(loaded, destroys=False, moves=moves)
+            self._files, layout = export(loaded, destroys=False, moves=moves)
         except NotMappableError:
             raise
         except Exception as error:
             raise NotMappableError(f"copying it failed ({type(error).__name__}: {error})") from error
-        self._files = [file]
         try:
-            self._mapped = attach(file, layout)
+            self._mapped = attach(self._files, layout)
         except Exception as error:
             self.close()
             raise NotMappableError(f"it does not unpickle ({type(error).__name__}: {error})") from error

@@ -65,7 +65,7 @@ def _with_machine(spec: SessionSpec, report: Report, acquired: AcquiredModel) ->
             if spec.isolated
             else MappedModels(unshared, report, acquired=acquired)
         )
-    if acquired.file is None:
+    if not acquired.files:
         return connect_shared_hosts(spec, report, acquired)
     if spec.isolated:
         return _in_own_hosts(spec, report, acquired)
@@ -104,7 +104,7 @@ class MappedModels(ModelSource):
         acquired = self._acquired.pop(name, None) or self._take(name, load_here, fresh_secs)
         if isinstance(acquired, HostFailure):
             raise load_error(acquired, self._spec.plan.name, self._spec.timeout_secs)
-        if acquired.file is None:
+        if not acquired.files:
             models = connect_shared_hosts(self._spec, self._report, acquired, name)
             model = HostedModelProxy(name, models, self._report, self._elsewhere)
             return Loaded(model, self._spec.transform, {})
@@ -137,7 +137,6 @@ class MappedModels(ModelSource):
             before.close()
 
     def _attached(self, name: Any, acquired: AcquiredModel) -> Loaded:
-        assert acquired.file is not None
         assert acquired.page is not None
         self.thread_budget = self.thread_budget or ThreadBudget(ComputingPage.received(os.dup(acquired.page)))
         try:
@@ -159,7 +158,7 @@ def _in_own_hosts(
     if acquired is not None:
         keeps.callback(acquired.give_back)
     if acquired is not None and spec.shared:
-        preload = Preload(work_of(ONLY), acquired.file, acquired.layout, page=acquired.page)
+        preload = Preload(work_of(ONLY), acquired.files, acquired.layout, page=acquired.page)
     fork_server = ForkServerClient(
         pickle_or_explain(BatchRequestHandler(spec, source), spec.plan.name), spec.plan.name, preload=preload
     )
@@ -182,8 +181,8 @@ def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredMo
 def _attached(label: str, acquired: AcquiredModel) -> Loaded:
     assert acquired.layout is not None
     loaded, seconds, private = attached(acquired)
-    text = f"{label}: mapped {acquired.layout.nbytes / 1e6:,.1f} MB in {seconds * 1e3:,.0f} ms"
-    if private > max(acquired.layout.nbytes // 2, 1_000_000):
+    text = f"{label}: mapped {acquired.layout.mapped_bytes / 1e6:,.1f} MB in {seconds * 1e3:,.0f} ms"
+    if private > max(acquired.layout.mapped_bytes // 2, 1_000_000):
         text += (
             f", and {private / 1e6:,.1f} MB are this process's own: imports, and what its classes copy as they are "
             "unpickled, as trees and forests do"

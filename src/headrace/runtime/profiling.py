@@ -186,7 +186,7 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Elements | None) -> Model
     )
     with ExitStack() as stack:
         stack.callback(acquired.give_back)
-        if acquired.file is None:
+        if not acquired.files:
             return _measured(findings, _in_hosts(spec, name, acquired), name, elements)
         findings, loaded = _mapped(findings, acquired)
         return _measured(findings, _in_process(spec, name, loaded), name, elements)
