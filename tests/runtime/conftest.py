@@ -115,6 +115,14 @@ def unreadable(folder):
     return Unreadable(folder)
 
 
+def from_file(folder):
+    """A model whose weights its framework has mapped from a file."""
+    numpy.full(1_000_000, 2).tofile(folder / "weights")
+    model = Model(folder)
+    model.weights = numpy.memmap(folder / "weights", int, "c")
+    return model
+
+
 def second_time(folder):
     """A model whose first load dies."""
     return os._exit(7) if len(list(folder.glob("loaded-*"))) < 2 else Model(folder)
@@ -123,7 +131,8 @@ def second_time(folder):
 class Home:
     """A test's runtime directory, and the workers and models that use it."""
 
-    Model, guarded, unreadable, second_time = map(staticmethod, (Model, guarded, unreadable, second_time))
+    Model, guarded, unreadable = map(staticmethod, (Model, guarded, unreadable))
+    from_file, second_time = map(staticmethod, (from_file, second_time))
 
     def __init__(self, folder, runtime, caplog):
         self.folder = folder

@@ -47,11 +47,9 @@ class OthersLease:
 
     def take(self, local):
         exported, _ = local()
-        file, layout = export(Loaded(Weights(), "", {}), destroys=False)
-        return ModelGrant(exported.load_response, layout, "", 0, is_first=False, variant="", free=0), [
-            file,
-            os.dup(file),
-        ]
+        files, layout = export(Loaded(Weights(), "", {}), destroys=False)
+        grant = ModelGrant(exported.load_response, layout, "", 0, is_first=False, variant="", free=0)
+        return grant, [os.dup(files[0]), *files]
 
 
 def test_load_that_another_process_replaces_is_not_reported():

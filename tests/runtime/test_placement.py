@@ -13,6 +13,7 @@ from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Failure
+from headrace.machine.status import machine_status
 from headrace.runtime import local_load
 from headrace.runtime.prepare import catching
 
@@ -84,6 +85,26 @@ def test_copies_are_hosts_on_the_machine(home):
     assert sorted(value for value, _, _ in here) == [0, 2, 4, 6, 8, 10]
     assert [len(of(ModelLoaded, one)) for one in (events, others)] == [1, 0]
     assert home.logged() == ["Homely: the model lives in the machine's hosts, in 2 copies that map the same weights."]
+
+
+@pytest.mark.parametrize(
+    ("options", "request_"),
+    [
+        ({"large_model": True}, {}),
+        ({"large_model": True, "mappable": False}, {}),
+        ({"large_model": True}, {"isolate": True}),
+        ({"model_copies": 2}, {}),
+    ],
+    ids=["mapped", "loaded by a host", "isolated", "copies"],
+)
+def test_weights_that_are_mapped_from_a_file_are_mapped_from_there_everywhere(home, options, request_):
+    spec = home.spec(home.handler(home.from_file, **options), **request_)
+    here, events = home.run(spec, [1, 2])
+    [model] = [model for manager in machine_status().managers for model in manager.models]
+    assert model.hosts or model.nbytes == 0
+    there, _ = home.elsewhere(spec, [1, 2])
+    assert [value for value, *_ in here] == [value for value, *_ in there] == [2, 4]
+    assert len(home.noted("loaded")) == len(of(ModelLoaded, events)) == 1
 
 
 @pytest.mark.large
