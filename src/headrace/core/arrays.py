@@ -37,6 +37,9 @@ class NotMappableError(Exception):
 class ArrayCodec(Protocol):
     """Moves one framework's arrays through plain memory."""
 
+    movable: tuple[type, ...]
+    """Exact types of arrays that ``movers`` can move; each has an exporter."""
+
     def stack(self, values: Sequence[Any]) -> Stacked | None:
         """Prepares arrays, or the framework's scalars, to be written as one piece.
 
@@ -71,9 +74,6 @@ class ArrayCodec(Protocol):
         """
         ...
 
-    movable: tuple[type, ...]
-    """Exact types of arrays that ``movers`` can move; each has an exporter."""
-
     def movers(self, arrays: Sequence[Any]) -> Mapping[Span, Callable[[memoryview], None]]:
         """Functions that move arrays onto other memory, so that their own is freed as soon as nothing else uses it.
 
@@ -96,13 +96,13 @@ class ArrayCodec(Protocol):
 
 
 class NoArrays:
-    """The codec of a framework without special support: its arrays are pickled."""
+    """Defaults for codecs: arrays are pickled, and none can be moved."""
+
+    movable: tuple[type, ...] = ()
 
     def stack(self, values: Sequence[Any]) -> Stacked | None:
         """None: nothing is stacked."""
         return None
-
-    movable: tuple[type, ...] = ()
 
     def movers(self, arrays: Sequence[Any]) -> Mapping[Span, Callable[[memoryview], None]]:
         """None: nothing is moved."""

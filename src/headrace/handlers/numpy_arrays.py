@@ -9,7 +9,7 @@ from operator import attrgetter, eq, is_
 from pickle import PickleBuffer
 from typing import Any, Literal
 
-from headrace.core.arrays import LARGE, Span, Stacked
+from headrace.core.arrays import LARGE, NoArrays, Stacked
 from headrace.core.errors import extra_required
 
 with extra_required("onnx"):
@@ -34,8 +34,8 @@ _DIMENSIONS = attrgetter("ndim")
 _PLACEMENT = attrgetter("shape", "strides")
 
 
-class NumpyArrays:
-    """Stacks C-contiguous arrays of one dtype and shape, and scalars of one type."""
+class NumpyArrays(NoArrays):
+    """Stacks C-contiguous arrays of one dtype and shape, and scalars of one type; an array keeps its memory."""
 
     def stack(self, values: Sequence[Any]) -> Stacked | None:
         """The values as one piece; None if they differ, belong to a subclass, or hold Python objects."""
@@ -62,13 +62,6 @@ class NumpyArrays:
         Arrays that overlap still overlap afterwards, if each has at least ``LARGE`` bytes.
         """
         return {numpy.ndarray: _export, numpy.memmap: _export}
-
-    movable: tuple[type, ...] = ()
-    """An array's memory cannot be exchanged."""
-
-    def movers(self, arrays: Sequence[Any]) -> Mapping[Span, Callable[[memoryview], None]]:
-        """None."""
-        return {}
 
     def limit_threads(self, count: int) -> Callable[[], None]:
         """Limits numpy's BLAS, and OpenMP, with which scikit-learn computes.

@@ -39,6 +39,8 @@ _TRAITS = attrgetter("shape", "dtype", "layout", "device", "requires_grad")
 class TorchArrays:
     """Stacks contiguous tensors of one dtype and shape that are on the CPU and need no gradient."""
 
+    movable = (torch.Tensor, torch.nn.Parameter)
+
     def stack(self, values: Sequence[Any]) -> Stacked | None:
         """The tensors as one piece; None if they differ, belong to a subclass, or are unusual in any way."""
         first = values[0]
@@ -87,8 +89,6 @@ class TorchArrays:
             **dict.fromkeys(_scripted(), _refuse_script),
             **dict.fromkeys(filter(_is_parametrized, _subclasses(torch.nn.Module)), _export_parametrized),
         }
-
-    movable = (torch.Tensor, torch.nn.Parameter)
 
     def movers(self, arrays: Sequence[torch.Tensor]) -> Mapping[Span, Callable[[memoryview], None]]:
         """For each storage, what moves the tensors given; tensors elsewhere that share it keep the old one."""

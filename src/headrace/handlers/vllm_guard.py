@@ -76,7 +76,7 @@ def _end_children(server: subprocess.Popen[bytes] | None) -> None:
             server.wait(GRACE_SECS)
     deadline = min(deadline, time.monotonic() + _REST_SECS)
     while _are_left() and time.monotonic() < deadline:
-        time.sleep(_PAUSE_SECS)
+        time.sleep(_PAUSE_SECS)  # descendants that are not yet this process's children: no call waits for their end
     while not _has_ended(server) or (_are_left() and _children()):
         _send(signal.SIGKILL, server)  # orphans of killed processes become children, too
         time.sleep(_PAUSE_SECS)

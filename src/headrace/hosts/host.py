@@ -227,8 +227,7 @@ class _Client:
         work = pickle.loads(request.work)
         keep_copies(kept_copies())
         answer = self._request_handler.answer(work, [], self._progress)
-        message = _encode(answer, None)
-        load_response = b"".join(message.content())
+        load_response = encoded(answer)
         value = self._request_handler.exports(work)
         if value is None:
             return Response(Exported(load_response), is_last=answer.is_last)
@@ -242,6 +241,11 @@ class _Client:
             return Response(Exported(load_response, None, str(error), peak_bytes(), tuple(copies)), files=files)
         self.has_exported = True
         return Response(Exported(load_response, layout, peak=peak_bytes()), files=weights)
+
+
+def encoded(answer: Response) -> bytes:
+    """A response as bytes, for ``Exported.load_response``."""
+    return b"".join(_encode(answer, None).content())
 
 
 def _encode(answer: Response, known: RequestColumns | None) -> Message:

@@ -48,7 +48,7 @@ class _Mapping(NamedTuple):
 
 
 def mapped_files(spans: Sequence[Span], most: int, opened: ExitStack) -> MappedFiles:
-    """The files of which buffers are unchanged, private mappings.
+    """Opens the files that hold buffers, where the buffers are private mappings that nobody has changed.
 
     Args:
         spans: address and size of each buffer, in bytes.

@@ -40,7 +40,7 @@ class Place(NamedTuple):
     file: int
     """0: the weights file; from 1 on: the other files."""
     offset: int
-    """From the begin of the file or, in another one, of what is mapped of it."""
+    """From the start of the weights file or, in another file, from the start of the mapped part."""
     size: int
 
 
@@ -65,8 +65,8 @@ class WeightsLayout(NamedTuple):
 def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[list[int], WeightsLayout]:
     """Copies a value into shared memory.
 
-    Buffers that a framework has mapped from files of its own, as PyTorch's from safetensors, are not copied: whoever
-    attaches the value maps the same files.
+    A buffer that its framework has mapped from a file on disk, as PyTorch does with safetensors, is not copied:
+    ``attach`` maps the same file.
 
     Args:
         value: anything that pickles.

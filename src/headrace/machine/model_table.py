@@ -22,7 +22,7 @@ from headrace.models.memory import memory_available, memory_limit
 _FIRST_CLIENT_SECS = 10.0
 """A manager that no client has connected to within this time exits."""
 _MOST_REMEMBERED = 1000
-"""Of how many of the latest loads it is remembered that they failed, or that the model cannot be mapped."""
+"""How many failed loads, and how many unmappable models, are remembered: the latest."""
 _POLL_SECS = 0.1
 """How often a wait checks what no condition variable signals, such as a client that hung up."""
 
@@ -100,7 +100,7 @@ class ModelTable:
             self._drop(abandoned)
 
     def model_of(self, client: Channel) -> SharedModel | None:
-        """The model of which the client has a lease."""
+        """The client's model; None before it has requested one."""
         return self._clients[client].model
 
     def describe(self) -> dict[str, Any]:

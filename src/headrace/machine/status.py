@@ -150,7 +150,7 @@ def _inspect(directory: str, name: str) -> ManagerState | SilentManager | str | 
             return state
         if time.monotonic() > deadline:
             return SilentManager(name, "a manager is about to start there, or to end.")
-        time.sleep(_POLL_SECS)
+        time.sleep(_POLL_SECS)  # a manager that starts or ends tells nobody
 
 
 def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:

@@ -49,7 +49,7 @@ class AcquiredModel(NamedTuple):
     free: int
     """Bytes of memory that were free before the model was loaded."""
     variant: str
-    """The variant of the request handler in the machine's hosts, from ``_variant``."""
+    """The variant of the request handler in the machine's hosts, from ``variant_of``."""
     peak: int | None
     """Peak bytes of the process that loaded the model."""
     loaded: Loaded | None = None

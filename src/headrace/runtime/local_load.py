@@ -11,8 +11,7 @@ from typing import Any
 from headrace.core.events import ModelLoaded
 from headrace.core.result import Caught
 from headrace.hosts.environment import has_accelerator
-from headrace.hosts.host import Exported, Response
-from headrace.ipc.codec import encode
+from headrace.hosts.host import Exported, Response, encoded
 from headrace.ipc.exceptions import stand_ins
 from headrace.ipc.weights_file import NotMappableError, WeightsLayout, attach, export
 from headrace.models.memory import resident_bytes, trim_memory
@@ -62,8 +61,8 @@ class LocalLoad:
             loaded, event = self._load()
         except Exception as error:
             self.error = error
-            return Exported(_encoded(Response(Raised(Caught.of(error), [], loading=True), reducers=stand_ins([error]))))
-        done = _encoded(Response(Done([], [], [], [])))
+            return Exported(encoded(Response(Raised(Caught.of(error), [], loading=True), reducers=stand_ins([error]))))
+        done = encoded(Response(Done([], [], [], [])))
         is_held = _is_held_elsewhere(loaded)
         try:
             layout = self._export(loaded, moves=not is_held)
@@ -113,9 +112,8 @@ def _may_load(spec: SessionSpec, name: Any) -> bool:
     load it in vain, and the framework may keep part of the device's memory. Where neither the handler nor the machine
     tells, the worker tries it.
     """
-    handler = spec.plan.models[name]
-    mappable = getattr(handler, "mappable", None)
-    if spec.isolated or handler.model_copies() > 1 or spec.copies_of(name) > 1:
+    mappable = getattr(spec.plan.models[name], "mappable", None)
+    if spec.isolated or spec.copies_of(name) > 1:
         return False
     return not has_accelerator(os.environ) if mappable is None else bool(mappable)
 
@@ -128,10 +126,3 @@ def _is_held_elsewhere(loaded: Loaded) -> bool:
     alone = Loaded(object(), "", {})
     changed = sum(value is loaded.model for values in loaded.changes.values() for value in values.values())
     return sys.getrefcount(loaded.model) > sys.getrefcount(alone.model) + changed
-
-
-def _encoded(response: Response) -> bytes:
-    message = encode(response.head, response.rows, reducers=response.reducers)
-    encoded = bytearray(message.nbytes)
-    message.write(memoryview(encoded))
-    return bytes(encoded)
