@@ -23,6 +23,8 @@ PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?headrace ((?:.*\\\n)*.*)$", re.MULTILINE)
 BEAM_OPTIONS = {f"--{name}" for name in PipelineOptions([]).get_all_options()}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 class Block(NamedTuple):
@@ -70,6 +72,22 @@ def test_python_blocks_run(path, namespace):
 def test_links_within_the_project_lead_somewhere(path):
     targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
     missing = [target for target in targets if not (path.parent / target.partition("#")[0]).exists()]
+    assert missing == []
+
+
+def anchors_of(path):
+    """The fragments of links to a document's headings, as GitHub and MkDocs make them."""
+    headings = HEADING.findall(FENCED.sub("", path.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_to_headings_lead_somewhere(path):
+    targets = [target.partition("#") for target in LINK.findall(path.read_text()) if "://" not in target]
+    linked = [(path.parent / page if page else path, anchor) for page, _, anchor in targets if anchor]
+    missing = [
+        (page.name, anchor) for page, anchor in linked if page.suffix == ".md" and anchor not in anchors_of(page)
+    ]
     assert missing == []
 
 

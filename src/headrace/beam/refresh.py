@@ -1,4 +1,4 @@
-"""Newer models: announced by a side input, or found as files that match a pattern."""
+"""Model refresh: newer models are announced by a side input, or found as files that match a pattern."""
 
 from __future__ import annotations
 

@@ -56,11 +56,11 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         placement: where the model lives: ``"process"``, ``"machine"``, ``"auto"`` or a PlacementConfig; by default
             according to the handler's ``share_model_across_processes()`` and ``model_copies()``.
         batching: replaces the handler's ``batch_elements_kwargs()``.
-        retry: how often to retry a model call that failed for a transient reason, such as a lost connection; by default
+        retry: how often to retry a model call after a transient error, such as a lost connection; by default
             3 attempts within 45 seconds. Retries come before any other recovery.
         isolate: whether the model lives in a host: a process of its own beside each worker process, which may hang,
             crash or run out of memory without harm; preprocessing and postprocessing run there, too.
-        model_metadata_pcoll: newer models: each element a ModelMetadata, or with models by key a list of
+        model_metadata_pcoll: model refresh: each element a ModelMetadata, or with models by key a list of
             KeyModelPathMapping. The older model serves until the newer one is loaded; bounded input waits for it.
         watch_model_pattern: a path or URI, with ``*``, ``?`` and ``[...]``. The newest matching file is the newer
             model, if it is newer than this transform. Each worker process looks for itself.

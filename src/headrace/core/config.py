@@ -208,7 +208,7 @@ class PlacementConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How often to retry a model call that failed for a transient reason; limited in attempts and in time."""
+    """Retries of a model call after a transient error, limited in attempts and in time."""
 
     attempts: int = 3
     """Attempts in total, the first included; 1: no retry."""

@@ -30,7 +30,7 @@ def is_retryable(error: BaseException, config: RetryConfig) -> bool:
         return bool((config.retryable or is_transient)(error))
     except Exception:
         name = as_type_name(type(error))
-        _LOGGER.warning("%s is not tried again: asking whether it may pass failed.", name, exc_info=True)
+        _LOGGER.warning("%s is not retried: whether it is transient could not be decided.", name, exc_info=True)
         return False
 
 

@@ -42,7 +42,7 @@ def predict(
         on_failure: ``"raise"``: raises the first exception; ``"yield"``: yields a Failure in place of each bad element.
         placement: where the model lives.
         batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
-        retry: repeats a model call that failed for a transient reason; by default 3 attempts within 45 seconds.
+        retry: retries a model call after a transient error; by default 3 attempts within 45 seconds.
         isolate: whether the model lives in a host: a process of its own, which may hang, crash or run out of memory.
         timeout: the longest that one operation, or loading the model, may take, in seconds; implies ``isolate``.
 

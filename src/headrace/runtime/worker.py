@@ -105,7 +105,7 @@ class AnyWorker(ABC):
         """Prepares the models."""
 
     def _load_only(self, load: Callable[[Any], object]) -> None:
-        """Loads the only model, if there is one. What may pass, and the session catches, fails batches instead."""
+        """Loads the only model, if there is one. A transient error that the session catches fails batches instead."""
         try:
             if not self.plan.routed:
                 load(ONLY)
