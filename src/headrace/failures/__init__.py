@@ -14,6 +14,8 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
        v
     search     halves a batch until bad elements stand alone, or tries a few; those that overrun --> isolate_fatal
 
+    concurrency    how many requests to an endpoint may be in flight, and how fast they may follow each other;
+                   '--> latency    how many it answers side by side
     load_policy    what follows a load that fails        (for sessions, fork servers and the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)
 """
