@@ -6,6 +6,7 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
 
     building the pipeline              transform    RunInference: arguments into a spec, a spec into steps
       transform -> gather                gather       unbounded input: chunks -> buffer -> batches; else nothing
+                -> element_types         element_types  the types of all outputs, for Beam's checks and coders
                 -> outputs               outputs      the PCollections of values, dead letters, skipped elements
                 -> threshold             threshold    adds up the DoFn's counts, fails the pipeline
                 -> monitoring            monitoring   carries predictions through postprocessing, splits them off

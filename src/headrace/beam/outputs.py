@@ -57,13 +57,18 @@ class Outputs(NamedTuple):
         return [pcoll for operation, pcoll in self.failed.items() if operation.stage is stage]
 
 
-def apply_inference(pcoll: beam.PCollection, pardo: beam.ParDo, plan: Plan) -> Outputs:
-    """Applies the ParDo of an ``InferenceDoFn`` that runs ``plan``."""
-    operations = [
+def operations_of(plan: Plan) -> list[Operation]:
+    """A plan's operations, in the order in which they run."""
+    return [
         *(Operation(Stage.PREPROCESSING, index) for index in range(len(plan.preprocess))),
         Operation(Stage.INFERENCE, 0),
         *(Operation(Stage.POSTPROCESSING, index) for index in range(len(plan.postprocess))),
     ]
+
+
+def apply_inference(pcoll: beam.PCollection, pardo: beam.ParDo, plan: Plan) -> Outputs:
+    """Applies the ParDo of an ``InferenceDoFn`` that runs ``plan``."""
+    operations = operations_of(plan)
     tags = [*(one.failed_tag for one in operations), *(one.skipped_tag for one in operations)]
     found = pcoll | "BeamML_RunInference" >> pardo.with_outputs(*tags, COUNTS, main=_MAIN)
     return Outputs(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, overload
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSideInput
 
+from headrace.beam.element_types import ElementTypes, claim_element_types, infer_element_types, skipped_type
 from headrace.beam.gather import build_inference_step
 from headrace.beam.monitoring import carry_predictions, split_predictions
 from headrace.beam.outputs import Outputs, apply_inference
@@ -19,10 +20,16 @@ from headrace.beam.runner import bound_to
 from headrace.beam.threshold import check_threshold
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig, RetryConfig
+from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import ConfigurationError
-from headrace.core.handler import ExampleT, PredictionT
+from headrace.core.handler import ExampleT, ModelHandler, PredictionT
 from headrace.core.result import Stage
 from headrace.runtime.prepare import InferenceRequest, Placement, catching, isolated, prepare
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from headrace.beam.options import InferenceOptions, WatchOptions
 
 
 class RunInferenceDLQ(NamedTuple):
@@ -39,10 +46,13 @@ class RunInferenceDLQ(NamedTuple):
     """One for each postprocessing function, in the order in which they run."""
 
 
-class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
+class RunInference(
+    beam.PTransform[beam.PCollection[ExampleT], beam.PCollection[PredictionT]], Generic[ExampleT, PredictionT]
+):
     """Runs a model over a PCollection of examples; returns the PCollection of its predictions.
 
-    Each prediction keeps its own element's timestamp, windows and pane.
+    Each prediction keeps its own element's timestamp, windows and pane. The output's element type is what Beam infers
+    of postprocessing functions, or what the handler declares to predict; with keys a tuple of two.
 
     Args:
         model_handler: loads and runs the model; Headrace's or Beam's.
@@ -72,6 +82,24 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         ConfigurationError: an argument is wrong or not available; the message says what to do.
     """
 
+    @overload
+    def __init__(
+        self,
+        model_handler: ModelHandler[ExampleT, PredictionT, Any],
+        clock: Clock = ...,
+        inference_args: dict[str, Any] | AsSideInput | None = None,
+        metrics_namespace: str | None = None,
+        **options: Unpack[InferenceOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        model_handler: PredictingHandler[ExampleT, PredictionT],
+        clock: Clock = ...,
+        inference_args: dict[str, Any] | AsSideInput | None = None,
+        metrics_namespace: str | None = None,
+        **options: Unpack[InferenceOptions],
+    ) -> None: ...
     def __init__(
         self,
         model_handler: Any,
@@ -89,7 +117,7 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         batching: BatchingConfig | None = None,
         retry: RetryConfig | None = None,
         isolate: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[WatchOptions],
     ) -> None:
         super().__init__()
         _check_refresh(model_metadata_pcoll, watch_model_pattern, kwargs)
@@ -112,6 +140,8 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         self._threshold: float | None = None
         """None unless exceptions are handled."""
         self._with_skipped = False
+        self._values_are_hinted = False
+        """Whether the user has called with_output_types."""
 
     @classmethod
     def from_callable(cls, model_handler_provider: Callable[..., Any], **kwargs: Any) -> RunInference[Any, Any]:
@@ -176,8 +206,19 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
             **super().annotations(),
         }
 
+    def with_output_types(self, type_hint: Any, **tagged: Any) -> RunInference[ExampleT, PredictionT]:
+        """Sets the type of the values, in place of what is inferred or what the handler declares."""
+        super().with_output_types(type_hint, **tagged)
+        self._values_are_hinted = True
+        return self
+
+    def type_check_outputs(self, pvalueish: Any) -> None:
+        """Compares the values with the hint; it says nothing of dead letters."""
+        super().type_check_outputs(pvalueish[0] if isinstance(pvalueish, tuple) else pvalueish)
+
     def expand(self, pcoll: beam.PCollection) -> Any:
         """One ParDo; before it a buffer if unbounded elements wait, after it the check of the threshold."""
+        types = self._element_types(pcoll)
         transform = uuid.uuid4().hex  # each application is a transform of its own
         spec = bound_to(pcoll.pipeline, replace(self._spec, transform=transform))
         checks = self._threshold is not None and self._threshold < 1
@@ -191,17 +232,27 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
         )
         pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
         if self._threshold is None and self._monitoring_transform is None and not self._with_skipped:
-            return gathered | "BeamML_RunInference" >> pardo
+            values = gathered | "BeamML_RunInference" >> pardo
+            values.element_type = types.values
+            return values
         outputs = apply_inference(gathered, pardo, spec.plan)
         if checks:
             check_threshold(outputs, self._threshold or 0, columnar=columnar)
         if carries:
             outputs, predictions = split_predictions(outputs)
+            predictions.element_type = types.predictions
             if self._monitoring_transform is not None:
                 _ = predictions | "BeamML_RunInference_MonitoringOutlet" >> self._monitoring_transform
-        return self._requested(outputs)
+        claim_element_types(outputs, types, self._spec.plan)
+        return self._requested(outputs, types)
 
-    def _requested(self, outputs: Outputs) -> Any:
+    def _element_types(self, pcoll: beam.PCollection) -> ElementTypes:
+        types = infer_element_types(self._spec.plan, pcoll)
+        if not self._values_are_hinted:
+            return types
+        return types._replace(values=self.get_type_hints().simple_output_type(self.label))
+
+    def _requested(self, outputs: Outputs, types: ElementTypes) -> Any:
         """The values; with them dead letters and skipped elements, if the user wants them."""
         requested = [outputs.values]
         if self._threshold is not None:
@@ -209,11 +260,13 @@ class RunInference(beam.PTransform, Generic[ExampleT, PredictionT]):
             before, after = (outputs.failed_in(stage) for stage in (Stage.PREPROCESSING, Stage.POSTPROCESSING))
             requested.append(RunInferenceDLQ(inference, before, after))
         if self._with_skipped:
-            requested.append(tuple(outputs.skipped.values()) | "Skipped" >> beam.Flatten())
+            skipped = tuple(outputs.skipped.values()) | "Skipped" >> beam.Flatten()
+            skipped.element_type = skipped_type(types)
+            requested.append(skipped)
         return tuple(requested) if len(requested) > 1 else outputs.values
 
 
-def _check_refresh(pcoll: Any, pattern: str | None, kwargs: dict[str, Any]) -> None:
+def _check_refresh(pcoll: Any, pattern: str | None, kwargs: Mapping[str, Any]) -> None:
     unknown = sorted(set(kwargs) - {"interval", "stop_timestamp"})
     if unknown:
         raise ConfigurationError(

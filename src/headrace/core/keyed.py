@@ -49,7 +49,7 @@ def mappings_of(name_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> list
     return [KeyModelMapping(keys, handlers[name]) for name, keys in keys_of.items()]
 
 
-class _DelegatingHandler(ModelHandler[Any, Any, Any]):
+class _DelegatingHandler(ModelHandler[ExampleT, PredictionT, Any]):
     """Delegates most methods to the handler that it wraps; without one, behaves like ``ModelHandler``."""
 
     unkeyed: ModelHandler[Any, Any, Any] | None = None
@@ -60,7 +60,7 @@ def _delegated(name: str) -> Any:
     default = getattr(ModelHandler, name)
 
     @functools.wraps(default)
-    def answer(self: _DelegatingHandler, *args: Any, **kwargs: Any) -> Any:
+    def answer(self: _DelegatingHandler[Any, Any], *args: Any, **kwargs: Any) -> Any:
         if self.unkeyed is None:
             return default(self, *args, **kwargs)
         return getattr(self.unkeyed, name)(*args, **kwargs)
@@ -85,7 +85,9 @@ for _name in (
     setattr(_DelegatingHandler, _name, _delegated(_name))
 
 
-class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT, ModelT]):
+class KeyedModelHandler(
+    _DelegatingHandler[tuple[KeyT, ExampleT], tuple[KeyT, PredictionT]], Generic[KeyT, ExampleT, PredictionT, ModelT]
+):
     """Runs a handler for examples on (key, example) pairs; returns (key, prediction) pairs.
 
     With mappings, each model's batches follow its own handler's batching options, whose functions receive the example.
@@ -143,8 +145,8 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
         return super().load_model() if self.unkeyed else ModelsOnDemand(self.cohorts, self.max_models)
 
     def run_inference(
-        self, batch: Sequence[tuple[Any, Any]], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[tuple[Any, Any]]:
+        self, batch: Sequence[tuple[KeyT, ExampleT]], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[tuple[KeyT, PredictionT]]:
         """Predicts for each (key, example) pair; pairs of the same model share a call."""
         keys = [key for key, _ in batch]
         if self.unkeyed is not None:
@@ -234,7 +236,10 @@ class KeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT,
         self.cohorts[name] = handler
 
 
-class MaybeKeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, PredictionT, ModelT]):
+class MaybeKeyedModelHandler(
+    _DelegatingHandler[ExampleT | tuple[KeyT, ExampleT], PredictionT | tuple[KeyT, PredictionT]],
+    Generic[KeyT, ExampleT, PredictionT, ModelT],
+):
     """Runs a handler on examples or on (key, example) pairs: every tuple must be a pair.
 
     Args:
@@ -246,8 +251,11 @@ class MaybeKeyedModelHandler(_DelegatingHandler, Generic[KeyT, ExampleT, Predict
         self.unkeyed: ModelHandler[Any, Any, Any] = unkeyed
 
     def run_inference(
-        self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[Any]:
+        self,
+        batch: Sequence[ExampleT | tuple[KeyT, ExampleT]],
+        model: Any,
+        inference_args: dict[str, Any] | None = None,
+    ) -> Iterable[PredictionT | tuple[KeyT, PredictionT]]:
         """Predicts for examples and for (key, example) pairs, in one call even if a batch has both."""
         if not any(isinstance(element, tuple) for element in batch):
             return self.unkeyed.run_inference(batch, model, inference_args)

@@ -4,21 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.config import BatchingConfig, RetryConfig
+from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import ConfigurationError
+from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, Skipped
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, Placement, catching, prepare
 from headrace.runtime.spec import SessionSpec
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _LONGEST_QUEUE = 10_000
 """How many outcomes may wait for an earlier element before incomplete batches are run."""
 
 
+class PredictOptions(TypedDict, total=False):
+    """The options of ``predict`` that do not change what comes out; its docstring says what they mean."""
+
+    inference_args: dict[str, Any] | None
+    ordered: bool
+    placement: Placement
+    batching: BatchingConfig | None
+    retry: RetryConfig | None
+    isolate: bool
+    timeout: float | None
+
+
+@overload
+def predict(
+    handler: ModelHandler[Any, PredictionT, Any],
+    iterable: Iterable[Any],
+    *,
+    on_failure: Literal["raise"] = "raise",
+    **options: Unpack[PredictOptions],
+) -> Iterator[PredictionT]: ...
+@overload
+def predict(
+    handler: ModelHandler[Any, PredictionT, Any],
+    iterable: Iterable[Any],
+    *,
+    on_failure: Literal["yield"],
+    **options: Unpack[PredictOptions],
+) -> Iterator[PredictionT | Failure]: ...
+@overload
+def predict(
+    handler: PredictingHandler[Any, PredictionT],
+    iterable: Iterable[Any],
+    *,
+    on_failure: Literal["raise"] = "raise",
+    **options: Unpack[PredictOptions],
+) -> Iterator[PredictionT]: ...
+@overload
+def predict(
+    handler: PredictingHandler[Any, PredictionT],
+    iterable: Iterable[Any],
+    *,
+    on_failure: Literal["yield"],
+    **options: Unpack[PredictOptions],
+) -> Iterator[PredictionT | Failure]: ...
 def predict(
     handler: Any,
     iterable: Iterable[Any],

@@ -1,0 +1,122 @@
+"""What a handler says that it predicts: in the annotation of ``run_inference``, or as a type argument of its base."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
+
+ExampleT_contra = TypeVar("ExampleT_contra", contravariant=True)
+PredictionT_co = TypeVar("PredictionT_co", covariant=True)
+
+_FUNCTIONS = ("_inference_fn", "_model_inference_fn", "inference_fn")
+"""Where handlers, Headrace's and Beam's, keep a function that predicts in their place."""
+_OURS = ("headrace", "apache_beam")
+
+
+class PredictingHandler(Protocol[ExampleT_contra, PredictionT_co]):
+    """What type checkers need to know of a handler that is not derived from Headrace's ModelHandler, such as Beam's."""
+
+    def load_model(self) -> Any:
+        """As in ModelHandler."""
+
+    def run_inference(
+        self, batch: Sequence[ExampleT_contra], model: Any, inference_args: dict[str, Any] | None = None
+    ) -> Iterable[PredictionT_co]:
+        """As in ModelHandler."""
+
+
+def declared_prediction_type(handler: Any) -> Any:
+    """The type of one prediction, as the handler declares it; ``Any`` if it does not.
+
+    Two declarations count: ``run_inference(...) -> Iterable[X]``, and ``class Mine(ModelHandler[Example, X, Model])``.
+    One made by a base class says nothing of a ``run_inference`` that a subclass puts in its place, nor does it of an
+    ``inference_fn`` of the user's. Type variables are followed through all generic bases.
+
+    Args:
+        handler: derived from Headrace's ``ModelHandler``, from Beam's, or from neither.
+    """
+    for function in map(getattr(handler, "__dict__", {}).get, (*_FUNCTIONS, "run_inference")):
+        if callable(function) and not _is_ours(function):
+            return _closed(_item_type(function))
+    cls = type(handler)
+    owner = next((base for base in cls.__mro__ if "run_inference" in vars(base)), cls)
+    declared = _item_type(vars(owner).get("run_inference"))
+    return _closed(_type_argument(cls, owner) if declared is Any else _seen_from(cls, owner, declared))
+
+
+def _type_argument(cls: type, owner: type) -> Any:
+    """What the classes from ``cls`` up to ``owner`` put in the place of the type variable for predictions."""
+    for root in cls.__mro__[1:]:
+        variable = _item_type(vars(root).get("run_inference"))
+        if isinstance(variable, TypeVar):
+            declaring = cls.__mro__[: cls.__mro__.index(owner) + 1]
+            is_declared = any(_replaces(one, root, variable) for one in declaring)
+            return _seen_from(cls, root, variable) if is_declared else Any
+    return Any
+
+
+def _replaces(cls: type, root: type, variable: Any) -> bool:
+    """Whether ``cls`` puts something in the place of a type variable that its bases leave open."""
+    return any(isinstance(_seen_from(base, root, variable), TypeVar) for base in cls.__bases__)
+
+
+def _seen_from(cls: type, ancestor: type, declared: Any) -> Any:
+    """A type that mentions type variables of ``ancestor``, with what ``cls`` puts in their places."""
+    if cls is ancestor:
+        return declared
+    for base in vars(cls).get("__orig_bases__", cls.__bases__):
+        origin = get_origin(base) or base
+        if isinstance(origin, type) and issubclass(origin, ancestor):
+            names = getattr(sys.modules.get(cls.__module__), "__dict__", {})
+            arguments = (_evaluated(one, names) for one in get_args(base))
+            given = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
+            return _with_arguments(_seen_from(origin, ancestor, declared), given)
+    return Any
+
+
+def _with_arguments(declared: Any, given: Mapping[Any, Any]) -> Any:
+    if isinstance(declared, TypeVar):
+        return given.get(declared, Any)
+    variables = () if isinstance(declared, type) else getattr(declared, "__parameters__", ())
+    return declared[tuple(given.get(one, Any) for one in variables)] if variables else declared
+
+
+def _closed(declared: Any) -> Any:
+    """The type with ``Any`` for each type variable that nothing is known of."""
+    return _with_arguments(declared, {})
+
+
+def _item_type(function: Any) -> Any:
+    """X of a function annotated to return an iterable of X; else ``Any``."""
+    function = _unwrapped(function)
+    try:
+        annotation = function.__annotations__["return"]  # Python 3.14 evaluates it now, and so may fail
+    except Exception:
+        return Any
+    returned = _evaluated(annotation, getattr(function, "__globals__", {}))
+    origin, arguments = get_origin(returned), get_args(returned)
+    is_iterable = isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, Mapping | tuple)
+    return arguments[0] if is_iterable and arguments else Any
+
+
+def _evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
+    """An annotation, or type argument, that may be a string; ``Any`` if a name in it exists for type checkers only."""
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), dict(names))["it"]
+    except Exception:
+        return Any
+
+
+def _is_ours(function: Any) -> bool:
+    module: str = getattr(_unwrapped(function), "__module__", None) or ""
+    return module.partition(".")[0] in _OURS
+
+
+def _unwrapped(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(function) if callable(function) else function

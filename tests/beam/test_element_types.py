@@ -1,0 +1,271 @@
+"""The element types of what RunInference gives out, and who uses them. Pipelines here are made, and most never run."""
+
+# Beam takes annotations for type hints, but not annotations that are strings: no import of those from __future__.
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pytest
+from apache_beam import coders, typehints
+from apache_beam.dataframe.schemas import generate_proxy
+from apache_beam.ml.inference import base
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.typehints import TypeCheckError
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+import headrace
+from headrace import ModelHandler, PredictionResult
+from headrace.beam import KeyedModelHandler, RunInference
+from headrace.beam.either_result import EitherResult
+from headrace.beam.element_types import AnyEncoding
+from toys import Acting, each
+
+ERROR = typehints.Tuple[type, str, typehints.List[str]]
+
+
+class Scored(NamedTuple):
+    text: str
+    score: float
+
+
+class Lengths(ModelHandler[str, float, Any]):
+    """Declares and predicts floats."""
+
+    def load_model(self):
+        return len
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [float(model(text)) for text in batch]
+
+
+class Results(ModelHandler[str, PredictionResult, Any]):
+    """Declares and predicts PredictionResults."""
+
+    def load_model(self):
+        return len
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [PredictionResult(text, model(text)) for text in batch]
+
+
+def scored(length: float) -> Scored:
+    return Scored("text", length)
+
+
+def parsed(line: str) -> int:
+    return int(line)
+
+
+def of_number(number: int) -> str:
+    return str(number)
+
+
+@pytest.fixture
+def pipeline():
+    return beam.Pipeline(runner=FnApiRunner())
+
+
+@pytest.fixture
+def texts(pipeline):
+    return pipeline | beam.Create(["a", "bb"])
+
+
+@pytest.fixture
+def pairs(pipeline):
+    return pipeline | beam.Create([("k", "a"), ("l", "bb")])
+
+
+def test_type_is_the_one_that_the_handler_declares(texts):
+    assert (texts | RunInference(Lengths())).element_type is float
+
+
+def test_type_is_any_without_a_declaration(texts):
+    assert (texts | RunInference(Acting())).element_type == typehints.Any
+
+
+def test_type_of_pairs_keeps_the_key(pairs):
+    assert (pairs | RunInference(KeyedModelHandler(Lengths()))).element_type == typehints.Tuple[str, float]
+    undeclared = pairs | "Undeclared" >> RunInference(KeyedModelHandler(Acting()))
+    assert undeclared.element_type == typehints.Tuple[str, typehints.Any]
+
+
+def test_type_of_columnar_elements_is_a_result(texts):
+    class Columnar(Lengths):
+        def run_columns(self, columns, model, inference_args=None):
+            return columns
+
+    values = texts | RunInference(Columnar(), batching=headrace.BatchingConfig(columnar=True))
+    assert values.element_type is EitherResult
+
+
+def test_type_of_a_function_that_skips_leaves_the_skip_out(texts):
+    handler = Lengths().with_postprocess_fn(lambda length: headrace.SKIP if length == 1 else str(length))
+    assert (texts | RunInference(handler)).element_type is str
+
+
+def test_type_given_by_the_user_replaces_the_declared_one(texts):
+    values = texts | RunInference(Lengths()).with_output_types(typehints.Any)
+    assert values.element_type == typehints.Any
+    values, dead = texts | "2" >> RunInference(Lengths()).with_output_types(int).with_exception_handling()
+    assert values.element_type is int
+    assert dead.failed_inferences.element_type.tuple_types[1] == ERROR
+
+
+def test_predictions_for_monitoring_have_the_type_before_postprocessing(texts):
+    found = {}
+
+    class Outlet(beam.PTransform):
+        def expand(self, pcoll):
+            found["type"] = pcoll.element_type
+            return pcoll | beam.Map(print)
+
+    values = texts | RunInference(Lengths().with_postprocess_fn(scored), monitoring_transform=Outlet())
+    assert (found["type"], values.element_type) == (float, Scored)
+
+
+def test_functions_for_either_result_take_the_predictions(texts):
+    def ours(result: PredictionResult) -> int:
+        return result.inference
+
+    def beams(result: base.PredictionResult) -> int:
+        return result.inference
+
+    values = texts | RunInference(Results())
+    assert (values | beam.Map(ours)).element_type is (values | beam.Map(beams)).element_type is int
+    with pytest.raises(TypeCheckError, match="PCollections of type"):
+        _ = values | beam.Map(parsed)
+
+
+# ------------------------------------------------------------------------------------------- pre- and postprocessing
+
+
+def test_preprocessing_of_other_elements_is_refused(texts):
+    with pytest.raises(TypeCheckError) as caught:
+        _ = texts | RunInference(Lengths().with_preprocess_fn(of_number))
+    assert "the preprocessing function of_number of RunInference does not take elements of type <class 'str'>" in str(
+        caught.value
+    )
+
+
+def test_preprocessing_of_what_another_function_gives_is_refused(texts):
+    handler = Lengths().with_preprocess_fn(parsed).with_preprocess_fn(scored).with_preprocess_fn(lambda _: 1.0)
+    with pytest.raises(TypeCheckError, match="preprocessing function parsed"):
+        _ = texts | RunInference(handler)
+
+
+def test_postprocessing_is_checked_against_functions_not_against_the_handler(texts):
+    values = texts | RunInference(Lengths().with_postprocess_fn(parsed))
+    assert values.element_type is int
+    with pytest.raises(TypeCheckError, match="postprocessing function parsed"):
+        _ = texts | "2" >> RunInference(Lengths().with_postprocess_fn(scored).with_postprocess_fn(parsed))
+
+
+def test_nothing_is_refused_without_type_checks(make_run):
+    run = make_run(pipeline_type_check=False)
+    out = run.create(["a"]) | RunInference(Lengths().with_preprocess_fn(of_number))
+    assert run.values(out=out) == [1.0]
+
+
+# ------------------------------------------------------------------------------------------- dead letters and skips
+
+
+def test_dead_letters_have_the_type_of_the_operations_input(pairs):
+    handler = KeyedModelHandler(Lengths()).with_preprocess_fn(lambda pair: (pair[0], "x")).with_postprocess_fn(str)
+    _, dead = pairs | RunInference(handler).with_exception_handling()
+    before, after = typehints.Tuple[str, str], typehints.Tuple[str, float]
+    records = [*dead.failed_preprocessing, dead.failed_inferences, *dead.failed_postprocessing]
+    elements = [record.element_type.tuple_types[0] for record in records]
+    assert elements == [AnyEncoding(before), AnyEncoding(typehints.List[before]), AnyEncoding(after)]
+    assert all(record.element_type.tuple_types[1] == ERROR for record in records)
+
+
+def test_functions_for_beams_dead_letters_take_ours(texts):
+    def take(record: tuple[list[str], tuple[type, str, list[str]]]) -> str:
+        return record[1][1]
+
+    def take_ours(record: tuple[list[str], headrace.ErrorRecord]) -> int:
+        return record[1].attempts
+
+    def take_other(record: tuple[list[int], Any]) -> None: ...
+
+    _, dead = texts | RunInference(Lengths()).with_exception_handling()
+    assert (dead.failed_inferences | beam.Map(take)).element_type is str
+    assert (dead.failed_inferences | beam.Map(take_ours)).element_type is int
+    assert (dead.failed_inferences | "Infer" >> beam.Map(lambda record: record[1][1])).element_type is str
+    with pytest.raises(TypeCheckError):
+        _ = dead.failed_inferences | beam.Map(take_other)
+
+
+def test_dead_letters_that_are_not_what_their_type_says_are_encoded(run):
+    def mistyped(_: str) -> int:
+        return None
+
+    def bad(batch):
+        raise ValueError("no")
+
+    _, dead = run.create(["a"]) | RunInference(Acting(bad).with_preprocess_fn(mistyped)).with_exception_handling()
+    ((element, error),) = run.values(out=dead.failed_inferences | beam.Reshuffle())
+    assert (element, type(error), error.attempts) == ([None], headrace.ErrorRecord, 1)
+
+
+def test_dead_letters_can_be_grouped_by_element(run):
+    fail = Lengths().with_preprocess_fn(int)
+    _, dead = run.create(["a", "a"]) | RunInference(fail).with_exception_handling()
+    ((element, errors),) = run.values(out=dead.failed_preprocessing[0] | beam.GroupByKey())
+    assert (element, len(list(errors))) == ("a", 2)
+
+
+def test_skipped_elements_have_the_types_of_the_operations_inputs(texts):
+    handler = Lengths().with_preprocess_fn(lambda text: headrace.SKIP if text == "a" else 1)
+    _, skipped = texts | RunInference(handler).with_skipped_elements()
+    assert skipped.element_type == AnyEncoding(typehints.Union[str, int])
+
+
+# --------------------------------------------------------------------------------------------------------- who uses it
+
+
+def test_frame_of_rows_has_their_columns(texts):
+    """What Beam's ``to_dataframe``, and ``WriteToJson`` with it, ask of a PCollection's type."""
+    handler = Results().with_postprocess_fn(lambda result: beam.Row(text=str(result.example), length=2))
+    rows = texts | RunInference(handler)
+    assert dict(generate_proxy(rows.element_type).dtypes) == {"text": "string", "length": "int64"}
+
+
+def test_schema_of_rows_for_sql(texts):
+    handler = Lengths().with_postprocess_fn(lambda length: beam.Row(length=float(length)))
+    found = (texts | RunInference(handler)).element_type
+    assert isinstance(found, RowTypeConstraint)
+    assert dict(found._fields) == {"length": float}
+
+
+def test_key_has_its_own_coder(pairs):
+    values = pairs | RunInference(KeyedModelHandler(Acting()))
+    assert coders.registry.get_coder(values.element_type).key_coder() == coders.StrUtf8Coder()
+
+
+def test_key_survives_postprocessing_of_pairs(pairs):
+    handler = KeyedModelHandler(Results()).with_postprocess_fn(lambda pair: (pair[0], float(pair[1].inference)))
+    assert (pairs | RunInference(handler)).element_type == typehints.Tuple[str, float]
+
+
+def test_values_are_what_the_next_dofn_takes(texts):
+    class Double(beam.DoFn):
+        def process(self, element: float):
+            yield 2 * element
+
+    class Upper(beam.DoFn):
+        def process(self, element: str):
+            yield element.upper()
+
+    values = texts | RunInference(Lengths())
+    _ = values | beam.ParDo(Double())
+    with pytest.raises(TypeCheckError, match="float"):
+        _ = values | beam.ParDo(Upper())
+
+
+def test_values_are_grouped_by_a_deterministic_key(run):
+    sums = run.create([("k", "a"), ("k", "bb")]) | RunInference(KeyedModelHandler(Lengths())) | beam.CombinePerKey(sum)
+    assert run.values(out=sums) == [("k", 3.0)]
+
+
+def test_each_handler_that_acts_alone_is_undeclared(texts):
+    assert (texts | RunInference(Acting(each(len)))).element_type == typehints.Any

@@ -1,0 +1,20 @@
+"""Every handler says what it predicts, Headrace's and Beam's."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from headrace import PredictionResult
+from headrace.core.declared_type import declared_prediction_type
+from headrace.handlers.cards import CARDS
+
+pytestmark = pytest.mark.large  # imports every framework
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_handler_declares_results(name):
+    module, _, cls = name.rpartition(".")
+    handler = object.__new__(getattr(importlib.import_module(f"headrace.handlers.{module}"), cls))
+    assert declared_prediction_type(handler) is PredictionResult
