@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import subprocess
 import sys
 
@@ -38,6 +40,12 @@ import a_framework_that_nobody_has
 WITHOUT_AN_EXTRA = """
 from headrace.core.errors import MissingExtraError
 raise MissingExtraError("torch", "pytorch")
+"""
+ENDS = """
+import sys, warnings
+print("in the way of JSON")
+warnings.warn("and this")
+sys.exit("two\\nlines")
 """
 LOADED = """
 import sys
@@ -99,23 +107,33 @@ def test_missing_packages_of_an_extra_are_named(install):
     assert theirs()["words"].trouble == "not installed (no-such-package-at-all): pip install 'word-handlers[words]'"
 
 
-@pytest.mark.large
 @pytest.mark.parametrize(
     ("path", "trouble"),
     [
-        ("words_one:Absent", "AttributeError: module 'words_one' has no attribute 'Absent'"),
-        ("words_two:x", "ModuleNotFoundError: No module named 'a_framework_that_nobody_has'"),
+        ("words_one:Absent", "cannot be imported: AttributeError: module 'words_one' has no attribute 'Absent'"),
+        ("words_two:x", "cannot be imported: ModuleNotFoundError: No module named 'a_framework_that_nobody_has'"),
         ("words_three:x", "torch is not installed; install it with: pip install 'headrace[pytorch]'"),
-        ("no_such_module_at_all:x", "ModuleNotFoundError: No module named 'no_such_module_at_all'"),
-        ("no_such_package_at_all.words:x", "ModuleNotFoundError: No module named 'no_such_package_at_all'"),
-        ("words_broken:x", "SyntaxError"),
+        ("no_such_module_at_all:x", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+        (
+            "no_such_package_at_all.words:x",
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_package_at_all'",
+        ),
+        ("words_broken:x", "cannot be imported: SyntaxError"),
+        ("words_ends:x", "cannot be imported: SystemExit: two lines"),
     ],
 )
-def test_a_handler_that_is_broken_does_not_spoil_the_list(install, path, trouble):
-    modules = {"words_two": WITHOUT_A_FRAMEWORK, "words_three": WITHOUT_AN_EXTRA, "words_broken": "class"}
+def test_a_handler_that_is_broken_does_not_spoil_the_list(install, capsys, path, trouble):
+    modules = {
+        "words_two": WITHOUT_A_FRAMEWORK,
+        "words_three": WITHOUT_AN_EXTRA,
+        "words_broken": "class",
+        "words_ends": ENDS,
+    }
     install({"words": path}, words_one=THEIRS, **modules)
     assert theirs()["words"].trouble.startswith(trouble)
+    assert "\n" not in theirs()["words"].trouble
     assert len(listed_handlers()) > 5
+    assert capsys.readouterr() == ("", "")
 
 
 def test_catalogue_is_written_as_markdown(install):
@@ -129,7 +147,7 @@ def test_catalogue_is_written_as_markdown(install):
 def test_a_narrow_terminal_gets_the_columns_that_fit(install, capsys):
     install({"words": "words_one:Plain"}, ["no-such-package-at-all"], words_one=THEIRS)
     for width, threads in ((80, False), (160, True)):
-        show_handlers(Console(width=width), listed_handlers())
+        show_handlers(Console(width=width, force_terminal=True, color_system=None), listed_handlers())
         text = capsys.readouterr().out
         assert "words" in text
         assert "its length" in text
@@ -137,10 +155,32 @@ def test_a_narrow_terminal_gets_the_columns_that_fit(install, capsys):
         assert max(len(line) for line in text.splitlines()) <= width
 
 
+def test_a_pipe_gets_a_line_for_each_handler(install, capsys, monkeypatch):
+    install({"words": "words_one:Plain", "made": "words_one:factory"}, words_one=THEIRS)
+    monkeypatch.setenv("COLUMNS", "40")
+    show_handlers(Console(), theirs().values())
+    title, made, words = capsys.readouterr().out.splitlines()
+    assert title.split("  ")[0] == "name"
+    assert made.split() == ["made", "-", "-", "-", "-", "installed"]
+    assert re.split("  +", words) == ["words", "a word", "its length", "none", "safe", "installed"]
+
+
 def test_handlers_command_lists_the_catalogue(headrace):
     result = headrace("handlers")
     assert (result.code, result.err) == (0, "")
     assert "sklearn-numpy" in result.out
+    found = {one["name"]: one for one in json.loads(headrace("handlers", "--json").out)}
+    assert found["sklearn-numpy"] == {
+        "name": "sklearn-numpy",
+        "class": "headrace.handlers.sklearn_inference.SklearnModelHandlerNumpy",
+        "example": "a numpy array",
+        "prediction": "what `model.predict` says of it",
+        "weights": "mapped; trees and forests copy their nodes in each process",
+        "threads": "safe",
+        "install": "headrace[sklearn]",
+        "usable": True,
+        "trouble": None,
+    }
     assert headrace("handlers", "--markdown").out == as_markdown(listed_handlers()) + "\n"
 
 

@@ -28,10 +28,40 @@ def test_names_are_trusted_without_rows():
     assert choose("--columns", ["a,b*"], ()) == ("a", "b*")
 
 
-@pytest.mark.parametrize("name", ["ID", "pixels_*", "x[2]"])
-def test_a_name_that_matches_no_column_is_an_error(name):
+def error_of(name, columns):
     with pytest.raises(ConfigurationError) as caught:
-        choose("--keep", [f"id,{name}"], COLUMNS)
-    assert str(caught.value) == (
-        f"--keep: there is no column {name!r}; the columns are id, pixel_1, pixel_0, label, x[1]."
+        choose("--keep", [f"{columns[0]},{name}"], columns)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ID", "; did you mean 'id'? The"),
+        ("pixels_*", "; did you mean 'pixel_1'? The"),
+        ("lable", "; did you mean 'label'? The"),
+        ("weight", "; the"),
+    ],
+)
+def test_a_name_that_matches_no_column_is_an_error(name, meant):
+    assert error_of(name, COLUMNS) == (
+        f"--keep: there is no column {name!r}{meant} columns are id, pixel_1, pixel_0, label, x[1]."
     )
+
+
+def test_only_the_first_of_many_columns_are_listed():
+    columns = [f"c{n}" for n in range(785)]
+    assert error_of("weight", columns).endswith(", c18, c19 and 765 more.")
+
+
+@pytest.mark.parametrize(
+    ("columns", "hint"),
+    [
+        (["a;b"], "; if its fields are separated otherwise, add --delimiter ';'."),
+        (["a\tb"], "; if its fields are separated otherwise, add --delimiter $'\\t'."),
+        (["1.5", "2"], "These are numbers: the first line of a CSV file has to name its columns."),
+        (["a", "2"], "the columns are a, 2."),
+    ],
+)
+def test_columns_of_a_file_that_was_read_wrongly_are_recognized(columns, hint):
+    assert error_of("weight", columns).endswith(hint)

@@ -115,19 +115,33 @@ def test_a_member_of_an_enumeration_is_given_by_name(module):
 
 def test_unknown_names_are_answered_with_the_known_ones():
     assert {"sklearn-numpy", "sklearn-pandas", "pytorch-tensor", "onnx-numpy"} <= set(handler_names())
-    message = error_of("sklearn", {})
-    assert message.startswith("there is no handler 'sklearn'; there are ")
+    message = error_of("my_model.make", {})
+    assert message.startswith("there is no handler 'my_model.make'; there are ")
     assert ", ".join(handler_names()) in message
+    assert message.endswith(", and your own, written as my_model:make.")
+
+
+def test_mistyped_names_are_answered_with_the_nearest():
+    assert error_of("sklern-numpy", {}) == (
+        "there is no handler 'sklern-numpy'; did you mean 'sklearn-numpy'? `headrace handlers` lists them all; write "
+        "one of your own as package.module:factory."
+    )
+    assert error_of("./code/my_model.py:make", {}) == (
+        "--handler takes a module, not its file './code/my_model.py'; write code.my_model:make."
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("no_such_module_at_all:x", "cannot import no_such_module_at_all: ModuleNotFoundError"),
+        ("no_such_module_at_all:x", "modules are looked for in this folder, "),
         ("{}:absent", "factories_of_a_test has no 'absent'."),
+        ("{}:plane", "has no 'plane'; did you mean 'plain'?"),
         ("{}:inner.absent", "factories_of_a_test has no 'inner.absent'."),
         ("{}:nothing", "is not callable"),
-        ("{}:make", "missing a required argument: 'path'; it takes (path, kind="),
+        ("{}:make", "make needs --model, where the model is (its parameter 'path')."),
+        ("{}:of_two", "of_two needs --handler-arg task=...."),
         ("{}:missing", "torch is not installed; install it with: pip install 'headrace[pytorch]'"),
     ],
 )
@@ -136,7 +150,9 @@ def test_a_handler_that_cannot_be_made_is_explained(module, name, message):
 
 
 def test_arguments_that_a_factory_does_not_take_are_named(module):
-    assert "got an unexpected keyword argument 'x'" in error_of(f"{module}:plain", {"x": 1})
+    assert error_of(f"{module}:plain", {"x": 1}).endswith("has no parameter 'x'. It takes nothing.")
+    message = error_of(f"{module}:of_two", {"taks": "t"}, model="m")
+    assert message.endswith("has no parameter 'taks'; did you mean 'task'? It takes task, model.")
     assert "has no parameter for --model" in error_of(f"{module}:plain", {}, model="m")
     assert "--model and --handler-arg path are the same" in error_of(f"{module}:make", {"path": "p"}, model="m")
 
@@ -172,6 +188,7 @@ def test_malformed_pairs_are_refused(pairs, message):
 
 def test_a_model_file_that_is_not_there_is_named_before_anything_starts(tmp_path):
     missing = str(tmp_path / "none.pkl")
-    with pytest.raises(ConfigurationError, match=r"there is no file .*none\.pkl"):
-        make_handler("sklearn-numpy", {}, missing)
+    (tmp_path / "nine.pkl").touch()
+    found = str(tmp_path / "nine.pkl")
+    assert error_of("sklearn-numpy", {}, missing) == f"--model: there is no file {missing!r}; did you mean {found!r}?"
     assert isinstance(make_handler("sklearn-numpy", {}, "gs://bucket/model.pkl"), SklearnModelHandlerNumpy)

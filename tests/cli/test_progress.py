@@ -1,4 +1,4 @@
-"""The progress line shows how far a job is."""
+"""The progress of a job: a bar on a terminal, lines elsewhere."""
 
 import io
 import threading
@@ -6,8 +6,8 @@ import threading
 import pytest
 from rich.console import Console
 
-from headrace.cli.progress import ProgressLine, rows_done, wait
-from headrace.core.events import BatchCompleted, ElementFailed, ModelLoaded
+from headrace.cli.progress import JobProgress, rows_done, wait
+from headrace.core.events import BatchCompleted, ElementFailed, ElementsSkipped, ModelLoaded
 from headrace.core.result import Stage
 from headrace.metrics.totals import Totals
 
@@ -24,6 +24,11 @@ def totals():
     return Totals()
 
 
+@pytest.fixture
+def clock():
+    return Clock()
+
+
 def feed(totals, *events):
     for event in events:
         totals.on_event(event)
@@ -34,45 +39,112 @@ def test_rows_that_fail_after_the_model_count_once(totals):
         totals,
         BatchCompleted("", 10, 0, 1.0),
         *[ElementFailed(stage, ValueError()) for stage in (*Stage, Stage.INFERENCE)],
+        *[ElementsSkipped("", stage, 2) for stage in Stage],
     )
-    assert rows_done(totals) == 13
+    assert rows_done(totals) == 15
 
 
-def test_the_progress_line_shows_rows_and_rate(totals):
-    clock = Clock()
-    line = ProgressLine(totals, clock)
+def test_progress_shows_rows_and_rate(totals, clock):
+    progress = JobProgress(totals, clock=clock, started=98.0)
     clock.seconds += 3
-    assert line.text() == "starting, loading the model   3 s"
+    assert progress.text(", ") == "starting, loading the model, 5 s"
     feed(totals, ModelLoaded("", 1.0, 0))
     clock.seconds += 1
     feed(totals, BatchCompleted("", 1500, 0, 1.0), BatchCompleted("", 501, 0, 1.0))
     feed(totals, ElementFailed(Stage.INFERENCE, ValueError()))
-    assert line.text() == "2,002 rows   500 rows/s   batches of 1000.5   1 failed   4 s"
+    assert progress.text(", ") == "2,002 rows, 500 rows/s, batches of 1000.5, 1 failed, 6 s"
 
 
-def test_the_rate_covers_the_last_seconds(totals):
-    clock = Clock()
-    line = ProgressLine(totals, clock)
+def test_progress_shows_share_and_time_left(totals, clock):
+    progress = JobProgress(totals, lambda rows: rows / 100_000, clock)
+    texts = []
+    for seconds in (1, 1, 2, 200):
+        clock.seconds += seconds
+        feed(totals, BatchCompleted("", 100 * seconds, 0, 0.1))
+        texts.append(progress.text(", "))
+    assert texts[1] == "200 rows, 0%, 100 rows/s, batches of 100.0, 0 failed, 2 s"  # too early to say
+    assert texts[2].endswith("4 s, 16 min 36 s left")
+    assert texts[3] == "20,400 rows, 20%, 100 rows/s, batches of 5100.0, 0 failed, 3 min 24 s, 13 min 16 s left"
+
+
+def test_time_left_counts_from_the_first_rows_on(totals, clock):
+    """A run that goes on finds half of its input done, and that took no time."""
+    progress = JobProgress(totals, lambda rows: 0.5 + rows / 2000, clock)
+    feed(totals, BatchCompleted("", 1, 0, 0.1))
+    assert "left" not in progress.text(", ")
+    clock.seconds += 100
+    feed(totals, BatchCompleted("", 499, 0, 0.1))
+    assert progress.text(", ").endswith("1 min 40 s, 1 min 40 s left")
+    clock.seconds += 36_000
+    feed(totals, BatchCompleted("", 100, 0, 0.1))
+    assert progress.text(", ").endswith("10 h 1 min, 6 h 41 min left")
+
+
+def test_the_rate_covers_the_last_seconds(totals, clock):
+    progress = JobProgress(totals, clock=clock)
     rates = []
     for rows in (1000, 1000, 10, 10, 10, 10, 10, 10, 10):
         clock.seconds += 1
         feed(totals, BatchCompleted("", rows, 0, 0.1))
-        rates.append(line.text().split("   ")[1])
+        rates.append(progress.text(", ").split(", ")[1])
     assert rates[1] == "1,000 rows/s"
     assert rates[-1] == "10 rows/s"
 
 
+def test_the_rate_of_slow_batches_covers_the_last_two(totals, clock):
+    progress = JobProgress(totals, clock=clock)
+    for _ in range(3):
+        clock.seconds += 20
+        feed(totals, BatchCompleted("", 40, 0, 20.0))
+        assert ", 2 rows/s," in progress.text(", ")
+        assert ", 2 rows/s," in progress.text(", ")
+
+
+def test_a_line_is_printed_every_half_minute(totals, clock):
+    progress = JobProgress(totals, clock=clock)
+    feed(totals, ModelLoaded("", 1.0, 0))
+
+    def wait_ten_seconds():
+        clock.seconds += 10
+        feed(totals, BatchCompleted("", 10, 0, 0.1))
+        return clock.seconds > 165
+
+    rows = [line.split(",")[0] for line in progress.lines(wait_ten_seconds)]
+    assert rows == ["30 rows", "60 rows"]
+
+
+class Finishing(threading.Event):
+    """Over when it was asked often enough."""
+
+    asked = 0
+
+    def wait(self, timeout=None):
+        self.asked += 1
+        return self.asked > 3
+
+
+@pytest.mark.parametrize(("show", "count"), [(True, 3), (False, 0)])
+def test_lines_are_printed_without_a_terminal_if_wanted(totals, monkeypatch, show, count):
+    monkeypatch.setattr(JobProgress.lines, "__defaults__", (0.0,))
+    screen = io.StringIO()
+    wait(Finishing(), JobProgress(totals, clock=lambda: 7.0), Console(file=screen, width=20), show=show)
+    assert screen.getvalue() == "starting, loading the model, 0 s\n" * count
+
+
 @pytest.mark.parametrize(("terminal", "show"), [(True, False), (False, True)])
-def test_the_line_is_not_drawn_without_a_terminal(totals, terminal, show):
+def test_nothing_is_drawn_without_a_terminal(totals, terminal, show):
     screen, done = io.StringIO(), threading.Event()
     done.set()
-    wait(done, totals, Console(file=screen, force_terminal=terminal), show=show)
+    wait(done, JobProgress(totals), Console(file=screen, force_terminal=terminal), show=show)
     assert screen.getvalue() == ""
 
 
-def test_the_line_is_drawn_on_a_terminal(totals):
+@pytest.mark.parametrize(("share", "bar"), [(None, False), (0.5, True)])
+def test_the_bar_is_drawn_on_a_terminal(totals, share, bar):
     screen, done = io.StringIO(), threading.Event()
     feed(totals, BatchCompleted("", 7, 0, 1.0))
     done.set()
-    wait(done, totals, Console(file=screen, force_terminal=True, width=100), show=True)
+    wait(done, JobProgress(totals, lambda _: share), Console(file=screen, force_terminal=True, width=100), show=True)
     assert "7 rows" in screen.getvalue()
+    assert ("━━━━" in screen.getvalue()) is bar
+    assert ("50%" in screen.getvalue()) is bar

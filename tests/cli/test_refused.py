@@ -33,7 +33,10 @@ def test_a_run_in_which_every_row_fails_is_refused(folder, run, resume):
     folder.write("in.jsonl", BAD)
     result = run(*resume)
     assert result.code == 3
-    assert result.error == f"every row failed (3 of 3); {folder.path / 'p.jsonl'} was not written."
+    assert result.error == (
+        f"every row failed (3 of 3); {folder.path / 'p.jsonl'} was not written. The model was given the 2 columns "
+        "a, b; if it needs others, name them with --columns."
+    )
     assert result.summary["dead letters in"] == str(folder.path / FAILED)
     assert "written" not in result.summary
     assert "  3 x inference TypeError: unsupported operand type(s) for +: 'int' and 'str'\n" in result.out

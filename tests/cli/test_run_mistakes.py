@@ -12,6 +12,7 @@ def old(folder):
     """Inputs, and an output of an earlier run that must survive."""
     folder.write("in.jsonl", ROWS)
     folder.write("in.csv", "a,b\n1,2\n")
+    folder.write("array.json", '[{"a": 1, "b": 2}]')
     folder.write("broken.jsonl", '{"a": 1\n')
     folder.write("twice.csv", "a,a\n1,2\n")
     folder.write("prediction.jsonl", [{"a": 1, "prediction": 2}])
@@ -40,13 +41,19 @@ def mistaken(old, handlers, headrace):
     ("inputs", "error"),
     [
         (["absent.csv"], "there is no file 'absent.csv'."),
+        (["in.cvs"], "there is no file 'in.cvs'; did you mean 'in.csv'?"),
         (["in.jsonl", "absent*.csv"], "no file matches 'absent*.csv'."),
-        (["."], ". is a folder; name its files, for example './*.jsonl'."),
+        (["."], ". is a folder; name its files: './*.jsonl'."),
         (["p.parquet.txt"], "tells no format; add --format jsonl, csv or parquet."),
         (["broken.jsonl"], "line 1: Expecting ',' delimiter"),
         (["twice.csv"], "the header has 'a' twice, and a row can have it once only; rename one of them in the header"),
         (["", "in.csv"], "an INPUT has no name (''); is a variable of the shell empty?"),
-        (["gs://bucket/a.csv"], "pip install apache-beam[gcp]"),
+        (["array.json"], "it is one JSON array, not an object on each line; convert it: python -c "),
+        (
+            ["s3://bucket/a.csv"],
+            "Beam's part for Amazon S3 is not installed; install it with: pip install 'apache-beam[aws]'",
+        ),
+        (["gs://bucket/a.csv"], "pip install 'apache-beam[gcp]'"),
         (["prediction.jsonl"], "the input has a column 'prediction', where the prediction goes"),
         (["--streaming"], "no INPUT is given"),
     ],
@@ -58,12 +65,13 @@ def test_mistaken_inputs_are_named(mistaken, inputs, error):
 @pytest.mark.parametrize(
     ("handler", "error"),
     [
-        ("sklearn", "there is no handler 'sklearn'; there are huggingface-keyed-tensor, "),
+        ("sklearn", "there is no handler 'sklearn'; did you mean 'sklearn-"),
+        ("sklearn-numpy", "sklearn-numpy needs --model, where the model is (its parameter 'model_uri')."),
         ("absent:Add", "cannot import absent: ModuleNotFoundError: No module named 'absent'"),
         ("{}:Absent", "has no 'Absent'."),
         ("{}:NOTHING", "is not callable"),
         ("{}:fails", "fails cannot be made: RuntimeError: no luck"),
-        ("{}:late", "missing a required argument: 'model_uri'"),
+        ("{}:late", "late needs --model, where the model is (its parameter 'model_uri')."),
         ("builtins:dict", "the factory made {{}}, which is no model handler"),
         ("{}:keyed", "KeyedModelHandler takes keys; name their column with --key."),
     ],
@@ -94,7 +102,8 @@ def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument
         (["--max-batch-size", "many"], "Invalid value for '--max-batch-size'"),
         (["--format", "xml"], "Invalid value for '--format'"),
         (["--delimiter", ";;", "in.csv"], "delimiter"),
-        (["--colums", "a"], "neither headrace nor Beam has an option --colums."),
+        (["--colums", "a"], "neither headrace nor Beam has an option --colums; did you mean '--columns'?"),
+        (["--direct_num_worker=4"], "did you mean '--direct_num_workers'?"),
         (["--direct_num_workers=x"], "invalid int value: 'x'."),
         (["--runner", "NoRunner"], "Unexpected pipeline runner: NoRunner."),
     ],
@@ -108,8 +117,9 @@ def test_mistaken_options_are_named(mistaken, arguments, error):
     [
         ("p.csv", "--output must end in .jsonl (or .jsonl.gz) or .parquet, not 'p.csv'."),
         ("in.jsonl", "in.jsonl is among the inputs and would be overwritten; choose another --output."),
-        ("in.csv/p.jsonl", "cannot write "),
-        ("gs://bucket/p.jsonl", "pip install apache-beam[gcp]"),
+        ("..", "--output must be a file, and .. is a folder; name a file in it, such as ../predictions.jsonl."),
+        ("in.csv/p.jsonl", "in.csv/p.jsonl: Not a directory; name a place where a file can be made."),
+        ("gs://bucket/p.jsonl", "pip install 'apache-beam[gcp]'"),
     ],
 )
 def test_mistaken_outputs_are_named(mistaken, output, error):
@@ -153,9 +163,14 @@ def test_an_output_has_a_place_of_its_own(headrace, handlers, folder, output, le
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ([], "Missing argument 'INPUT'."),
-        (["in.jsonl", "--output", "p.jsonl"], "Missing option '--handler'."),
-        (["in.jsonl", "--handler", "x"], "Missing option '--output'."),
+        ([], "Missing argument 'INPUT': name at least one file or glob, or - for standard input."),
+        (
+            ["in.jsonl", "--output", "p.jsonl"],
+            "Missing option '--handler': name one that `headrace handlers` lists, or",
+        ),
+        (["in.jsonl", "--handler", "x"], "Missing option '--output': name the file for the predictions, for example"),
+        (["in.jsonl", "--handlr", "x", "--output", "p.jsonl"], "'--handler': there is no --handlr; write --handler."),
+        (["in.jsonl", "--handler", "x", "-o", "p.jsonl"], "'--output': there is no -o; write --output."),
         (["in.jsonl", "--handler"], "Option '--handler' requires an argument."),
     ],
 )

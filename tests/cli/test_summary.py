@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
+from headrace.cli.stopwatch import Seconds
 from headrace.cli.summary import show, summary
 from headrace.metrics.totals import Totals
 
@@ -16,13 +17,15 @@ COUNTED = SimpleNamespace(
     skipped=0,
 )
 TOTALS = Totals(predictions=1999, batches=4, load_seconds=0.5, model_bytes=12_345_678)
+SECONDS = Seconds(2.0, 1.0, 3.5, 0.5)
 LINES = [
     ("rows", "2,000"),
     ("predictions", "1,998"),
     ("dead letters", "2"),
     ("  inference KeyError", "1"),
     ("  reading ValueError", "1"),
-    ("seconds", "4.00"),
+    ("seconds", "7.00"),
+    ("  of these", "2.00 start and imports, 1.00 loading, 3.50 rows, 0.50 writing"),
     ("rows/s", "500"),
     ("batches", "4"),
     ("mean batch size", "499.8"),
@@ -38,18 +41,18 @@ def shown(**options):
 
 
 def test_the_summary_has_a_line_for_each_count():
-    assert summary(COUNTED, TOTALS, 4.0) == LINES
-    assert ("rows/s", "0") in summary(COUNTED, TOTALS, 0.0)
+    assert summary(COUNTED, TOTALS, SECONDS) == LINES
+    assert ("rows/s", "0") in summary(COUNTED, TOTALS, Seconds(1.0, 0.0, 0.0, 0.0))
 
 
 def test_rows_of_earlier_runs_do_not_count_in_the_rate():
-    lines = summary(SimpleNamespace(**{**vars(COUNTED), "earlier": 1200}), TOTALS, 4.0)
+    lines = summary(SimpleNamespace(**{**vars(COUNTED), "earlier": 1200}), TOTALS, SECONDS)
     assert lines[1] == ("  done before", "1,200")
     assert ("rows/s", "200") in lines
 
 
 def test_skipped_rows_are_shown_if_any():
-    lines = summary(SimpleNamespace(**{**vars(COUNTED), "skipped": 1200}), TOTALS, 4.0)
+    lines = summary(SimpleNamespace(**{**vars(COUNTED), "skipped": 1200}), TOTALS, SECONDS)
     assert lines[5] == ("skipped", "1,200")
 
 

@@ -104,7 +104,7 @@ def test_commands_and_their_options_exist(path):
     known = get_command(app).commands
     for command in COMMAND.findall(path.read_text()):
         name, *words = command.replace("\\\n", "").split()
-        ours = {option for parameter in known[name].params for option in parameter.opts}
+        ours = {option for one in known[name].params for option in (*one.opts, *one.secondary_opts)}
         used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
         assert used <= ours | BEAM_OPTIONS
 

@@ -12,6 +12,7 @@ import pytest
 
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, dead_letters_path, match, output_format
+from headrace.jobs.position import Position
 from headrace.jobs.reading import InputSchema, infer_schema, read_rows
 from headrace.jobs.records import BrokenLine
 from headrace.jobs.text import whole_lines
@@ -78,16 +79,24 @@ def test_a_file_whose_name_looks_like_a_glob(write):
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("b.csv", "there is no file 'b.csv'"),
+        ("b.csv", "there is no file 'b.csv'."),
+        ("reviws.csv", "there is no file 'reviws.csv'; did you mean 'reviews.csv'?"),
+        ("folders/a.csv", "there is no file 'folders/a.csv', nor a folder 'folders'."),
         ("b*.csv", "no file matches 'b*.csv'"),
-        ("folder", "folder is a folder; name its files, for example 'folder/*.jsonl'"),
+        ("folder", "folder is a folder; name its files: 'folder/*.csv'."),
+        ("deep", "deep is a folder; name its files: 'deep/**/*.parquet'."),
+        ("empty", "name its files: 'empty/*.jsonl', for example; it has none of .jsonl, .csv or .parquet."),
         ("a.txt", "add --format"),
-        ("unheard-of://a.csv", "cannot look for unheard-of://a.csv"),
+        ("unheard-of://a.csv", "cannot look for unheard-of://a.csv: Beam has no filesystem for unheard-of://; it has "),
+        ("https://web.org/a.csv", "files are not read from the web; download it first, for example with curl -O."),
     ],
 )
 def test_what_cannot_be_matched(write, pattern, message):
     write("a.txt", "")
+    write("reviews.csv", "")
     write("folder/a.csv", "")
+    write("deep/er/a.parquet", "")
+    write("empty/.keep", "")
     with pytest.raises(ConfigurationError) as caught:
         match([pattern])
     assert message in str(caught.value)
@@ -114,7 +123,7 @@ def test_lines_longer_than_a_chunk(write):
 def test_a_line_in_many_pieces():
     """Each is copied once; were it for each piece that comes after it, this would take longer than a test may."""
     pieces = iter([*[b"x" * 64] * 600_000, b"\ny"])
-    file = SimpleNamespace(read=lambda _: next(pieces, b""))
+    file = SimpleNamespace(read=lambda _: next(pieces, b""), position=Position())
     assert [len(line) for line in whole_lines(file)] == [64 * 600_000 + 1, 2]
 
 

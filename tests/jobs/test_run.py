@@ -290,7 +290,7 @@ def test_options_of_beam_are_told_from_files():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a.csv", "--kepp=x"], "neither headrace nor Beam has an option --kepp."),
+        (["a.csv", "--kepp=x"], "neither headrace nor Beam has an option --kepp"),
         (["a.csv", "-z"], "neither headrace nor Beam has an option -z."),
         (["--direct_num_workers=x"], "invalid int value: 'x'."),
         (["--direct_running_mode", "quickly"], "invalid choice: 'quickly'"),

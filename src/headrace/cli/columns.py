@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.spelling import nearest
+
+_MOST_LISTED = 20
 
 
 def choose(option: str, asked: Iterable[str] | None, columns: Sequence[str]) -> tuple[str, ...] | None:
@@ -36,5 +39,38 @@ def _meant(option: str, name: str, columns: Sequence[str]) -> Sequence[str]:
         return [name]
     found = [column for column in columns if fnmatchcase(column, name)]
     if not found:
-        raise ConfigurationError(f"{option}: there is no column {name!r}; the columns are {', '.join(columns)}.")
+        meant = nearest(name, columns)
+        question = f"; did you mean {meant!r}? The columns" if meant else "; the columns"
+        raise ConfigurationError(
+            f"{option}: there is no column {name!r}{question} are {listed(columns)}.{_hint(columns)}"
+        )
     return found
+
+
+def listed(columns: Sequence[str]) -> str:
+    """The names of columns, the first of many."""
+    more = len(columns) - _MOST_LISTED
+    return ", ".join(columns[:_MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _hint(columns: Sequence[str]) -> str:
+    """What else may be wrong if these are not the columns that were expected."""
+    if len(columns) == 1:
+        found = next((mark for mark in ";\t|" if mark in columns[0]), None)
+        option = "$'\\t'" if found == "\t" else f"'{found}'"
+        return (
+            f" The file has one column only; if its fields are separated otherwise, add --delimiter {option}."
+            if found
+            else ""
+        )
+    if all(map(_is_number, columns)):
+        return " These are numbers: the first line of a CSV file has to name its columns."
+    return ""
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True

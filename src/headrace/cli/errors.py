@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 
-_BEAM = "apache_beam"
+from headrace.core.spelling import nearest
+
+_NOISY = ("apache_beam", "apitools", "oauth2client")
+"""Beam and its libraries, whose log and warnings mean little to who runs files."""
+_FROM_WORKERS = os.path.join("fn_api_runner", "worker_handlers.py")
+"""Of Beam: what logs again, as text, the records of worker processes."""
+_MISSING = {
+    "--handler": "name one that `headrace handlers` lists, or your own as package.module:factory.",
+    "--output": "name the file for the predictions, for example --output predictions.jsonl.",
+    "INPUT": "name at least one file or glob, or - for standard input.",
+    "DEAD_LETTERS": "name at least one file of dead letters.",
+}
+"""What to do about each argument without which a command cannot do."""
 
 
 def report_error(console: Console, message: str, level: str = "error") -> None:
@@ -20,15 +34,38 @@ def report_error(console: Console, message: str, level: str = "error") -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def usage_error(error: Any, words: Sequence[str]) -> str:
+    """What is wrong with a command line, and the cure.
+
+    Args:
+        error: of typer: an exception with ``format_message``.
+        words: the command line.
+    """
+    message = str(error.format_message())
+    missing = next((option for option in _MISSING if f"'{option}'" in message), None)
+    if not message.startswith("Missing") or missing is None:
+        return message
+    meant = nearest(missing, {word.partition("=")[0] for word in words if word.startswith("--")} - {missing})
+    short = f"-{missing.lstrip('-')[0]}"
+    mistyped = meant or (short if missing.startswith("--") and short in words else None)
+    cure = f"there is no {mistyped}; write {missing}." if mistyped else _MISSING[missing]
+    return f"{message.rstrip('.')}: {cure}"
+
+
 @contextmanager
 def console_logging(console: Console, *, verbose: bool) -> Iterator[None]:
-    """Sends the log and the warnings to ``console`` while the context is open; Beam's only with ``verbose``."""
+    """Sends the log and the warnings to ``console`` while the context is open; Beam's only with ``verbose``.
+
+    What a handler logs in one of Beam's worker processes is not Beam's.
+    """
     root, handler = logging.getLogger(), _ConsoleHandler(console, verbose=verbose)
     level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO if verbose else logging.WARNING)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, category, *_: _warn(console, message, category)
+        warnings.showwarning = lambda message, category, path, *_: (
+            _warn(console, message, category) if verbose or not _is_noise(path) else None
+        )
         try:
             yield
         finally:
@@ -50,6 +87,33 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Prints a record."""
-        if self._verbose or not (record.name.startswith(_BEAM) or _BEAM in record.pathname):
-            text = f"{record.levelname.lower()}: {record.name}: {self.format(record)}"
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        text = f"{record.levelname.lower()}: {record.name}: {self.format(record)}"
+        if not self._verbose and (record.name.startswith(_NOISY) or _is_noise(record.pathname)):
+            message = _of_worker(record)
+            if not message:
+                return
+            text = f"{record.levelname.lower()}: {message}"
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _is_noise(path: str) -> bool:
+    return any(name in path for name in _NOISY)
+
+
+def _of_worker(record: logging.LogRecord) -> str:
+    """The message of a record of a worker process that is not Beam's own; empty of any other.
+
+    Beam logs it as the text of a protocol buffer, in which bytes that are not ASCII are escaped.
+    """
+    if not record.pathname.endswith(_FROM_WORKERS):
+        return ""
+    said: dict[str, str] = dict(re.findall(r'^(message|log_location): "(.*)"$', record.getMessage(), re.MULTILINE))
+    if _is_noise(said.get("log_location", "")):
+        return ""
+    return (
+        said.get("message", "")
+        .encode()
+        .decode("unicode_escape")
+        .encode("latin-1", "replace")
+        .decode("utf-8", "replace")
+    )

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.spelling import did_you_mean, nearest, no_file
 
 _GROUP = "headrace.handlers"
 
@@ -86,14 +87,23 @@ def _parted(place: str) -> tuple[str, str]:
 def _find(name: str) -> Callable[..., Any]:
     place = factory_place(name)
     if place is None:
-        raise ConfigurationError(
-            f"there is no handler {name!r}; there are {', '.join(handler_names())}, and your own: "
-            "package.module:factory."
-        )
+        raise ConfigurationError(_no_handler(name))
     factory = _import(*place)
     if not callable(factory):
         raise ConfigurationError(f"{name} is not callable; name a class, or a function that makes a handler.")
     return factory  # type: ignore[no-any-return]
+
+
+def _no_handler(name: str) -> str:
+    names = handler_names()
+    module, dot, factory = name.rpartition(".")
+    own = f"{module}:{factory}" if dot and factory != "py" else "package.module:factory"
+    if nearest(name, names):
+        return (
+            f"there is no handler {name!r}{did_you_mean(name, names)} `headrace handlers` lists them all; write one of "
+            f"your own as {own}."
+        )
+    return f"there is no handler {name!r}; there are {', '.join(names)}, and your own, written as {own}."
 
 
 def _import(module_name: str, attribute: str) -> Any:
@@ -103,12 +113,22 @@ def _import(module_name: str, attribute: str) -> Any:
     except ConfigurationError:
         raise
     except Exception as error:
-        raise ConfigurationError(f"cannot import {module_name}: {as_type_name(error)}: {error}") from error
+        raise ConfigurationError(_why_not_imported(module_name, attribute, error)) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ConfigurationError(f"{module_name} has no {attribute!r}.")
+            raise ConfigurationError(f"{module_name} has no {attribute!r}{did_you_mean(part, dir(found))}")
         found = getattr(found, part)
     return found
+
+
+def _why_not_imported(name: str, attribute: str, error: Exception) -> str:
+    if name.endswith(".py"):
+        module = name.removesuffix(".py").removeprefix("./").replace("/", ".")
+        return f"--handler takes a module, not its file {name!r}; write {module}:{attribute}."
+    message = f"cannot import {name}: {as_type_name(error)}: {error}"
+    if isinstance(error, ModuleNotFoundError) and error.name == name:
+        message += f"; modules are looked for in this folder, {os.getcwd()}, and among the installed packages"
+    return message
 
 
 def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -134,7 +154,7 @@ def _model_argument(
     has_ids = ":" in name or getattr(factory, "models_have_ids", False)  # a factory of the user's may take anything
     is_file = taken.name.endswith(("_uri", "_path", "_state")) and not has_ids
     if is_file and "://" not in model and not os.path.exists(model):
-        raise ConfigurationError(f"there is no file {model!r}, which --model names.")
+        raise ConfigurationError(f"--model: {no_file(model)}")
     return {taken.name: model}
 
 
@@ -150,15 +170,29 @@ def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:
 
 
 def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    """Names a missing or unknown argument before the factory is called."""
+    """Names a missing or unknown argument by its option, before the factory is called."""
     try:
-        signature = inspect.signature(factory)
+        parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        raise ConfigurationError(f"{name}: {error}; it takes {signature} (--handler-arg key=value).") from None
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    for_model = getattr(factory, "model_parameter", "model")
+    for_model = for_model if for_model in parameters else next(iter(parameters), None)
+    for argument in arguments:
+        if argument not in parameters and not takes_any:
+            known = ", ".join(parameters) or "nothing"
+            end = did_you_mean(argument, parameters)
+            raise ConfigurationError(f"--handler-arg: {name} has no parameter {argument!r}{end} It takes {known}.")
+    for parameter in parameters.values():
+        is_needed = parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if is_needed and parameter.name not in arguments:
+            option = f"--handler-arg {parameter.name}=..."
+            if parameter.name == for_model:
+                option = f"--model, where the model is (its parameter {parameter.name!r})"
+            raise ConfigurationError(f"{name} needs {option}.")
 
 
 def _parse(value: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -10,9 +12,10 @@ from rich.console import Console
 
 from headrace import __version__
 from headrace.cli.doctor import run_doctor
-from headrace.cli.errors import report_error
+from headrace.cli.errors import report_error, usage_error
 from headrace.cli.options import DoctorArgs, HandlersArgs, RetryArgs, RunArgs
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
+from headrace.core.errors import ConfigurationError
 
 _EXIT_CODES = (
     "Exit codes: 0 every row is out, 1 the run failed, 2 a wrong argument or input, 3 too many rows failed or a "
@@ -62,7 +65,6 @@ _HANDLERS = "\n\n".join(
 app = typer.Typer(
     name="headrace",
     help="Headrace: run models over files, and lose no row.",
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -82,22 +84,23 @@ def headrace(
 
 def list_handlers(args: HandlersArgs) -> int:
     """Lists the handlers; returns the exit code."""
-    from headrace.cli.catalogue import as_markdown, listed_handlers, show_handlers  # noqa: PLC0415 - only for this
+    from headrace.cli.catalogue import as_json, as_markdown, listed_handlers, show_handlers  # noqa: PLC0415 - only for this
 
-    if args.markdown:
-        typer.echo(as_markdown(listed_handlers()))
+    if args.markdown or args.as_json:
+        typer.echo((as_json if args.as_json else as_markdown)(listed_handlers()))
     else:
         show_handlers(Console(), listed_handlers())
     return 0
 
 
-_COMMANDS: dict[Any, Callable[[Any], int]] = {
+_COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
     RunArgs: execute,
     RetryArgs: execute,
-    DoctorArgs: run_doctor,
-    HandlersArgs: list_handlers,
+    DoctorArgs: lambda args, _: run_doctor(args),
+    HandlersArgs: lambda args, _: list_handlers(args),
 }
-"""What runs each command. To typer a command is the dataclass of its options."""
+"""What runs each command, given its options and when it was called if that was not with its process. To typer a
+command is the dataclass of its options."""
 
 _WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("run", help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(RunArgs)
@@ -108,14 +111,19 @@ app.command("handlers", help=_HANDLERS)(HandlersArgs)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line (by default the process's own) and returns the exit code."""
+    called = None if arguments is None else time.monotonic()
     try:
         args = app(None if arguments is None else list(arguments), prog_name="headrace", standalone_mode=False)
-        return _COMMANDS[type(args)](args) if type(args) in _COMMANDS else 0
+        return _COMMANDS[type(args)](args, called) if type(args) in _COMMANDS else 0
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except ConfigurationError as error:
+        report_error(Console(stderr=True), str(error))
+        return MISUSED
     except Exception as error:
         # typer's usage errors: its own classes or click's, depending on its version, with the same methods.
         if not hasattr(error, "format_message"):
             raise
-        report_error(Console(stderr=True), error.format_message())
+        words = sys.argv[1:] if arguments is None else arguments
+        report_error(Console(stderr=True), usage_error(error, words))
         return MISUSED

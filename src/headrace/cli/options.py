@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
+
+from headrace.cli.settings import use_settings
 
 _INPUT, _MODEL, _OUTPUT, _RUN = "Input", "Model", "Output", "Running"
 _REPORT = "Report"
@@ -36,6 +38,24 @@ def _option(name: str, panel: str, text: str, metavar: str | None = None, **limi
     return typer.Option(name, help=text, metavar=metavar, rich_help_panel=panel, **limits)
 
 
+def _handlers_like(incomplete: str) -> list[str]:
+    """For the completion of a shell."""
+    from headrace.cli.handlers import handler_names  # noqa: PLC0415 - only when a shell asks
+
+    return [name for name in handler_names() if name.startswith(incomplete)]
+
+
+_Config = Annotated[
+    str | None,
+    _option(
+        "--config",
+        _RUN,
+        "A file with options of this command. By default headrace.toml of the current folder, if there is one.",
+        "FILE",
+        is_eager=True,
+        callback=use_settings,
+    ),
+]
 _MaxBatchSize = Annotated[int | None, _option("--max-batch-size", _MODEL, "Most rows in a batch.")]
 
 
@@ -92,10 +112,11 @@ class FileArgs:
 class JobArgs(ModelArgs):
     """Options of both ``headrace run`` and ``headrace retry``."""
 
-    handler: Annotated[str, _option("--handler", _MODEL, _HANDLER_HELP, "NAME")]
+    handler: Annotated[str, _option("--handler", _MODEL, _HANDLER_HELP, "NAME", autocompletion=_handlers_like)]
     output: Annotated[
         str, _option("--output", _OUTPUT, "The file for the predictions: .jsonl, .jsonl.gz or .parquet.", "OUT")
     ]
+    config: _Config = None
     dead_letters: Annotated[
         str | None,
         _option(
@@ -129,7 +150,11 @@ class JobArgs(ModelArgs):
     ] = None
     isolate: Annotated[
         bool,
-        _option("--isolate", _RUN, "Run the model in a process of its own: a row that crashes it costs that row only."),
+        _option(
+            "--isolate/--no-isolate",
+            _RUN,
+            "Run the model in a process of its own: a row that crashes it costs that row only.",
+        ),
     ] = False
     timeout: Annotated[
         float | None,
@@ -152,7 +177,7 @@ class JobArgs(ModelArgs):
     resume: Annotated[
         bool,
         _option(
-            "--resume",
+            "--resume/--no-resume",
             _RUN,
             "Keep what is done if the run fails, is interrupted or killed; the same command then continues.",
         ),
@@ -161,8 +186,18 @@ class JobArgs(ModelArgs):
         str | None,
         _option("--runner", _RUN, "Beam's runner. By default none: this process runs the rows, without Beam.", "NAME"),
     ] = None
-    no_progress: Annotated[bool, _option("--no-progress", _RUN, "Show only the summary.")] = False
-    verbose: Annotated[bool, _option("--verbose", _RUN, "Show Beam's log, and the traceback of a failure.")] = False
+    no_progress: Annotated[
+        bool,
+        _option(
+            "--no-progress/--progress",
+            _RUN,
+            "Show only the summary: no bar, and no line every half minute where there is no terminal.",
+        ),
+    ] = False
+    verbose: Annotated[
+        bool,
+        _option("--verbose/--no-verbose", _RUN, "Show the log, Beam's too, and the traceback of a failure."),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +231,10 @@ class RetryArgs(JobArgs):
 class DoctorArgs(FileArgs, ModelArgs):
     """``headrace doctor``, as it was typed."""
 
-    handler: Annotated[str | None, typer.Argument(metavar="HANDLER", help=_HANDLER_HELP)] = None
+    handler: Annotated[
+        str | None, typer.Argument(metavar="HANDLER", help=_HANDLER_HELP, autocompletion=_handlers_like)
+    ] = None
+    config: _Config = None
     max_batch_size: _MaxBatchSize = None
     rows: Annotated[
         str | None, _option("--rows", _INPUT, "A file of rows, with which batches are measured.", "FILE")
@@ -222,4 +260,15 @@ class DoctorArgs(FileArgs, ModelArgs):
 class HandlersArgs:
     """``headrace handlers``, as it was typed."""
 
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of objects.")] = False
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole table as Markdown.")] = False
+
+
+def option_names(command: type) -> list[str]:
+    """The options of a command, by the dataclass of them."""
+    found = [
+        str(given.default if isinstance(given.default, str) else given.param_decls)
+        for hint in get_type_hints(command, include_extras=True).values()
+        for given in getattr(hint, "__metadata__", ())
+    ]
+    return [name for names in found for name in names.split("/") if name.startswith("--")]

@@ -1,69 +1,139 @@
-"""The line that shows the progress of a job."""
+"""How a job gets on: a bar on a terminal, a line every half minute elsewhere."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
-from rich.text import Text
+from rich.table import Table
 
 from headrace.metrics.totals import Totals
 
+STARTING = "starting, loading the model"
+
 _WINDOW_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
+_EVERY_SECONDS = 30.0
+_BAR_CHARACTERS = 20
+_SURE_SECONDS = 2.0
+"""How long rows must have come out before they tell how long the others take."""
+
+Share = Callable[[int], float | None]
+"""From the number of rows that are done to the share of the input that they are, from 0 to 1; None: nobody knows."""
 
 
-def wait(done: threading.Event, totals: Totals, console: Console, *, show: bool) -> None:
-    """Waits until the job is done and shows its progress, if ``console`` is a terminal."""
-    display = Live(ProgressLine(totals, time.monotonic), console=console, refresh_per_second=8, transient=True)
-    with display if show and console.is_terminal else nullcontext():
-        while not done.wait(_PAUSE_SECONDS):
-            pass
+def wait(done: threading.Event, progress: JobProgress, console: Console, *, show: bool) -> None:
+    """Waits until the job is done, and shows how it gets on meanwhile."""
+    if show and console.is_terminal:
+        with Live(progress, console=console, refresh_per_second=8, transient=True):
+            while not done.wait(_PAUSE_SECONDS):  # not without an end: on Windows, nothing would interrupt that
+                pass
+        return
+    for line in progress.lines(lambda: done.wait(_PAUSE_SECONDS)):
+        if show:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def rows_done(totals: Totals) -> int:
-    """Rows that the model has answered, or that failed before it."""
+    """Rows that the model has answered, or that failed or were skipped before it."""
     late = sum(count for (stage, _), count in totals.failures.copy().items() if stage == "postprocessing")
-    return totals.predictions + totals.failed - late
+    return totals.predictions + totals.failed - late + totals.skipped_before_the_model
 
 
-class ProgressLine:
-    """Rows, rows a second over the last few seconds, mean batch size, failures."""
+class JobProgress:
+    """Rows, share of the input, rows a second over the last few seconds, time left, failures.
 
-    def __init__(self, totals: Totals, clock: Callable[[], float]) -> None:
+    Args:
+        totals: what the job has counted.
+        share: tells the share of the input.
+        clock: seconds.
+        started: when the command did, on that clock; None: now.
+        at_first: what the job does while nothing is counted.
+    """
+
+    def __init__(
+        self,
+        totals: Totals,
+        share: Share = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        started: float | None = None,
+        at_first: str = STARTING,
+    ) -> None:
         self._totals = totals
+        self._share = share
         self._clock = clock
-        self._started = clock()
-        self._seen: deque[tuple[float, int]] = deque([(self._started, 0)])
+        self._started = clock() if started is None else started
+        self._at_first = at_first
+        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+        self._first: tuple[float, float] | None = None
+        """When the first rows were done, and the share that they were."""
         self._spinner = Spinner("dots")
 
     def __rich__(self) -> Any:
-        """The line as it is now."""
-        self._spinner.update(text=Text(self.text()))
-        return self._spinner
+        """The bar as it is now."""
+        share = self._share(rows_done(self._totals))
+        grid = Table.grid(padding=(0, 1))
+        bar = [] if share is None else [ProgressBar(1.0, share, width=_BAR_CHARACTERS)]
+        grid.add_row(self._spinner, *bar, self.text("   "))
+        return grid
 
-    def text(self) -> str:
-        """The line."""
+    def lines(self, wait: Callable[[], bool], every: float = _EVERY_SECONDS) -> Iterator[str]:
+        """A line for each ``every`` seconds, until ``wait``, which takes a moment, says that the job is done."""
+        due = self._clock() + every
+        while not wait():
+            if self._clock() >= due:
+                yield self.text(", ")
+                due += every
+
+    def text(self, between: str) -> str:
+        """The figures, with so much between them."""
         totals, now = self._totals, self._clock()
-        elapsed = f"{now - self._started:.0f} s"
-        if not totals.loads and not totals.batches:
-            return f"starting, loading the model   {elapsed}"
+        elapsed = _duration(now - self._started)
         rows = rows_done(totals)
-        return (
-            f"{rows:,} rows   {self._rate(now, rows):,.0f} rows/s   batches of {totals.mean_batch_size:.1f}   "
-            f"{totals.failed:,} failed   {elapsed}"
-        )
+        if not rows and not totals.loads and not totals.batches:
+            return f"{self._at_first}{between}{elapsed}"
+        share = self._share(rows)
+        left = self._left(now, share)
+        figures = [
+            f"{rows:,} rows",
+            *([] if share is None else [f"{share:.0%}"]),
+            f"{self._rate(now, rows):,.0f} rows/s",
+            f"batches of {totals.mean_batch_size:.1f}",
+            f"{totals.failed:,} failed",
+            elapsed,
+            *([] if left is None else [f"{_duration(left)} left"]),
+        ]
+        return between.join(figures)
 
     def _rate(self, now: float, rows: int) -> float:
-        self._seen.append((now, rows))
-        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW_SECONDS:
+        """Over the last seconds or, if a batch takes longer than those, over the last two batches."""
+        if rows != self._seen[-1][1]:
+            self._seen.append((now, rows))
+        while len(self._seen) > 2 and now - self._seen[1][0] > _WINDOW_SECONDS:
             self._seen.popleft()
         before, rows_before = self._seen[0]
         return (rows - rows_before) / (now - before) if now > before else 0.0
+
+    def _left(self, now: float, share: float | None) -> float | None:
+        """Seconds until the job is done if the rest takes as long as what is done; None: too early to say."""
+        if not share:
+            return None
+        began, at_first = self._first = self._first or (now, share)
+        if now - began < _SURE_SECONDS or share <= at_first:
+            return None
+        return (now - began) * (1 - share) / (share - at_first)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, of_hour = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {of_hour} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

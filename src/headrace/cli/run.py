@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -17,11 +17,13 @@ from headrace.cli.ahead import importing_ahead
 from headrace.cli.columns import choose
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
-from headrace.cli.options import RetryArgs, RunArgs
-from headrace.cli.progress import wait
+from headrace.cli.hints import about_columns, about_model
+from headrace.cli.options import RetryArgs, RunArgs, option_names
+from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.resume import decisive
 from headrace.cli.signals import Signals
-from headrace.cli.summary import show, summary
+from headrace.cli.stopwatch import Seconds, process_start
+from headrace.cli.summary import Line, show, summary
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
@@ -29,10 +31,28 @@ from headrace.runtime.observers import subscribed
 FAILED, MISUSED, REFUSED, INTERRUPTED = 1, 2, 3, 130
 
 _GRACE_SECONDS = 1.5
+_ELSEWHERE = "at work in other processes, whose rows are counted at the end"
 
 
-def execute(args: RunArgs | RetryArgs) -> int:
-    """Runs; returns the exit code."""
+class _Shell(NamedTuple):
+    """What a run gets from the command line, and where it reports."""
+
+    args: RunArgs | RetryArgs
+    errors: Console
+    out: Console
+    signals: Signals
+    started: float
+    """When the command did, on the clock of ``time.monotonic``."""
+
+
+def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
+    """Runs; returns the exit code.
+
+    Args:
+        args: the options.
+        called: when, on the clock of ``time.monotonic``; None: with this process.
+    """
+    started = process_start() if called is None else called
     errors, out = Console(stderr=True), Console()
     with console_logging(errors, verbose=args.verbose), Signals() as signals, importing_ahead(args):
         busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
@@ -40,7 +60,7 @@ def execute(args: RunArgs | RetryArgs) -> int:
             with busy:
                 run = _prepare(args)
             if not signals.received:  # something that was being imported may have swallowed the interrupt
-                return _run(run, args, errors, out, signals)
+                return _run(run, _Shell(args, errors, out, signals, started))
         except (KeyboardInterrupt, Exception) as error:  # what is found before anything runs is the user's to correct
             if not signals.received:
                 own_words = isinstance(error, ValueError) and str(error)
@@ -54,7 +74,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
     from headrace.jobs.rows import Examples  # noqa: PLC0415 - as above
 
-    inputs = run.without_options(args.arguments)
+    inputs = run.without_options(args.arguments, option_names(type(args)))
     if not inputs:
         name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
@@ -113,33 +133,52 @@ def _refuse_reserved(columns: Sequence[str]) -> None:
             )
 
 
-def _run(run: Any, args: RunArgs | RetryArgs, errors: Console, out: Console, signals: Signals) -> int:
-    totals, thread = Totals(), _RunThread(run)
-    started = time.monotonic()
+def _run(run: Any, shell: _Shell) -> int:
+    totals, thread, begun = Totals(), _RunThread(run), time.monotonic()
+    args, errors = shell.args, shell.errors
+    at_first = _ELSEWHERE if run.runs_elsewhere else STARTING
+    progress = JobProgress(totals, run.share.at, started=shell.started, at_first=at_first)
     try:
         with subscribed(totals):
             thread.start()
-            wait(thread.done, totals, errors, show=not args.no_progress)
+            wait(thread.done, progress, errors, show=not args.no_progress)
     except KeyboardInterrupt:
-        signals.heeded = False
+        shell.signals.heeded = False
         _stop(run, thread)
-        return _interrupted(errors, signals, _left(run, thread), stuck=not thread.done.is_set())
+        return _interrupted(errors, shell.signals, _left(run, thread), stuck=not thread.done.is_set())
     if isinstance(thread.error, ConfigurationError):
         raise thread.error
     if thread.error is not None:
         code = FAILED if run.had_input else REFUSED
-        return _fail(errors, code, _why(run, thread.error), thread.error, verbose=args.verbose)
-    report = thread.report
-    figures = totals if totals.batches else report.totals
+        unloaded = not (totals.loads or totals.batches) and run.had_input
+        message = _why(run, thread.error, args if unloaded else None)
+        return _fail(errors, code, message, thread.error, verbose=args.verbose)
+    figures = totals if totals.batches else thread.report.totals
+    lines = summary(thread.report, figures, _seconds(shell.started, begun, thread.report, figures))
+    return _conclude(run, thread.report, lines, shell)
+
+
+def _seconds(started: float, begun: float, report: Any, figures: Totals) -> Seconds:
+    """What the time went to. A model that loads while rows are read, or in several processes, counts within the run."""
+    running = time.monotonic() - begun - report.publishing_seconds
+    loading = min(figures.load_seconds, running)
+    return Seconds(begun - started, loading, running - loading, report.publishing_seconds)
+
+
+def _conclude(run: Any, report: Any, lines: Sequence[Line], shell: _Shell) -> int:
+    """Prints the summary; returns the exit code."""
+    args = shell.args
     written = {} if report.refusal else {"written": run.output.path}
     letters = run.output.failed_letters if report.refusal else run.output.dead_letters
-    lines = summary(report, figures, time.monotonic() - started)
-    show(out, lines, {**written, "dead letters in": letters}, report.messages)
+    settings = {"options from": args.config} if args.config else {}
+    show(shell.out, lines, {**written, "dead letters in": letters, **settings}, report.messages)
     if report.refusal:
-        report_error(errors, f"{report.refusal}; {run.output.path} was not written.{_kept(run, refused=True)}")
+        hint = "" if report.predictions else about_columns(run.columns, chosen=bool(args.columns))
+        said = f"{report.refusal}; {run.output.path} was not written.{hint}{_kept(run, refused=True)}"
+        report_error(shell.errors, said)
         return REFUSED
     if not report.rows:
-        report_error(errors, "there are no rows in the input.", "warning")
+        report_error(shell.errors, "there are no rows in the input.", "warning")
     return 0
 
 
@@ -149,11 +188,17 @@ def _code_of(error: BaseException) -> int:
     return REFUSED if isinstance(error, EmptyPipeError) else MISUSED
 
 
-def _why(run: Any, error: BaseException) -> str:
+def _why(run: Any, error: BaseException, unloaded: RunArgs | RetryArgs | None = None) -> str:
+    """Why a run failed; ``unloaded``: its options, if no model was loaded."""
     from headrace.jobs.publishing import PublishError  # noqa: PLC0415 - as above
     from headrace.jobs.run import describe  # noqa: PLC0415 - as above
 
-    said = str(error) if isinstance(error, PublishError) else f"the run failed: {describe(error)}"
+    if isinstance(error, PublishError):
+        return f"{error}{_kept(run)}"
+    said = f"the run failed: {describe(error)}"
+    if unloaded is not None and unloaded.model is not None and "cannot read " not in said:  # which is about an input
+        hint = about_model(unloaded.handler, unloaded.model)
+        said = f"{unloaded.handler} cannot load --model {unloaded.model}: {describe(error)}{hint}"
     return f"{said}{_kept(run)}"
 
 

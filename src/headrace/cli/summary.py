@@ -8,6 +8,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.stopwatch import Seconds
 from headrace.metrics.totals import Totals
 
 Line = tuple[str, str]
@@ -44,8 +45,9 @@ class Counted(Protocol):
         ...
 
 
-def summary(counted: Counted, totals: Totals, seconds: float) -> list[Line]:
-    """The lines of the summary: a name and a figure each."""
+def summary(counted: Counted, totals: Totals, seconds: Seconds) -> list[Line]:
+    """The lines of the summary: a name and a figure each. The rate is that of the rows, without start and loading."""
+    working = seconds.rows + seconds.writing
     return [
         ("rows", f"{counted.rows:,}"),
         *([("  done before", f"{counted.earlier:,}")] if counted.earlier else []),
@@ -53,8 +55,9 @@ def summary(counted: Counted, totals: Totals, seconds: float) -> list[Line]:
         ("dead letters", f"{sum(counted.dead_letters.values()):,}"),
         *_by_cause(counted.dead_letters),
         *([("skipped", f"{counted.skipped:,}")] if counted.skipped else []),
-        ("seconds", f"{seconds:.2f}"),
-        ("rows/s", f"{(counted.rows - counted.earlier) / seconds if seconds else 0:,.0f}"),
+        ("seconds", f"{seconds.total:.2f}"),
+        ("  of these", seconds.text()),
+        ("rows/s", f"{(counted.rows - counted.earlier) / working if working else 0:,.0f}"),
         ("batches", f"{totals.batches:,}"),
         ("mean batch size", f"{totals.mean_batch_size:.1f}"),
         ("model load seconds", f"{totals.load_seconds:.2f}"),

@@ -6,7 +6,8 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
   |                                         beam_pipeline.py  Beam's workers, on any runner
   |    read     files.py -> compression.py, pipes.py, storage.py -> text.py -> reading.py: blocks.py, blocks of rows
   |             csv_blocks.py, json_blocks.py, parquet_blocks.py: record batches where pyarrow is exact, else records
-  |             (csv_records.py, records.py); retry.py: dead letters as input; prefetch.py: one block ahead
+  |             (csv_records.py, records.py); retry.py: dead letters as input; prefetch.py: one block ahead;
+  |             position.py, input_share.py: how far the input is read, for the progress that is shown
   |    predict  a bundle of the runtime takes rows, each tagged with its place in its block. rows.py wraps the handler:
   |             row -> example; columns.py for whole blocks, if it predicts the same from columns (column_blocks.py)
   |    write    output_batches.py: record batches of rows and predictions -> parts.py, or durable.py with --resume

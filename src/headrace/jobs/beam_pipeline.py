@@ -7,7 +7,7 @@ are. Each bundle writes its own parts; only their names are gathered.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import apache_beam as beam
@@ -23,6 +23,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from headrace.beam.dofn import SessionDoFn
 from headrace.beam.runner import bound_to
 from headrace.core.errors import ConfigurationError
+from headrace.core.spelling import did_you_mean
 from headrace.jobs.files import Source
 from headrace.jobs.job import Job
 from headrace.jobs.parts import write_manifest
@@ -110,8 +111,12 @@ def _options_of(job: Job) -> PipelineOptions:
     return PipelineOptions(["--pickle_library=cloudpickle", *job.options])  # Beam's default since 2.65
 
 
-def take_options(arguments: Sequence[str]) -> tuple[str, ...]:
+def take_options(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[str, ...]:
     """Passes options to Beam's filesystems; returns the remaining arguments, which are file names.
+
+    Args:
+        arguments: file names and options.
+        known: options that are not Beam's, one of which an unknown one may be meant to be.
 
     Raises:
         ConfigurationError: Beam does not know an option, or refuses its value.
@@ -123,7 +128,9 @@ def take_options(arguments: Sequence[str]) -> tuple[str, ...]:
     rest = parser.parse_known_args(list(arguments))[1]
     for argument in rest:
         if argument.startswith("-") and argument != "-":
-            raise ConfigurationError(f"neither headrace nor Beam has an option {argument.partition('=')[0]}.")
+            name = argument.partition("=")[0]
+            end = did_you_mean(name, [*known, *parser._option_string_actions])
+            raise ConfigurationError(f"neither headrace nor Beam has an option {name}{end}")
     FileSystems.set_options(PipelineOptions(list(arguments)))
     return tuple(rest)
 

@@ -41,12 +41,15 @@ def read_csv_blocks(source: Source, numbers: Mapping[str, type]) -> Iterator[Any
             batch = fast.read(piece)
             if batch is not None:
                 text.line += lines
+                file.position.lines_done = text.line
                 yield batch
             elif lines > _FEW_LINES:
                 text.give_back(*_halves(piece))
             else:
                 text.give_back(piece)
-                yield from _records(source, text, lines, header, numbers)
+                for records in _records(source, text, lines, header, numbers):
+                    file.position.lines_done = text.line
+                    yield records
 
 
 def _records(

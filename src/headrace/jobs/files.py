@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import BinaryIO, NamedTuple
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.spelling import no_file
 from headrace.jobs import pipes, storage
 from headrace.jobs.compression import compression_of, decompressed
+from headrace.jobs.position import CountedFile, Position, positions
 
 _FORMATS = {
     ".jsonl": "jsonl",
@@ -20,6 +24,12 @@ _FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+
+
+_LOOKED_AT = 1000
+"""How many files of a folder are looked at to say how to name them."""
+_sizes: dict[str, int] = {}
+"""Of remote files, in bytes, from the listing that found them: asking for each would take a request."""
 
 
 class Source(NamedTuple):
@@ -91,6 +101,13 @@ def stamp(path: str) -> tuple[int, float]:
     return found[0].size, found[0].changed
 
 
+def known_size(path: str) -> int | None:
+    """A file's size in bytes, if no request has to be made to learn it; None of a pipe."""
+    if storage.is_remote(path):
+        return _sizes.get(path)
+    return None if pipes.is_pipe(path) else storage.size(path)
+
+
 def output_format(path: str, option: str = "--output") -> str:
     """``jsonl`` or ``parquet``, by the extension of the ``path`` that the option names.
 
@@ -99,6 +116,11 @@ def output_format(path: str, option: str = "--output") -> str:
     """
     extension, *compression = _extensions(path) or [""]
     kind = _FORMATS.get(extension)
+    if not storage.is_remote(path) and os.path.isdir(path):
+        example = os.path.join(path, "predictions.jsonl")
+        raise ConfigurationError(
+            f"{option} must be a file, and {path} is a folder; name a file in it, such as {example}."
+        )
     if kind not in ("jsonl", "parquet") or (kind == "parquet" and compression):
         raise ConfigurationError(f"{option} must end in .jsonl (or .jsonl.gz) or .parquet, not {path!r}.")
     return kind
@@ -120,17 +142,36 @@ def failed_path(dead_letters: str) -> str:
 def _matching(pattern: str) -> list[str]:
     path = absolute(pipes.as_path(pattern))
     if os.path.isdir(path):
-        raise ConfigurationError(f"{pattern} is a folder; name its files, for example '{pattern.rstrip('/')}/*.jsonl'.")
+        raise ConfigurationError(f"{pattern} is a folder; name its files: {_files_of(pattern)}.")
     if os.path.exists(path):  # also a file whose name looks like a glob
         return _expected([path])
     try:
-        found = [file.path for file in storage.match(path)]
+        found = storage.match(path)
     except OSError as error:
-        raise ConfigurationError(f"cannot look for {pattern}: {error}") from error
+        raise ConfigurationError(f"cannot look for {pattern}: {error}.") from error
     if not found:
         is_glob = any(character in pattern for character in "*?[")
-        raise ConfigurationError(f"no file matches {pattern!r}." if is_glob else f"there is no file {pattern!r}.")
-    return _expected(found)
+        if is_glob or storage.is_remote(path):
+            raise ConfigurationError(f"no file matches {pattern!r}.")
+        raise ConfigurationError(no_file(pattern))
+    _sizes.update((file.path, file.size) for file in found if storage.is_remote(file.path))
+    return _expected([file.path for file in found])
+
+
+def _files_of(folder: str) -> str:
+    """A glob, in quotes, of the files of rows in a folder: of the most frequent kind, and where the first of it is."""
+    found: Counter[str] = Counter()
+    levels: dict[str, str] = {}
+    for path in islice(storage.files_below(folder), _LOOKED_AT):
+        for extension in _extensions(path)[:1]:
+            if extension in _FORMATS:
+                end = "".join(_extensions(path))
+                found[end] += 1
+                levels.setdefault(end, "*" if os.path.dirname(path) == folder else "**/*")
+    if not found:
+        return f"'{os.path.join(folder, '*.jsonl')}', for example; it has none of .jsonl, .csv or .parquet"
+    end = found.most_common(1)[0][0]
+    return f"'{os.path.join(folder, levels[end] + end)}'"
 
 
 def _expected(paths: list[str]) -> list[str]:
@@ -170,4 +211,6 @@ def open_source(source: Source) -> Iterator[BinaryIO]:
             yield decompressed(pipe, compression, seekable=seekable)
         return
     with storage.open_file(source.path) as file:
-        yield decompressed(file, compression, seekable=seekable)
+        position = positions[source.path] = Position()
+        counted = file if seekable else CountedFile(file, position)
+        yield decompressed(counted, compression, seekable=seekable)

@@ -73,6 +73,8 @@ class Report(NamedTuple):
     refusal: str | None = None
     """Why the predictions were not published: too many rows failed. The dead letters are in ``Output.failed_letters``.
     """
+    publishing_seconds: float = 0.0
+    """How long it took to join the parts into files and to move those into place."""
 
     @property
     def rows(self) -> int:

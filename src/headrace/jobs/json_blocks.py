@@ -50,6 +50,7 @@ def read_json_blocks(source: Source) -> Iterator[Any]:
             lines = _lines_of(text)
             shape, pieces = _pieces(text, lines, shape)
             for start, stop, batch in pieces:
+                file.position.lines_done = number + stop - 1
                 yield _records(source, lines[start:stop].to_pylist(), number + start) if batch is None else batch
             number += len(lines)
 

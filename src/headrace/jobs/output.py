@@ -54,6 +54,7 @@ class Output:
         self._letters_are_elsewhere = letters_folder != folder
         self._letters_scratch = storage.join(letters_folder, f".headrace-{name}.{letters_name}")
         """Beside the dead letters, if they are in another folder than the predictions."""
+        self._has_folder = False
         self.published = False
         """Whether the files are in place."""
         self.accepted = True
@@ -89,8 +90,9 @@ class Output:
                 raise ConfigurationError(f"{option} must be a file, and {path} is {kind}.")
         try:
             self._make_folder()
+            self._has_folder = True
         except OSError as error:
-            raise ConfigurationError(f"cannot write {self.path}: {error}") from error
+            raise _unwritable("--output", self.path, error) from error
         if self._letters_are_elsewhere:
             self._prepare_letters()
 
@@ -127,7 +129,7 @@ class Output:
     def clean(self) -> None:
         """Removes the scratch folder unless its files are still needed; waits for files that are being moved."""
         with self._moving:
-            if not self.keeps_parts:
+            if self._has_folder and not self.keeps_parts:
                 self._remove()
 
     def _remove(self) -> None:
@@ -163,7 +165,7 @@ class Output:
                 os.makedirs(folder, exist_ok=True)
             storage.create(self._letters_scratch).close()
         except OSError as error:
-            raise ConfigurationError(f"cannot write {self.dead_letters}: {error}") from error
+            raise _unwritable("--dead-letters", self.dead_letters, error) from error
 
     def _joined(self, parts: list[OutputPart], check: Callable[[], None]) -> list[Move]:
         """Builds the finished files; returns the moves that publish them."""
@@ -202,3 +204,9 @@ class Output:
     def _scratch(self, path: str) -> str:
         """The path of a finished file in the folder; its prefix avoids collisions, such as with ``manifest.json``."""
         return storage.join(self.folder, f"joined-{storage.split(path)[1]}")
+
+
+def _unwritable(option: str, path: str, error: OSError) -> ConfigurationError:
+    """Says so of the file that the user named, and not of the scratch file beside it that failed."""
+    reason = error.strerror or str(error)
+    return ConfigurationError(f"{option}: cannot write {path}: {reason}; name a place where a file can be made.")

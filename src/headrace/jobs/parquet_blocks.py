@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any, BinaryIO
 
 from headrace.jobs.files import Source, open_source
+from headrace.jobs.position import positions
 
 _CHUNK_BYTES = 1 << 20
 _ROWS = 1 << 14
@@ -24,6 +25,8 @@ def read_parquet(source: Source, is_done: Callable[[int, int], bool]) -> Iterato
     """
     with open_source(source) as file:
         parquet = parquet_file(file)
+        position = positions[source.path]
+        position.rows = parquet.metadata.num_rows
         groups, end = [], 0
         for index in range(parquet.num_row_groups):
             start, end = end, end + parquet.metadata.row_group(index).num_rows
@@ -32,9 +35,12 @@ def read_parquet(source: Source, is_done: Callable[[int, int], bool]) -> Iterato
         for are_done, some in groupby(groups, lambda group: group[0]):
             _, sizes, indexes = zip(*some, strict=True)
             if are_done:
+                position.rows_done += sum(sizes)
                 yield sum(sizes)
-            else:
-                yield from parquet.iter_batches(size, row_groups=list(indexes), use_threads=False)
+                continue
+            for batch in parquet.iter_batches(size, row_groups=list(indexes), use_threads=False):
+                position.rows_done += len(batch)
+                yield batch
 
 
 def _rows_at_once(metadata: Any) -> int:

@@ -13,6 +13,7 @@ from headrace.jobs.blocks import Block
 from headrace.jobs.csv_blocks import read_csv_blocks
 from headrace.jobs.csv_records import CsvRecords, csv_lines, number, read_csv
 from headrace.jobs.files import Source, open_source
+from headrace.jobs.input_share import InputShare
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
 from headrace.jobs.records import BrokenLine, Record
@@ -68,7 +69,13 @@ def _refuse_unfit(source: Source) -> None:
 
 
 def read_blocks(
-    source: Source, index: int, numbers: Mapping[str, type], done: RowRanges, names: tuple[str, ...] = ()
+    source: Source,
+    index: int,
+    numbers: Mapping[str, type],
+    done: RowRanges,
+    names: tuple[str, ...] = (),
+    *,
+    share: InputShare | None = None,
 ) -> Iterator[Block]:
     """The blocks of a file, in order; holds about a megabyte of a text file in memory, or a Parquet row group.
 
@@ -79,29 +86,41 @@ def read_blocks(
             remains text.
         done: places of rows to leave out.
         names: the columns that the model sees, if it sees columns.
+        share: follows how much of the input is read.
     """
 
     def is_done(start: int, stop: int) -> bool:
         return not any(done.missing(index, start, stop))
 
-    return placed(_pieces_of(source, numbers, is_done), source, index, done, names)
+    return placed(_pieces_of(source, numbers, is_done), source, index, done, names, share=share)
 
 
 def placed(
-    pieces: Iterable[Any], source: Source, index: int, done: RowRanges, names: tuple[str, ...] = ()
+    pieces: Iterable[Any],
+    source: Source,
+    index: int,
+    done: RowRanges,
+    names: tuple[str, ...] = (),
+    *,
+    share: InputShare | None = None,
 ) -> Iterator[Block]:
     """Record batches and lists of records, one after the other, as blocks; a number stands for rows that are done."""
     first = 0
     for piece in pieces:
         if isinstance(piece, int):
             first += piece
+            if share is not None:
+                share.add(source.path, 0)
             continue
         if isinstance(piece, list):
             block = Block(index, first, names, records=piece, path=source.path)
         else:
             block = Block(index, first, names, piece, path=source.path)
         first += len(block)
-        for start, stop in done.missing(index, block.first, first):
+        missing = list(done.missing(index, block.first, first))
+        if share is not None:
+            share.add(source.path, sum(stop - start for start, stop in missing))
+        for start, stop in missing:
             yield block[start - block.first : stop - block.first]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -11,7 +12,8 @@ from typing import Protocol
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs.column_blocks import fits_columns
 from headrace.jobs.columns import over_blocks
-from headrace.jobs.files import Source, location
+from headrace.jobs.files import Source, known_size, location
+from headrace.jobs.input_share import InputShare, following
 from headrace.jobs.job import Job, Report, too_many
 from headrace.jobs.loop import Loop
 from headrace.jobs.messages import Messages
@@ -53,6 +55,8 @@ class Run:
         _refuse_no_share(job.threshold)
         self._threshold = job.threshold
         self._sources = job.sources
+        self.columns = job.examples.all_columns if job.examples.columns is None else job.examples.columns
+        """What the model sees of a row, as far as that is known."""
         self.output = (
             Output(job.output, job.dead_letters)
             if job.resume is None
@@ -64,6 +68,10 @@ class Run:
         steps, self.is_columnar = _steps(job, self.output.folder)
         """Whether rows are processed in columns."""
         self._driver = _driver(job, steps, self.output)
+        self.share = InputShare({source.path: known_size(source.path) for source in job.sources})
+        """The share of the input that is done, where this process reads it."""
+        self.runs_elsewhere = _runs_elsewhere(job)
+        """Whether processes other than this one may run the rows."""
 
     def execute(self) -> Report:
         """Runs the job to the end; only then does the output replace any earlier one, all or nothing.
@@ -77,13 +85,17 @@ class Run:
             PublishError: all rows are done, but the files are not in place; the parts remain.
             Exception: the run failed; ``describe`` says why.
         """
+        following[self.output.folder] = self.share
         try:
             self.output.prepare()
             totals = self._driver.execute()
+            began = time.monotonic()
             parts = self.output.publish(lambda: refuse_if_cancelled(self.output.folder), self._accepts)
+            seconds = time.monotonic() - began
         finally:
+            following.pop(self.output.folder, None)
             self.output.clean()
-        return self._report(parts)._replace(totals=totals, earlier=self.output.earlier_rows)
+        return self._report(parts)._replace(totals=totals, earlier=self.output.earlier_rows, publishing_seconds=seconds)
 
     def _accepts(self, parts: Iterable[OutputPart]) -> bool:
         return self._report(parts).refusal is None
@@ -125,8 +137,12 @@ def _driver(job: Job, steps: RunSteps, output: Output) -> Driver:
     return BeamPipeline(job, steps, output.folder, output.manifest)
 
 
-def without_options(arguments: Sequence[str]) -> tuple[str, ...]:
+def without_options(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[str, ...]:
     """The file names among arguments; the rest are options of Beam's filesystems, which receive them.
+
+    Args:
+        arguments: file names and options.
+        known: the caller's own options, one of which an unknown option may be meant to be.
 
     Raises:
         ConfigurationError: Beam does not know an option, or refuses its value.
@@ -135,7 +151,7 @@ def without_options(arguments: Sequence[str]) -> tuple[str, ...]:
         return tuple(arguments)
     from headrace.jobs.beam_pipeline import take_options  # noqa: PLC0415 - imports Beam, which takes seconds
 
-    return take_options(arguments)
+    return take_options(arguments, known)
 
 
 def describe(error: BaseException) -> str:

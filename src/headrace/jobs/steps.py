@@ -14,6 +14,7 @@ from headrace.jobs.blocks import Block, BlockRow, blocks_of
 from headrace.jobs.column_blocks import cut_by_time, fitted
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
+from headrace.jobs.input_share import following
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.output_batches import (
     SCALARS,
@@ -148,9 +149,10 @@ class BlockReader:
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
         done = load_done(self._folder) if self._resume else RowRanges()
+        share = following.get(self._folder)
         if source.letters:
-            return placed(read_dead_letters(source), source, index, done)
-        blocks = read_blocks(source, index, self._numbers, done, self._names or ())
+            return placed(read_dead_letters(source), source, index, done, share=share)
+        blocks = read_blocks(source, index, self._numbers, done, self._names or (), share=share)
         return blocks if self._names is None else fitted(blocks, all_finite=source.format == "csv")
 
 

@@ -76,9 +76,7 @@ def match(pattern: str) -> list[FileInfo]:
     if fixed[0] == pattern:
         return [_info(pattern)] if os.path.exists(pattern) else []
     wanted = re.compile(_as_regex(pattern), re.DOTALL)
-    return sorted(
-        _info(path) for path in _files_below(os.path.dirname(fixed[0]) or os.curdir) if wanted.fullmatch(path)
-    )
+    return sorted(_info(path) for path in files_below(os.path.dirname(fixed[0]) or os.curdir) if wanted.fullmatch(path))
 
 
 def open_file(path: str) -> BinaryIO:
@@ -171,7 +169,8 @@ def _info(path: str) -> FileInfo:
     return FileInfo(path, status.st_size, status.st_mtime)
 
 
-def _files_below(folder: str) -> Iterator[str]:
+def files_below(folder: str) -> Iterator[str]:
+    """The paths of the files in a local folder and in those below it."""
     for where, _, names in os.walk(folder):
         yield from (os.path.join(where, name) for name in names)
 

@@ -13,6 +13,7 @@ from typing import BinaryIO, TypeVar
 
 from headrace.jobs import pipes
 from headrace.jobs.files import Source, open_source
+from headrace.jobs.position import Position, positions
 
 T = TypeVar("T")
 
@@ -38,10 +39,12 @@ class TextFile:
     Args:
         file: open for reading.
         file_format: ``csv`` or ``jsonl``.
+        position: counts the lines.
     """
 
-    def __init__(self, file: BinaryIO, file_format: str) -> None:
+    def __init__(self, file: BinaryIO, file_format: str, position: Position | None = None) -> None:
         self._file = file
+        self.position = position or Position()
         self.beginning = _first_bytes(file, file_format).removeprefix(codecs.BOM_UTF8)
         """At least the first line, unless it is longer than a megabyte."""
         self._rest = self.beginning
@@ -60,7 +63,7 @@ def open_text(source: Source) -> Iterator[TextFile]:
         ValueError: it begins like another kind of file; the message says what to do.
     """
     with open_source(source) as file:
-        text = TextFile(file, source.format)
+        text = TextFile(file, source.format, positions.get(source.path))
         _refuse_other_kinds(source, text.beginning)
         yield text
 
@@ -71,10 +74,12 @@ def whole_lines(file: TextFile) -> Iterator[bytes]:
     while chunk := file.read(_PIECE_BYTES):
         end = chunk.rfind(b"\n") + 1
         if end:
+            file.position.lines += chunk.count(b"\n")
             yield b"".join([*parts, chunk[:end]])
             parts = []
         parts.append(chunk[end:])
     if rest := b"".join(parts):
+        file.position.lines += 1
         yield rest + b"\n"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import as_type_name
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, Event, ModelLoaded
+from headrace.core.result import Stage
 
 
 @dataclass
@@ -24,6 +25,8 @@ class Totals:
     model_bytes: int = 0
     skipped: int = 0
     """Elements that an operation skipped on purpose, so that they have no output."""
+    skipped_before_the_model: int = 0
+    """Those of them that preprocessing skipped."""
     failures: dict[tuple[str, str], int] = field(default_factory=dict)
     """How many elements failed, by stage and error type."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -53,6 +56,7 @@ class Totals:
                 self.model_bytes += event.bytes
             elif isinstance(event, ElementsSkipped):
                 self.skipped += event.elements
+                self.skipped_before_the_model += event.elements if event.stage is Stage.PREPROCESSING else 0
             elif isinstance(event, ElementFailed):
                 key = (event.stage.value, as_type_name(event.error))
                 self.failures[key] = self.failures.get(key, 0) + 1

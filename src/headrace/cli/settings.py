@@ -1,0 +1,123 @@
+"""``headrace.toml``: options that one would repeat, in a table for each command.
+
+Their names are those of the command line without its dashes. They are defaults: what the command line says holds. To
+the rest of the program they are as if they had been typed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.spelling import did_you_mean, nearest
+
+FILE = "headrace.toml"
+
+_COMMANDS = ("run", "retry", "doctor")
+_PATHS = ("output", "dead-letters", "rows")
+_MODEL = "model"
+"""A path, or an id on a hub."""
+_PAIRS = ("handler-arg", "inference-arg")
+
+
+def use_settings(context: typer.Context, config: str | None) -> str | None:
+    """Takes a command's options from a file, where the command line does not give them; for ``typer`` to call.
+
+    Args:
+        context: of the command.
+        config: the file; None: ``headrace.toml`` of the current folder, if there is one.
+
+    Returns:
+        The file, if there is one.
+
+    Raises:
+        ConfigurationError: the file or one of its options is wrong; the message names both.
+    """
+    path = config or (FILE if os.path.isfile(FILE) else None)
+    if path is None or context.resilient_parsing:
+        return path
+    tables = _read(path)
+    for name, table in tables.items():
+        _refuse_stray(path, name, table)
+    context.default_map = _defaults(context, path, tables.get(str(context.info_name), {}))
+    return path
+
+
+def _refuse_stray(path: str, name: str, table: Any) -> None:
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{path}: {name!r} stands in no table; put options under {_tables()}.")
+    if name not in _COMMANDS:
+        found = nearest(name, _COMMANDS)
+        cure = f"did you mean [{found}]?" if found else f"there are {_tables()}."
+        raise ConfigurationError(f"{path}: there is no table [{name}]; {cure}")
+
+
+def _tables() -> str:
+    return ", ".join(f"[{command}]" for command in _COMMANDS)
+
+
+def _read(path: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib  # noqa: PLC0415 - only where there is a file
+    else:
+        import tomli as tomllib  # noqa: PLC0415 - as above
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no file {path!r}, which --config names.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from None
+
+
+def _defaults(context: typer.Context, path: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The options' values by the names of their parameters."""
+    parameters = {
+        option.lstrip("-"): parameter
+        for parameter in context.command.params
+        for option in parameter.opts
+        if option.startswith("--") and option not in ("--config", "--help")
+    }
+    defaults: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in parameters:
+            end = did_you_mean(name.replace("_", "-"), parameters)
+            raise ConfigurationError(f"{path}: [{context.info_name}] has no option {name!r}{end}")
+        parameter = parameters[name]
+        try:
+            given = _given(name, value, os.path.dirname(path), parameter)
+            parameter.process_value(context, given)  # raises if the option does not take it
+        except Exception as error:
+            message = str(getattr(error, "message", None) or error).removeprefix("Value error, ")
+            raise ConfigurationError(f"{path}: [{context.info_name}] {name}: {message}") from None
+        defaults[str(parameter.name)] = given
+    return defaults
+
+
+def _given(name: str, value: Any, folder: str, parameter: Any) -> Any:
+    """A value as the command line would give it."""
+    is_flag, takes_many = (bool(getattr(parameter, kind, False)) for kind in ("is_flag", "multiple"))
+    if is_flag is not isinstance(value, bool):
+        raise ValueError(f"it is true or false, not {value!r}." if is_flag else f"it takes a value, not {value!r}.")
+    if isinstance(value, dict) and name in _PAIRS:
+        return [f"{key}={json.dumps(one)}" for key, one in value.items()]
+    values = value if isinstance(value, list) and takes_many else [value]
+    if any(isinstance(one, dict | list) for one in values):
+        raise ValueError(f"it takes one value{', or a list of values' if takes_many else ''}, not {value!r}.")
+    if is_flag:
+        return value
+    texts = [_from_folder(name, str(one), folder) for one in values]
+    return texts if takes_many else texts[0]
+
+
+def _from_folder(name: str, value: str, folder: str) -> str:
+    """A path relative to the folder of the file that holds it; any other value unchanged."""
+    path = os.path.join(folder, value)
+    is_path = name in _PATHS or (name == _MODEL and os.path.exists(path))
+    return path if folder and is_path and "://" not in value else value

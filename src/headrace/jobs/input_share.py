@@ -1,0 +1,65 @@
+"""How much of its input a run has done: the share of the files' bytes whose rows were answered.
+
+Files are read ahead of the model. So what counts is rows: each block notes how many it has and how far its file is
+read at its end, and the share grows with the rows that are answered in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+
+from headrace.jobs.position import Position, positions
+
+following: dict[str, InputShare] = {}
+"""The shares of this process's runs, by output folder."""
+
+_ALMOST = 0.999
+"""The most that a run has done while it is at work."""
+
+
+class InputShare:
+    """The share of one run's input that is done. Thread-safe.
+
+    Args:
+        sizes: of the files in bytes, by path; None if nobody knows, as of a pipe.
+    """
+
+    def __init__(self, sizes: Mapping[str, int | None]) -> None:
+        known = {path: size for path, size in sizes.items() if size is not None}
+        self._sizes = known if len(known) == len(sizes) else {}
+        self._total = sum(self._sizes.values())
+        self._parts: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._rows, self._share = 0, 0.0
+        """Up to the end of the last block."""
+        self._done = (0, 0.0)
+        """Up to the end of the last block whose rows are answered."""
+        self._ends: deque[tuple[int, float]] = deque()
+        """Up to the end of each block after that."""
+
+    def add(self, path: str, rows: int) -> None:
+        """Notes that a block of a file was made, with so many rows to answer."""
+        size = self._sizes.get(path, 0)
+        part = positions.get(path, Position()).part(size)
+        with self._lock:
+            before = self._parts.get(path, 0.0)
+            self._parts[path] = max(before, part)
+            self._rows += rows
+            self._share += max(0.0, part - before) * size / max(1, self._total)
+            self._ends.append((self._rows, self._share))
+
+    def at(self, rows: int) -> float | None:
+        """The share of the input, from 0 to 1, that the first ``rows`` rows are; None if nobody knows."""
+        with self._lock:
+            if not self._total or not self._rows:
+                return None
+            rows = max(rows, self._done[0])
+            while self._ends and self._ends[0][0] <= rows:
+                self._done = self._ends.popleft()
+            before, share = self._done
+            if self._ends:
+                end, share_at_end = self._ends[0]
+                share += (share_at_end - share) * (rows - before) / (end - before)
+            return min(share, _ALMOST)

@@ -1,0 +1,42 @@
+"""What is most likely wrong when nothing was predicted is said, and only then."""
+
+import pytest
+
+from headrace.cli.hints import about_columns, about_model
+
+
+@pytest.mark.parametrize(
+    ("handler", "model", "hint"),
+    [
+        ("sklearn-numpy", "churn.onnx", "; by its name it is a model for onnx-numpy"),
+        ("onnx-numpy", "gs://b/churn.PKL", "; by its name it is a model for sklearn-numpy or sklearn-pandas"),
+        ("sklearn-pandas", "churn.joblib", "; for files of joblib add --handler-arg model_file_type=joblib"),
+        ("sklearn-numpy", "churn.pkl", ""),
+        ("sklearn-numpy", "churn", ""),
+        ("my_model:make", "churn.onnx", ""),
+    ],
+)
+def test_a_file_of_another_framework_is_recognized_by_its_name(handler, model, hint):
+    assert about_model(handler, model) == hint
+
+
+@pytest.mark.parametrize(
+    ("columns", "chosen", "hint"),
+    [
+        ((), False, ""),
+        (("a",), True, " The model was given the column a; if it needs others, name them with --columns."),
+        (("a", "b"), False, " The model was given the 2 columns a, b; choose its columns with --columns."),
+    ],
+)
+def test_the_columns_that_the_model_was_given_are_named(columns, chosen, hint):
+    assert about_columns(columns, chosen=chosen) == hint
+
+
+def test_a_model_that_cannot_be_loaded_is_named_with_its_option(folder, headrace):
+    folder.write("in.csv", "a,b\n1,2\n")
+    folder.write("churn.onnx", "\x08\x07 no pickle")
+    arguments = ("--handler", "sklearn-numpy", "--model", "churn.onnx", "--output", "p.jsonl")
+    result = headrace("run", "in.csv", *arguments)
+    assert (result.code, result.out) == (1, "")
+    assert result.error.startswith("sklearn-numpy cannot load --model churn.onnx: ")
+    assert result.error.endswith("; by its name it is a model for onnx-numpy")

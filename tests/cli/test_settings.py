@@ -1,0 +1,131 @@
+"""``headrace.toml``: options as if they had been typed, unless others are."""
+
+import pytest
+
+ROWS = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
+
+
+@pytest.fixture
+def project(folder, handlers):
+    """A folder with rows and a file of options; ``settings(text)`` writes another of those."""
+    folder.write("in.jsonl", ROWS)
+
+    def settings(text, name="headrace.toml", command="run"):
+        needed = f'[{command}]\nhandler = "{handlers}:Add"\noutput = "p.jsonl"\n'
+        folder.write(name, (needed + text) if text is not None else "")
+        return folder
+
+    return settings
+
+
+def predictions(folder, name="p.jsonl"):
+    return [row["prediction"] for row in folder.rows(name)]
+
+
+def test_options_of_the_current_folder_hold(project, headrace):
+    folder = project('columns = ["a", "b"]\nkeep = ""\nmax-batch-size = 1\nhandler-arg = { plus = 10 }\n')
+    result = headrace("run", "in.jsonl")
+    assert (result.code, result.err) == (0, "")
+    assert folder.rows("p.jsonl") == [{"prediction": 13}, {"prediction": 17}]
+    assert (result.summary["batches"], result.summary["options from"]) == ("2", "headrace.toml")
+
+
+def test_the_command_line_wins(project, headrace):
+    folder = project("handler-arg = { plus = 10 }\nisolate = true\ntimeout = 60\n")
+    options = ("--output", "q.jsonl", "--handler-arg", "plus=20", "--no-isolate")
+    assert headrace("run", "in.jsonl", *options, "--timeout", "600").code == 0
+    assert predictions(folder, "q.jsonl") == [23, 27]
+
+
+def test_a_text_that_looks_like_a_number_stays_text(project, headrace):
+    folder = project('handler-arg = { plus = "10" }\n')
+    assert headrace("run", "in.jsonl").code == 3
+    assert "unsupported operand" in folder.rows("p.dead-letters.failed.jsonl")[0]["message"]
+
+
+def test_paths_are_relative_to_the_file(project, folder, headrace, handlers):
+    folder.write("shared/weights", "")
+    folder.write(
+        "shared/headrace.toml",
+        f"""
+        [run]
+        handler = "{handlers}:late"
+        model = "weights"
+        output = "out/p.jsonl"
+        dead-letters = "bad.jsonl"
+    """,
+    )
+    folder.write("in.jsonl", ROWS)
+    assert headrace("run", "in.jsonl", "--config", "shared/headrace.toml").code == 0
+    assert predictions(folder, "shared/out/p.jsonl") == ["shared/weights"] * 2
+    assert (folder.path / "shared" / "bad.jsonl").exists()
+
+
+def test_a_model_that_is_no_file_of_the_folder_is_an_id(folder, headrace, handlers):
+    folder.write("shared/headrace.toml", f'[run]\nhandler = "{handlers}:late"\nmodel = "org/bert"\n')
+    folder.write("in.jsonl", ROWS)
+    assert headrace("run", "in.jsonl", "--config", "shared/headrace.toml", "--output", "p.jsonl").code == 0
+    assert predictions(folder) == ["org/bert"] * 2
+
+
+def test_each_command_has_a_table_of_its_own(project, headrace, handlers):
+    folder = project("handler-arg = { plus = 10 }\n", command="retry")
+    assert "Missing option '--handler'" in headrace("run", "in.jsonl").error
+    letter = {"row": ROWS[0], "stage": "inference", "message": "m", "attempts": 1}
+    folder.write("letters.jsonl", [letter])
+    assert headrace("retry", "letters.jsonl").code == 0
+    assert predictions(folder) == [13]
+
+
+def test_a_resumed_run_takes_options_of_the_file_as_if_typed(project, headrace, handlers):
+    folder = project("handler-arg = { plus = 10 }\nresume = true\nthreshold = 0.4\n")
+    folder.write("in.jsonl", [*ROWS, {"a": "x", "b": 1}])
+    assert headrace("run", "in.jsonl").code == 0
+    folder.write("in.jsonl", [*ROWS, {"a": "x", "b": 1}, {"a": "y", "b": 1}])
+    assert headrace("run", "in.jsonl").code == 3
+    project("handler-arg = { plus = 11 }\nresume = true\nthreshold = 1\n")
+    assert "--handler-arg plus" in headrace("run", "in.jsonl").error
+    (folder.path / "headrace.toml").unlink()
+    typed = ("--handler", f"{handlers}:Add", "--handler-arg", "plus=10", "--output", "p.jsonl", "--resume")
+    result = headrace("run", "in.jsonl", *typed, "--threshold", "1")
+    assert (result.code, result.summary["done before"]) == (0, "4")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('colums = "a"', "headrace.toml: [run] has no option 'colums'; did you mean 'columns'?"),
+        ("max_batch_size = 1", "headrace.toml: [run] has no option 'max_batch_size'; did you mean 'max-batch-size'?"),
+        ("isolate = 1", "headrace.toml: [run] isolate: it is true or false, not 1."),
+        ("key = true", "headrace.toml: [run] key: it takes a value, not True."),
+        ('key = ["a"]', "headrace.toml: [run] key: it takes one value, not ['a']."),
+        ("columns = { a = 1 }", "headrace.toml: [run] columns: it takes one value, or a list of values, not {'a': 1}."),
+        ('max-batch-size = "many"', "headrace.toml: [run] max-batch-size: "),
+        ('placement = "proces"', "headrace.toml: [run] placement: 'proces' is not one of 'process', 'machine', 'auto'"),
+        ("x = ", "cannot read headrace.toml: Invalid value (at "),
+        ("[rnu]", "headrace.toml: there is no table [rnu]; did you mean [run]?"),
+        ("[elsewhere]", "headrace.toml: there is no table [elsewhere]; there are [run], [retry], [doctor]."),
+    ],
+)
+def test_mistakes_in_the_file_are_named(project, headrace, text, error):
+    project(text)
+    result = headrace("run", "in.jsonl")
+    assert (result.code, result.out) == (2, "")
+    assert error in result.error
+
+
+def test_an_option_in_no_table_is_named(folder, headrace):
+    folder.write("headrace.toml", 'model = "m"\n')
+    assert headrace("doctor").error == (
+        "headrace.toml: 'model' stands in no table; put options under [run], [retry], [doctor]."
+    )
+
+
+def test_a_file_that_is_not_there_is_named(folder, headrace):
+    result = headrace("doctor", "--config", "none.toml")
+    assert (result.code, result.error) == (2, "there is no file 'none.toml', which --config names.")
+
+
+def test_help_needs_no_file(folder, headrace):
+    folder.write("headrace.toml", "[run]\nbroken\n")
+    assert headrace("run", "--help").code == 0

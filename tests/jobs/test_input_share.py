@@ -1,0 +1,94 @@
+"""The share of the input that is done follows the rows that are answered, whatever is read ahead of them."""
+
+import gzip
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from headrace.jobs.files import known_size, match
+from headrace.jobs.input_share import InputShare
+from headrace.jobs.reading import infer_schema, read_blocks
+from headrace.jobs.row_ranges import RowRanges
+
+ROWS = [{"a": n, "b" if n % 3 else "c": f"row {n}"} for n in range(900)]
+
+
+@pytest.fixture
+def share_of(tmp_path):
+    """Reads files as a run does; returns the share, and how many rows were read."""
+
+    def read(*names, done=None):
+        sources = match([str(tmp_path / name) for name in names])
+        numbers = infer_schema(sources).numbers
+        share = InputShare({source.path: known_size(source.path) for source in sources})
+        rows = 0
+        for index, source in enumerate(sources):
+            for block in read_blocks(source, index, numbers, done or RowRanges(), share=share):
+                rows += len(block)
+        return share, rows
+
+    def write(name, content):
+        path = tmp_path / name
+        if name.endswith(".parquet"):
+            pyarrow.parquet.write_table(pyarrow.table({"a": range(content)}), path, row_group_size=100)
+        elif name.endswith(".gz"):
+            path.write_bytes(gzip.compress(content.encode()))
+        else:
+            path.write_text(content)
+
+    read.write = write
+    return read
+
+
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+CSV = "a,b\n" + "".join(f'{n},"two\nlines"\n' if n % 2 else f'{n},one "more\n' for n in range(900))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("in.jsonl", LINES),
+        ("in.jsonl.gz", LINES),
+        ("in.csv", "a,b\n" + "1,2\n" * 900),
+        ("mixed.csv", CSV),
+        ("in.parquet", 900),
+    ],
+)
+def test_the_share_grows_with_the_rows(share_of, name, content):
+    share_of.write(name, content)
+    share, rows = share_of(name)
+    assert rows == 900
+    seen = [share.at(done) for done in range(0, 900, 30)]
+    assert seen == sorted(seen)
+    assert seen == pytest.approx([done / 900 for done in range(0, 900, 30)], abs=0.02)
+    assert share.at(900) == 0.999  # while the run is at work
+
+
+def test_files_count_by_their_bytes(share_of):
+    share_of.write("small.jsonl", '{"a": 1}\n' * 100)
+    share_of.write("large.jsonl", ('{"a": "' + "x" * 992 + '"}\n') * 100)
+    share, rows = share_of("small.jsonl", "large.jsonl")
+    assert rows == 200
+    assert share.at(100) == pytest.approx(900 / 101_000, abs=1e-3)
+    assert share.at(150) == pytest.approx(0.504, abs=0.01)
+
+
+def test_rows_of_an_earlier_run_are_done_from_the_start(share_of):
+    share_of.write("in.parquet", 900)
+    done = RowRanges([0], [300])
+    share, rows = share_of("in.parquet", done=done)
+    assert rows == 600
+    assert share.at(0) == pytest.approx(1 / 3)
+    assert share.at(300) == pytest.approx(2 / 3)
+
+
+def test_nobody_knows_the_share_of_a_pipe():
+    share = InputShare({"a.csv": 100, "-": None})
+    share.add("a.csv", 10)
+    assert share.at(5) is None
+
+
+def test_nothing_is_known_before_anything_was_read():
+    assert InputShare({"a.csv": 100}).at(0) is None
