@@ -34,8 +34,11 @@ if TYPE_CHECKING:
         KeyModelPathMapping,
         MaybeKeyedModelHandler,
     )
+    from headrace.core.lengths import text_length
     from headrace.core.remote import RemoteModelHandler
     from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
+    from headrace.core.sources import with_sources
+    from headrace.jobs.predict_table import predict_table
     from headrace.local.predict import predict
 
 _HOME = {
@@ -69,6 +72,9 @@ _HOME = {
     "UnknownKeyError": "core.errors",
     "UnsupportedError": "core.errors",
     "predict": "local.predict",
+    "predict_table": "jobs.predict_table",
+    "text_length": "core.lengths",
+    "with_sources": "core.sources",
 }
 
 __version__ = "0.1.0"
@@ -104,6 +110,9 @@ __all__ = [
     "UnknownKeyError",
     "UnsupportedError",
     "predict",
+    "predict_table",
+    "text_length",
+    "with_sources",
 ]
 
 

@@ -85,7 +85,7 @@ def test_a_fresh_import_of_the_beam_door_loads_no_model_framework():
 
 
 def test_hosts_of_the_command_line_do_not_load_beam():
-    loaded = _loaded_by(["headrace.beam", "headrace.jobs.rows"])
+    loaded = _loaded_by(["headrace.beam", "headrace.rows.examples"])
     assert not loaded & {"apache_beam", "numpy"}
 
 

@@ -72,8 +72,8 @@ def test_mistaken_inputs_are_named(mistaken, inputs, error):
         ("{}:NOTHING", "is not callable"),
         ("{}:fails", "fails cannot be made: RuntimeError: no luck"),
         ("{}:late", "late needs --model, where the model is (its parameter 'model_uri')."),
-        ("builtins:dict", "the factory made {{}}, which is no model handler"),
-        ("{}:keyed", "KeyedModelHandler takes keys; name their column with --key."),
+        ("builtins:dict", "{{}} is no model handler"),
+        ("{}:keyed", "KeyedModelHandler takes keys; name their column with --key (in Python, key=)."),
     ],
 )
 def test_mistaken_handlers_are_named(mistaken, handler, error):
@@ -93,6 +93,8 @@ def test_a_handler_that_does_not_pickle_stays_in_this_process(mistaken, argument
         (["--keep", "c*"], "--keep: there is no column 'c*'; the columns are a, b."),
         (["--text-columns", "c"], "--text-columns: there is no column 'c'"),
         (["--key", "c"], "--key: there is no column 'c'"),
+        (["--length-column", "c"], "--length-column: there is no column 'c'; the columns are a, b."),
+        (["--length-column", "a,b"], "--length-column takes one column, not 'a,b'."),
         (["--key", "a"], "Add takes no keys; leave --key out."),
         (["--handler-arg", "plus"], "--handler-arg takes key=value, not 'plus'."),
         (["--handler-arg", "plus=1", "--model", "x"], "--model and --handler-arg plus are the same"),

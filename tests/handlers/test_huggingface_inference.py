@@ -13,6 +13,7 @@ from headrace import ConfigurationError, PredictionCountError, PredictionResult,
 from headrace.core.errors import UnsupportedError
 from headrace.handlers import torch_devices
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
+from headrace.runtime.plan import make_plan
 from headrace.testing import HandlerContract, nearly_equal
 from pipelines import through_pipeline
 from toys import infer
@@ -294,3 +295,36 @@ def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(classifier, monkeypatch
     model = keyed_handler(classifier, device="GPU").load_model()
     assert model.device.type == "cpu"
     assert caplog.records[0].message.startswith("The model did not load onto the GPU and goes to the CPU: ")
+
+
+@MAKERS
+def test_examples_of_similar_length_share_a_call(make, classifier):
+    batches = []
+
+    def note(batch, model, device, inference_args, model_id):
+        lengths = [len(example if isinstance(example, torch.Tensor) else example["input_ids"]) for example in batch]
+        batches.append(lengths)
+        return lengths
+
+    examples = RAGGED if make is HuggingFaceModelHandlerTensor else RAGGED_KEYED
+    handler = make(classifier, CLASSIFIER, inference_fn=note, min_batch_size=2, max_batch_size=2)
+    assert list(predict(handler, examples)) == LENGTHS
+    assert batches == [[5, 5], [4, 3], [3, 1]]
+
+
+@MAKERS
+@pytest.mark.parametrize(
+    ("model_class", "sorts"),
+    [
+        ("AutoModelForSequenceClassification", True),
+        (transformers.AutoModel, True),
+        (transformers.BertForMaskedLM, True),
+        (transformers.AutoModelForMaskedLM, True),
+        ("AutoModelForImageClassification", False),
+        (transformers.ViTModel, False),
+        (transformers.AutoModelForAudioClassification, False),
+    ],
+    ids=str,
+)
+def test_models_of_token_ids_have_their_examples_sorted(make, model_class, sorts):
+    assert make_plan(make("m", model_class)).batching.sorts == sorts

@@ -13,6 +13,7 @@ from PIL import Image
 from headrace import ConfigurationError, predict
 from headrace.handlers import huggingface_inference
 from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler, PipelineTask
+from headrace.runtime.plan import make_plan
 from headrace.testing import HandlerContract, nearly_equal
 from pipelines import through_pipeline
 
@@ -199,3 +200,35 @@ def test_model_path_update_loads_another_model(classifier, folders):
     handler.update_model_path(None)
     assert handler.load_model().model.config.num_labels == 3
     assert handler.get_metrics_namespace() == "BeamML_HuggingFacePipelineModelHandler"
+
+
+@pytest.mark.parametrize(
+    ("task", "sorts"),
+    [
+        (PipelineTask.TextClassification, True),
+        ("sentiment-analysis", True),
+        (PipelineTask.NER, True),
+        ("zero-shot-classification", True),
+        (PipelineTask.QuestionAnswering, True),
+        (PipelineTask.ImageClassification, False),
+        (PipelineTask.TextGeneration, False),
+        ("", False),
+    ],
+)
+def test_pipelines_that_read_texts_sort_them_by_length(task, sorts):
+    handler = HuggingFacePipelineModelHandler(task, "m")
+    assert make_plan(handler).batching.sorts == sorts
+    assert not make_plan(HuggingFacePipelineModelHandler(task, "m", sort_by_length=False)).batching.sorts
+
+
+def test_sorted_texts_keep_their_order(classifier):
+    def neighbours(batch, pipeline, inference_args):
+        return [" | ".join(batch)] * len(batch)
+
+    texts = ["a", "the film is good", "b", "the the film"]
+    handler = HuggingFacePipelineModelHandler(
+        "text-classification", classifier, device="CPU", inference_fn=neighbours, min_batch_size=2, max_batch_size=2
+    )
+    results = list(predict(handler, texts))
+    assert [result.example for result in results] == texts
+    assert [result.inference for result in results] == ["a | b", "the film is good | the the film"] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from typing import ClassVar
 
 import numpy
 import pytest
@@ -68,7 +69,8 @@ def test_embeddings_are_those_of_the_model_in_memory_of_their_own(folder, expect
 
 def test_handler_runs_in_a_pipeline(folder, expected):
     results = through_pipeline(SentenceTransformerModelHandler(folder), TEXTS)
-    assert nearly_equal([result.inference for result in results], expected)
+    found = {result.example: result.inference for result in results}  # longest first
+    assert nearly_equal([found[text] for text in TEXTS], expected)
 
 
 def test_model_embeds_the_same_in_a_host(folder, expected):
@@ -234,3 +236,47 @@ def test_model_path_update_loads_another_model(folder):
     handler.update_model_path(folder)
     handler.update_model_path(None)
     assert len(embed(handler, TEXTS)) == len(TEXTS)
+
+
+class Noting(SentenceTransformerModelHandler):
+    """Writes down its batches."""
+
+    batches: ClassVar[list[list[str]]] = []
+
+    def run_inference(self, batch, model, inference_args=None):
+        self.batches.append(list(batch))
+        return super().run_inference(batch, model, inference_args)
+
+
+@pytest.mark.parametrize(
+    ("options", "batches"),
+    [
+        ({}, [["a good cat, and a film too", "a good film"], ["bad", "film"]]),
+        ({"sort_by_length": False}, [["a good film", "bad"], ["a good cat, and a film too", "film"]]),
+        (
+            {"batch_length_fn": lambda text: 1 / len(text)},
+            [["bad", "film"], ["a good film", "a good cat, and a film too"]],
+        ),
+    ],
+    ids=["", "off", "length_fn"],
+)
+def test_texts_of_similar_length_share_a_batch_unless_told_otherwise(folder, options, batches):
+    texts = ["a good film", "bad", "a good cat, and a film too", "film"]
+    Noting.batches.clear()
+    results = list(predict(Noting(folder, min_batch_size=2, max_batch_size=2, **options), texts))
+    assert [result.example for result in results] == texts
+    assert Noting.batches == batches
+
+
+@pytest.mark.parametrize(
+    ("options", "most"), [({}, 256), ({"max_seq_length": 20}, 20)], ids=["that of the model", "that of the handler"]
+)
+def test_length_of_a_text_ends_where_the_model_cuts_it_off(options, most):
+    length = pickle.loads(
+        pickle.dumps(SentenceTransformerModelHandler(get_model_path(), **options).default_length_fn())
+    )
+    assert (length("a b"), length("word " * 10_000), length(None)) == (4, most, 1)
+
+
+def test_length_of_a_text_has_no_end_if_the_folder_is_elsewhere():
+    assert SentenceTransformerModelHandler("all-MiniLM-L6-v2").default_length_fn()("word " * 10_000) > 10_000

@@ -20,8 +20,8 @@ from headrace.jobs.files import Source, match
 from headrace.jobs.publishing import PublishError
 from headrace.jobs.reading import read_blocks, read_rows
 from headrace.jobs.row_ranges import RowRanges, place_at
-from headrace.jobs.rows import Examples
 from headrace.jobs.run import Job, Run
+from headrace.rows.examples import Examples
 
 OUTPUTS = ("out.jsonl", "out.parquet")
 

@@ -14,8 +14,8 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, dead_letters_path, match, output_format
 from headrace.jobs.position import Position
 from headrace.jobs.reading import InputSchema, infer_schema, read_rows
-from headrace.jobs.records import BrokenLine
 from headrace.jobs.text import whole_lines
+from headrace.rows.records import BrokenLine
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from headrace.jobs.files import Source
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
-from headrace.jobs.records import BrokenLine
-from headrace.jobs.values import rows_of
+from headrace.rows.records import BrokenLine
+from headrace.rows.values import rows_of
 
 NAMES = st.sampled_from(["a", "b", "é", 'quoted "', ""])
 VALUES = st.one_of(

@@ -12,8 +12,8 @@ from headrace.core.handler import ModelHandler
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.reading import infer_schema
-from headrace.jobs.rows import Examples
 from headrace.jobs.run import Run
+from headrace.rows.examples import Examples
 
 OBJECTS: dict[str, bytes] = {}
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import match
 from headrace.jobs.reading import infer_schema, read_rows
-from headrace.jobs.records import BrokenLine
+from headrace.rows.records import BrokenLine
 
 FAR = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
 

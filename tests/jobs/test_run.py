@@ -19,9 +19,9 @@ from headrace.jobs.beam_pipeline import take_options
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.reading import infer_schema
-from headrace.jobs.rows import Examples
 from headrace.jobs.run import Run, describe
 from headrace.jobs.steps import CancelledError
+from headrace.rows.examples import Examples
 from toys import Acting
 
 STARTED, GO_ON = threading.Event(), threading.Event()

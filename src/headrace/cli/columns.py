@@ -34,6 +34,18 @@ def choose(option: str, asked: Iterable[str] | None, columns: Sequence[str]) -> 
     return tuple(chosen)
 
 
+def one_of(option: str, asked: str | None, columns: Sequence[str]) -> str | None:
+    """The one column that a name or glob means; None if nothing was asked for.
+
+    Raises:
+        ConfigurationError: it means none of the columns, or several.
+    """
+    chosen = choose(option, None if asked is None else [asked], columns)
+    if chosen is not None and len(chosen) != 1:
+        raise ConfigurationError(f"{option} takes one column, not {asked!r}.")
+    return chosen[0] if chosen else None
+
+
 def _meant(option: str, name: str, columns: Sequence[str]) -> Sequence[str]:
     if name in columns or not columns:
         return [name]

@@ -115,7 +115,7 @@ def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]
     """A handler of rows, its batching, and the rows, as in ``headrace run``."""
     from headrace.cli.columns import choose  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
-    from headrace.jobs.rows import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above
+    from headrace.rows.examples import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above
 
     assert args.rows is not None
     sources = files.match([args.rows], args.file_format and args.file_format.value, args.delimiter)

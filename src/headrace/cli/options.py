@@ -139,6 +139,16 @@ class JobArgs(ModelArgs):
         int | None, _option("--min-batch-size", _MODEL, "Fewest rows in a batch; the last one may have fewer.")
     ] = None
     max_batch_size: _MaxBatchSize = None
+    length_column: Annotated[
+        str | None,
+        _option(
+            "--length-column",
+            _MODEL,
+            "Batches are of rows of similar length: the number, or the length of the text, in this column. For models "
+            "that pad; handlers of texts need no column.",
+            "COLUMN",
+        ),
+    ] = None
     placement: Annotated[
         PlacementName | None,
         _option(

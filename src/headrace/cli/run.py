@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from headrace.cli.ahead import importing_ahead
-from headrace.cli.columns import choose
+from headrace.cli.columns import choose, one_of
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.hints import about_columns, about_model
@@ -72,7 +72,7 @@ def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
 def _prepare(args: RunArgs | RetryArgs) -> Any:
     from headrace.jobs import run  # noqa: PLC0415 - importing numpy takes a while
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
-    from headrace.jobs.rows import Examples  # noqa: PLC0415 - as above
+    from headrace.rows.examples import Examples  # noqa: PLC0415 - as above
 
     inputs = run.without_options(args.arguments, option_names(type(args)))
     if not inputs:
@@ -80,13 +80,14 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
     handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model)
     sources, head, text = _inputs(args, inputs)
-    key = choose("--key", [args.key] if args.key else None, head.columns)
+    key = one_of("--key", args.key or None, head.columns)
+    length = one_of("--length-column", args.length_column, head.columns)
     keep = choose("--keep", args.keep, head.columns)
     _refuse_reserved(head.columns if keep is None else keep)
     columns = choose("--columns", args.columns, head.columns)
     if columns == ():
         raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
-    examples = Examples(columns, head.columns, key[0] if key else None)
+    examples = Examples(columns, head.columns, key)
     sizes = {"min_batch_size": args.min_batch_size, "max_batch_size": args.max_batch_size}
     return run.Run(
         Job(
@@ -99,6 +100,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
             keep=keep,
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
             batch_sizes={name: size for name, size in sizes.items() if size is not None},
+            length_column=length,
             placement=args.placement.value if args.placement else None,
             isolate=args.isolate,
             timeout=args.timeout,
@@ -124,7 +126,7 @@ def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any, 
 
 
 def _refuse_reserved(columns: Sequence[str]) -> None:
-    from headrace.jobs.rows import RESERVED  # noqa: PLC0415 - as above
+    from headrace.rows.examples import RESERVED  # noqa: PLC0415 - as above
 
     for name in RESERVED:
         if name in columns:

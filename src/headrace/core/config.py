@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -80,6 +80,16 @@ class BatchingConfig:
                 f"known are {sorted(known)}."
             )
         return cls(**kwargs)
+
+    def sorted_by(self, length_fn: Callable[[Any], Any], lookahead: int | None = None) -> BatchingConfig:
+        """These options with elements sorted by length though nobody gave a ``length_fn``.
+
+        By default fewer elements are collected than if somebody had, since nothing comes out until they are: at least
+        512, and up to 2,048 if that is 16 batches of the minimum size.
+        """
+        smallest = int(self.min_batch_size)
+        some = max(512 // smallest, min(16, 2048 // smallest), 2)
+        return replace(self, length_fn=length_fn, lookahead=lookahead or some * smallest)
 
     @property
     def sizes_are_weights(self) -> bool:

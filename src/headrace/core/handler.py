@@ -31,7 +31,8 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     pickled to the workers, so it holds paths and settings; the model itself is made by ``load_model`` and may be any
     Python object. A handler that also accepts columnar elements (``BatchingConfig.columnar``) has a method
     ``run_columns(columns, model, inference_args=None)``, which returns an array, or a dict of arrays, with one
-    prediction for each row.
+    prediction for each row. A handler whose model pads the examples of a batch may have a method
+    ``default_length_fn()``, which returns the ``length_fn`` by which elements are sorted if no option says otherwise.
 
     Args:
         min_batch_size: a target for the number of examples in a batch; the last batch of a bundle may be smaller.
@@ -45,7 +46,9 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         model_copies: the exact number of copies on the machine; implies ``large_model``.
         kwargs: further arguments by name. ``length_fn``: the length of an element; elements of similar length are
             batched together. ``bucket_boundaries``: sorted positive lengths at which buckets begin; requires
-            ``length_fn``. ``env_vars``: a dict of environment variables set before the model is loaded.
+            ``length_fn``. ``sort_by_length``: False if elements are to stay in order of arrival although the handler
+            has a ``default_length_fn``. ``env_vars``: a dict of environment variables set before the
+            model is loaded.
 
     Raises:
         ConfigurationError: an unknown argument, which Beam would ignore, or one given under both its names.
@@ -81,7 +84,10 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             "bucket_boundaries": batch_bucket_boundaries,
         }
         self._env_vars = kwargs.pop("env_vars", {})
+        self._sort_by_length = kwargs.pop("sort_by_length", None)
         self._batching_kwargs = _merged(type(self).__qualname__, options, kwargs)
+        if self._sort_by_length not in (None, True, False):
+            raise ConfigurationError(f"sort_by_length must be True or False, not {self._sort_by_length!r}.")
         for name, value in self._env_vars.items():
             if not (isinstance(name, str) and isinstance(value, str)):
                 raise ConfigurationError(f"env_vars must map strings to strings, not {name!r} to {value!r}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
@@ -9,7 +10,9 @@ from headrace.core.errors import ConfigurationError, UnsupportedError, extra_req
 with extra_required("huggingface"):
     import transformers
 
-__all__ = ["as_class", "no_tensorflow"]
+__all__ = ["as_class", "no_tensorflow", "takes_token_ids"]
+
+_NO_TEXT = re.compile("Image|Vision|Video|Audio|Speech|Depth|Detection|Segment|Mask(?!ed)|Keypoint|CTC|Backbone")
 
 
 def as_class(model_class: Any) -> Any:
@@ -24,6 +27,12 @@ def as_class(model_class: Any) -> Any:
             f"model_class must be a class with from_pretrained, or the name of one in transformers: {model_class!r}."
         )
     return found
+
+
+def takes_token_ids(model_class: Any) -> bool:
+    """Whether models of the class take token ids, as far as it, or its name, says."""
+    takes = getattr(model_class, "main_input_name", "input_ids")
+    return takes == "input_ids" and not _NO_TEXT.search(getattr(model_class, "__name__", ""))
 
 
 def no_tensorflow(asked: str) -> UnsupportedError:

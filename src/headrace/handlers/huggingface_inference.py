@@ -9,27 +9,28 @@ from typing import Any, ClassVar, TypeVar
 from headrace.core.answer import predictions_of
 from headrace.core.conversion import FLOAT32_MAX, predict_by_kind, to_numbers, to_results
 from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
+from headrace.handlers.huggingface_classes import as_class, no_tensorflow, takes_token_ids
+from headrace.handlers.huggingface_tasks import PipelineTask, reads_text
+from headrace.handlers.torch_devices import CPU, AutoPlacement, device_named, device_of, load_onto
+from headrace.handlers.torch_tensors import (
+    KeyedTensorExamples,
+    TensorExamples,
+    answer_to,
+    by_example,
+    column_dtypes,
+    kind_of,
+    most_numbers,
+    owned,
+    settled,
+)
 
 with extra_required("huggingface"):
     import torch
     import transformers
-
-    from headrace.handlers.huggingface_classes import as_class, no_tensorflow
-    from headrace.handlers.huggingface_tasks import PipelineTask
-    from headrace.handlers.torch_devices import CPU, AutoPlacement, device_named, device_of, load_onto
-    from headrace.handlers.torch_tensors import (
-        KeyedTensorExamples,
-        TensorExamples,
-        answer_to,
-        by_example,
-        column_dtypes,
-        kind_of,
-        owned,
-        settled,
-    )
 
 __all__ = [
     "HuggingFaceModelHandlerKeyedTensor",
@@ -141,6 +142,10 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
         """Predicts on the device of the model's first weights."""
         device = "CPU" if device_of(model, self._device) == CPU else "GPU"
         return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri)
+
+    def default_length_fn(self) -> Callable[[Any], float] | None:
+        """For models of token ids, how many an example has: only examples of one shape share a call."""
+        return most_numbers if takes_token_ids(self._model_class) else None
 
     def _load(self, device: torch.device | None) -> Any:
         """Loads the model and moves it, unless accelerate has already placed it."""
@@ -308,6 +313,10 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
         answers = self._inference_fn(batch, model, inference_args or {})
         results = to_results(batch, answers, self._model_uri or None)
         return [result._replace(inference=owned(result.inference)) for result in results]
+
+    def default_length_fn(self) -> Callable[[Any], float] | None:
+        """Of texts, if the task takes texts and writes none."""
+        return text_length if reads_text(self._task) else None
 
     def _load(self, **where: Any) -> Any:
         return transformers.pipeline(self._task or None, self._model_uri or None, **where, **self._load_pipeline_args)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["PipelineTask"]
+__all__ = ["PipelineTask", "reads_text"]
+
+_TEXTS = {
+    "feature-extraction",
+    "fill-mask",
+    "ner",
+    "question-answering",
+    "sentiment-analysis",
+    "text-classification",
+    "token-classification",
+    "zero-shot-classification",
+}
 
 
 class PipelineTask(str, Enum):
@@ -44,3 +55,11 @@ class PipelineTask(str, Enum):
     ZeroShotImageClassification = "zero-shot-image-classification"
     ZeroShotObjectDetection = "zero-shot-object-detection"
     Translation_XX_to_YY = "translation_XX_to_YY"
+
+
+def reads_text(task: str) -> bool:
+    """Whether the task takes texts and writes none: then the length of a text decides what it costs.
+
+    What a task costs that writes texts is decided by their length, and a first one may take minutes.
+    """
+    return task in _TEXTS

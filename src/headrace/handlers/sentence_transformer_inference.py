@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from headrace.core.conversion import to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
+from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
+from headrace.handlers.torch_devices import AutoPlacement
+from headrace.handlers.torch_tensors import owned
 
 with extra_required("sentence-transformers"):
     import numpy
     import sentence_transformers
     import torch
 
-    from headrace.handlers.torch_devices import AutoPlacement
-    from headrace.handlers.torch_tensors import owned
-
 __all__ = ["SentenceTransformerModelHandler"]
 
+_CONFIG = "sentence_bert_config.json"
 _CALIBRATED = ("int8", "uint8")
 """Precisions whose values depend on the range of each dimension; binary ones depend on the sign only."""
 
@@ -118,6 +122,11 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
                 "of some typical texts, or the path of a .npy file with it."
             )
 
+    def default_length_fn(self) -> Callable[[Any], float] | None:
+        """About the tokens of a text, as far as the model reads it; the texts of a batch are padded to the longest."""
+        most = self._max_seq_length or _most_tokens(self._model_uri)
+        return text_length if most is None else partial(_length, most)
+
     def example_from_row(self, row: Mapping[str, Any]) -> str:
         """The text in a row's only column.
 
@@ -149,6 +158,19 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
         if self._max_seq_length is not None:
             model.max_seq_length = self._max_seq_length
         return model.eval().requires_grad_(False)
+
+
+def _length(most: int, text: Any) -> int:
+    return min(most, text_length(text))
+
+
+def _most_tokens(folder: str) -> int | None:
+    """The number of tokens at which a saved model cuts texts off; None if its folder does not say, or is elsewhere."""
+    with suppress(OSError, ValueError), open(os.path.join(folder, _CONFIG), encoding="utf-8") as file:
+        settings = json.load(file)
+        most = settings.get("max_seq_length") if isinstance(settings, dict) else None
+        return most if isinstance(most, int) and most > 0 else None
+    return None
 
 
 def _as_ranges(given: Any) -> Any:

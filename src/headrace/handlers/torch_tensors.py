@@ -24,6 +24,7 @@ __all__ = [
     "column_dtypes",
     "column_tensor",
     "kind_of",
+    "most_numbers",
     "num_bytes",
     "on_cpu",
     "owned",
@@ -210,6 +211,15 @@ def _parts(output: Any, count: int) -> list[Any] | None:
         columns = {name: parts for name, parts in ((n, _parts(o, count)) for n, o in output.items()) if parts}
         return [{name: parts[index] for name, parts in columns.items()} for index in range(count)] if columns else None
     return None
+
+
+def most_numbers(example: Any) -> int:
+    """The number of elements of a tensor, or of the largest one in a dict or tuple; 1 of anything else."""
+    if isinstance(example, torch.Tensor):
+        return max(1, example.numel())
+    if isinstance(example, Mapping):
+        example = tuple(example.values())
+    return max(map(most_numbers, example), default=1) if isinstance(example, tuple) else 1
 
 
 def num_bytes(tensor: torch.Tensor) -> int:

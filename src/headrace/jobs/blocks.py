@@ -11,7 +11,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from headrace.jobs.records import Record
+from headrace.rows.records import Record
 
 NUMBER_BITS = 40
 _ROWS_AT_ONCE = 1024
@@ -73,7 +73,7 @@ class Block:
         """The rows as Python values; one that has a value without Python equivalent is a ``BrokenLine``."""
         if self.batch is None:
             return self.records
-        from headrace.jobs.values import rows_of  # noqa: PLC0415 - needs pyarrow
+        from headrace.rows.values import rows_of  # noqa: PLC0415 - needs pyarrow
 
         return rows_of(self.batch, self.path, self.first)
 
@@ -115,6 +115,8 @@ class BlockRow(NamedTuple):
     block: Block
     place: int
     """An integer from ``place_at``, which tells the row from all other rows of the input."""
+    length: float = 1
+    """What its column of lengths says, if there is one."""
 
     @property
     def row(self) -> Record:

@@ -15,7 +15,7 @@ from headrace.jobs.blocks import Block
 from headrace.jobs.files import Source, open_source
 from headrace.jobs.parquet_blocks import parquet_file
 from headrace.jobs.pipes import is_pipe
-from headrace.jobs.values import as_values
+from headrace.rows.values import as_values
 
 _PACE_SECONDS = 1.0
 

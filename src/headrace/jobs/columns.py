@@ -20,7 +20,7 @@ from headrace.core.answer import predictions_of
 from headrace.core.conversion import to_results
 from headrace.core.result import PredictionResult
 from headrace.jobs.blocks import Block
-from headrace.jobs.rows import ExampleOfRow, Examples
+from headrace.rows.examples import ExampleOfRow, Examples
 from headrace.runtime.plan import make_plan
 
 

@@ -17,8 +17,8 @@ import pyarrow.csv
 
 from headrace.jobs.csv_records import CsvRecords, read_csv
 from headrace.jobs.files import Source
-from headrace.jobs.records import Record
 from headrace.jobs.text import TextFile, ends_with_returns, in_lists, open_text, whole_lines
+from headrace.rows.records import Record
 
 _ARROW_BYTES = 1 << 18
 _FEW_LINES = 64

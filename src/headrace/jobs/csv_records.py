@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any
 
 from headrace.jobs.files import Source
-from headrace.jobs.records import BrokenLine, Row
 from headrace.jobs.text import TextFile, ends_with_returns, lines_of_any_end, not_utf8, open_text, whole_lines
+from headrace.rows.records import BrokenLine, Row
 
 _MOST_OF_A_QUOTE = 1 << 29
 _TROUBLE = str.maketrans("\r\0", "\1\1")

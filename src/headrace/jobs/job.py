@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from headrace.core.config import Scope
 from headrace.jobs.files import Source
-from headrace.jobs.rows import RESERVED, Examples
 from headrace.metrics.totals import Totals
+from headrace.rows.examples import RESERVED, Examples
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,8 @@ class Job:
     inference_args: dict[str, Any] | None = None
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     """``min_batch_size`` and ``max_batch_size``, in place of the handler's."""
+    length_column: str | None = None
+    """The column by which rows are sorted before batches are cut, if any: its number, or the length of its text."""
     placement: Scope | None = None
     """Where the model lives; None: the handler decides."""
     isolate: bool = False

@@ -22,8 +22,8 @@ import pyarrow.json
 from headrace.jobs.arrays import truths_of
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.files import Source
-from headrace.jobs.records import BrokenLine, Record, Row
 from headrace.jobs.text import not_utf8, open_text, whole_lines
+from headrace.rows.records import BrokenLine, Record, Row
 
 _DEEPEST = 200
 _FEW_LINES = 64

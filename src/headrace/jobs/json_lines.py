@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from headrace.jobs.durations import duration_text
+from headrace.rows.durations import duration_text
 
 _ENDLESS = "it contains itself, or values within values without end"
 _FLAT = {str, int, float, bool, type(None)}

@@ -21,8 +21,8 @@ from headrace.jobs.arrays import array_of
 from headrace.jobs.blocks import Block, BlockRow
 from headrace.jobs.column_types import is_utf8
 from headrace.jobs.json_lines import as_line
-from headrace.jobs.rows import answer_of
-from headrace.jobs.values import as_values
+from headrace.rows.examples import answer_of
+from headrace.rows.values import as_values
 
 _JSON = {b"headrace": b"json"}
 _LINES = {b"headrace": b"lines"}

@@ -16,10 +16,10 @@ from headrace.jobs.files import Source, open_source
 from headrace.jobs.input_share import InputShare
 from headrace.jobs.json_blocks import read_json_blocks, read_json_records
 from headrace.jobs.parquet_blocks import parquet_file, read_parquet
-from headrace.jobs.records import BrokenLine, Record
 from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.jobs.text import open_text
+from headrace.rows.records import BrokenLine, Record
 
 SAMPLED_ROWS = 1000
 """How many rows to inspect to infer types for all."""

@@ -11,8 +11,8 @@ from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import Source, absolute, match
 from headrace.jobs.pipes import as_path, is_pipe
 from headrace.jobs.reading import SAMPLED_ROWS, read_blocks, read_rows
-from headrace.jobs.records import BrokenLine, Record, Row, TriedRow
 from headrace.jobs.row_ranges import RowRanges
+from headrace.rows.records import BrokenLine, Record, Row, TriedRow
 
 
 def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:

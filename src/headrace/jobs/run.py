@@ -21,11 +21,12 @@ from headrace.jobs.output import Output
 from headrace.jobs.parts import OutputPart
 from headrace.jobs.pipes import as_name, is_pipe, was_empty
 from headrace.jobs.resume import ResumableOutput
-from headrace.jobs.rows import batching_over_rows, over_rows, takes_columns
 from headrace.jobs.steps import BlockReader, OutcomeWriter, RunSteps, cancelled, refuse_if_cancelled
 from headrace.jobs.storage import is_remote
 from headrace.metrics.totals import Totals
+from headrace.rows.examples import batching_over_rows, over_rows, takes_columns
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.runtime.queues import LengthOfTag
 
 _WHERE = re.compile(r"\s*\[while running '[^']*'\]")
 _TYPE = re.compile(r"[\w.]*(Error|Exception): ")
@@ -206,15 +207,18 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
     handler = over_rows(job.handler, job.examples, job.reserved)  # raises for handlers that cannot run over rows
     batching = batching_over_rows(job.handler, job.batch_sizes)
     examples, names = job.examples, None
-    if job.columnar and examples.key is None and takes_columns(job.handler):
+    if job.length_column is not None:
+        batching = batching.sorted_by(LengthOfTag())
+    elif job.columnar and examples.key is None and takes_columns(job.handler):
         names = examples.all_columns if examples.columns is None else examples.columns
         names = names if fits_columns(job.sources, job.numbers, names) else None
     if names is not None:
         handler = over_blocks(job.handler, examples, job.reserved)
         batching = replace(batching, columnar=True)
+    is_changed = bool(job.batch_sizes or job.length_column is not None or names is not None)
     request = InferenceRequest(
         inference_args=job.inference_args,
-        batching=batching,
+        batching=batching if is_changed else None,  # models by key may have options of their own
         placement=job.placement,
         isolate=job.isolate,
         timeout_secs=job.timeout,
@@ -222,7 +226,7 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
     resume = job.resume is not None
     steps = RunSteps(
         catching(prepare(handler, request), Exception),
-        BlockReader(job.numbers, folder, names, resume=resume),
+        BlockReader(job.numbers, folder, names, resume=resume, lengths=job.length_column),
         OutcomeWriter(folder, job.keep, resume=resume),
     )
     return steps, names is not None

@@ -8,12 +8,14 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from headrace.core.errors import as_type_name
+from headrace.core.lengths import row_length
 from headrace.core.result import Caught, DeadLetter, Failure, Outcome, Predictions
 from headrace.failures.device import device_loss
 from headrace.jobs.blocks import Block, BlockRow, blocks_of
 from headrace.jobs.column_blocks import cut_by_time, fitted
 from headrace.jobs.durable import DurablePartWriter
 from headrace.jobs.files import Source
+from headrace.jobs.input_order import InputOrder
 from headrace.jobs.input_share import following
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.output_batches import (
@@ -29,11 +31,11 @@ from headrace.jobs.parts import OutputPart, PartWriter
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.prefetch import prefetch
 from headrace.jobs.reading import placed, read_blocks
-from headrace.jobs.records import BrokenLine
 from headrace.jobs.resume import load_done
 from headrace.jobs.retry import read_dead_letters
 from headrace.jobs.row_ranges import RowRanges
-from headrace.jobs.rows import answer_of
+from headrace.rows.examples import answer_of
+from headrace.rows.records import BrokenLine, Record
 from headrace.runtime.bundle import AnyBundle
 from headrace.runtime.spec import SessionSpec
 
@@ -61,16 +63,21 @@ class RunSteps(NamedTuple):
 
     def bundle(self, bundle: AnyBundle) -> SourceBundle:
         """Starts on a bundle of sources with a new bundle of the runtime."""
-        return SourceBundle(bundle, self.reader, self.writer)
+        order = InputOrder(self.writer.write) if self.spec.plan.sorts and not self.writer.restores_order else None
+        return SourceBundle(bundle, self.reader, self.writer, order)
 
 
 class SourceBundle:
     """Reads sources into a bundle of the runtime, and writes its outcomes into parts; used by one thread."""
 
-    def __init__(self, bundle: AnyBundle, reader: BlockReader, writer: OutcomeWriter) -> None:
+    def __init__(
+        self, bundle: AnyBundle, reader: BlockReader, writer: OutcomeWriter, order: InputOrder | None = None
+    ) -> None:
         self._bundle = bundle
         self._reader = reader
         self._writer = writer
+        self._order = order
+        self._write = writer.write if order is None else order.write
         writer.begin()
 
     def run(self, index: int, source: Source) -> None:
@@ -84,17 +91,19 @@ class SourceBundle:
             CancelledError: the job was cancelled.
             Exception: the file cannot be read, a part cannot be written, or the model cannot be loaded.
         """
-        add, write, reader = self._bundle.add, self._writer.write, self._reader
+        add, write, reader, order = self._bundle.add, self._write, self._reader, self._order
         with closing(reader.read(index, source)) as blocks:
             for element, place in chain.from_iterable(map(reader.elements, blocks)):
                 if cancelled:
                     reader.refuse_if_cancelled()
+                if order is not None and place is not None:
+                    order.expect(place)
                 if outcomes := add(element, place):
                     write(outcomes)
 
     def finish(self) -> list[OutputPart]:
         """Runs what still waits; returns the parts."""
-        self._writer.write(self._bundle.finish())
+        self._write(self._bundle.finish())
         return self._writer.finish()
 
 
@@ -106,15 +115,23 @@ class BlockReader:
         folder: of the output's parts.
         names: the model's columns; None if it takes rows.
         resume: whether to leave out the rows that earlier runs finished.
+        lengths: the column that says how long a row is, for a model that takes rows; None: none does.
     """
 
     def __init__(
-        self, numbers: Mapping[str, type], folder: str, names: tuple[str, ...] | None, *, resume: bool
+        self,
+        numbers: Mapping[str, type],
+        folder: str,
+        names: tuple[str, ...] | None,
+        *,
+        resume: bool,
+        lengths: str | None = None,
     ) -> None:
         self._numbers = dict(numbers)
         self._folder = folder
         self._names = names
         self._resume = resume
+        self._lengths = lengths
 
     def refuse_if_cancelled(self) -> None:
         """Raises CancelledError if the job was cancelled."""
@@ -145,7 +162,9 @@ class BlockReader:
 
         An unreadable line is an element that fails in its first operation.
         """
-        return block.each() if self._names is None else [(block, None)]
+        if self._names is not None:
+            return [(block, None)]
+        return block.each() if self._lengths is None else _with_lengths(block.each(), self._lengths)
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
         done = load_done(self._folder) if self._resume else RowRanges()
@@ -154,6 +173,12 @@ class BlockReader:
             return placed(read_dead_letters(source), source, index, done, share=share)
         blocks = read_blocks(source, index, self._numbers, done, self._names or (), share=share)
         return blocks if self._names is None else fitted(blocks, all_finite=source.format == "csv")
+
+
+def _with_lengths(rows: Iterable[tuple[Record, BlockRow]], column: str) -> Iterator[tuple[Record, BlockRow]]:
+    for row, place in rows:
+        value = None if isinstance(row, BrokenLine) else row.get(column)
+        yield row, place._replace(length=row_length(value))
 
 
 class OutcomeWriter:
@@ -170,6 +195,11 @@ class OutcomeWriter:
         self._keep = keep
         self._resume = resume
         self._parts: tuple[PartWriter, ...] = ()
+
+    @property
+    def restores_order(self) -> bool:
+        """Whether rows may be written in any order: durable parts are read in that of the input."""
+        return self._resume
 
     def begin(self) -> None:
         """Starts a bundle's parts; those of a bundle that failed do not count."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
@@ -12,6 +12,8 @@ from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler, PredictionT
 from headrace.core.result import Failure, Outcome, Skipped
+from headrace.rows.examples import Examples, over_rows
+from headrace.rows.frames import chosen, names_of, rows_of_table
 from headrace.runtime.observers import FanOut
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, Placement, catching, prepare
@@ -27,6 +29,8 @@ _LONGEST_QUEUE = 10_000
 class PredictOptions(TypedDict, total=False):
     """The options of ``predict`` that do not change what comes out; its docstring says what they mean."""
 
+    columns: str | Sequence[str] | None
+    key: str | None
     inference_args: dict[str, Any] | None
     ordered: bool
     placement: Placement
@@ -72,6 +76,8 @@ def predict(
     handler: Any,
     iterable: Iterable[Any],
     *,
+    columns: str | Sequence[str] | None = None,
+    key: str | None = None,
     inference_args: dict[str, Any] | None = None,
     ordered: bool = True,
     on_failure: Literal["raise", "yield"] = "raise",
@@ -86,6 +92,9 @@ def predict(
     Args:
         handler: a model handler, Headrace's or Beam's.
         iterable: the elements; read only as far as the next batch needs (a few batches further with hosts or threads).
+            Of a data frame or an Arrow table, the rows: the handler sees of them what it would see of a file's.
+        columns: of a table, what the handler sees; of a single column it sees the value. None: all.
+        key: of a table, the column of the key, for a handler of keyed examples; predictions come without it.
         inference_args: extra arguments for the model's call.
         ordered: whether predictions keep the order of the elements; they never do if an element holds many rows.
         on_failure: ``"raise"``: raises the first exception; ``"yield"``: yields a Failure in place of each bad element.
@@ -102,17 +111,25 @@ def predict(
     Raises:
         ConfigurationError: at once, if an argument is wrong.
     """
-    _refuse_what_is_no_iterable_of_elements(iterable)
-    request = InferenceRequest(
-        inference_args=inference_args,
-        placement=placement,
-        batching=batching,
-        retry=retry,
-        isolate=isolate,
-        timeout_secs=timeout,
-    )
+    request = InferenceRequest(inference_args, None, placement, batching, retry, None, isolate, timeout)
+    handler, elements = _elements(handler, iterable, columns, key, batching)
     spec = _prepared(handler, request, on_failure)
-    return _ordered(spec, iterable) if ordered and not spec.plan.has_rows_in_elements else _as_finished(spec, iterable)
+    is_ordered = ordered and not spec.plan.has_rows_in_elements
+    return _ordered(spec, elements, skipped=False) if is_ordered else _as_finished(spec, elements)
+
+
+def predict_each(
+    handler: Any,
+    table: Any,
+    request: InferenceRequest,
+    *,
+    columns: str | Sequence[str] | None,
+    key: str | None,
+    on_failure: str,
+) -> Iterator[Any]:
+    """As ``predict`` for the rows of a table, in order, with ``SKIP`` for each that is skipped."""
+    handler, elements = _elements(handler, table, columns, key, request.batching)
+    return _ordered(_prepared(handler, request, on_failure), elements, skipped=True)
 
 
 def _prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:
@@ -122,17 +139,35 @@ def _prepared(handler: Any, request: InferenceRequest, on_failure: str) -> Sessi
     return catching(spec, Exception) if on_failure == "yield" else spec
 
 
+def _elements(
+    handler: Any, given: Any, columns: Any, key: str | None, batching: BatchingConfig | None
+) -> tuple[Any, Iterable[Any]]:
+    """The elements, and the handler for them: of a table its rows, and a handler that takes rows."""
+    if not is_of_columns(given):
+        _refuse_what_is_no_iterable_of_elements(given)
+        if columns is not None or key is not None:
+            raise ConfigurationError(
+                "columns and key choose from the columns of a data frame or an Arrow table; choose from other rows in "
+                "with_preprocess_fn."
+            )
+        return handler, given
+    names = names_of(given)
+    if batching is not None and batching.columnar:
+        raise ConfigurationError(
+            f"with BatchingConfig(columnar=True) an element is many rows: give a list of a {type(given).__name__}, or "
+            "leave columnar out, and each row is an element."
+        )
+    keys = chosen("key", key, names)
+    examples = Examples(chosen("columns", columns, names), names, keys[0] if keys else None)
+    return over_rows(handler, examples), rows_of_table(given)
+
+
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
-    """Refuses strings, mappings, frames and tables: iterating them yields characters, keys or columns, not elements."""
+    """Refuses strings and mappings: iterating them yields characters or keys, not elements."""
     if isinstance(given, str | bytes | bytearray):
         problem = f"a {type(given).__name__}, which would be taken for its letters: put a single element into a list"
     elif isinstance(given, Mapping):
         problem = "a mapping, which would be taken for its keys: put a single element into a list"
-    elif is_of_columns(given):
-        problem = (
-            f"a {type(given).__name__}, which would be taken for its columns: give its rows, as "
-            "frame.to_dict('records') or table.to_pylist(), or a list of it where elements are columnar"
-        )
     elif not hasattr(type(given), "__iter__") and not hasattr(type(given), "__getitem__"):
         problem = f"{given!r:.80}"
     else:
@@ -151,8 +186,11 @@ def _as_finished(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
         worker.close()
 
 
-def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
-    """Tags each element with its position; early outcomes wait for those before them."""
+def _ordered(spec: SessionSpec, iterable: Iterable[Any], *, skipped: bool) -> Iterator[Any]:
+    """Tags each element with its position; early outcomes wait for those before them.
+
+    ``skipped``: whether elements without output yield ``SKIP``.
+    """
     worker = open_worker(spec)
     early: dict[int, Any] = {}
     due = 0
@@ -164,11 +202,11 @@ def _ordered(spec: SessionSpec, iterable: Iterable[Any]) -> Iterator[Any]:
             if len(early) > _LONGEST_QUEUE and due not in early:
                 early.update(_tagged(bundle.finish()))
             while due in early:
-                if (value := early.pop(due)) is not SKIP:
+                if (value := early.pop(due)) is not SKIP or skipped:
                     yield value
                 due += 1
         early.update(_tagged(bundle.finish()))
-        yield from (early[place] for place in sorted(early) if early[place] is not SKIP)
+        yield from (early[place] for place in sorted(early) if early[place] is not SKIP or skipped)
     finally:
         worker.close()
 

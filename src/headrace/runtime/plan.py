@@ -9,8 +9,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from headrace.core.config import OF_THE_TRANSFORM, BatchingConfig
+from headrace.core.errors import ConfigurationError
 from headrace.core.handler import bare
 from headrace.core.keyed import KeyedModelHandler
+from headrace.core.lengths import OfExample, OfExampleIfAny
 from headrace.core.result import Caught, Failure, Stage
 
 Handler = Any
@@ -22,6 +24,10 @@ ONLY = None
 
 _PATHS = ("_model_uri", "_torch_script_model_path", "_state_dict_path", "_model_name", "model_uri", "model_path")
 """The attributes in which handlers of Headrace, Beam and others keep the model's path, which then names the model."""
+
+
+_MEASURES = {"length_fn", "bucket_boundaries", "element_size_fn", "max_batch_weight"}
+"""Options that say how to measure elements."""
 
 
 class Refreshed(NamedTuple):
@@ -74,6 +80,11 @@ class Plan:
         """Whether the batch that an element joins depends on the element, as preprocessing leaves it."""
         config = self.batching
         return self.routed or config.sorts or config.sizes_are_weights or config.columnar
+
+    @property
+    def sorts(self) -> bool:
+        """Whether the elements of one model are sorted, so that they come out in another order."""
+        return self.batching.sorts and not self.routed
 
     @property
     def has_rows_in_elements(self) -> bool:
@@ -168,25 +179,50 @@ def make_plan(handler: Handler, batching: BatchingConfig | None = None) -> Plan:
         routed=routed,
         prebatched=prebatched,
         remote=frozenset(name for name, model in models.items() if is_remote(model)),
-        batching=batching or BatchingConfig.from_kwargs(handler.batch_elements_kwargs(), handler),
+        batching=batching or _batching(handler, inner, keyed=keyed and not routed),
         model_limit=inner.max_models if routed else None,
         own_batching=_own_batching(handler, models) if routed and batching is None else {},
     )
 
 
-@dataclass(frozen=True)
-class _ForPairs:
-    """Applies a size function for examples to a (key, example) pair."""
-
-    function: Callable[[Any], float]
-
-    def __call__(self, pair: Any) -> float:
-        return self.function(pair[1])
-
-
 def is_remote(handler: Handler) -> bool:
     """Whether the handler sends requests to an endpoint, as a RemoteModelHandler does."""
     return hasattr(handler, "create_client") and hasattr(handler, "request")
+
+
+def _batching(handler: Handler, inner: Handler, *, keyed: bool) -> BatchingConfig:
+    """The handler's batching options; without wrappers it may know the length of its examples."""
+    given = handler.batch_elements_kwargs()
+    config = BatchingConfig.from_kwargs(given, handler)
+    length_fn = None if handler.should_skip_batching() else _default_length(inner, given)
+    if length_fn is None:
+        return config
+    return config.sorted_by(OfExampleIfAny(length_fn) if keyed else length_fn, given.get("lookahead"))
+
+
+def _default_length(handler: Handler, given: Mapping[str, Any]) -> Callable[[Any], float] | None:
+    """The handler's own length function, if elements are to be sorted by it.
+
+    Not if an option says how to measure elements; if batches have one element; or if elements wait for those of other
+    bundles: of elements to be sorted as many would wait as are sorted together, where otherwise a batch suffices.
+
+    Raises:
+        ConfigurationError: the handler is to sort, and knows no length.
+    """
+    handler = getattr(handler, "unkeyed", None) or handler
+    asked: bool | None = getattr(handler, "_sort_by_length", None)
+    known = getattr(handler, "default_length_fn", None)
+    length_fn: Callable[[Any], float] | None = known() if known else None
+    if asked and length_fn is None and "length_fn" not in given:
+        raise ConfigurationError(
+            f"{type(handler).__qualname__} does not know the length of its examples, so sort_by_length=True says "
+            "nothing: give it length_fn, a function from an example to its length."
+        )
+    if asked is False and "length_fn" in given:
+        raise ConfigurationError("sort_by_length=False and length_fn contradict each other; leave one of them out.")
+    is_measured = bool(_MEASURES & given.keys()) or given.get("max_batch_size") == 1
+    waits = bool(given.get("max_batch_duration_secs")) and not asked
+    return None if asked is False or is_measured or waits else length_fn
 
 
 def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, BatchingConfig]:
@@ -196,9 +232,11 @@ def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, 
         asked = model.batch_elements_kwargs()
         own = {option: value for option, value in asked.items() if option not in OF_THE_TRANSFORM}
         for option in own.keys() & {"element_size_fn", "length_fn"}:
-            own[option] = _ForPairs(own[option])
-        if own:
-            configs[name] = BatchingConfig.from_kwargs({**given, **own}, model)
+            own[option] = OfExample(own[option])
+        length_fn = _default_length(model, {**given, **own})
+        if own or length_fn:
+            config = BatchingConfig.from_kwargs({**given, **own}, model)
+            configs[name] = config.sorted_by(OfExampleIfAny(length_fn), asked.get("lookahead")) if length_fn else config
     return configs
 
 

@@ -21,6 +21,15 @@ from headrace.runtime.plan import ONLY, Plan
 AnyBatch: TypeAlias = Batch | ColumnarBatch
 
 
+class LengthOfTag:
+    """A ``length_fn`` for elements whose tags say how long they are, in an attribute ``length``."""
+
+    def __call__(self, tag: Any) -> float:
+        """The length of the tag's element."""
+        length: float = tag.length
+        return length
+
+
 class _Queue(ABC):
     """Preprocessed elements that wait for one model."""
 
@@ -121,7 +130,8 @@ class _Sorted(_Queue):
     def __init__(self, config: BatchingConfig, sizes: SizeController) -> None:
         super().__init__(config)
         self._lookahead = lookahead_for(config, sizes)
-        self._enough = config.lookahead
+        self._tags_have_lengths = isinstance(config.length_fn, LengthOfTag)
+        self._enough = config.lookahead if config.sizes_are_weights else max(config.lookahead, config.min_batch_size)
         self._bytes = 0.0
 
     @property
@@ -133,7 +143,8 @@ class _Sorted(_Queue):
 
     def hold(self, element: Any, tag: Any) -> None:
         size = self._size(element)
-        length = _measure("length_fn", self._length_fn, element) if self._length_fn else size
+        told = tag if self._tags_have_lengths else element
+        length = _measure("length_fn", self._length_fn, told) if self._length_fn else size
         self._lookahead.add(Measured(element, tag, length, size if self._size_fn else length))
         self._bytes += footprint(element)
 

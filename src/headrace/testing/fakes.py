@@ -19,7 +19,11 @@ _LOADS_LOCK = threading.Lock()
 
 
 class DoublingHandler(ModelHandler[Any, PredictionResult, Doubler]):
-    """Predicts twice the example: ``3`` gives ``6``, ``"a"`` gives ``"aa"``; takes the options of a ModelHandler."""
+    """Predicts twice the example: ``3`` gives ``6``, ``"a"`` gives ``"aa"``.
+
+    Args:
+        options: those of ``headrace.ModelHandler``.
+    """
 
     def load_model(self) -> Doubler:
         """Returns a function."""

@@ -18,7 +18,7 @@ from headrace.jobs.csv_records import read_csv
 from headrace.jobs.files import Source, match
 from headrace.jobs.json_blocks import read_json_records
 from headrace.jobs.reading import infer_schema, read_rows
-from headrace.jobs.records import BrokenLine
+from headrace.rows.records import BrokenLine
 
 ROUND = 2000
 

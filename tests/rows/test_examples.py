@@ -8,9 +8,9 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, MaybeKeyedModelHandler
 from headrace.core.result import Stage
-from headrace.jobs.records import BrokenLine
-from headrace.jobs.rows import Examples, batching_over_rows, over_rows
 from headrace.local.predict import predict
+from headrace.rows.examples import Examples, batching_over_rows, over_rows
+from headrace.rows.records import BrokenLine
 
 
 class Echo(ModelHandler):
@@ -143,7 +143,7 @@ class Other(KeyedModelHandler):
         (Other(Echo()), "k", "Other changes KeyedModelHandler"),
         (Echo().with_no_batching(), None, "rows come one by one"),
         (Echo, None, "no model handler"),
-        (None, None, "the factory made None, which is no model handler"),
+        (None, None, "None is no model handler"),
     ],
 )
 def test_handlers_that_rows_cannot_be_given_to(handler, key, message):

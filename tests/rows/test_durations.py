@@ -6,8 +6,8 @@ import numpy
 import pandas
 import pytest
 
-from headrace.jobs.durations import duration_text
 from headrace.jobs.json_lines import as_line
+from headrace.rows.durations import duration_text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler
-from headrace.jobs.records import BrokenLine, Record, Row
+from headrace.rows.records import BrokenLine, Record, Row
 from headrace.runtime.plan import Plan, make_plan
 
 RESERVED = ("prediction", "model_id")
@@ -145,9 +145,7 @@ def without_key(value: Any) -> Any:
 def _refuse_unfit(handler: Any) -> None:
     methods: Sequence[str] = ("load_model", "run_inference", "get_preprocess_fns", "batch_elements_kwargs")
     if isinstance(handler, type) or not all(hasattr(handler, method) for method in methods):
-        raise ConfigurationError(
-            f"the factory made {handler!r}, which is no model handler; derive it from headrace.ModelHandler."
-        )
+        raise ConfigurationError(f"{handler!r} is no model handler; derive it from headrace.ModelHandler.")
     if handler.should_skip_batching():
         raise ConfigurationError(
             f"{type(handler).__qualname__} takes batches for its elements (with_no_batching), but rows come one by "
@@ -158,7 +156,7 @@ def _refuse_unfit(handler: Any) -> None:
 def _refuse_wrong_key(plan: Plan, key: str | None, *, keyed: bool) -> None:
     name = type(plan.handler).__qualname__
     if keyed and key is None:
-        raise ConfigurationError(f"{name} takes keys; name their column with --key.")
+        raise ConfigurationError(f"{name} takes keys; name their column with --key (in Python, key=).")
     if not keyed and key is not None:
         raise ConfigurationError(f"{name} takes no keys; leave --key out.")
     if keyed and not plan.keyed:

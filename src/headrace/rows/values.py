@@ -1,4 +1,4 @@
-"""Converts Arrow values to Python values without losing a digit, whatever other packages are installed.
+"""Converts Arrow's and pandas' values to Python values without losing a digit, whatever other packages are installed.
 
 For nanosecond types pyarrow returns pandas values, truncates, or raises. Here they become ``datetime`` types if they
 are whole microseconds, and else ISO 8601 text with nine fraction digits.
@@ -6,6 +6,8 @@ are whole microseconds, and else ISO 8601 text with nine fraction digits.
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from datetime import datetime, time, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -14,8 +16,8 @@ from typing import Any
 import pyarrow
 import pyarrow.compute
 
-from headrace.jobs.durations import duration_text
-from headrace.jobs.records import BrokenLine, Record, Row
+from headrace.rows.durations import duration_text
+from headrace.rows.records import BrokenLine, Record, Row
 
 _TYPES = pyarrow.types
 _DAY = 86_400_000_000
@@ -53,6 +55,19 @@ def as_rows(batch: Any) -> list[Row]:
         rows: list[Row] = batch.to_pylist()
         return rows
     return [dict(zip(names, row, strict=True)) for row in zip(*map(as_values, batch.columns), strict=True)]
+
+
+def values_of_series(series: Any) -> list[Any]:
+    """The values of a column of a data frame; missing ones are None. Objects are the frame's own."""
+    if series.dtype != object:
+        with suppress(pyarrow.ArrowException, TypeError, OverflowError):  # intervals, complex numbers
+            array = pyarrow.array(series, from_pandas=True)
+            return as_values(array.combine_chunks() if isinstance(array, pyarrow.ChunkedArray) else array)
+    return [None if _is_missing(value) else value for value in series]
+
+
+def _is_missing(value: Any) -> bool:
+    return type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value))
 
 
 def as_values(column: Any) -> list[Any]:

@@ -12,8 +12,8 @@ import pytest
 
 from headrace.jobs.files import Source
 from headrace.jobs.reading import read_rows
-from headrace.jobs.records import BrokenLine
-from headrace.jobs.values import as_rows, as_values
+from headrace.rows.records import BrokenLine
+from headrace.rows.values import as_rows, as_values
 
 BERLIN = ZoneInfo("Europe/Berlin")
 COUNT = 1_234_567_890_123_456_789

@@ -1,0 +1,101 @@
+"""Predicts for the rows of a data frame or an Arrow table, and gives it back with the predictions as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from headrace.core.answer import SKIP, is_of_columns
+from headrace.core.config import BatchingConfig, RetryConfig
+from headrace.core.errors import ConfigurationError
+from headrace.core.result import DeadLetter, Failure
+from headrace.local.predict import predict_each
+from headrace.rows.examples import RESERVED, answer_of
+from headrace.rows.frames import names_of
+from headrace.runtime.prepare import InferenceRequest, Placement
+
+_ADDED = (*RESERVED, "outcome", "error")
+
+
+def predict_table(
+    handler: Any,
+    table: Any,
+    *,
+    columns: str | Sequence[str] | None = None,
+    key: str | None = None,
+    inference_args: dict[str, Any] | None = None,
+    on_failure: Literal["raise", "mark"] = "raise",
+    placement: Placement = None,
+    batching: BatchingConfig | None = None,
+    retry: RetryConfig | None = None,
+    isolate: bool = False,
+    timeout: float | None = None,
+) -> Any:
+    """The table with its predictions: its rows and columns as they are, and four columns more.
+
+    - ``prediction``: in a data frame the value itself; in Arrow's tables as ``headrace run`` writes it to Parquet:
+      arrays as lists, and as text where values are of several types. Null for a row without one.
+    - ``model_id``: the model that answered, if it says so.
+    - ``outcome``: ``"predicted"``, ``"failed"``, or ``"skipped"`` (by ``headrace.SKIP``).
+    - ``error``: of a failed row, the error's type and message.
+
+    Args:
+        handler: a model handler, Headrace's or Beam's.
+        table: a ``pandas.DataFrame``, ``pyarrow.Table`` or ``pyarrow.RecordBatch``; what is returned is one, too.
+        columns: what the handler sees; of a single column it sees the value. None: all.
+        key: the column of the key, for a handler of keyed examples.
+        inference_args: extra arguments for the model's call.
+        on_failure: ``"raise"``: raises the first exception; ``"mark"``: a row that fails says so in its columns.
+        placement: where the model lives.
+        batching: replaces what the handler's ``batch_elements_kwargs()`` asks for.
+        retry: repeats a model call that failed for a transient reason.
+        isolate: whether the model lives in a process of its own.
+        timeout: the longest that one operation may take, in seconds; implies ``isolate``.
+
+    Raises:
+        ConfigurationError: an argument is wrong, or the table has one of these columns already.
+    """
+    _refuse_mistakes(table, on_failure)
+    request = InferenceRequest(inference_args, None, placement, batching, retry, None, isolate, timeout)
+    caught = "yield" if on_failure == "mark" else "raise"
+    answers = predict_each(handler, table, request, columns=columns, key=key, on_failure=caught)
+    return _with_columns(table, _added(answers), raises=on_failure == "raise")
+
+
+def _with_columns(table: Any, added: dict[str, list[Any]], *, raises: bool) -> Any:
+    if hasattr(table, "iloc"):
+        return table.assign(**added)
+    from headrace.jobs.prediction_columns import with_columns  # noqa: PLC0415 - numpy and pyarrow, for Arrow's only
+
+    return with_columns(table, added, raises=raises)
+
+
+def _added(answers: Iterable[Any]) -> dict[str, list[Any]]:
+    """The added columns, from what ``predict_each`` yields."""
+    columns: dict[str, list[Any]] = {name: [] for name in _ADDED}
+    for answer in answers:
+        for name, value in zip(_ADDED, _row(answer), strict=True):
+            columns[name].append(value)
+    return columns
+
+
+def _row(answer: Any) -> tuple[Any, str | None, str, str | None]:
+    if isinstance(answer, Failure):
+        letter = DeadLetter.of(answer.record, answer.stage, answer.index)
+        return None, letter.model_id, "failed", f"{letter.error_type}: {letter.message}"
+    return (None, None, "skipped", None) if answer is SKIP else (*answer_of(answer), "predicted", None)
+
+
+def _refuse_mistakes(table: Any, on_failure: str) -> None:
+    if on_failure not in ("raise", "mark"):
+        raise ConfigurationError(f"on_failure must be 'raise' or 'mark', not {on_failure!r}.")
+    kinds = "a pandas.DataFrame, a pyarrow.Table or a pyarrow.RecordBatch"
+    if not is_of_columns(table) or not (hasattr(table, "iloc") or hasattr(table, "num_columns")):
+        raise ConfigurationError(
+            f"predict_table takes {kinds}, not a {type(table).__qualname__}; of other rows, predict yields predictions."
+        )
+    taken = [name for name in names_of(table) if name in _ADDED]
+    if taken:
+        raise ConfigurationError(
+            f"the table has a column {taken[0]!r}, which predict_table adds; rename it, or leave it out."
+        )

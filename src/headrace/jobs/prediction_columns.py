@@ -1,0 +1,61 @@
+"""Adds predictions to an Arrow table, as columns of the types that ``headrace run`` writes to Parquet."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pyarrow
+
+from headrace.jobs.column_types import as_array, kind_of, type_of
+from headrace.jobs.json_lines import JsonEncodeError
+from headrace.jobs.output_batches import Json, encoded
+from headrace.jobs.steps import unwritten
+
+
+def with_columns(table: Any, added: dict[str, list[Any]], *, raises: bool) -> Any:
+    """The table or record batch with more columns.
+
+    Args:
+        table: of Arrow's.
+        added: the columns of ``predict_table``, a value for each row. A prediction that cannot be written fails.
+        raises: whether that raises, or only makes the row's outcome a failure.
+
+    Raises:
+        JsonEncodeError: a prediction cannot be written, and ``raises``.
+    """
+    added = {**added, "prediction": _written(added, raises=raises)}
+    types = dict.fromkeys(added, pyarrow.string())
+    types["prediction"] = type_of(kind_of(added["prediction"]))
+    arrays = {name: as_array(values, types[name]) for name, values in added.items()}
+    if isinstance(table, pyarrow.Table):
+        for name, array in arrays.items():
+            table = table.append_column(name, array)
+        return table
+    schema = table.schema
+    for name, array in arrays.items():
+        schema = schema.append(pyarrow.field(name, array.type))
+    return pyarrow.RecordBatch.from_arrays([*table.columns, *arrays.values()], schema=schema)
+
+
+def _written(added: dict[str, list[Any]], *, raises: bool) -> list[Any]:
+    """The predictions as JSON's values; the other columns of one that cannot be written are changed in place."""
+    written = []
+    for row, prediction in enumerate(added["prediction"]):
+        try:
+            value = encoded(prediction)
+        except JsonEncodeError as error:
+            if raises:
+                raise
+            letter = unwritten(error, added["model_id"][row])
+            added["outcome"][row], added["error"][row] = "failed", f"{letter.error_type}: {letter.message}"
+            value = None
+        written.append(_plain(value))
+    return written
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is Json:
+        return json.loads(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

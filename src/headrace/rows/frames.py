@@ -1,0 +1,88 @@
+"""The rows of a data frame or an Arrow table, with the values that they would have in a file of it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+from headrace.rows.records import Record
+
+_ROWS_AT_ONCE = 1024
+_WHERE = "the table"
+
+
+def names_of(table: Any) -> tuple[str, ...]:
+    """The names of a table's columns.
+
+    Raises:
+        ConfigurationError: it has none, or two of the same name; or it is a table of no known kind.
+    """
+    names = tuple(_arrow(table).schema.names if _is_arrow(table) else table.columns)
+    if not names:
+        raise ConfigurationError("the table has no columns, so its rows make no examples.")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ConfigurationError(f"the table has several columns {twice[0]!r}; rename all but one.")
+    return names
+
+
+def rows_of_table(table: Any) -> Iterator[Record]:
+    """The rows in order, each a dict; one that has a value without Python equivalent is a ``BrokenLine``."""
+    from headrace.rows.values import rows_of, values_of_series  # noqa: PLC0415 - needs pyarrow
+
+    if _is_arrow(table):
+        table = _arrow(table)
+        for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+            some = table.slice(start, _ROWS_AT_ONCE)
+            some = some.combine_chunks().to_batches()[0] if hasattr(some, "to_batches") else some
+            yield from rows_of(some, _WHERE, start)
+        return
+    names = names_of(table)
+    for start in range(0, len(table), _ROWS_AT_ONCE):
+        some = table.iloc[start : start + _ROWS_AT_ONCE]
+        columns = [values_of_series(some.iloc[:, place]) for place in range(len(names))]
+        yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def chosen(option: str, asked: str | Sequence[str] | None, names: Sequence[str]) -> tuple[str, ...] | None:
+    """The columns that an argument names; None if it was left out.
+
+    Args:
+        option: of the argument, for messages.
+        asked: a name, or several.
+        names: of the table's columns.
+
+    Raises:
+        ConfigurationError: it names a column that there is not, or none at all.
+    """
+    if asked is None:
+        return None
+    wanted: tuple[Any, ...] = (asked,) if isinstance(asked, str) or asked in names else tuple(asked)
+    for name in wanted:
+        if name not in names:
+            near = difflib.get_close_matches(str(name), list(map(str, names)), 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(str, names))}."
+            raise ConfigurationError(f"{option}: the table has no column {name!r}; {hint}")
+    if not wanted:
+        raise ConfigurationError(f"{option} names no column; leave it out if the handler is to be given all of them.")
+    return wanted
+
+
+def _is_arrow(table: Any) -> bool:
+    """Whether it is a table or record batch of Arrow's, or can be made one, as a frame of polars can."""
+    return not hasattr(table, "iloc")
+
+
+def _arrow(table: Any) -> Any:
+    if hasattr(table, "num_columns"):
+        return table
+    if not hasattr(table, "__arrow_c_stream__"):
+        kind = f"{type(table).__module__}.{type(table).__qualname__}"
+        raise ConfigurationError(
+            f"predict takes data frames of pandas and tables of Arrow, and no {kind}: give it an iterable of rows."
+        )
+    import pyarrow  # noqa: PLC0415 - only such a table needs it
+
+    return pyarrow.table(table)

@@ -1,0 +1,120 @@
+"""A table comes back with the predictions for its rows as columns, whatever happens to a row."""
+
+from __future__ import annotations
+
+import numpy
+import pandas
+import pyarrow
+import pytest
+
+from headrace import SKIP, ConfigurationError, PredictionResult, predict_table
+from toys import Acting
+
+ROWS = [{"n": 1, "text": "a"}, {"n": 2, "text": "b"}, {"n": 3, "text": "c"}]
+TABLES = [
+    pandas.DataFrame(ROWS, index=[7, 5, 6]),
+    pyarrow.Table.from_pylist(ROWS),
+    pyarrow.RecordBatch.from_pylist(ROWS),
+]
+
+each_kind = pytest.mark.parametrize("table", TABLES, ids=lambda table: type(table).__name__)
+
+
+def tenfold(batch):
+    if 2 in batch:
+        raise ValueError("two")
+    return [PredictionResult(n, SKIP if n == 3 else n * 10, "model") for n in batch]
+
+
+def columns_of(table):
+    """The added columns as lists, null as None."""
+    if isinstance(table, pandas.DataFrame):
+        table = pyarrow.Table.from_pandas(table, preserve_index=False)
+    return {name: table.column(name).to_pylist() for name in ("prediction", "model_id", "outcome", "error")}
+
+
+@each_kind
+def test_every_row_has_its_outcome(table):
+    found = predict_table(Acting(tenfold), table, columns="n", on_failure="mark")
+    assert type(found) is type(table)
+    assert found.shape == (3, 6)
+    assert columns_of(found) == {
+        "prediction": [10, None, None],
+        "model_id": ["model", None, None],
+        "outcome": ["predicted", "failed", "skipped"],
+        "error": [None, "ValueError: two", None],
+    }
+
+
+@each_kind
+def test_columns_and_rows_of_the_table_stay(table):
+    found = predict_table(Acting(), table, columns="text")
+    if isinstance(table, pandas.DataFrame):
+        pandas.testing.assert_frame_equal(found[["n", "text"]], table)
+        assert list(table.columns) == ["n", "text"]
+    else:
+        assert found.select(["n", "text"]) == table
+    assert columns_of(found)["prediction"] == ["a", "b", "c"]
+
+
+@each_kind
+def test_first_failure_is_raised_by_default(table):
+    with pytest.raises(ValueError, match="two"):
+        predict_table(Acting(tenfold), table, columns="n")
+
+
+@each_kind
+def test_table_without_rows_gets_the_columns(table):
+    found = predict_table(Acting(), table[:0] if isinstance(table, pandas.DataFrame) else table.slice(0, 0))
+    assert columns_of(found) == {"prediction": [], "model_id": [], "outcome": [], "error": []}
+
+
+@pytest.mark.parametrize(
+    ("predictions", "kind", "values"),
+    [
+        ([1, 2, 3], pyarrow.int64(), [1, 2, 3]),
+        ([numpy.float32(0.5), 1.0, numpy.nan], pyarrow.float64(), [0.5, 1.0, None]),
+        ([numpy.zeros(2), numpy.ones(2), None], pyarrow.list_(pyarrow.float64()), [[0, 0], [1, 1], None]),
+        (
+            [{"a": 1}, {"a": 2}, {"a": 3}],
+            pyarrow.struct({"a": pyarrow.int64()}),
+            [{"a": 1}, {"a": 2}, {"a": 3}],
+        ),
+        ([1, "x", [2]], pyarrow.string(), ["1", "x", "[2]"]),
+    ],
+)
+def test_predictions_in_a_table_have_the_types_of_the_command_lines_parquet(predictions, kind, values):
+    found = predict_table(Acting(lambda batch: [predictions[n - 1] for n in batch]), TABLES[1], columns="n")
+    assert found.schema.field("prediction").type == kind
+    assert found.column("prediction").to_pylist() == values
+
+
+def test_predictions_in_a_data_frame_are_what_the_handler_made():
+    vectors = [numpy.zeros(2), numpy.ones(2), numpy.ones(2)]
+    found = predict_table(Acting(lambda batch: [vectors[n - 1] for n in batch]), TABLES[0], columns="n")
+    assert all(one is other for one, other in zip(found["prediction"], vectors, strict=True))
+
+
+def test_prediction_that_arrow_cannot_hold_fails_alone():
+    endless = []
+    endless.append(endless)
+    handler = Acting(lambda batch: [endless if n == 2 else n for n in batch])
+    found = columns_of(predict_table(handler, TABLES[1], columns="n", on_failure="mark"))
+    assert found["outcome"] == ["predicted", "failed", "predicted"]
+    assert "cannot be written as JSON: it contains itself" in found["error"][1]
+    with pytest.raises(ValueError, match="contains itself"):
+        predict_table(handler, TABLES[1], columns="n")
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        (ROWS, {}, "predict_table takes a pandas.DataFrame, .* not a list; of other rows, predict yields predictions"),
+        (pandas.DataFrame({"error": [1]}), {}, "has a column 'error', which predict_table adds; rename it"),
+        (TABLES[0], {"on_failure": "yield"}, "on_failure must be 'raise' or 'mark', not 'yield'"),
+        (TABLES[0], {"columns": "m"}, "no column 'm'"),
+    ],
+)
+def test_mistakes_are_refused(table, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        predict_table(Acting(), table, **options)

@@ -1,0 +1,104 @@
+"""``predict`` takes the rows of data frames and Arrow tables, and gives handlers what ``headrace run`` would."""
+
+from __future__ import annotations
+
+import json
+
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from headrace import SKIP, BatchingConfig, ConfigurationError, Failure, KeyedModelHandler, predict
+from headrace.jobs.files import match
+from headrace.jobs.job import Job
+from headrace.jobs.run import Run
+from headrace.rows.examples import Examples
+from toys import Acting
+
+ROWS = [{"id": "x", "n": 1, "text": "a"}, {"id": "y", "n": 2, "text": "b"}, {"id": "z", "n": 3, "text": "c"}]
+
+
+class Vectors(Acting):
+    """Makes its examples of rows itself, as handlers of arrays do."""
+
+    def example_from_row(self, row):
+        return list(row.values())
+
+
+each_kind = pytest.mark.parametrize(
+    "table",
+    [pandas.DataFrame(ROWS), pyarrow.Table.from_pylist(ROWS), pyarrow.RecordBatch.from_pylist(ROWS)],
+    ids=lambda table: type(table).__name__,
+)
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("handler", "columns"),
+    [
+        (Acting(), None),
+        (Acting(), "text"),
+        (Acting(), ["text"]),
+        (Acting(), ["text", "n"]),
+        (Vectors(), ["text", "n"]),
+        (Vectors(), None),
+        (Vectors().with_preprocess_fn(repr), ["n"]),
+    ],
+)
+def test_handler_is_given_what_the_command_line_would_give_it(table, handler, columns, tmp_path):
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "in.parquet")
+    names = (columns,) if isinstance(columns, str) else columns and tuple(columns)
+    Run(
+        Job(
+            handler=handler,
+            sources=match([str(tmp_path / "in.parquet")]),
+            output=str(tmp_path / "out.jsonl"),
+            examples=Examples(names, ("id", "n", "text")),
+        )
+    ).execute()
+    written = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert list(predict(handler, table, columns=columns)) == written
+
+
+@each_kind
+def test_key_is_a_column_and_predictions_come_without_it(table):
+    keyed = KeyedModelHandler(Acting())
+    assert list(predict(keyed, table, columns="text", key="id")) == ["a", "b", "c"]
+    with pytest.raises(ConfigurationError, match=r"takes keys; name their column with --key \(in Python, key=\)"):
+        predict(keyed, table)
+
+
+def test_rows_that_fail_keep_their_places():
+    frame = pandas.DataFrame({"n": [1, None, 3]})
+    good, bad, last = predict(Acting(lambda batch: [n + 1 for n in batch]), frame, columns="n", on_failure="yield")
+    assert (good, last) == (2, 4)
+    assert isinstance(bad, Failure)
+    assert bad.element is None
+
+
+def test_skipped_rows_yield_nothing():
+    handler = Acting().with_preprocess_fn(lambda n: SKIP if n == 2 else n)
+    assert list(predict(handler, pandas.DataFrame(ROWS), columns="n")) == [1, 3]
+
+
+def test_table_is_read_only_as_far_as_the_next_batch_needs(monkeypatch):
+    read = []
+    monkeypatch.setattr(pandas.Series, "__iter__", lambda self: read.append(len(self)) or iter(self.tolist()))
+    frame = pandas.DataFrame({"o": [[n] for n in range(5000)]})
+    assert next(predict(Acting(), frame, columns="o")) == [0]
+    assert read == [1024]
+
+
+def test_mistaken_arguments_are_refused_at_once():
+    frame = pandas.DataFrame(ROWS)
+    with pytest.raises(ConfigurationError, match="no column 'txt'; did you mean 'text'"):
+        predict(Acting(), frame, columns=["txt"])
+    with pytest.raises(ConfigurationError, match="takes no keys; leave --key out"):
+        predict(Acting(), frame, key="id")
+    with pytest.raises(ConfigurationError, match=r"give a list of a DataFrame, or leave columnar out"):
+        predict(Acting(), frame, batching=BatchingConfig(columnar=True))
+    with pytest.raises(ConfigurationError, match="columns and key choose from the columns of a data frame"):
+        predict(Acting(), ROWS, columns=["text"])
+    with pytest.raises(ConfigurationError, match="5 is no model handler"):
+        predict(5, frame)
