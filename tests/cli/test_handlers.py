@@ -142,7 +142,7 @@ def test_mistyped_names_are_answered_with_the_nearest():
         ("{}:nothing", "is not callable"),
         ("{}:make", "make needs --model, where the model is (its parameter 'path')."),
         ("{}:of_two", "of_two needs --handler-arg task=...."),
-        ("{}:missing", "torch is not installed; install it with: pip install 'headrace[pytorch]'"),
+        ("{}:missing", "torch is not installed; install the extra 'pytorch' with: pip install"),
     ],
 )
 def test_a_handler_that_cannot_be_made_is_explained(module, name, message):

@@ -1,8 +1,14 @@
-"""Every Python block of the documentation runs, in its order, so that what a reader copies works."""
+"""Every Python block of the documentation runs, in its order, so that what a reader copies works.
+
+A block with a title is a file, which other blocks import or run. On the pages that lead through a task, the commands of
+console blocks run, too; blocks of other kinds are for reading.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -16,10 +22,14 @@ from headrace.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
-    file for pattern in ("*.md", "docs/*.md", "examples/**/*.md", "benchmarks/**/*.md") for file in ROOT.glob(pattern)
+    file
+    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/**/*.md")
+    for file in ROOT.glob(pattern)
 )
 LIGHT = {"README.md"}
-PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TASKS = re.compile(r"docs/(quickstart|from-[\w-]+|recipes/[\w-]+)\.md")
+BLOCK = re.compile(r'^```(python|console)(?: title="([\w.]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+SHELL_COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?headrace ((?:.*\\\n)*.*)$", re.MULTILINE)
 BEAM_OPTIONS = {f"--{name}" for name in PipelineOptions([]).get_all_options()}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -30,31 +40,60 @@ HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 class Block(NamedTuple):
     """A block of a document, and the line on which it begins."""
 
+    kind: str
+    title: str
     text: str
     line: int
 
 
-def blocks(text: str, fence: re.Pattern[str]) -> list[Block]:
-    """The blocks between one kind of fences."""
-    return [Block(found[1], text.count("\n", 0, found.start(1))) for found in fence.finditer(text)]
+def blocks(text: str) -> list[Block]:
+    """The blocks that run."""
+    return [Block(*found.groups(""), line=text.count("\n", 0, found.start(3))) for found in BLOCK.finditer(text)]
 
 
-def run_blocks(path: Path, namespace: dict[str, object]) -> int:
-    """Runs a document's blocks one after the other; an error names the document's own line."""
-    found = blocks(path.read_text(), PYTHON)
+def run_blocks(path: Path, namespace: dict[str, object], folder: Path) -> int:
+    """Runs a document's blocks one after the other, and counts those of Python.
+
+    An error names the document's own line.
+    """
+    found = blocks(path.read_text())
     for block in found:
-        code = compile("\n" * block.line + block.text, str(path), "exec")
-        exec(code, namespace)
-    return len(found)
+        if block.title:
+            (folder / block.title).write_text(block.text)
+        elif block.kind == "python":
+            exec(compile("\n" * block.line + block.text, str(path), "exec"), namespace)
+        elif TASKS.fullmatch(path.relative_to(ROOT).as_posix()):
+            for command in SHELL_COMMAND.findall(block.text):
+                run_command(command, folder)
+    return sum(block.kind == "python" for block in found)
+
+
+def run_command(command: str, folder: Path) -> None:
+    """As in a shell with this environment activated."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-c", command],
+        check=False,
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
 @pytest.fixture
 def namespace(monkeypatch, tmp_path):
-    """What a script has: the module ``__main__``, which Beam sends to workers by value, and a working directory."""
+    """What a script has: the module ``__main__``, which Beam sends to workers by value, and its folder."""
     module = types.ModuleType("__main__")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.chdir(tmp_path)
-    return vars(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+    yield vars(module)
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == tmp_path:
+            del sys.modules[name]
 
 
 def blocks_of(name):
@@ -62,10 +101,10 @@ def blocks_of(name):
 
 
 @pytest.mark.parametrize("path", [blocks_of(str(file.relative_to(ROOT))) for file in FILES])
-def test_python_blocks_run(path, namespace):
+def test_blocks_run(path, namespace, tmp_path):
     text = path.read_text()
     assert len(re.findall(r"^```", text, re.MULTILINE)) % 2 == 0, "a fence is not closed"
-    assert run_blocks(path, namespace) == text.count("```python")
+    assert run_blocks(path, namespace, tmp_path) == text.count("```python")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -118,5 +157,17 @@ def test_a_block_that_fails_is_found_with_its_line(tmp_path):
     document = tmp_path / "document.md"
     document.write_text("words\n\n```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n")
     with pytest.raises(AssertionError) as caught:
-        run_blocks(document, {})
+        run_blocks(document, {}, tmp_path)
     assert caught.traceback[-1].lineno + 1 == 8
+
+
+def test_a_block_with_a_title_becomes_a_file(tmp_path):
+    document = tmp_path / "document.md"
+    document.write_text('```python title="one.py"\nraise ValueError\n```\n')
+    assert run_blocks(document, {}, tmp_path) == 1
+    assert (tmp_path / "one.py").read_text() == "raise ValueError\n"
+
+
+def test_a_command_that_fails_is_named_with_its_output(tmp_path):
+    with pytest.raises(AssertionError, match=r"exit 3\s+why"):
+        run_command("echo why; exit 3", tmp_path)

@@ -7,12 +7,17 @@ import sys
 
 import pytest
 
+from headrace.core.extras import install_command, requirements
+
 MISSING = {
-    "huggingface_inference": ["torch: pytorch", "transformers: huggingface"],
+    "huggingface_inference": ["torch: huggingface", "transformers: huggingface"],
     "numpy_arrays": ["numpy: onnx"],
     "onnx_inference": ["numpy: onnx", "onnxruntime: onnx"],
     "pytorch_inference": ["torch: pytorch"],
-    "sentence_transformer_inference": ["sentence_transformers: sentence-transformers"],
+    "sentence_transformer_inference": [
+        "sentence_transformers: sentence-transformers",
+        "torch: sentence-transformers",
+    ],
     "sklearn_inference": ["joblib: sklearn", "numpy: sklearn", "sklearn: sklearn"],
     "sklearn_pandas": ["pandas: sklearn"],
     "tensorflow_inference": ["numpy: tensorflow", "tensorflow: tensorflow"],
@@ -46,7 +51,9 @@ def said_without(package, module):
 )
 def test_missing_packages_are_named_with_the_extra(module, package, extra):
     name = {"sklearn": "scikit-learn"}.get(package, package)
-    said = f"MissingExtraError: {name} is not installed; install it with: pip install 'headrace[{extra}]'"
+    command = install_command(name, extra)
+    assert requirements(extra)
+    said = f"MissingExtraError: {name} is not installed; install the extra {extra!r} with: {command}"
     assert said_without(package, module) == said
 
 

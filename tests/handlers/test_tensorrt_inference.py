@@ -66,7 +66,7 @@ def test_exactly_one_path_is_needed(paths):
 
 def test_missing_tensorrt_is_named_with_the_extra():
     for path in ("engine_path", "onnx_path"):
-        with pytest.raises(MissingExtraError, match=r"tensorrt is not installed; .*headrace\[tensorrt\]"):
+        with pytest.raises(MissingExtraError, match=r'tensorrt is not installed; .*pip install .*"tensorrt>='):
             TensorRTEngineHandlerNumPy(1, 2, **{path: "model"}).load_model()
     with pytest.raises(MissingExtraError, match="tensorrt is not installed"):
         TensorRTEngine(None)

@@ -295,7 +295,7 @@ def test_server_does_not_pickle():
 
 def test_missing_vllm_is_named_with_the_extra(monkeypatch):
     monkeypatch.delenv("PYTHONPATH")
-    with pytest.raises(MissingExtraError, match=r"vllm is not installed; .*headrace\[vllm\]"):
+    with pytest.raises(MissingExtraError, match=r'vllm is not installed; .*pip install .*"vllm>='):
         VLLMCompletionsModelHandler(MODEL).load_model()
 
 

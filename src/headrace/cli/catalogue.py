@@ -24,6 +24,7 @@ from rich.table import Table
 
 from headrace.core.card import HandlerCard
 from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.extras import install_command, requirements
 from headrace.handlers.cards import CARDS
 
 GROUP = "headrace.handlers"
@@ -123,7 +124,7 @@ def _listed(command: str, value: str, distribution: str) -> Listed:
     extra = card.extra if card else ""
     install = f"{distribution}[{extra}]" if extra else distribution
     if extra and (missing := _missing(distribution, extra)):
-        trouble = f"not installed ({', '.join(missing)}): pip install '{install}'"
+        trouble = f"not installed ({', '.join(missing)}): {install_command(distribution, extra, distribution)}"
     return Listed(command, path, card, install, " ".join(trouble.split()))
 
 
@@ -148,12 +149,7 @@ def _imported_card(value: str) -> tuple[HandlerCard | None, str]:
 
 def _missing(distribution: str, extra: str) -> list[str]:
     """The packages of an extra that are not installed; markers other than the extra's are ignored."""
-    try:
-        required = metadata.requires(distribution) or ()
-    except metadata.PackageNotFoundError:  # the entry point's package does not say its name
-        return []
-    requirements = [one for one in required if re.search(rf"extra == ['\"]{extra}['\"]", one)]
-    names = [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in requirements]
+    names = [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in requirements(extra, distribution)]
     return [name for name in names if not _is_installed(name)]
 
 

@@ -17,4 +17,4 @@ class HandlerCard(NamedTuple):
     threads: str
     """Whether several threads may run one model at the same time."""
     extra: str
-    """The extra in ``pip install headrace[...]``."""
+    """The extra of the handler's package that brings its framework; empty: none."""

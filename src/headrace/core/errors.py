@@ -25,6 +25,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
+from headrace.core.extras import install_command
+
 
 class HeadraceError(Exception):
     """Base of all errors that Headrace raises."""
@@ -48,8 +50,10 @@ class MissingExtraError(ConfigurationError, ImportError):
     """A framework that the handler needs is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        """Names the missing ``package`` and the ``extra`` of Headrace that brings it."""
-        super().__init__(f"{package} is not installed; install it with: pip install 'headrace[{extra}]'")
+        """Names the missing ``package``, the ``extra`` of Headrace that brings it, and a command that installs it."""
+        super().__init__(
+            f"{package} is not installed; install the extra {extra!r} with: {install_command(package, extra)}"
+        )
 
 
 _PACKAGES = {"sklearn": "scikit-learn", "cuda": "cuda-python"}
@@ -60,16 +64,19 @@ _PACKAGES = {"sklearn": "scikit-learn", "cuda": "cuda-python"}
 def extra_required(extra: str) -> Iterator[None]:
     """A context for imports of a framework: an ImportError becomes a MissingExtraError.
 
+    Of contexts within each other the outermost names the extra: a handler's, rather than that of what it imports.
+
     Raises:
         MissingExtraError: a module cannot be imported; names its package and the ``extra`` of Headrace that brings it.
     """
     try:
         yield
-    except MissingExtraError:
-        raise
     except ImportError as error:
-        module = (error.name or str(error)).partition(".")[0]
-        raise MissingExtraError(_PACKAGES.get(module, module), extra) from error
+        cause = error.__cause__ if isinstance(error, MissingExtraError) else error
+        if not isinstance(cause, ImportError):  # it was not raised here, and knows its extra
+            raise
+        module = (cause.name or str(cause)).partition(".")[0]
+        raise MissingExtraError(_PACKAGES.get(module, module), extra) from cause
 
 
 class PredictionCountError(HeadraceError, ValueError):

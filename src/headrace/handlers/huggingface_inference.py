@@ -13,24 +13,25 @@ from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
-from headrace.handlers.huggingface_classes import as_class, no_tensorflow, takes_token_ids
-from headrace.handlers.huggingface_tasks import PipelineTask, reads_text
-from headrace.handlers.torch_devices import CPU, AutoPlacement, device_named, device_of, load_onto
-from headrace.handlers.torch_tensors import (
-    KeyedTensorExamples,
-    TensorExamples,
-    answer_to,
-    by_example,
-    column_dtypes,
-    kind_of,
-    most_numbers,
-    owned,
-    settled,
-)
 
 with extra_required("huggingface"):
     import torch
     import transformers
+
+    from headrace.handlers.huggingface_classes import as_class, no_tensorflow, takes_token_ids
+    from headrace.handlers.huggingface_tasks import PipelineTask, reads_text
+    from headrace.handlers.torch_devices import CPU, AutoPlacement, device_named, device_of, load_onto
+    from headrace.handlers.torch_tensors import (
+        KeyedTensorExamples,
+        TensorExamples,
+        answer_to,
+        by_example,
+        column_dtypes,
+        kind_of,
+        most_numbers,
+        owned,
+        settled,
+    )
 
 __all__ = [
     "HuggingFaceModelHandlerKeyedTensor",

@@ -16,13 +16,14 @@ from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 from headrace.handlers.cards import CARDS
-from headrace.handlers.torch_devices import AutoPlacement
-from headrace.handlers.torch_tensors import owned
 
 with extra_required("sentence-transformers"):
     import numpy
     import sentence_transformers
     import torch
+
+    from headrace.handlers.torch_devices import AutoPlacement
+    from headrace.handlers.torch_tensors import owned
 
 __all__ = ["SentenceTransformerModelHandler"]
 

@@ -7,15 +7,23 @@ overwrite an existing file, some refuse, and some copy and then delete, so a mov
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from headrace.core.errors import UnsupportedError
 from headrace.jobs import storage
 from headrace.jobs.storage import is_remote
+
+try:
+    import fcntl
+except ImportError as error:  # Windows
+    raise UnsupportedError(
+        "running over files on this system",
+        "it needs the file locks of Unix: use Linux, macOS or WSL, or headrace.predict over rows that you read",
+    ) from error
 
 _CHUNK_BYTES = 1 << 20
 

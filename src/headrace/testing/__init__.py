@@ -6,7 +6,7 @@
     fakes.py      handlers that work; faults.py: handlers and functions that fail, hang, or kill their process
     contract.py   HandlerContract, the suite (contract_tools.py: its parts; compare.py: predictions nearly equal)
 
-Only ``HandlerContract`` needs pytest (``pip install 'headrace[test]'``).
+Only ``HandlerContract`` needs pytest (the extra ``test``).
 """
 
 from __future__ import annotations

@@ -19,11 +19,7 @@ _LOADS_LOCK = threading.Lock()
 
 
 class DoublingHandler(ModelHandler[Any, PredictionResult, Doubler]):
-    """Predicts twice the example: ``3`` gives ``6``, ``"a"`` gives ``"aa"``.
-
-    Args:
-        options: those of ``headrace.ModelHandler``.
-    """
+    """Predicts twice the example: ``3`` gives ``6``, ``"a"`` gives ``"aa"``; takes the options of a ModelHandler."""
 
     def load_model(self) -> Doubler:
         """Returns a function."""

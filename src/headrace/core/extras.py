@@ -1,0 +1,32 @@
+"""What an extra requires, and a command that installs it.
+
+The command lists the extra's requirements, since ``pip install 'headrace[extra]'`` finds nothing where Headrace came
+from a folder, a wheel or a Git repository and is on no package index.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["install_command", "requirements"]
+
+
+def requirements(extra: str, distribution: str = "headrace") -> list[str]:
+    """What an extra of an installed distribution requires, such as ``torch>=2.2``, without environment markers.
+
+    Empty if the distribution is not installed, or has no such extra.
+    """
+    from importlib import metadata  # noqa: PLC0415 - takes a while to import, and only a missing extra needs it
+
+    try:
+        lines = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:
+        return []
+    in_extra = re.compile(rf"extra\s*==\s*['\"]{re.escape(extra)}['\"]")
+    return [line.partition(";")[0].strip() for line in lines if in_extra.search(line)]
+
+
+def install_command(package: str, extra: str, distribution: str = "headrace") -> str:
+    """A shell command that installs what an extra requires; only ``package`` if that is unknown."""
+    # Double quotes, because cmd.exe on Windows does not know single ones.
+    return " ".join(["pip install", *(f'"{one}"' for one in requirements(extra, distribution) or [package])])

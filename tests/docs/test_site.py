@@ -1,0 +1,69 @@
+"""The site builds without a warning, fetches nothing, and has every page."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.large
+
+ROOT = Path(__file__).parents[2]
+
+
+class Fetched(HTMLParser):
+    """The addresses that a browser fetches by itself when it shows a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.addresses = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        if tag in ("script", "img", "iframe", "source"):
+            self.addresses.append(found.get("src") or "")
+        if tag == "link" and found.get("rel") in ("stylesheet", "icon", "preconnect", "preload"):
+            self.addresses.append(found.get("href") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site's folder."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_is_in_the_site(site):
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if not (site / page).exists()} == set()
+    assert (site / "project" / "CONTRIBUTING.html").exists()
+    assert "def build(" in re.sub("<[^>]+>", "", (site / "project" / "examples" / "dead_letters.py.html").read_text())
+
+
+def test_nothing_is_fetched_from_elsewhere(site):
+    fetched = {address for page in site.rglob("*.html") for address in Fetched(page.read_text()).addresses}
+    assert {address for address in fetched if "//" in address} == set()
+
+
+def test_reference_has_the_public_names_and_their_arguments(site):
+    text = re.sub("<[^>]+>", "", (site / "reference" / "api.html").read_text())
+    assert "RunInference" in text
+    assert "on_failure" in text
+    assert ":::" not in text
+
+
+def test_reference_of_the_command_line_has_every_command(site):
+    text = re.sub("<[^>]+>", "", (site / "reference" / "command-line.html").read_text())
+    assert {"--threshold", "--clean", "--markdown"} <= set(re.findall(r"--[a-z-]+", text))
+    assert "headrace retry" in text

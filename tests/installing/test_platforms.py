@@ -1,0 +1,60 @@
+"""What works where the system has no fork, no Unix sockets and no file locks of Unix, as on Windows.
+
+Nothing here runs on Windows: what it lacks is taken away.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LESS = """
+import os, socket, sys
+
+for name in ("fcntl", "resource", "termios", "pwd", "grp"):
+    sys.modules[name] = None
+del os.fork, socket.AF_UNIX, socket.send_fds
+
+import headrace
+
+class Square(headrace.ModelHandler):
+    def load_model(self):
+        return lambda number: number**2
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [model(number) for number in batch]
+
+"""
+
+
+def printed(code):
+    """The last line that the code prints on such a system."""
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", LESS + code], check=False, capture_output=True, text=True
+    )
+    return (done.stdout + done.stderr).strip().splitlines()[-1]
+
+
+def test_predict_works():
+    assert printed("print(list(headrace.predict(Square(), [1, 2, 3])))") == "[1, 4, 9]"
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("option", ["isolate=True", "timeout=5", "placement='machine'"])
+def test_options_that_need_another_process_are_refused(option):
+    said = printed(f"headrace.predict(Square(), [1, 2, 3], {option})")
+    assert "ConfigurationError: " in said
+    assert "it needs processes that fork and Unix sockets" in said
+
+
+@pytest.mark.large
+def test_a_large_model_is_private():
+    assert printed("print(list(headrace.predict(Square(large_model=True), [1, 2, 3])))") == "[1, 4, 9]"
+
+
+@pytest.mark.large
+def test_a_run_over_files_says_why_it_cannot():
+    arguments = ["run", "x.csv", "--handler", "h", "--output", "o.jsonl"]
+    assert "use Linux, macOS or WSL" in printed(f"from headrace.cli.main import main\nmain({arguments})")
