@@ -32,7 +32,7 @@ def test_the_version_is_printed(headrace):
 def test_the_help_names_the_commands(headrace, arguments):
     result = headrace(*arguments)
     assert (result.code, result.err) == (0, "")
-    assert {"run", "retry", "doctor", "handlers"} <= set(words(result.out))
+    assert {"run", "retry", "doctor", "handlers", "migrate"} <= set(words(result.out))
 
 
 def test_an_unknown_command_is_an_error(headrace):
@@ -47,7 +47,7 @@ def options(name):
     return {option for one in known for option in (*one.opts, *one.secondary_opts) if option.startswith("--")}
 
 
-@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers"])
+@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers", "migrate"])
 def test_help_explains_every_option(headrace, monkeypatch, name):
     monkeypatch.setenv("TERMINAL_WIDTH", "100")
     result = headrace(name, "--help")
@@ -56,7 +56,7 @@ def test_help_explains_every_option(headrace, monkeypatch, name):
     assert options(name) <= set(words(result.out)) | {"--help"}
 
 
-@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers"])
+@pytest.mark.parametrize("name", ["run", "retry", "doctor", "handlers", "migrate"])
 def test_every_option_is_explained_in_the_guide(name):
     guide = GUIDE.read_text()
     assert {option for option in options(name) if f"`{option}" not in guide} <= {"--help"}

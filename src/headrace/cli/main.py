@@ -13,7 +13,7 @@ from rich.console import Console
 from headrace import __version__
 from headrace.cli.doctor import run_doctor
 from headrace.cli.errors import report_error, usage_error
-from headrace.cli.options import DoctorArgs, HandlersArgs, RetryArgs, RunArgs
+from headrace.cli.options import DoctorArgs, HandlersArgs, MigrateArgs, RetryArgs, RunArgs
 from headrace.cli.run import INTERRUPTED, MISUSED, execute
 from headrace.core.errors import ConfigurationError
 
@@ -62,6 +62,17 @@ _HANDLERS = "\n\n".join(
     )
 )
 
+_MIGRATE = "\n\n".join(
+    (
+        "Move code over from apache_beam.ml.inference: rewrite its imports and attributes to Headrace's.",
+        "Shows the changes as a diff; --write makes them. Names without a counterpart stay Beam's. What it cannot know "
+        "(classes that are compared, names in text, dependencies) it lists as file:line: 'by hand' needs a change, a "
+        "'note' does not.",
+        "Exit codes: 0 nothing is left to do by hand, 1 a file cannot be written, or with --check would change, 2 a "
+        "wrong argument, 3 something is left to do by hand.",
+    )
+)
+
 app = typer.Typer(
     name="headrace",
     help="Headrace: run models over files, and lose no row.",
@@ -93,11 +104,19 @@ def list_handlers(args: HandlersArgs) -> int:
     return 0
 
 
+def migrate(args: MigrateArgs) -> int:
+    """Moves code over; returns the exit code."""
+    from headrace.cli.migrate import run_migrate  # noqa: PLC0415 - only for this
+
+    return run_migrate(args)
+
+
 _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
     RunArgs: execute,
     RetryArgs: execute,
     DoctorArgs: lambda args, _: run_doctor(args),
     HandlersArgs: lambda args, _: list_handlers(args),
+    MigrateArgs: lambda args, _: migrate(args),
 }
 """What runs each command, given its options and when it was called if that was not with its process. To typer a
 command is the dataclass of its options."""
@@ -107,6 +126,7 @@ app.command("run", help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(RunArgs)
 app.command("retry", help=_RETRY, context_settings=_WITH_OPTIONS_OF_BEAM)(RetryArgs)
 app.command("doctor", help=_DOCTOR)(DoctorArgs)
 app.command("handlers", help=_HANDLERS)(HandlersArgs)
+app.command("migrate", help=_MIGRATE)(MigrateArgs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

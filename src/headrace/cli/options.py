@@ -274,6 +274,20 @@ class HandlersArgs:
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the whole table as Markdown.")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class MigrateArgs:
+    """``headrace migrate``, as it was typed."""
+
+    paths: Annotated[list[str], typer.Argument(metavar="PATH", help="Python files, notebooks, or folders of them.")]
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Change the files; by default a diff shows what would change."),
+    ] = False
+    check: Annotated[
+        bool, typer.Option("--check", help="Only name the files that would change; exit code 1 if there are any.")
+    ] = False
+
+
 def option_names(command: type) -> list[str]:
     """The options of a command, by the dataclass of them."""
     found = [

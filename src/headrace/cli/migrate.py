@@ -1,0 +1,77 @@
+"""``headrace migrate``: moves code over from ``apache_beam.ml.inference``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from headrace.cli.errors import report_error
+from headrace.cli.options import MigrateArgs
+from headrace.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from headrace.migrate.files import MigratedFile
+
+DONE, FAILED, BY_HAND = 0, 1, 3
+
+
+def run_migrate(args: MigrateArgs) -> int:
+    """Shows or makes the changes; returns the exit code.
+
+    Raises:
+        ConfigurationError: a wrong argument, or the extra is missing.
+    """
+    if args.write and args.check:
+        raise ConfigurationError("--check changes nothing; leave it or --write out.")
+    from headrace.migrate.files import migrate_files  # noqa: PLC0415 - needs an extra
+
+    files = migrate_files(args.paths)
+    changed = [file for file in files if file.is_changed]
+    failed = _write(changed) if args.write else _show(changed, names_only=args.check)
+    count = _report_findings(files)
+    typer.echo(_summary(args, len(changed) - failed, count), err=True)
+    if failed or (args.check and changed):
+        return FAILED
+    return BY_HAND if count and not args.check else DONE
+
+
+def _write(files: Sequence[MigratedFile]) -> int:
+    """Writes files and prints their names; returns how many could not be written."""
+    failed = 0
+    errors = Console(stderr=True)
+    for file in files:
+        try:
+            file.write()
+        except OSError as error:
+            report_error(errors, f"{file.path} cannot be written: {error}")
+            failed += 1
+        else:
+            typer.echo(f"changed {file.path}")
+    return failed
+
+
+def _show(files: Sequence[MigratedFile], *, names_only: bool) -> int:
+    for file in files:
+        typer.echo(f"would change {file.path}" if names_only else file.diff(), nl=names_only)
+    return 0
+
+
+def _report_findings(files: Sequence[MigratedFile]) -> int:
+    """Prints what was found; returns how many things are left for a person."""
+    count = 0
+    for file in files:
+        for one in file.findings:
+            place = "".join(f":{number}" for number in (one.line, one.column) if number)
+            typer.echo(f"{file.path}{place}: {'by hand' if one.needs_person else 'note'}: {one.message}", err=True)
+            count += one.needs_person
+    return count
+
+
+def _summary(args: MigrateArgs, changed: int, by_hand: int) -> str:
+    verb = "changed" if args.write else "to change"
+    left = f"{by_hand} place{'s' * (by_hand != 1)} left to do by hand"
+    hint = "" if args.write or args.check or not changed else " --write changes the files."
+    return f"{changed} file{'s' * (changed != 1)} {verb}, {left}.{hint}"

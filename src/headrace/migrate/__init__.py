@@ -1,0 +1,15 @@
+"""Moves code over from ``apache_beam.ml.inference``: what ``headrace migrate`` runs.
+
+Nothing here imports Beam, a framework or the code that it rewrites.
+
+::
+
+    files          a tree: reads each file, hands it on, writes what changed
+      -> source      one Python file: text in; text, and what a person has to know, out
+           -> imports    import statements, and the uses of the names that they bind
+           -> rewriting  what becomes of each import and use, as edits of the text
+           -> advice     what rewriting cannot settle: text, isinstance, getattr, pickles
+      -> notebook    the same for the code cells of a notebook
+      -> project     what other files need: requirements, Beam YAML
+    names          where each of Beam's names is in Headrace, read from Headrace's source
+"""

@@ -1,0 +1,212 @@
+"""Import statements of a Python file, and the uses of the names that they bind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import libcst
+from libcst import matchers
+from libcst.helpers import get_full_name_for_node
+from libcst.metadata import (
+    ByteSpanPositionProvider,
+    CodeSpan,
+    ImportAssignment,
+    MetadataWrapper,
+    ParentNodeProvider,
+    Scope,
+    ScopeProvider,
+)
+
+from headrace.migrate.names import INFERENCE
+
+Statement = libcst.Import | libcst.ImportFrom
+_ABOVE = {INFERENCE[:1], INFERENCE[:2]}
+
+
+@dataclass(frozen=True, eq=False)
+class Binding:
+    """A name that an import statement binds."""
+
+    statement: Statement
+    alias: libcst.ImportAlias
+    local: str
+    """The name in this file."""
+    path: tuple[str, ...]
+    """What the name stands for: ``import a.b`` binds ``a``, which stands for ``a``."""
+    imported: tuple[str, ...]
+    """What is imported: ``import a.b`` imports ``a.b``."""
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether Beam's inference package, or something in it, is imported."""
+        return self.imported[:3] == INFERENCE
+
+    @property
+    def leads_there(self) -> bool:
+        """Whether attributes of the name lead to Beam's inference package, or to something in it."""
+        return self.path in _ABOVE or self.path[:3] == INFERENCE
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A place where an imported name is used, with the attributes that follow it."""
+
+    bindings: tuple[Binding, ...]
+    """Where the name may come from, in the order of the file."""
+    path: tuple[str, ...]
+    """What name and attributes stand for."""
+    spans: tuple[CodeSpan, ...]
+    """Bytes of the text: of the name, of the name with its first attribute, and so on."""
+    node: libcst.CSTNode | None
+    """The name with all its attributes; None within text, as some annotations are."""
+
+
+class _Collector(libcst.CSTVisitor):
+    """Collects nodes by their kind, in the order of the file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statements: list[Statement] = []
+        self.calls: list[libcst.Call] = []
+        self.texts: list[libcst.SimpleString] = []
+        self.annotations: list[libcst.Annotation] = []
+
+    def on_visit(self, node: libcst.CSTNode) -> bool:
+        """Takes a node."""
+        if isinstance(node, Statement):
+            self.statements.append(node)
+        elif isinstance(node, libcst.Call):
+            self.calls.append(node)
+        elif isinstance(node, libcst.SimpleString):
+            self.texts.append(node)
+        elif isinstance(node, libcst.Annotation):
+            self.annotations.append(node)
+        return True
+
+
+class FileImports:
+    """The imports of a file that lead to Beam's inference package, and their uses."""
+
+    def __init__(self, wrapper: MetadataWrapper) -> None:
+        """Reads a parsed file."""
+        self.wrapper = wrapper
+        self.spans: Mapping[libcst.CSTNode, CodeSpan] = wrapper.resolve(ByteSpanPositionProvider)
+        self.parents: Mapping[libcst.CSTNode, libcst.CSTNode] = wrapper.resolve(ParentNodeProvider)
+        scopes: Mapping[libcst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
+        self.scopes = {scope for scope in scopes.values() if scope is not None}
+        collector = _Collector()
+        wrapper.module.visit(collector)
+        self.statements, self.calls, self.texts = collector.statements, collector.calls, collector.texts
+        self._annotations = collector.annotations
+        self.bindings = [
+            binding for statement in self.statements for binding in bindings_of(statement) if binding.leads_there
+        ]
+        self._order = {binding: place for place, binding in enumerate(self.bindings)}
+        self.uses = sorted((*self._uses(), *self._uses_in_text()), key=lambda use: use.spans[0].start)
+
+    @property
+    def stars(self) -> list[libcst.ImportFrom]:
+        """``from apache_beam.ml.inference... import *``."""
+        return [
+            node
+            for node in self.statements
+            if isinstance(node, libcst.ImportFrom)
+            and isinstance(node.names, libcst.ImportStar)
+            and tuple(_module_of(node).split(".")[:3]) == INFERENCE
+        ]
+
+    def is_taken(self, name: str) -> bool:
+        """Whether the file gives a name to anything but a module of that name."""
+        return any(
+            not (isinstance(one, ImportAssignment) and name in {b.local for b in _named_itself(one.node)})
+            for scope in self.scopes
+            for one in scope.assignments
+            if one.name == name
+        )
+
+    def _uses(self) -> Iterator[Use]:
+        by_statement: dict[libcst.CSTNode, list[Binding]] = {}
+        for binding in self.bindings:
+            by_statement.setdefault(binding.statement, []).append(binding)
+        places: dict[libcst.Name, set[Binding]] = {}
+        for scope in self.scopes:
+            for assignment in scope.assignments:
+                if not isinstance(assignment, ImportAssignment):
+                    continue
+                for access in assignment.references:
+                    head = _head(access.node)
+                    if head and head in self.parents:  # not in an annotation that is text
+                        found = [b for b in by_statement.get(assignment.node, ()) if b.local == head.value]
+                        places.setdefault(head, set()).update(found)
+        for name, bindings in places.items():
+            if bindings:
+                yield self._use(name, tuple(sorted(bindings, key=self._order.__getitem__)))
+
+    def _use(self, head: libcst.Name, bindings: tuple[Binding, ...]) -> Use:
+        nodes: list[libcst.CSTNode] = [head]
+        attributes = []
+        while isinstance(parent := self.parents[nodes[-1]], libcst.Attribute) and parent.value is nodes[-1]:
+            nodes.append(parent)
+            attributes.append(parent.attr.value)
+        spans = tuple(self.spans[node] for node in nodes)
+        return Use(bindings, (*bindings[0].path, *attributes), spans, nodes[-1])
+
+    def _uses_in_text(self) -> Iterator[Use]:
+        """Within annotations that are text: those of LibCST have no position."""
+        by_local: dict[str, list[Binding]] = {}
+        for binding in self.bindings:
+            by_local.setdefault(binding.local, []).append(binding)
+        for annotation in self._annotations:
+            for text in matchers.findall(annotation, matchers.SimpleString()):
+                assert isinstance(text, libcst.SimpleString)
+                for found in re.finditer(r"(?<![\w.])[^\W\d]\w*(?:\.\w+)*", text.value):
+                    head, *attributes = found[0].split(".")
+                    if head in by_local:
+                        spans = tuple(_spans_of(found, text.value, self.spans[text].start))
+                        bindings = tuple(by_local[head])
+                        yield Use(bindings, (*bindings[0].path, *attributes), spans, None)
+
+
+def bindings_of(statement: Statement) -> list[Binding]:
+    """The names that a statement binds; none for ``*`` and for relative imports."""
+    if isinstance(statement, libcst.Import):
+        return [_bound(statement, alias, "") for alias in statement.names]
+    if statement.relative or isinstance(statement.names, libcst.ImportStar):
+        return []
+    return [_bound(statement, alias, f"{_module_of(statement)}.") for alias in statement.names]
+
+
+def _bound(statement: Statement, alias: libcst.ImportAlias, prefix: str) -> Binding:
+    imported = tuple((prefix + alias.evaluated_name).split("."))
+    if alias.asname is not None:
+        return Binding(statement, alias, str(alias.evaluated_alias), imported, imported)
+    is_plain = isinstance(statement, libcst.Import)
+    return Binding(
+        statement, alias, imported[0] if is_plain else imported[-1], imported[:1] if is_plain else imported, imported
+    )
+
+
+def _named_itself(statement: libcst.CSTNode) -> Iterable[Binding]:
+    """What a statement binds to the name that it has as a top-level package."""
+    assert isinstance(statement, Statement)
+    return [binding for binding in bindings_of(statement) if binding.path == (binding.local,)]
+
+
+def _module_of(statement: libcst.ImportFrom) -> str:
+    return (statement.module and get_full_name_for_node(statement.module)) or ""
+
+
+def _head(node: libcst.CSTNode) -> libcst.Name | None:
+    while isinstance(node, libcst.Attribute):
+        node = node.value
+    return node if isinstance(node, libcst.Name) else None
+
+
+def _spans_of(found: re.Match[str], text: str, start: int) -> Iterator[CodeSpan]:
+    """The spans of ``a``, ``a.b`` and so on, of a match of ``a.b...`` within a text that starts at a byte."""
+    begin = start + len(text[: found.start()].encode())
+    ends = [*(dot.start() for dot in re.finditer(r"\.", found[0])), len(found[0])]
+    for end in ends:
+        yield CodeSpan(begin, len(found[0][:end].encode()))

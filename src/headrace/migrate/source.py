@@ -1,0 +1,60 @@
+"""Moves one Python source over: its text in; its new text, and what a person has to know, out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.core.errors import extra_required
+from headrace.migrate.findings import Finding
+from headrace.migrate.names import extras_in
+
+with extra_required("migrate"):
+    import libcst
+    from libcst.metadata import MetadataWrapper
+
+from headrace.migrate.advice import Adviser
+from headrace.migrate.edits import Editor, apply_edits
+from headrace.migrate.imports import FileImports
+from headrace.migrate.rewriting import Rewriting
+
+
+@dataclass(frozen=True)
+class MigratedSource:
+    """What became of a source."""
+
+    text: str
+    """The same text as before if there is nothing to move."""
+    findings: tuple[Finding, ...] = ()
+    """In the order of the text."""
+    beam_stays: bool = False
+    """Whether a handler of Beam's is left."""
+    extras: frozenset[str] = frozenset()
+    """The extras of Headrace that the text needs."""
+
+
+def migrate_source(text: str) -> MigratedSource:
+    """Moves the text of a Python file over, decoded and without a byte order mark. Never raises."""
+    if "inference" not in text or "apache_beam" not in text:
+        return MigratedSource(text, extras=extras_in(text))
+    try:
+        module = libcst.parse_module(text)
+        if module.code != text:
+            raise ValueError("its text would not stay the same")
+        return _migrate_module(module, text)
+    except libcst.ParserSyntaxError as error:
+        finding = Finding(error.raw_line, 0, "cannot be parsed as Python; nothing is changed.")
+    except Exception as error:  # one odd file must not stop the others
+        finding = Finding(1, 0, f"cannot be moved ({type(error).__name__}: {error}); nothing is changed.")
+    return MigratedSource(text, (finding,), beam_stays=True)
+
+
+def _migrate_module(module: libcst.Module, text: str) -> MigratedSource:
+    imports = FileImports(MetadataWrapper(module, unsafe_skip_copy=True))  # nobody else has the module
+    content = text.encode()
+    rewriting = Rewriting(imports)
+    adviser = Adviser(imports, rewriting, content)
+    edits = Editor(imports, rewriting, content).edits()
+    new = apply_edits(content, edits).decode()
+    libcst.parse_module(new)  # raises if an edit went wrong
+    findings = sorted(set(adviser.findings()), key=lambda one: (one.line, one.column, one.message))
+    return MigratedSource(new, tuple(findings), adviser.beam_stays, extras_in(new))

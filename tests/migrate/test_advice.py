@@ -1,0 +1,132 @@
+"""What a person is told: where it is, what it is, and whether something is left to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.migrate.source import migrate_source
+
+BY_HAND, NOTE = True, False
+BASE = "from apache_beam.ml.inference import base\n"
+
+FOUND = {
+    "a handler without a counterpart": (
+        "from apache_beam.ml.inference.vertex_ai_inference import VertexAIModelHandlerJSON\n",
+        (1, 58, NOTE, "vertex_ai_inference.VertexAIModelHandlerJSON stays Beam's: Headrace has no counterpart"),
+    ),
+    "a module without a counterpart": (
+        "from apache_beam.ml.inference import gemini_inference as g\ng.GeminiModelHandler\n",
+        (2, 1, NOTE, "gemini_inference.GeminiModelHandler stays Beam's"),
+    ),
+    "a module without a counterpart that nothing uses": (
+        "from apache_beam.ml.inference import gemini_inference\n",
+        (1, 38, NOTE, "gemini_inference stays Beam's"),
+    ),
+    "a private name": (
+        "from apache_beam.ml.inference.base import _ModelStatus\n",
+        (1, 43, NOTE, "_ModelStatus stays Beam's, and works as it is: Headrace has no counterpart of this private"),
+    ),
+    "a private name of a module": (f"{BASE}base._ModelStatus\n", (2, 1, NOTE, "base._ModelStatus stays Beam's")),
+    "a star": ("from apache_beam.ml.inference.base import *\n", (1, 1, BY_HAND, "import * from Beam's package stays")),
+    "a name in text": (
+        "é = 1; mock.patch('apache_beam.ml.inference.base.RunInference')\n",
+        (1, 19, BY_HAND, "the text 'apache_beam.ml.inference.base.RunInference' names something of Beam's; "
+         "Headrace's is 'headrace.beam.RunInference'."),
+    ),
+    "a name without a counterpart in text": (
+        "mock.patch('apache_beam.ml.inference.gemini_inference.genai')\n",
+        (1, 12, NOTE, "which has no counterpart in Headrace."),
+    ),
+    "a class of Beam's that is compared": (
+        f"{BASE}isinstance(x, (int, base._PreProcessingModelHandler))\n",
+        (2, 21, BY_HAND, "isinstance(..., _PreProcessingModelHandler) is about a class of Beam's"),
+    ),
+    "a lookup while running": (
+        f"{BASE}getattr(base, name)\n",
+        (2, 1, BY_HAND, "getattr(base, ...) looks a name up while running: check it."),
+    ),
+    "a lookup of a name without a counterpart": (
+        f"{BASE}hasattr(base, '_Lost')\n",
+        (2, 1, BY_HAND, "hasattr(base, '_Lost'): Headrace has no counterpart of this name."),
+    ),
+    "a pickle": (f"{BASE}pickle.load(f)\n", (2, 1, NOTE, "a handler of Beam's that was pickled stays Beam's")),
+    "an embedding": (
+        "from apache_beam.ml.transforms.embeddings.huggingface import X\nimport apache_beam.ml.inference.base as b\n",
+        (1, 1, NOTE, "MLTransform of Beam's stays; where it runs a model it uses Beam's RunInference."),
+    ),
+    "what is no Python": (
+        "from apache_beam.ml.inference import base\nprint 1\n",
+        (2, 0, BY_HAND, "cannot be parsed as Python; nothing is changed."),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "found"), FOUND.values(), ids=FOUND)
+def test_advice_is_given(text, found):
+    line, column, needs_person, words = found
+    finding = next(one for one in migrate_source(text).findings if words in one.message)
+    assert (finding.line, finding.column, finding.needs_person) == (line, column, needs_person)
+    assert not finding.if_beam_stays
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{BASE}getattr(base, 'RunInference')\n",
+        f"{BASE}isinstance(x, str)\n",
+        "from apache_beam.ml.inference.vertex_ai_inference import V\nisinstance(x, V)\n",
+        '"""Uses apache_beam.ml.inference.base.RunInference."""\n',
+    ],
+)
+def test_advice_is_not_given_where_all_is_well(text):
+    assert [one for one in migrate_source(text).findings if one.needs_person] == []
+
+
+def test_comparing_with_a_class_that_moves_matters_if_a_handler_stays():
+    (finding,) = migrate_source(f"{BASE}isinstance(x, base.PredictionResult)\n").findings
+    assert finding.if_beam_stays
+    assert finding.message == "isinstance(..., PredictionResult) is False for objects of the handlers that stay Beam's."
+
+
+@pytest.mark.parametrize(
+    ("text", "stays"),
+    [
+        ("from apache_beam.ml.inference.base import RunInference\n", False),
+        ("from apache_beam.ml.inference.vertex_ai_inference import V\n", True),
+        ("from apache_beam.ml.inference import utils\nutils._convert_to_result([], [])\n", True),
+    ],
+)
+def test_source_knows_whether_something_of_beams_stays(text, stays):
+    assert migrate_source(text).beam_stays is stays
+
+
+def test_names_of_one_statement_move_apart():
+    text = "from apache_beam.ml.inference.base import _ModelStatus, RunInference\n"
+    assert migrate_source(text).text == (
+        "from apache_beam.ml.inference.base import _ModelStatus\nfrom headrace.beam import RunInference\n"
+    )
+
+
+def test_long_lists_that_are_taken_apart_keep_their_comments():
+    names = [f"_Private{number}" for number in range(8)]
+    text = f"if 1:\n    from apache_beam.ml.inference.base import ({', '.join(names)},\n        RunInference)  # why\n"
+    text = text.replace("RunInference)", "# runs\n        RunInference)")
+    kept = "".join(f"        {name},\n" for name in names)
+    assert migrate_source(text).text == (
+        f"if 1:\n    # runs\n    from apache_beam.ml.inference.base import (\n{kept}    )\n"
+        "    from headrace.beam import RunInference  # why\n"
+    )
+
+
+def test_chains_of_a_module_of_which_something_stays_move_one_by_one():
+    text = f"{BASE}base.RunInference(base._ModelStatus, base.RunInference)\n"
+    assert migrate_source(text).text == (
+        f"{BASE}import headrace.beam\nheadrace.beam.RunInference(base._ModelStatus, headrace.beam.RunInference)\n"
+    )
+    assert migrate_source(migrate_source(text).text).text == migrate_source(text).text
+
+
+def test_sources_that_do_not_use_beams_package_are_not_looked_at():
+    text = "print 'apache_beam'\n"
+    assert migrate_source(text).text == text
+    assert migrate_source(text).findings == ()

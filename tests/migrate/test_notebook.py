@@ -1,0 +1,85 @@
+"""Notebooks: cells are one program, and all but the cells' code stays as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.migrate.notebook import migrate_notebook
+
+IMPORTS = "%pip install apache-beam\nfrom apache_beam.ml import inference\n!ls \\\n  -l x\nif 1:\n    %time x = 1"
+
+
+def notebook(*cells, as_text=False):
+    sources = [cell if as_text else cell.splitlines(keepends=True) for cell in cells]
+    code = [
+        {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": one} for one in sources
+    ]
+    text = {"cell_type": "markdown", "metadata": {}, "source": ["é: `apache_beam.ml.inference`"]}
+    return {"cells": [text, *code], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def sources(text):
+    return ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_cells_move_as_one_program(as_text):
+    shell = "%%bash\necho apache_beam.ml.inference 'x"
+    given = notebook(IMPORTS, shell, "", "%%time\ninference.RunInference(1)", as_text=as_text)
+    moved = migrate_notebook(json.dumps(given))
+    assert sources(moved.text) == [
+        IMPORTS.replace("from apache_beam.ml import inference", "import headrace.beam"),
+        shell,
+        "",
+        "%%time\nheadrace.beam.RunInference(1)",
+    ]
+    changed = json.loads(moved.text)
+    assert all(isinstance(cell["source"], str if as_text else list) for cell in changed["cells"][1:])
+    assert changed["cells"][0] == given["cells"][0]
+
+
+@pytest.mark.parametrize("layout", [{"indent": 1}, {"indent": 2, "ensure_ascii": False}, {}])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_layout_stays(layout, end):
+    before, after = (
+        json.dumps(notebook(f"from {module} import RunInference"), **layout) + end
+        for module in ("apache_beam.ml.inference", "headrace.beam")
+    )
+    assert migrate_notebook(before).text == after
+    assert migrate_notebook(after).text == after
+
+
+def test_other_layouts_become_jupyters():
+    given = notebook("from apache_beam.ml.inference import RunInference")
+    moved = migrate_notebook(json.dumps(given, indent=3))
+    expected = notebook("from headrace.beam import RunInference")
+    assert moved.text == json.dumps(expected, indent=1, ensure_ascii=False)
+
+
+def test_findings_name_the_cell_and_its_line():
+    given = notebook("x = 1", "y = 2\nfrom apache_beam.ml.inference.base import *")
+    (finding,) = migrate_notebook(json.dumps(given)).findings
+    assert finding.message.startswith("code cell 2, line 2: import * from Beam's package stays")
+    assert finding.needs_person
+
+
+def test_cell_that_is_no_python_leaves_the_notebook_alone():
+    given = json.dumps(notebook("from apache_beam.ml.inference import RunInference", "x = !ls"))
+    moved = migrate_notebook(given)
+    assert moved.text == given
+    assert "code cell 2, line 1: cannot be parsed as Python" in moved.findings[0].message
+
+
+@pytest.mark.parametrize("text", ["apache_beam.ml", '{"worksheets": "apache_beam.ml"}'])
+def test_what_is_no_notebook_is_said(text):
+    moved = migrate_notebook(text)
+    assert moved.text == text
+    assert moved.findings[0].needs_person
+
+
+def test_other_notebooks_are_left_alone():
+    for text in (json.dumps(notebook("x = !ls")), "{"):
+        assert migrate_notebook(text).text == text
+        assert migrate_notebook(text).findings == ()
