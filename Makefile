@@ -14,6 +14,10 @@ OLDEST_NEEDS := '.[sklearn,pytorch,onnx,datatable,test]' skl2onnx pytest-timeout
 # Two workers on two cores are as fast as more: each collects all of the tests.
 PYTEST_WORKERS ?= 2
 
+# Tests start hundreds of processes. Where compiled modules may not be kept, each compiles all that it imports: 3 s more
+# for Beam and scikit-learn alone.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo embed benchmark flink flink-up flink-down test test-all test-oldest test-engines fuzz lint types architecture measures check site site-serve wheel clean

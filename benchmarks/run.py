@@ -53,6 +53,7 @@ README = RESULTS.with_name("README.md")
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs workloads, prints their pages and writes them; exits with 1, at the end, if one of them failed."""
     options = _parse(argv)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users' processes find their modules compiled
     logging.getLogger().setLevel(logging.ERROR)  # Beam logs much about each pipeline
     _limit_threads(options.threads)
     failed = [name for name in options.only if not _succeeds(name, options)]

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from functools import cache, partial
 
 import numpy
 import pandas
@@ -34,16 +35,21 @@ class Picky(LogisticRegression):
         return super().predict(rows)
 
 
-def _fitted(model, as_rows=numpy.asarray):
+@cache
+def _fitted(make, as_rows=numpy.asarray):
     rows = numpy.random.default_rng(3).normal(size=(50, 2)) * 20
-    return pickle.dumps(model.fit(as_rows(rows), rows.sum(axis=1) > 0))
+    return pickle.dumps(make().fit(as_rows(rows), rows.sum(axis=1) > 0))
+
+
+_frame = partial(pandas.DataFrame, columns=["a", "b"])
+_boosted = partial(HistGradientBoostingClassifier, max_iter=3, min_samples_leaf=2)
 
 
 @pytest.fixture
 def logistic(tmp_path):
     """The file of a model of two columns, that refuses some rows."""
     path = tmp_path / "model.pkl"
-    path.write_bytes(_fitted(Picky()))
+    path.write_bytes(_fitted(Picky))
     return str(path)
 
 
@@ -51,8 +57,7 @@ def logistic(tmp_path):
 def of_frames(tmp_path):
     """The file of a model of frames with the columns a and b; it takes what is missing."""
     path = tmp_path / "frames.pkl"
-    model = HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=2)
-    path.write_bytes(_fitted(model, lambda rows: pandas.DataFrame(rows, columns=["a", "b"])))
+    path.write_bytes(_fitted(_boosted, _frame))
     return str(path)
 
 
@@ -60,7 +65,7 @@ def of_frames(tmp_path):
 def plain(tmp_path):
     """The file of a model that is known everywhere."""
     path = tmp_path / "plain.pkl"
-    path.write_bytes(_fitted(LogisticRegression()))
+    path.write_bytes(_fitted(LogisticRegression))
     return str(path)
 
 
