@@ -141,12 +141,24 @@ def test_mistyped_names_are_answered_with_the_nearest():
         ("{}:inner.absent", "factories_of_a_test has no 'inner.absent'."),
         ("{}:nothing", "is not callable"),
         ("{}:make", "make needs --model, where the model is (its parameter 'path')."),
-        ("{}:of_two", "of_two needs --handler-arg task=...."),
+        ("{}:of_two", "of_two needs --handler-arg task=VALUE."),
         ("{}:missing", "torch is not installed; install the extra 'pytorch' with: pip install"),
     ],
 )
 def test_a_handler_that_cannot_be_made_is_explained(module, name, message):
     assert message in error_of(name.format(module), {})
+
+
+def test_a_parameter_that_a_handler_misses_comes_with_its_option(module):
+    def needs_class(path, model_class=None):
+        raise ConfigurationError("path needs model_class.")
+
+    sys.modules[module].needs_class = needs_class
+    assert error_of(f"{module}:needs_class", {"path": "p"}) == (
+        "path needs model_class. Give it with --handler-arg model_class=VALUE or, if it is a class or a function, in a "
+        "factory of your own: --handler package.module:factory."
+    )
+    assert error_of(f"{module}:needs_class", {"path": "p", "model_class": "X"}) == "path needs model_class."
 
 
 def test_arguments_that_a_factory_does_not_take_are_named(module):

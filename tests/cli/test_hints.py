@@ -4,15 +4,21 @@ import pytest
 
 from headrace.cli.hints import about_columns, about_model
 
+PICKLE = "; sklearn-numpy takes a pickle, or a file of joblib with --handler-arg model_file_type=joblib"
+
 
 @pytest.mark.parametrize(
     ("handler", "model", "hint"),
     [
-        ("sklearn-numpy", "churn.onnx", "; by its name it is a model for onnx-numpy"),
-        ("onnx-numpy", "gs://b/churn.PKL", "; by its name it is a model for sklearn-numpy or sklearn-pandas"),
-        ("sklearn-pandas", "churn.joblib", "; for files of joblib add --handler-arg model_file_type=joblib"),
-        ("sklearn-numpy", "churn.pkl", ""),
-        ("sklearn-numpy", "churn", ""),
+        ("sklearn-numpy", "churn.onnx", f"{PICKLE}; by its name it is a model for onnx-numpy"),
+        (
+            "onnx-numpy",
+            "gs://b/churn.PKL",
+            "; onnx-numpy takes an ONNX file; by its name it is a model for sklearn-numpy or sklearn-pandas",
+        ),
+        ("sklearn-numpy", "churn.joblib", PICKLE),
+        ("sklearn-numpy", "churn", PICKLE),
+        ("vllm-chat", "churn", ""),
         ("my_model:make", "churn.onnx", ""),
     ],
 )
@@ -25,6 +31,12 @@ def test_a_file_of_another_framework_is_recognized_by_its_name(handler, model, h
     [
         ((), False, ""),
         (("a",), True, " The model was given the column a; if it needs others, name them with --columns."),
+        (
+            ("a;b",),
+            False,
+            " The model was given the column a;b; choose its columns with --columns. The file has one column only; "
+            "if its fields are separated otherwise, add --delimiter ';'.",
+        ),
         (("a", "b"), False, " The model was given the 2 columns a, b; choose its columns with --columns."),
     ],
 )

@@ -54,7 +54,7 @@ def _meant(option: str, name: str, columns: Sequence[str]) -> Sequence[str]:
         meant = nearest(name, columns)
         question = f"; did you mean {meant!r}? The columns" if meant else "; the columns"
         raise ConfigurationError(
-            f"{option}: there is no column {name!r}{question} are {listed(columns)}.{_hint(columns)}"
+            f"{option}: there is no column {name!r}{question} are {listed(columns)}.{why_unexpected(columns)}"
         )
     return found
 
@@ -65,8 +65,8 @@ def listed(columns: Sequence[str]) -> str:
     return ", ".join(columns[:_MOST_LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _hint(columns: Sequence[str]) -> str:
-    """What else may be wrong if these are not the columns that were expected."""
+def why_unexpected(columns: Sequence[str]) -> str:
+    """A sentence about what may be wrong with the file if these are not the columns that were expected; or none."""
     if len(columns) == 1:
         found = next((mark for mark in ";\t|" if mark in columns[0]), None)
         option = "$'\\t'" if found == "\t" else f"'{found}'"

@@ -76,6 +76,7 @@ def _report_status(args: DoctorArgs, out: Console) -> int:
 
 def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
     from headrace.cli.handlers import make_handler, parse_arguments  # noqa: PLC0415 - only where there is a handler
+    from headrace.cli.hints import about_model  # noqa: PLC0415 - as above
 
     inference_args = parse_arguments("--inference-arg", args.inference_args) or None
     with errors.status("loading the model") if errors.is_terminal else nullcontext():
@@ -88,7 +89,8 @@ def _report_profile(args: DoctorArgs, errors: Console, out: Console) -> int:
         try:
             found = profile_handler(spec, rows, args.processes)
         except Exception as error:
-            return _fail(errors, FAILED, error, "the model cannot be loaded: ", verbose=args.verbose)
+            hint = about_model(args.handler or "", args.model or "") if args.model else ""
+            return _fail(errors, FAILED, error, "the model cannot be loaded: ", hint, verbose=args.verbose)
     found = replace(found, handler=args.handler or "")  # not the wrapper for rows
     if args.as_json:
         _print_json(out, profile_as_json(found))
@@ -133,9 +135,10 @@ def _print_json(out: Console, value: dict[str, Any]) -> None:
     out.print(json.dumps(value, indent=2), markup=False, highlight=False, soft_wrap=True)
 
 
-def _fail(console: Console, code: int, error: BaseException, what: str = "", *, verbose: bool) -> int:
+def _fail(console: Console, code: int, error: BaseException, what: str = "", hint: str = "", *, verbose: bool) -> int:
     if verbose:
         traceback.print_exception(error, file=sys.stderr)
     own_words = isinstance(error, HeadraceError) or (code == MISUSED and isinstance(error, ValueError) and str(error))
-    report_error(console, what + (str(error) if own_words else f"{as_type_name(error)}: {error}"))
+    said = str(error) if own_words else f"{as_type_name(error)}: {error}"
+    report_error(console, f"{what}{said.rstrip('.') if hint else said}{hint}")
     return code

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from rich.console import Console
@@ -41,7 +42,7 @@ def usage_error(error: Any, words: Sequence[str]) -> str:
         error: of typer: an exception with ``format_message``.
         words: the command line.
     """
-    message = str(error.format_message())
+    message = _plainly(str(error.format_message()), words)
     missing = next((option for option in _MISSING if f"'{option}'" in message), None)
     if not message.startswith("Missing") or missing is None:
         return message
@@ -50,6 +51,17 @@ def usage_error(error: Any, words: Sequence[str]) -> str:
     mistyped = meant or (short if missing.startswith("--") and short in words else None)
     cure = f"there is no {mistyped}; write {missing}." if mistyped else _MISSING[missing]
     return f"{message.rstrip('.')}: {cure}"
+
+
+def _plainly(message: str, words: Sequence[str]) -> str:
+    """A message about a wrong value, with that value and without the vocabulary of the library that checks it."""
+    found = re.match(r"(Invalid value for '(--[\w-]+)'): Input should be a valid (\w+)", message)
+    if found is None:
+        return message.replace(": Value error, ", ": ", 1)
+    begin, option, kind = found.groups()
+    given = [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    given += [value for word, value in pairwise(words) if word == option]
+    return f"{begin}: {given[-1]!r} is not a valid {kind}." if given else message
 
 
 @contextmanager

@@ -8,11 +8,12 @@ import importlib.metadata
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
 from headrace.core.spelling import did_you_mean, nearest, no_file
 
 _GROUP = "headrace.handlers"
@@ -37,8 +38,10 @@ def make_handler(name: str, arguments: dict[str, Any], model: str | None = None)
     _check(name, factory, arguments)
     try:
         return factory(**arguments)
-    except ConfigurationError:
+    except MissingExtraError:
         raise
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}{_how_to_give(str(error), parameters, arguments)}") from error
     except Exception as error:
         raise ConfigurationError(f"{name} cannot be made: {as_type_name(error)}: {error}") from error
 
@@ -189,10 +192,21 @@ def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) ->
             parameter.VAR_KEYWORD,
         )
         if is_needed and parameter.name not in arguments:
-            option = f"--handler-arg {parameter.name}=..."
+            option = f"--handler-arg {parameter.name}=VALUE"
             if parameter.name == for_model:
                 option = f"--model, where the model is (its parameter {parameter.name!r})"
             raise ConfigurationError(f"{name} needs {option}.")
+
+
+def _how_to_give(message: str, parameters: Iterable[str], given: Iterable[str]) -> str:
+    """A sentence with the option for a parameter that a handler misses, if its message names one."""
+    missed = next((name for name in parameters if name not in given and re.search(rf"\b{name}\b", message)), None)
+    if missed is None:
+        return ""
+    return (
+        f" Give it with --handler-arg {missed}=VALUE or, if it is a class or a function, in a factory of your own: "
+        "--handler package.module:factory."
+    )
 
 
 def _parse(value: str) -> Any:

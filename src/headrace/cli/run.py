@@ -24,6 +24,7 @@ from headrace.cli.resume import decisive
 from headrace.cli.signals import Signals
 from headrace.cli.stopwatch import Seconds, process_start
 from headrace.cli.summary import Line, show, summary
+from headrace.cli.worker_output import without_noise
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
@@ -141,7 +142,8 @@ def _run(run: Any, shell: _Shell) -> int:
     at_first = _ELSEWHERE if run.runs_elsewhere else STARTING
     progress = JobProgress(totals, run.share.at, started=shell.started, at_first=at_first)
     try:
-        with subscribed(totals):
+        quiet = without_noise() if run.runs_elsewhere and not args.verbose else nullcontext()
+        with quiet, subscribed(totals):
             thread.start()
             wait(thread.done, progress, errors, show=not args.no_progress)
     except KeyboardInterrupt:
@@ -200,7 +202,7 @@ def _why(run: Any, error: BaseException, unloaded: RunArgs | RetryArgs | None = 
     said = f"the run failed: {describe(error)}"
     if unloaded is not None and unloaded.model is not None and "cannot read " not in said:  # which is about an input
         hint = about_model(unloaded.handler, unloaded.model)
-        said = f"{unloaded.handler} cannot load --model {unloaded.model}: {describe(error)}{hint}"
+        said = f"{unloaded.handler} cannot load --model {unloaded.model}: {describe(error).rstrip('.')}{hint}"
     return f"{said}{_kept(run)}"
 
 
