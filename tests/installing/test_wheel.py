@@ -101,7 +101,7 @@ def test_wheel_predicts(environment, folder):
     predicts(environment, folder)
 
 
-@pytest.mark.parametrize("form", ["{source}[sklearn]", "headrace[sklearn] @ git+file://{source}"])
+@pytest.mark.parametrize("form", ["{source}[sklearn]", "headrace[sklearn] @ git+file://localhost{source}"])
 def test_a_folder_and_a_git_repository_install_alike(environment, folder, source, form):
     installing = ("install", "--quiet", "--force-reinstall", "--no-deps", form.format(source=source))
     ran(environment / "pip", *installing, cwd=folder)
