@@ -56,8 +56,8 @@ def without_noise() -> Iterator[None]:
     thread = threading.Thread(target=_pass_on, args=(reader, error), name="headrace-worker-output", daemon=True)
     thread.start()
     with os.fdopen(os.dup(error), "w", encoding="utf-8", errors="backslashreplace", buffering=1) as direct:
-        if ours is not None and ours is sys.__stderr__:  # else it does not write to the descriptor
-            ours.flush()
+        if ours is sys.__stderr__:  # else it does not write to the descriptor
+            sys.stderr.flush()
             sys.stderr = direct
         os.dup2(writer, 2)
         os.close(writer)
