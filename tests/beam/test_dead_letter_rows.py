@@ -94,6 +94,7 @@ def test_rows_are_the_same_from_an_isolated_model(make_run):
     assert ("inference", 7, "seven\nof them", 3, "m") in found[0]
 
 
+@pytest.mark.filterwarnings("ignore:apache_beam's own RunInference")
 def test_rows_from_beams_dead_letters(run):
     rows = rows_of(run, [7, 8], Picky(min_batch_size=2, max_batch_size=2), incumbent.RunInference)
     (row,) = run.values(rows=rows)

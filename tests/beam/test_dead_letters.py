@@ -74,6 +74,7 @@ def test_dead_letters_of_every_stage_in_one_pipeline(run):
     ]
 
 
+@pytest.mark.filterwarnings("ignore:apache_beam's own RunInference")
 def test_record_has_beams_shape(make_run):
     records = []
     for transform, handler in ((RunInference, Picky), (incumbent.RunInference, Picky)):

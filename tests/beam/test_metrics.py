@@ -67,6 +67,7 @@ def test_metrics_have_the_right_values(run, monkeypatch):
     assert ("RunInference", "failed_batches_counter") not in found
 
 
+@pytest.mark.filterwarnings("ignore:apache_beam's own RunInference")
 def test_metrics_have_beams_names(make_run):
     ours = run_transform(make_run(), Timed(), range(3), metrics_namespace="ns")
     run = make_run()

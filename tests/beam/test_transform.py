@@ -10,7 +10,7 @@ import apache_beam as beam
 import apache_beam.ml.inference.base as incumbent
 import pytest
 
-from headrace import BatchingConfig, ConfigurationError, Failure, predict
+from headrace import BatchingConfig, ConfigurationError, Failure, NotYetHonouredWarning, predict
 from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, PredictionResult, RunInference
 
 
@@ -248,9 +248,27 @@ def test_construction_loads_nothing():
     assert pipeline | beam.Create([1]) | RunInference(Unloadable())
 
 
-def test_unknown_arguments_are_named():
-    with pytest.raises(ConfigurationError, match=r"unknown arguments .'inference_arg'"):
-        RunInference(Adder(), inference_arg={})
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("inference_arg", "; did you mean 'inference_args'?"),
+        ("timeout", ": it belongs to RunInference(...).with_exception_handling(timeout=...) or headrace.predict("),
+        ("batch_size", ": use max_batch_size=... of the model handler"),
+        ("min_batch_size", ": it belongs to the model handler: SomeModelHandler(..., min_batch_size=...)."),
+    ],
+)
+def test_unknown_arguments_are_errors_that_say_where_they_belong(name, advice):
+    with pytest.raises(ConfigurationError) as caught:
+        RunInference(Adder(), **{name: 1})
+    assert str(caught.value).startswith(f"RunInference has no argument {name!r}{advice}")
+
+
+def test_batch_size_that_beam_ignores_is_a_warning():
+    with pytest.warns(
+        NotYetHonouredWarning, match="no effect, here or with Beam; give the model handler max_batch_"
+    ) as w:
+        RunInference(Adder(), inference_batch_size=32)
+    assert [one.filename for one in w] == [__file__]
 
 
 def test_unknown_batching_options_fail_at_construction():

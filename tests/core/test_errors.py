@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import copy
+import importlib
 import inspect
+import pickle
+from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.core import errors
 
 
@@ -32,6 +38,52 @@ def test_the_tree_at_the_head_of_the_file_is_complete():
 def test_messages_name_the_cause_and_the_cure(error, message):
     with pytest.raises(errors.HeadraceError, match=message):
         raise error
+
+
+def errors_within(folder):
+    """The exceptions that the source defines, as module and name, without importing frameworks."""
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name.endswith(("Error", "Traceback", "Exceeded")):
+                yield ".".join(["headrace", *path.relative_to(folder).with_suffix("").parts]), node.name
+
+
+SOURCE = Path(headrace.__file__).parent
+LARGE = ("headrace.handlers.huggingface_inference", "headrace.handlers.pytorch_inference")
+CLASSES = [
+    pytest.param(module, name, id=name, marks=[pytest.mark.large] if module in LARGE else [])
+    for module, name in errors_within(SOURCE)
+]
+EXAMPLES = {
+    "HostStartError": errors.HostStartError("a model", "its memory is short.", ["Traceback", "a line"]),
+    "MissingExtraError": errors.MissingExtraError("torch", "pytorch"),
+    "ModelMemoryError": errors.ModelMemoryError("a model", "it needs 3 GB."),
+    "UnknownKeyError": errors.UnknownKeyError(3),
+    "UnsupportedError": errors.UnsupportedError("time travel", "wait"),
+}
+"""Those that make their text of several arguments."""
+
+
+def test_all_classes_of_errors_are_found():
+    assert {"PredictionCountError", "VLLMServerError", "HostTraceback"} <= {one.id for one in CLASSES}
+    assert len(CLASSES) > 20
+
+
+@pytest.mark.parametrize(("module", "name"), CLASSES)
+def test_error_survives_pickling_copying_and_a_longer_text(module, name):
+    cls = getattr(importlib.import_module(module), name)
+    error = EXAMPLES.get(name) or cls("went wrong")
+    again = cls(error.args[0] + " [while running 'a step']", *error.args[1:])  # as Beam's runners do
+    for copied, addition in (
+        (pickle.loads(pickle.dumps(error)), ""),
+        (copy.copy(error), ""),
+        (copy.deepcopy(error), ""),
+        (again, " [while running 'a step']"),
+        (pickle.loads(pickle.dumps(again)), " [while running 'a step']"),
+    ):
+        assert type(copied) is cls
+        assert str(copied) == str(error) + addition
+        assert copied.args == (error.args[0] + addition,)
 
 
 def test_beams_callers_may_catch_the_exceptions_they_used_to():

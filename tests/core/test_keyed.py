@@ -202,9 +202,10 @@ def test_mappings_may_be_a_tuple():
         (Adder, "a handler is needed"),
         ([KeyModelMapping(["a"], None)], "a handler is needed"),
         ([KeyModelMapping({"a"}, Adder())], "a list of hashables"),
+        ([KeyModelMapping("ab", Adder())], r"not 'ab': each letter would be a key; a single key is written \['ab'\]"),
         ([KeyModelMapping([["a"]], Adder())], "a list of hashables"),
     ],
-    ids=["no-mappings", "dict", "class", "mapping-of-nothing", "set", "unhashable"],
+    ids=["no-mappings", "dict", "class", "mapping-of-nothing", "set", "text", "unhashable"],
 )
 def test_an_argument_that_is_no_handler_or_mapping_is_refused(given, cure):
     with pytest.raises(ConfigurationError, match=cure):

@@ -42,6 +42,34 @@ def test_other_failures_hold_the_element_itself():
     assert failure(ValueError(), whole_batch=True).record[0] == "element"
 
 
+def test_a_printed_failure_says_which_element_failed_where_and_why():
+    assert str(failure(ValueError("no"))) == "inference failed for 'element': ValueError: no"
+    assert repr(failure(ValueError("no"))) == "<Failure: inference failed for 'element': ValueError: no>"
+    assert str(failure(KeyError("k"), Stage.PREPROCESSING)) == (
+        "preprocessing function 0 failed for 'element': KeyError: 'k'"
+    )
+
+
+def test_a_printed_failure_names_key_model_and_attempts_where_it_has_them():
+    one = failure(ValueError("a\n  b"), key="k", model_id="m.pt", attempts=3)
+    assert str(one) == "inference failed for 'element': ValueError: a b (key 'k', model m.pt, 3 attempts)"
+
+
+def test_a_printed_failure_is_short_whatever_failed():
+    class Mute:
+        def __repr__(self):
+            raise RuntimeError
+
+    class Unsaid(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    one = Failure("tag", Stage.INFERENCE, 0, Mute(), Caught(Unsaid(), []))
+    assert str(one).endswith("Unsaid: ...")
+    assert "Mute>" in str(one)
+    assert len(str(Failure("tag", Stage.INFERENCE, 0, "x" * 10_000, Caught(ValueError("y" * 10_000), [])))) < 800
+
+
 def test_an_error_of_a_class_that_cannot_be_imported_still_makes_a_dead_letter():
     class Local(KeyError):
         pass

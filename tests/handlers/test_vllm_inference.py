@@ -23,6 +23,7 @@ from headrace.handlers.vllm_inference import (
     VLLMChatModelHandler,
     VLLMCompletionsModelHandler,
     VLLMServerError,
+    _VLLMModelServer,
 )
 from headrace.testing import HandlerContract
 from pipelines import through_pipeline
@@ -128,6 +129,28 @@ def here(handler, prompts, **options):
     """The texts, and what failed, in the order of the prompts."""
     outcomes = predict(handler, prompts, placement="process", retry=TWICE, on_failure="yield", **options)
     return [outcome if isinstance(outcome, Failure) else text_of(outcome) for outcome in outcomes]
+
+
+class Local(VLLMCompletionsModelHandler):
+    """Loads as an example of Beam's does, whose model is first copied to a local folder."""
+
+    def share_model_across_processes(self):
+        return False
+
+    def load_model(self):
+        assert self._model_name == "gs://some/model"
+        return _VLLMModelServer("/a/local/model", self._vllm_server_kwargs)
+
+
+def test_handler_that_makes_beams_server_class_itself_runs():
+    handler = Local("gs://some/model", {"served-model-name": "gs://some/model"})
+    (result,) = infer(handler, ["once"])
+    assert result.inference.choices[0].text
+
+
+def test_beams_server_class_refuses_dynamo():
+    with pytest.raises(UnsupportedError, match="use_dynamo=True"):
+        _VLLMModelServer(MODEL, {}, use_dynamo=True)
 
 
 def test_handlers_take_beams_arguments(accepts_all_of):

@@ -15,7 +15,6 @@ import weakref
 import numpy as np
 import pytest
 
-from headrace.core.errors import MissingExtraError
 from headrace.ipc.exceptions import HostTraceback, stand_ins, with_traceback_of
 from large import torch
 from toys import through_pickle, with_attributes
@@ -138,7 +137,6 @@ SAME_CLASS = {
     "locked attribute": with_attributes(ValueError("a"), lock=LOCK, row=1),
     "generator": ValueError(a_generator()),
     "within": ValueError("a", [Classic(1, LOCK)]),
-    "ours": MissingExtraError("torch", "pytorch"),
     "array": Classic(np.arange(3), "odd"),
 }
 if torch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import collections
 import functools
-import threading
 
 import pytest
 
@@ -15,7 +14,7 @@ from headrace.ipc.unpicklable import pickle_or_explain
 from large import torch
 from toys import with_attributes
 
-LOCK = threading.Lock()
+ROWS = (row for row in ())
 
 
 class Handler(ModelHandler):
@@ -27,14 +26,14 @@ class Handler(ModelHandler):
 class Client:
     def __init__(self):
         self.name = "client"
-        self._lock = threading.Lock()
+        self._rows = (row for row in ())
 
 
 class Careful:
-    """Its lock stays at home."""
+    """Its rows stay at home."""
 
     def __init__(self, client):
-        self.lock, self.client = LOCK, client
+        self.rows, self.client = ROWS, client
 
     def __getstate__(self):
         return {"client": self.client}
@@ -74,15 +73,14 @@ def ring():
         def lead(self):
             return handler
 
-    handler = Handler(back=Back(), lock=LOCK)
+    handler = Handler(back=Back(), rows=ROWS)
     return handler
 
 
-def local_handler(lock):
+def local_handler(rows):
     class Local(Handler):
         def run_inference(self, batch, model, inference_args=None):
-            with lock:
-                return super().run_inference(batch, model)
+            return [*rows, *super().run_inference(batch, model)]
 
     return Local()
 
@@ -92,38 +90,38 @@ def a_generator():
 
 
 CULPRITS = {
-    "attribute": (Handler(lock=LOCK), "Handler.lock, of type _thread.lock,"),
-    "of an attribute": (Handler(client=Client()), "Handler.client._lock, of type _thread.lock,"),
-    "in containers": (Handler(a=[1, {"k": (3, LOCK)}]), "Handler.a[1]['k'][1],"),
-    "among many": (Handler(a=[*range(10_000), LOCK]), "Handler.a[10000],"),
-    "key": (Handler(a={LOCK: 1}), "Handler.a, of type dict,"),
-    "set": (Handler(a={LOCK}), "Handler.a, of type set,"),
-    "deque": (Handler(a=collections.deque([1, LOCK])), "Handler.a, of type collections.deque,"),
+    "attribute": (Handler(rows=ROWS), "Handler.rows, of type generator,"),
+    "of an attribute": (Handler(client=Client()), "Handler.client._rows, of type generator,"),
+    "in containers": (Handler(a=[1, {"k": (3, ROWS)}]), "Handler.a[1]['k'][1],"),
+    "among many": (Handler(a=[*range(10_000), ROWS]), "Handler.a[10000],"),
+    "key": (Handler(a={ROWS: 1}), "Handler.a, of type dict,"),
+    "set": (Handler(a={ROWS}), "Handler.a, of type set,"),
+    "deque": (Handler(a=collections.deque([1, ROWS])), "Handler.a, of type collections.deque,"),
     "slot": (Handler(a=Slotted()), "Handler.a.rows, of type generator,"),
-    "state": (Handler(a=Careful(Client())), "Handler.a.client._lock,"),
+    "state": (Handler(a=Careful(Client())), "Handler.a.client._rows,"),
     "state refused": (Handler(a=Refusing()), "does not pickle (LookupError: not now)"),
-    "partial": (Handler(a=functools.partial(print, end=Client())), "Handler.a.keywords['end']._lock,"),
+    "partial": (Handler(a=functools.partial(print, end=Client())), "Handler.a.keywords['end']._rows,"),
     "method": (Handler(a=Client().__init__), "Handler.a, of type method,"),
-    "default": (Handler(a=eval("lambda x=LOCK: x")), "Handler.a, of type function,"),
-    "variable": (Handler(a=holding(LOCK)), "variable `held` of the function holding.<locals>.<lambda> (Handler.a),"),
+    "default": (Handler(a=eval("lambda x=ROWS: x")), "Handler.a, of type function,"),
+    "variable": (Handler(a=holding(ROWS)), "variable `held` of the function holding.<locals>.<lambda> (Handler.a),"),
     "of a variable": (
         Handler(a=holding(Client())),
-        "the function holding.<locals>.<lambda> (Handler.a)._lock,",
+        "the function holding.<locals>.<lambda> (Handler.a)._rows,",
     ),
-    "no value yet": (too_early(LOCK), "Handler, of type function,"),
-    "global": (eval("lambda: LOCK", {"LOCK": LOCK}), "the variable `LOCK` of the function <lambda> (Handler),"),
-    "preprocessing": (Handler().with_preprocess_fn(holding(LOCK)), "(Handler.get_preprocess_fns.args[0][0]),"),
+    "no value yet": (too_early(ROWS), "Handler, of type function,"),
+    "global": (eval("lambda: ROWS", {"ROWS": ROWS}), "the variable `ROWS` of the function <lambda> (Handler),"),
+    "preprocessing": (Handler().with_preprocess_fn(holding(ROWS)), "(Handler.get_preprocess_fns.args[0][0]),"),
     "class": (
-        type("Local", (Handler,), {"__module__": "__main__", "shared": LOCK})(),
+        type("Local", (Handler,), {"__module__": "__main__", "shared": ROWS})(),
         "Handler, of type __main__.",
     ),
-    "method's variable": (local_handler(LOCK), "Handler, of type "),
+    "method's variable": (local_handler(ROWS), "Handler, of type "),
     "ring": (ring(), "Handler.back,"),
     "too deep": (Handler(a=functools.reduce(lambda links, _: [links], range(100_000), [])), "Handler.a[0][0][0]"),
-    "unforeseen": (Unforeseen(a=LOCK), "Handler, of type "),
+    "unforeseen": (Unforeseen(a=ROWS), "Handler, of type "),
 }
 if torch:
-    NET = torch.nn.Sequential(with_attributes(torch.nn.ReLU(), hook=LOCK))
+    NET = torch.nn.Sequential(with_attributes(torch.nn.ReLU(), hook=ROWS))
     CULPRITS["module"] = (Handler(a=NET), "Handler.a._modules['0'].hook,")
 
 
@@ -139,7 +137,7 @@ def test_part_that_does_not_pickle_is_named(value, culprit):
 
 def test_culprit_is_looked_for_in_the_part_first():
     handler = Handler(client=Client())
-    with pytest.raises(ConfigurationError, match=r"live: Handler\.client\._lock,"):
+    with pytest.raises(ConfigurationError, match=r"live: Handler\.client\._rows,"):
         pickle_or_explain(("private", handler), "Handler", part=handler)
     with pytest.raises(ConfigurationError, match=r"live: Handler\[1\],"):
-        pickle_or_explain((Handler(), LOCK), "Handler", part=Handler())
+        pickle_or_explain((Handler(), ROWS), "Handler", part=Handler())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 
 import apache_beam.ml.inference.base as incumbent
@@ -166,29 +165,28 @@ class Holding(Handler):
 
 
 def test_attribute_that_does_not_pickle_is_named():
-    handler = Holding(main=threading.Lock())
+    handler = Holding(main=(row for row in ()))
     assert not prepare(handler, InferenceRequest()).isolated
     with pytest.raises(ConfigurationError, match=r"^Holding cannot go .* Holding\.connections\['main'\],.* load_model"):
         prepare(handler, InferenceRequest(isolate=True))
 
 
 def test_attribute_of_an_inner_handler_that_does_not_pickle_is_named():
-    models = [KeyModelMapping(["a"], Handler()), KeyModelMapping(["b"], Holding(x=threading.Lock()))]
-    with pytest.raises(ConfigurationError, match=r"connections\['x'\], of type _thread.lock, does not pickle"):
+    models = [KeyModelMapping(["a"], Handler()), KeyModelMapping(["b"], Holding(x=(row for row in ())))]
+    with pytest.raises(ConfigurationError, match=r"connections\['x'\], of type generator, does not pickle"):
         prepare(KeyedModelHandler(models), InferenceRequest(isolate=True))
 
 
 def test_variable_of_a_function_that_does_not_pickle_is_named():
-    lock = threading.Lock()
+    rows = (row for row in ())
 
-    def guarded(element):
-        with lock:
-            return element
+    def paired(element):
+        return element, next(rows)
 
-    with pytest.raises(ConfigurationError, match=r"variable `lock` of the function .*guarded"):
-        prepare(Handler().with_preprocess_fn(guarded), InferenceRequest(timeout_secs=3))
+    with pytest.raises(ConfigurationError, match=r"variable `rows` of the function .*paired"):
+        prepare(Handler().with_preprocess_fn(paired), InferenceRequest(timeout_secs=3))
 
 
 def test_argument_that_does_not_pickle_is_named():
-    with pytest.raises(ConfigurationError, match=r"inference_args\['lock'\]"):
-        prepare(Handler(), InferenceRequest(isolate=True, inference_args={"lock": threading.Lock()}))
+    with pytest.raises(ConfigurationError, match=r"inference_args\['rows'\]"):
+        prepare(Handler(), InferenceRequest(isolate=True, inference_args={"rows": (row for row in ())}))

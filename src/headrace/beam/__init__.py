@@ -7,7 +7,8 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
     building the pipeline              transform    RunInference: arguments into a spec, a spec into steps
       transform -> gather                gather       unbounded input: chunks -> buffer -> batches; else nothing
                 -> element_types         element_types  the types of all outputs, for Beam's checks and coders
-                -> outputs               outputs      the PCollections of values, dead letters, skipped elements
+                -> outputs, results      outputs      the PCollections of values, dead letters, skipped elements
+                                         results      RunInferenceDLQ, and the tuple that holds one
                 -> threshold             threshold    adds up the DoFn's counts, fails the pipeline
                 -> monitoring            monitoring   carries predictions through postprocessing, splits them off
                 -> refresh, runner       refresh      newer models, from a side input or files; runner: what it is
@@ -39,12 +40,13 @@ if TYPE_CHECKING:
 
     from headrace.beam.dead_letters import DeadLetterRows
     from headrace.beam.refresh import WatchFilePattern
-    from headrace.beam.transform import RunInference, RunInferenceDLQ
+    from headrace.beam.results import RunInferenceDLQ
+    from headrace.beam.transform import RunInference
 
 _LAZY = {
     "DeadLetterRows": "headrace.beam.dead_letters",
     "RunInference": "headrace.beam.transform",
-    "RunInferenceDLQ": "headrace.beam.transform",
+    "RunInferenceDLQ": "headrace.beam.results",
     "WatchFilePattern": "headrace.beam.refresh",
     "load_model_status": "apache_beam.ml.inference.base",
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 import apache_beam as beam
 from apache_beam.pvalue import AsSideInput
@@ -16,8 +16,10 @@ from headrace.beam.gather import build_inference_step
 from headrace.beam.monitoring import carry_predictions, split_predictions
 from headrace.beam.outputs import Outputs, apply_inference
 from headrace.beam.refresh import as_updates, watch_files
+from headrace.beam.results import SeveralResults, dead_letters_of
 from headrace.beam.runner import bound_to
 from headrace.beam.threshold import check_threshold
+from headrace.core.arguments import constructor_arguments, unknown_arguments, warn_ignored
 from headrace.core.clock import Clock
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
@@ -30,20 +32,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from headrace.beam.options import InferenceOptions, WatchOptions
-
-
-class RunInferenceDLQ(NamedTuple):
-    """The dead letters of a RunInference, by the operation that failed.
-
-    A record is ``(element, (error type, its repr, lines of the traceback))``. In ``failed_inferences`` the element is a
-    batch of one, ``[element]``, unless elements are batches themselves.
-    """
-
-    failed_inferences: beam.PCollection
-    failed_preprocessing: Sequence[beam.PCollection]
-    """One for each preprocessing function, in the order in which they run."""
-    failed_postprocessing: Sequence[beam.PCollection]
-    """One for each postprocessing function, in the order in which they run."""
 
 
 class RunInference(
@@ -120,7 +108,10 @@ class RunInference(
         **kwargs: Unpack[WatchOptions],
     ) -> None:
         super().__init__()
-        _check_refresh(model_metadata_pcoll, watch_model_pattern, kwargs)
+        more: dict[str, Any] = {**kwargs}
+        if more.pop("inference_batch_size", None) is not None:
+            warn_ignored(self, "inference_batch_size", "give the model handler max_batch_size=... instead")
+        _check_refresh(model_metadata_pcoll, watch_model_pattern, more)
         self._arguments = inference_args if isinstance(inference_args, AsSideInput) else None
         fixed = inference_args if self._arguments is None else None
         self._spec = prepare(
@@ -132,7 +123,7 @@ class RunInference(
                     "watch_model_pattern cannot tell to which of the models by key a file belongs: announce newer "
                     "models with model_metadata_pcoll, as lists of KeyModelPathMapping."
                 )
-            self._spec = replace(self._spec, watch=watch_files(watch_model_pattern, **kwargs))
+            self._spec = replace(self._spec, watch=watch_files(watch_model_pattern, **more))
         self._handler = model_handler
         self._metrics_namespace = metrics_namespace
         self._model_metadata_pcoll = model_metadata_pcoll
@@ -258,20 +249,18 @@ class RunInference(
         if self._threshold is not None:
             (inference,) = outputs.failed_in(Stage.INFERENCE)
             before, after = (outputs.failed_in(stage) for stage in (Stage.PREPROCESSING, Stage.POSTPROCESSING))
-            requested.append(RunInferenceDLQ(inference, before, after))
+            requested.append(dead_letters_of(inference, before, after))
         if self._with_skipped:
             skipped = tuple(outputs.skipped.values()) | "Skipped" >> beam.Flatten()
             skipped.element_type = skipped_type(types)
             requested.append(skipped)
-        return tuple(requested) if len(requested) > 1 else outputs.values
+        return SeveralResults(requested) if len(requested) > 1 else outputs.values
 
 
 def _check_refresh(pcoll: Any, pattern: str | None, kwargs: Mapping[str, Any]) -> None:
     unknown = sorted(set(kwargs) - {"interval", "stop_timestamp"})
     if unknown:
-        raise ConfigurationError(
-            f"RunInference got unknown arguments {unknown}; its documentation lists those that it has."
-        )
+        raise unknown_arguments("RunInference", unknown, constructor_arguments(RunInference))
     if pcoll is not None and not isinstance(pcoll, beam.PCollection):
         raise ConfigurationError(f"model_metadata_pcoll must be a PCollection of ModelMetadata, not {pcoll!r}.")
     if pcoll is not None and pattern:

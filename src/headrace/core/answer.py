@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from types import GeneratorType
@@ -78,6 +78,19 @@ def predictions_of(answer: Any, who: object, examples: int | None = None) -> lis
             if is_it(answer):
                 raise PredictionCountError(f"{_described(who, examples)} returned {describe(answer)}; {_RULE}{cure}.")
     return list(answer)
+
+
+def predictions_for(handler: Any, examples: Sequence[Any], model: Any, args: dict[str, Any] | None) -> list[Any]:
+    """One prediction of the handler's for each example.
+
+    Raises:
+        PredictionCountError: there are more, or fewer; pairing them with keys would lose some.
+        Exception: whatever the handler raises.
+    """
+    predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(examples))
+    if len(predictions) != len(examples):
+        raise wrong_count(handler, len(examples), len(predictions))
+    return predictions
 
 
 def wrong_count(who: object, examples: int, found: int) -> PredictionCountError:

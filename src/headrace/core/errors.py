@@ -17,6 +17,9 @@
     RateLimitExceeded (RuntimeError)          Beam's name: a rate limiter refused the batch
 
 ``retryable`` on a class says whether the same batch may succeed if tried again unchanged.
+
+Every error can also be made from its text alone. Engines do that: Beam's runners add the name of the failed step and
+raise ``type(error)(text)``, so that ``except PredictionCountError`` around a pipeline works; pickle and copy do, too.
 """
 
 from __future__ import annotations
@@ -41,19 +44,23 @@ class ConfigurationError(HeadraceError, ValueError):
 class UnsupportedError(ConfigurationError):
     """A feature of the API that this version of Headrace does not have yet."""
 
-    def __init__(self, feature: str, cure: str) -> None:
-        """Names the ``feature`` and the ``cure``: what to do instead."""
-        super().__init__(f"{feature} is not available in this version of Headrace; {cure}.")
+    def __init__(self, feature: str, cure: str | None = None) -> None:
+        """Names the ``feature`` and the ``cure``: what to do instead; without a cure, the first is the whole text."""
+        text = f"{feature} is not available in this version of Headrace; {cure}."
+        super().__init__(feature if cure is None else text)
 
 
 class MissingExtraError(ConfigurationError, ImportError):
     """A framework that the handler needs is not installed."""
 
-    def __init__(self, package: str, extra: str) -> None:
-        """Names the missing ``package``, the ``extra`` of Headrace that brings it, and a command that installs it."""
-        super().__init__(
-            f"{package} is not installed; install the extra {extra!r} with: {install_command(package, extra)}"
-        )
+    def __init__(self, package: str, extra: str | None = None) -> None:
+        """Names the missing ``package``, the ``extra`` of Headrace that brings it, and a command that installs it.
+
+        Without an extra, the first argument is the whole text.
+        """
+        if extra is not None:
+            package += f" is not installed; install the extra {extra!r} with: {install_command(package, extra)}"
+        super().__init__(package)
 
 
 _PACKAGES = {"sklearn": "scikit-learn", "cuda": "cuda-python"}
@@ -91,11 +98,15 @@ class UnknownKeyError(HeadraceError, KeyError):
     """An element's key belongs to no model."""
 
     def __init__(self, key: object) -> None:
-        """Names the ``key``."""
-        super().__init__(f"key {key!r} belongs to no KeyModelMapping; add it to the keys of one of them.")
+        """Names the ``key``; or takes the whole text of such an error."""
+        is_text = isinstance(key, str) and _OF_NO_MAPPING in key
+        super().__init__(key if is_text else f"key {key!r} {_OF_NO_MAPPING}; add it to the keys of one of them.")
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return str(self.args[0])  # a KeyError's own text is a repr
+
+
+_OF_NO_MAPPING = "belongs to no KeyModelMapping"
 
 
 class ModelMemoryError(HeadraceError, MemoryError):
@@ -103,13 +114,9 @@ class ModelMemoryError(HeadraceError, MemoryError):
 
     retryable = True
 
-    def __init__(self, model: str, reason: str) -> None:
-        """Names the ``model``; the ``reason`` contains the figures and the cure."""
-        super().__init__(model, reason)
-
-    def __str__(self) -> str:
-        model, reason = self.args
-        return f"There is no room for {model}: {reason}"
+    def __init__(self, model: str, reason: str | None = None) -> None:
+        """Names the ``model`` and the ``reason``, with figures and cure; without one, the first is the whole text."""
+        super().__init__(model if reason is None else f"There is no room for {model}: {reason}")
 
 
 class DeviceLostError(HeadraceError, RuntimeError):
@@ -128,13 +135,13 @@ class HostError(HeadraceError, RuntimeError):
 class HostStartError(HostError):
     """A model host cannot be started."""
 
-    def __init__(self, model: str, reason: str, traceback: Sequence[str] = ()) -> None:
-        """Names the ``model`` and the ``reason``; ``traceback`` is from the other process."""
-        super().__init__(model, reason, traceback)  # unformatted, so that it pickles
+    def __init__(self, model: str, reason: str | None = None, traceback: Sequence[str] = ()) -> None:
+        """Names the ``model`` and the ``reason``; without one, the first is the whole text.
 
-    def __str__(self) -> str:
-        model, reason, traceback = self.args
-        return "\n".join([f"A host for {model} cannot be started: {reason}", *traceback])
+        ``traceback`` is from the other process.
+        """
+        text = "\n".join([f"A host for {model} cannot be started: {reason}", *traceback])
+        super().__init__(model if reason is None else text)
 
 
 class HostDiedError(HostError):

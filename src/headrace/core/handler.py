@@ -13,8 +13,11 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+from headrace.core.arguments import HANDLER_OPTIONS, constructor_arguments, unknown_arguments, warn_ignored
+from headrace.core.callers import warn_of_beams_transform
 from headrace.core.card import HandlerCard
 from headrace.core.errors import ConfigurationError
+from headrace.core.specs import constructed, describe_as
 
 ModelT = TypeVar("ModelT")
 ExampleT = TypeVar("ExampleT")
@@ -59,6 +62,8 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     mappable: bool | None = None
     """Whether processes can map the weights of a loaded model. True: the first worker process that needs a shared model
     loads it for all. False: a process of its own does. None: the worker tries it, where the machine has no GPU."""
+    _ignored_arguments: ClassVar[Mapping[str, str]] = {}
+    """Arguments that Beam ignores and published pipelines give: a warning says to do what is listed here instead."""
 
     def __init__(
         self,
@@ -85,7 +90,10 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         }
         self._env_vars = kwargs.pop("env_vars", {})
         self._sort_by_length = kwargs.pop("sort_by_length", None)
-        self._batching_kwargs = _merged(type(self).__qualname__, options, kwargs)
+        for name in sorted(kwargs.keys() & self._ignored_arguments.keys()):
+            del kwargs[name]
+            warn_ignored(self, name, self._ignored_arguments[name])
+        self._batching_kwargs = _merged(type(self), options, kwargs)
         if self._sort_by_length not in (None, True, False):
             raise ConfigurationError(f"sort_by_length must be True or False, not {self._sort_by_length!r}.")
         for name, value in self._env_vars.items():
@@ -98,7 +106,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
     def load_model(self) -> ModelT:
         """Makes the model, ready to predict. Called once per process (or machine), never at construction."""
         # Not abstract, as in Beam: handlers that take over a method on the instance can then be made all the same.
-        raise NotImplementedError(type(self))
+        raise _not_implemented(self, "load_model", "makes the model")
 
     def run_inference(
         self, batch: Sequence[ExampleT], model: ModelT, inference_args: dict[str, Any] | None = None
@@ -114,7 +122,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
             One prediction for each example, in order; may be a generator. ``headrace.SKIP`` in place of a prediction
             leaves the example without an output.
         """
-        raise NotImplementedError(type(self))
+        raise _not_implemented(self, "run_inference", "returns a prediction for each example of a batch")
 
     def get_num_bytes(self, batch: Sequence[ExampleT]) -> int:
         """Bytes of data in a batch; by default the length of its pickle."""
@@ -128,6 +136,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
     def get_resource_hints(self) -> dict[str, Any]:
         """Beam's resource hints (``min_ram``, ``accelerator``, ...) for the transform."""
+        warn_of_beams_transform(self)
         return {}
 
     def batch_elements_kwargs(self) -> Mapping[str, Any]:
@@ -153,6 +162,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
 
     def should_skip_batching(self) -> bool:
         """Whether each element already is a batch."""
+        warn_of_beams_transform(self)
         return False
 
     def set_environment_vars(self) -> None:
@@ -170,6 +180,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         wrapped: ModelHandler[PreProcessT, PredictionT, ModelT]
         _refuse_uncallable(fn)
         wrapped = _answering(self, get_preprocess_fns=[fn, *self.get_preprocess_fns()])
+        describe_as(wrapped, self, "with_preprocess_fn", fn)
         return wrapped
 
     def with_postprocess_fn(
@@ -182,6 +193,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         wrapped: ModelHandler[ExampleT, PostProcessT, ModelT]
         _refuse_uncallable(fn)
         wrapped = _answering(self, get_postprocess_fns=[*self.get_postprocess_fns(), fn])
+        describe_as(wrapped, self, "with_postprocess_fn", fn)
         return wrapped
 
     def with_no_batching(self) -> ModelHandler[Any, PredictionT, ModelT]:
@@ -191,6 +203,7 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         """
         wrapped: ModelHandler[Any, PredictionT, ModelT]
         wrapped = _answering(self, should_skip_batching=True)
+        describe_as(wrapped, self, "with_no_batching")
         return wrapped
 
     def share_model_across_processes(self) -> bool:
@@ -210,15 +223,19 @@ class ModelHandler(Generic[ExampleT, PredictionT, ModelT]):
         return self.share_model_across_processes()
 
 
-def _merged(name_of: str, options: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def _merged(cls: type, options: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """The batching options that were given, whichever of their two names was used."""
     for name in more.keys() & {"length_fn", "bucket_boundaries"}:
         if options[name] is not None:
-            raise ConfigurationError(f"{name_of}: batch_{name} and {name} are the same; give one of them.")
+            raise ConfigurationError(f"{cls.__qualname__}: batch_{name} and {name} are the same; give one of them.")
     unknown = sorted(more.keys() - options.keys())
     if unknown:
-        raise ConfigurationError(f"{name_of} has no arguments {unknown}; is one misspelt?")
+        raise unknown_arguments(cls.__qualname__, unknown, constructor_arguments(cls).union(HANDLER_OPTIONS))
     return {name: value for name, value in {**options, **more}.items() if value is not None}
+
+
+def _not_implemented(handler: object, method: str, what: str) -> NotImplementedError:
+    return NotImplementedError(f"{type(handler).__qualname__} does not implement {method}, which {what}.")
 
 
 def _refuse_uncallable(fn: Any) -> None:
@@ -233,7 +250,7 @@ def bare(handler: Any) -> Any:
 
 def _answering(handler: Any, **answers: Any) -> Any:
     """A copy of ``handler`` on which each named method returns a fixed answer, whichever class defined it."""
-    changed = copy.copy(handler)
+    changed = copy.copy(constructed(handler))
     for method, answer in answers.items():
         object.__setattr__(changed, method, functools.partial(copy.copy, answer))  # works for frozen dataclasses, too
     return changed

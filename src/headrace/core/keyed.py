@@ -9,10 +9,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_of, wrong_count
+from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_for
 from headrace.core.config import OF_THE_TRANSFORM
 from headrace.core.conversion import places_by
-from headrace.core.errors import ConfigurationError, UnknownKeyError
+from headrace.core.errors import ConfigurationError, UnknownKeyError, UnsupportedError
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
 from headrace.core.model_cache import ModelsOnDemand
 
@@ -52,7 +52,7 @@ def mappings_of(name_of: Mapping[Any, Any], handlers: Mapping[Any, Any]) -> list
 class _DelegatingHandler(ModelHandler[ExampleT, PredictionT, Any]):
     """Delegates most methods to the handler that it wraps; without one, behaves like ``ModelHandler``."""
 
-    unkeyed: ModelHandler[Any, Any, Any] | None = None
+    unkeyed: ModelHandler[Any, Any, Any] | None
     """The wrapped handler, or None."""
 
 
@@ -113,7 +113,7 @@ class KeyedModelHandler(
         hint = max_models_per_worker_hint
         if hint is not None and (not isinstance(hint, int) or hint < 1):
             raise ConfigurationError(f"max_models_per_worker_hint must be an int, at least 1, not {hint!r}.")
-        self.max_models = max_models_per_worker_hint
+        self.max_models, self.unkeyed = max_models_per_worker_hint, None
         self.cohorts: dict[Any, ModelHandler[Any, Any, Any]] = {}
         """The handler of each model, by its name: the mapping's first key. Empty if one handler serves all keys."""
         self.cohort_of: dict[Any, Any] = {}
@@ -157,6 +157,12 @@ class KeyedModelHandler(
             for position, pair in zip(positions, pairs, strict=True):
                 predictions[position] = pair
         return predictions
+
+    def update_model_paths(self, model: Any, model_paths: Any = None) -> None:
+        """Refuses newer models, which only Beam's own transform passes on."""
+        if model_paths:
+            what = "Replacing models of headrace.KeyedModelHandler in apache_beam's RunInference"
+            raise UnsupportedError(what, "run it with headrace.beam.RunInference")
 
     def get_num_bytes(self, batch: Sequence[tuple[Any, Any]]) -> int:
         """Bytes of the keys (pickled) and of the examples, as their handlers count them."""
@@ -208,9 +214,11 @@ class KeyedModelHandler(
         return super().should_garbage_collect_on_timeout() if self.unkeyed else False
 
     def _pairs_of(
-        self, name: Any, batch: list[tuple[Any, Any]], models: ModelsOnDemand, args: dict[str, Any] | None
+        self, name: Any, batch: list[tuple[Any, Any]], models: Any, args: dict[str, Any] | None
     ) -> list[tuple[Any, Any]]:
         keys, examples = map(list, zip(*batch, strict=True))
+        if not isinstance(models, ModelsOnDemand):  # Beam's RunInference has them in another process, behind a proxy
+            return with_keys(keys, mark_skips(models.predict(name, examples, args)))
         with models.use(name) as model:
             return _pair(self.cohorts[name], keys, examples, model, args)
 
@@ -219,10 +227,10 @@ class KeyedModelHandler(
             raise ConfigurationError(f"KeyedModelHandler takes one handler or KeyModelMappings, not {mapping!r:.200}.")
         handler = mapping.mh
         _refuse_processing(handler)
-        if not isinstance(mapping.keys, Sequence) or not all(isinstance(key, Hashable) for key in mapping.keys):
-            raise ConfigurationError(
-                f"the keys of a KeyModelMapping are a list of hashables, not {mapping.keys!r:.200}."
-            )
+        keys, is_text = mapping.keys, isinstance(mapping.keys, str | bytes)
+        if is_text or not isinstance(keys, Sequence) or not all(isinstance(key, Hashable) for key in keys):
+            cure = f": each letter would be a key; a single key is written [{keys!r:.200}]" if is_text else ""
+            raise ConfigurationError(f"the keys of a KeyModelMapping are a list of hashables, not {keys!r:.200}{cure}.")
         if not mapping.keys:
             raise ConfigurationError(
                 f"Empty list maps to model handler {handler}. All model handlers must have one or more associated keys."
@@ -296,11 +304,8 @@ def _pair(
     model: Any,
     args: dict[str, Any] | None,
 ) -> list[Any]:
-    """Predictions paired with their keys; raises if their number is wrong, since zip would lose some."""
-    predictions = predictions_of(handler.run_inference(examples, model, args), handler, len(keys))
-    if len(predictions) != len(keys):
-        raise wrong_count(handler, len(keys), len(predictions))
-    return with_keys(keys, mark_skips(predictions))
+    """Predictions paired with their keys."""
+    return with_keys(keys, mark_skips(predictions_for(handler, examples, model, args)))
 
 
 def with_keys(keys: Sequence[Any], predictions: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from headrace.core.answer import predictions_for
 from headrace.core.handler import ModelHandler
 
 _MAX_OVERTAKES = 64
@@ -240,6 +241,15 @@ class ModelsOnDemand(Mapping[Any, Any]):
     def use(self, name: Any) -> Slot:
         """A context in which the model is kept."""
         return self._cache.use(name, self._handlers[name].load_model)
+
+    def predict(self, name: Any, examples: Sequence[Any], inference_args: dict[str, Any] | None = None) -> list[Any]:
+        """The named model's predictions, made in this process: for callers in another one, who have a proxy of this.
+
+        Raises:
+            PredictionCountError: the handler returned a wrong number of predictions.
+        """
+        with self.use(name) as model:
+            return predictions_for(self._handlers[name], examples, model, inference_args)
 
     def __getitem__(self, name: Any) -> Any:
         """The model; it may be evicted afterwards."""

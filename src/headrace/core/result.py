@@ -10,6 +10,10 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from headrace.core.errors import as_type_name
+from headrace.core.transferable import short_repr
+
+_LONGEST_MESSAGE = 500
+"""Most characters of an error's message where a failure is printed."""
 
 
 class PredictionResult(NamedTuple):
@@ -121,9 +125,9 @@ class ErrorRecord(tuple[type[BaseException], str, list[str]]):
         return record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Failure:
-    """The outcome of an element whose operation failed."""
+    """The outcome of an element whose operation failed; printed, it says which, where and why."""
 
     tag: Any
     """The adapter's tag of the element, unchanged."""
@@ -140,6 +144,20 @@ class Failure:
     model_id: str | None = None
     key: Any = None
     source: Any = None
+
+    def __str__(self) -> str:
+        """The stage, the element, the error; then the key, the model and the number of tries, where they matter."""
+        function = f" function {self.index}" if self.stage is not Stage.INFERENCE else ""
+        more = [
+            f"key {_in_a_line(short_repr(self.key))}" if self.key is not None else "",
+            f"model {self.model_id}" if self.model_id else "",
+            f"{self.attempts} attempts" if self.attempts > 1 else "",
+        ]
+        what = f"{self.stage.value}{function} failed for {_in_a_line(short_repr(self.element))}: {_said(self.error)}"
+        return f"{what} ({', '.join(filter(None, more))})" if any(more) else what
+
+    def __repr__(self) -> str:
+        return f"<Failure: {self}>"
 
     @property
     def error(self) -> BaseException:
@@ -214,6 +232,19 @@ def _repr(error: BaseException) -> str:
         return repr(error)
     except Exception:
         return f"{type(error).__qualname__}(...)"
+
+
+def _said(error: BaseException) -> str:
+    """An error's class and, shortened, its message, in a line."""
+    try:
+        message = f"{error}"
+    except Exception:
+        message = "..."
+    return _in_a_line(f"{as_type_name(error)}: {message[:_LONGEST_MESSAGE]}")
+
+
+def _in_a_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _importable(cls: type[BaseException]) -> type[BaseException]:

@@ -52,6 +52,8 @@ InferenceFn = Callable[
 ]
 PipelineInferenceFn = Callable[[Sequence[Any], Any, dict[str, Any]], Iterable[Any]]
 
+_OF_THE_TRANSFORM = {"inference_args": "give them to the transform: RunInference(handler, inference_args=...)"}
+
 
 class _IncompleteError(ConfigurationError, RuntimeError):
     """Arguments that name no model; also a RuntimeError, as Beam raises here."""
@@ -104,6 +106,7 @@ class _HuggingFaceModelHandler(UriModelHandler[TensorT, Any]):
 
     models_have_ids: ClassVar[bool] = True
     """Whether a model's URI may be its id on a hub, so that no local file needs to exist."""
+    _ignored_arguments: ClassVar[Mapping[str, str]] = _OF_THE_TRANSFORM
 
     _inference_fn: InferenceFn[TensorT]
 
@@ -279,6 +282,7 @@ class HuggingFacePipelineModelHandler(UriModelHandler[Any, Any]):
 
     card = CARDS["huggingface_inference.HuggingFacePipelineModelHandler"]
 
+    _ignored_arguments: ClassVar[Mapping[str, str]] = _OF_THE_TRANSFORM
     _metrics_namespace = "BeamML_HuggingFacePipelineModelHandler"
     _default_inference_fn = staticmethod(default_pipeline_inference_fn)
 

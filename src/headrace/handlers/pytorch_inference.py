@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -115,9 +116,31 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
             else:
                 assert self._model_class
                 model = self._model_class(**self._model_params)
-                model.load_state_dict(torch.load(file, map_location=device, **self._load_model_args))
+                model.load_state_dict(self._state(file, device))
                 model.requires_grad_(requires_grad=False)
         return model.to(device).eval()
+
+    def _state(self, file: Any, device: torch.device) -> Any:
+        """The state dict in a file.
+
+        Raises:
+            ValueError: the file holds something else, such as a whole module.
+        """
+        try:
+            state = torch.load(file, map_location=device, **self._load_model_args)
+        except pickle.UnpicklingError as error:
+            if "weights_only" not in str(error):
+                raise
+            raise ValueError(f"{self._model_uri} {_NO_STATE}\n{error}") from error
+        if isinstance(state, torch.nn.Module):
+            raise ValueError(f"{self._model_uri} {_NO_STATE}")
+        return state
+
+
+_NO_STATE = (
+    "holds a whole module, or other objects, in place of a state dict: write it with "
+    "torch.save(model.state_dict(), path). If you trust whoever made it, torch.load(path, weights_only=False) reads it."
+)
 
 
 def default_tensor_inference_fn(

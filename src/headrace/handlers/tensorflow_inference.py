@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from headrace.core.conversion import (
     FLOAT32_MAX,
@@ -102,6 +102,9 @@ class _TFModelHandler(UriModelHandler[ExampleT, Any]):
 
     mappable = False
 
+    _ignored_arguments: ClassVar[Mapping[str, str]] = {
+        "device": "TensorFlow uses a GPU if there is one; env_vars={'CUDA_VISIBLE_DEVICES': '-1'} hides it"
+    }
     _inference_fn: TensorInferenceFn
 
     def __init__(

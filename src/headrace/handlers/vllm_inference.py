@@ -42,6 +42,20 @@ class OpenAIChatMessage:
     content: str
 
 
+class _VLLMModelServer(Server):
+    """A server by Beam's name, with Beam's arguments: handlers with a ``load_model`` of their own return one."""
+
+    def __init__(
+        self,
+        model_name: str | os.PathLike[str],
+        vllm_server_kwargs: Mapping[str, Any],
+        dynamo_frontend_kwargs: Mapping[str, Any] | None = None,
+        use_dynamo: bool = False,
+    ) -> None:
+        _refuse_dynamo(use_dynamo)
+        super().__init__(Launch(os.fspath(model_name), *server_arguments(vllm_server_kwargs), _START_SECS))
+
+
 class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
     """Starts the server and sends requests; subclasses make a request from an example."""
 
@@ -56,12 +70,18 @@ class _VLLMModelHandler(UriModelHandler[ExampleT, Server]):
         options: Mapping[str, Any],
     ) -> None:
         super().__init__(model_name, **options)
-        if use_dynamo:
-            raise UnsupportedError("use_dynamo=True", "leave it out, and vLLM's own server runs the model")
+        _refuse_dynamo(use_dynamo)
         if not start_timeout_secs > 0:
             raise ConfigurationError(f"start_timeout_secs must be positive, not {start_timeout_secs!r}.")
-        self._arguments, self._api_key = server_arguments(vllm_server_kwargs or {})
+        self._vllm_server_kwargs = dict(vllm_server_kwargs or {})
+        """Beam's name: subclasses pass them to ``_VLLMModelServer``."""
+        self._arguments, self._api_key = server_arguments(self._vllm_server_kwargs)
         self._start_timeout_secs = start_timeout_secs
+
+    @property
+    def _model_name(self) -> str:
+        """Beam's name for the model's, for subclasses."""
+        return self._model_uri
 
     def load_model(self) -> Server:
         """Starts a server; returns when it answers."""
@@ -236,6 +256,11 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         if wrong:
             raise ValueError(f"columns of a conversation are named as roles ({', '.join(_ROLES)}), not {wrong}.")
         return [OpenAIChatMessage(role, str(text)) for role, text in row.items()]
+
+
+def _refuse_dynamo(use_dynamo: bool) -> None:
+    if use_dynamo:
+        raise UnsupportedError("use_dynamo=True", "leave it out, and vLLM's own server runs the model")
 
 
 def recall(local: threading.local, batch: Sequence[Any], args: Any) -> list[Any]:

@@ -163,8 +163,17 @@ def _rebuild(
 @lru_cache(maxsize=100)
 def _named(base: type, module: str, qualname: str) -> type:
     """A subclass of ``base`` with the given name, whose ``str`` and ``repr`` return stored texts."""
-    members = {"__str__": lambda error: getattr(error, _TEXTS)[0], "__repr__": lambda error: getattr(error, _TEXTS)[1]}
-    return type(base)(qualname.rpartition(".")[2], (base,), {"__module__": module, "__qualname__": qualname, **members})
+    members = {"__module__": module, "__qualname__": qualname, "__str__": _said, "__repr__": _shown}
+    return type(base)(qualname.rpartition(".")[2], (base,), members)
+
+
+def _said(error: BaseException) -> str:
+    """The stored text; of an error that somebody has made of the new class, as Beam does from a text, its own."""
+    return str(getattr(error, _TEXTS, (BaseException.__str__(error),))[0])
+
+
+def _shown(error: BaseException) -> str:
+    return str(getattr(error, _TEXTS, (BaseException.__repr__(error),))[-1])
 
 
 class _NestedText(str):

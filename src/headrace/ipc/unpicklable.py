@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
+from collections import ChainMap
 from collections.abc import Iterator
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
 from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.locks import LOCKS
 from headrace.core.transferable import short_repr
 
 PROTOCOL = 5
@@ -22,6 +25,8 @@ _DEEPEST = 8
 def pickle_or_explain(value: Any, name: str, part: Any = None) -> bytes:
     """Pickles a value for another process; functions and classes that cannot be imported there go by value.
 
+    Locks arrive as new ones.
+
     Args:
         value: a handler, or an object that contains one.
         name: what error messages call it: the handler's class.
@@ -30,8 +35,9 @@ def pickle_or_explain(value: Any, name: str, part: Any = None) -> bytes:
     Raises:
         ConfigurationError: it does not pickle; the message names the attribute or variable at fault.
     """
+    content = io.BytesIO()
     try:
-        content: bytes = cloudpickle.dumps(value, protocol=PROTOCOL)
+        _Pickler(content, PROTOCOL).dump(value)
     except Exception as error:
         culprit, where = _culprit(value, name) if _pickles(part) else _culprit(part, type(part).__name__)
         raise ConfigurationError(
@@ -40,7 +46,11 @@ def pickle_or_explain(value: Any, name: str, part: Any = None) -> bytes:
             "Make it in load_model, which runs in that process; or leave it out of the constructor, or out "
             "of what __getstate__ returns."
         ) from error
-    return content
+    return content.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    dispatch_table: ClassVar[Any] = ChainMap(dict(LOCKS), *cloudpickle.Pickler.dispatch_table.maps)
 
 
 def _culprit(value: Any, path: str, depth: int = _DEEPEST) -> tuple[Any, str]:
@@ -72,7 +82,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[Any, str]]:
 
 def _pickles(value: Any) -> bool:
     try:
-        cloudpickle.Pickler(_Nowhere(), PROTOCOL).dump(value)
+        _Pickler(_Nowhere(), PROTOCOL).dump(value)
     except Exception:
         return False
     return True

@@ -24,6 +24,8 @@ ONLY = None
 
 _PATHS = ("_model_uri", "_torch_script_model_path", "_state_dict_path", "_model_name", "model_uri", "model_path")
 """The attributes in which handlers of Headrace, Beam and others keep the model's path, which then names the model."""
+_MAPPINGS = frozenset(("models", "own_batching", "refreshed"))
+"""The fields of a plan that are mappings."""
 
 
 _MEASURES = {"length_fn", "bucket_boundaries", "element_size_fn", "max_batch_weight"}
@@ -64,6 +66,13 @@ class Plan:
     """Batching options of keyed models, in place of ``batching``."""
     refreshed: Mapping[Any, Refreshed] = field(default_factory=dict)
     """Models that have replaced those that the handlers were created with."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Mappings as pairs: MLTransform writes transforms as JSON, whose keys are strings, and names may be None."""
+        return {name: [*value.items()] if name in _MAPPINGS else value for name, value in vars(self).items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: dict(value) if name in _MAPPINGS else value for name, value in state.items()})
 
     def batching_of(self, model: Any) -> BatchingConfig:
         """The batching options of the named model."""

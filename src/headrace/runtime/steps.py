@@ -28,6 +28,7 @@ from headrace.failures.recovery import Action, RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
 from headrace.failures.search import NOTHING_KNOWN, Overruns
 from headrace.runtime.devices import catches, check_device
+from headrace.runtime.hints import add_hint
 from headrace.runtime.model_source import ModelProxy
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch
@@ -213,6 +214,7 @@ class Steps(Operations):
                 self._watch.operation(Stage.INFERENCE, None, 0)
             predictions, event, seconds = self._worker.run(name, model, batch.elements)
         except BaseException as error:
+            add_hint(error, self._plan, name, model, batch.elements)
             if catches(self.spec, error, name):
                 return Caught.of(error)
             if not isinstance(error, Exception) or isinstance(error, DeviceLostError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
 import importlib
+import io
 import pickle
 import random
 import sys
 import warnings
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -14,6 +17,7 @@ from typing import Any
 
 from headrace.core.answer import predictions_of
 from headrace.core.errors import NotYetHonouredWarning
+from headrace.core.locks import LOCKS
 from headrace.core.result import Failure
 from headrace.local.predict import predict
 from headrace.testing.compare import nearly_equal
@@ -87,15 +91,19 @@ def identical(a: Any, b: Any) -> bool:
 
 
 def pickled(value: Any) -> Any:
-    """A copy, pickled as a pipeline does: with cloudpickle if it is installed, which pickles lambdas, too."""
-    return pickle.loads(_pickler().dumps(value))
+    """A copy, pickled as a pipeline does: lambdas, too, if cloudpickle is installed; locks as new ones."""
+    content = io.BytesIO()
+    _pickler()(content).dump(value)
+    return pickle.loads(content.getvalue())
 
 
 def _pickler() -> Any:
     try:
-        return importlib.import_module("cloudpickle")
+        base: Any = importlib.import_module("cloudpickle").Pickler
+        table = base.dispatch_table
     except ImportError:
-        return pickle
+        base, table = pickle.Pickler, copyreg.dispatch_table
+    return type("Pickler", (base,), {"dispatch_table": ChainMap(dict(LOCKS), table)})
 
 
 @contextmanager

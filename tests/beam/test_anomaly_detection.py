@@ -1,0 +1,105 @@
+"""Beam's AnomalyDetection with handlers of Headrace's."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import warnings
+from types import SimpleNamespace
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+
+import headrace
+from headrace import PredictionResult
+from headrace.ipc.unpicklable import pickle_or_explain
+
+pytestmark = pytest.mark.since_beam("2.66", reason="Beam has no offline detectors before")
+
+
+class Factor:
+    """A model that weak references can refer to, as Beam's transform demands."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+
+class Score(headrace.ModelHandler):
+    def __init__(self, factor, **options):
+        super().__init__(**options)
+        self.factor = factor
+
+    def load_model(self):
+        return Factor(self.factor)
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [PredictionResult(example, model.factor * example) for example in batch]
+
+
+def to_keyed_number(pair):
+    key, row = pair
+    return key, row.x
+
+
+@pytest.fixture
+def anomaly():
+    """What the tests use of Beam's modules."""
+    offline = importlib.import_module("apache_beam.ml.anomaly.detectors.offline")
+    transforms = importlib.import_module("apache_beam.ml.anomaly.transforms")
+    specifiable = importlib.import_module("apache_beam.ml.anomaly.specifiable")
+    return SimpleNamespace(
+        OfflineDetector=offline.OfflineDetector,
+        AnomalyDetection=transforms.AnomalyDetection,
+        Specifiable=specifiable.Specifiable,
+        specifiable=specifiable.specifiable,
+    )
+
+
+@pytest.fixture
+def with_specs(anomaly):
+    """Handlers whose classes have specs."""
+    classes = [anomaly.specifiable(cls) for cls in (Score, headrace.KeyedModelHandler)]
+    yield SimpleNamespace(Score=classes[0], KeyedModelHandler=classes[1])
+    for cls in classes:
+        cls.unspecifiable()
+
+
+def detector(anomaly):
+    handler = headrace.KeyedModelHandler(Score(2)).with_preprocess_fn(to_keyed_number)
+    return anomaly.OfflineDetector(handler.with_postprocess_fn(anomaly.OfflineDetector.score_prediction_adapter))
+
+
+def assert_detects(anomaly, detector):
+    with beam.Pipeline("FnApiRunner") as pipeline, warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        rows = pipeline | beam.Create([beam.Row(x=1.0), beam.Row(x=4.0)])
+        scores = rows | anomaly.AnomalyDetection(detector) | beam.Map(lambda one: one.predictions[0].score)
+        assert_that(scores, equal_to([2.0, 8.0]))
+
+
+def test_detector_runs_a_handler_of_ours_without_a_warning(anomaly):
+    assert_detects(anomaly, detector(anomaly))
+
+
+def test_spec_keeps_preprocessing_and_postprocessing(anomaly, with_specs):
+    spec = detector(anomaly).to_spec()
+    assert "to_keyed_number" in str(spec)
+    assert "score_prediction_adapter" in str(spec)
+    assert_detects(anomaly, anomaly.Specifiable.from_spec(spec))
+    assert anomaly.Specifiable.from_spec(spec).to_spec() == spec
+
+
+def test_handler_with_a_spec_works_as_without(anomaly, with_specs):
+    handler = with_specs.Score(factor=3)
+    assert [one.inference for one in headrace.predict(handler, [1, 2])] == [3, 6]
+    changed = with_specs.KeyedModelHandler(with_specs.Score(factor=3)).with_preprocess_fn(to_keyed_number)
+    arrived = pickle.loads(pickle_or_explain(changed, "KeyedModelHandler"))
+    rows = [("k", beam.Row(x=1))]
+    for one in (changed, arrived):
+        assert [(key, result.inference) for key, result in headrace.predict(one, rows)] == [("k", 3)]
+
+
+def test_spec_keeps_that_elements_are_batches(anomaly, with_specs):
+    again = anomaly.Specifiable.from_spec(with_specs.Score(3).with_no_batching().to_spec())
+    assert again.should_skip_batching()

@@ -1,0 +1,105 @@
+"""What RunInference returns where that is more than its predictions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import apache_beam as beam
+import pytest
+from apache_beam.ml.inference import base
+from apache_beam.typehints.decorators import TypeCheckError
+
+import headrace.beam
+from headrace import PredictionCountError, predict
+from headrace.beam import DeadLetterRows, RunInference
+from headrace.testing import DoublingHandler
+from toys import Acting
+
+
+def results_of(transform):
+    return beam.Pipeline() | beam.Create([1]) | transform
+
+
+def test_dead_letters_are_of_headraces_class_and_of_beams():
+    _, dead = results_of(RunInference(DoublingHandler().with_preprocess_fn(int)).with_exception_handling())
+    assert isinstance(dead, headrace.beam.RunInferenceDLQ)
+    assert isinstance(dead, base.RunInferenceDLQ)
+    assert len(dead.failed_preprocessing) == 1
+    inference, before, after = dead
+    assert (inference, list(before), list(after)) == (dead.failed_inferences, list(dead.failed_preprocessing), [])
+
+
+@pytest.mark.large
+def test_dead_letters_do_not_load_beams_module():
+    code = """
+import sys
+import apache_beam as beam
+from headrace.beam import RunInference, RunInferenceDLQ
+from headrace.testing import DoublingHandler
+
+_, dead = beam.Pipeline() | beam.Create([1]) | RunInference(DoublingHandler()).with_exception_handling()
+assert type(dead) is RunInferenceDLQ
+assert "apache_beam.ml.inference.base" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "following",
+    [
+        lambda: beam.Map(print),
+        lambda: "Print" >> beam.Map(print),
+        beam.GroupByKey,
+        lambda: beam.WindowInto(beam.window.FixedWindows(1)),
+        lambda: "Again" >> RunInference(DoublingHandler()),
+        DeadLetterRows,
+        lambda: beam.Map(str).with_input_types(str),
+    ],
+    ids=["Map", "named", "GroupByKey", "WindowInto", "RunInference", "DeadLetterRows", "typed"],
+)
+def test_both_results_given_to_one_transform_are_an_error_that_says_how_to_take_them_apart(following):
+    results = results_of(RunInference(DoublingHandler()).with_exception_handling())
+    with pytest.raises(
+        (AttributeError, TypeCheckError), match=r"has 2 results here.* predictions, dead_letters = elements \| RunInf"
+    ):
+        _ = results | following()
+
+
+def test_type_error_within_a_transform_that_takes_all_results_stays_as_it_is():
+    class First(beam.PTransform):
+        def expand(self, results):
+            return results[0] | "Within" >> beam.Map(str).with_input_types(str)
+
+    results = results_of(RunInference(DoublingHandler()).with_exception_handling())
+    with pytest.raises(TypeCheckError, match="Within"):
+        _ = results | First()
+
+
+def test_several_results_are_a_tuple():
+    results = results_of(RunInference(DoublingHandler()).with_exception_handling().with_skipped_elements())
+    assert isinstance(results, tuple)
+    predictions, dead, skipped = results
+    assert results == (predictions, dead, skipped)
+    assert results[-1] is skipped
+    assert not hasattr(results, "pipelines")
+
+
+def test_error_of_a_pipeline_has_the_type_of_the_error():
+    def too_few(batch):
+        return []
+
+    with pytest.raises(
+        PredictionCountError, match=r"given 2 examples and returned 0 .*\[while running '.*RunInference"
+    ):
+        results_of_running(Acting(too_few, min_batch_size=2, max_batch_size=2))
+
+
+def results_of_running(handler):
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        _ = pipeline | beam.Create([1, 2]) | RunInference(handler)
+
+
+def test_error_in_a_host_has_the_type_of_the_error_too():
+    with pytest.raises(PredictionCountError, match="returned 0 predictions"):
+        list(predict(Acting(lambda batch: []), [1, 2], isolate=True))

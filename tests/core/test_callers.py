@@ -1,0 +1,68 @@
+"""Beam's own RunInference over a handler of Headrace's is noticed, once."""
+
+from __future__ import annotations
+
+import warnings
+
+import apache_beam as beam
+import pytest
+from apache_beam.ml.inference import base
+
+import headrace.beam
+from headrace.core import callers
+from headrace.testing import DoublingHandler
+
+
+@pytest.fixture(autouse=True)
+def _unwarned(monkeypatch):
+    monkeypatch.setattr(callers, "_warned", False)
+
+
+def build(transform):
+    return beam.Pipeline() | beam.Create([1]) | transform
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        DoublingHandler(),
+        DoublingHandler().with_preprocess_fn(int),
+        DoublingHandler().with_no_batching(),
+        base.KeyedModelHandler(DoublingHandler()),
+        headrace.KeyedModelHandler(DoublingHandler()),
+    ],
+    ids=["plain", "preprocessing", "prebatched", "in Beam's wrapper", "in ours"],
+)
+def test_handler_of_ours_in_beams_transform_is_a_warning_where_the_pipeline_is_built(handler):
+    with pytest.warns(
+        UserWarning, match=r"own RunInference runs .*Handler, .* from headrace\.beam .*`headrace mig"
+    ) as c:
+        build(base.RunInference(handler))
+    assert [one.filename for one in c] == [__file__]
+
+
+def test_warning_comes_once():
+    with pytest.warns(UserWarning, match="apache_beam's own RunInference runs DoublingHandler"):
+        build(base.RunInference(DoublingHandler()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(base.RunInference(DoublingHandler()))
+
+
+class Theirs(base.ModelHandler):
+    pass
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda: base.RunInference(Theirs()),
+        lambda: headrace.beam.RunInference(DoublingHandler()),
+        lambda: headrace.beam.RunInference(base.KeyedModelHandler(DoublingHandler())),
+    ],
+    ids=["theirs alone", "ours alone", "their wrapper"],
+)
+def test_right_transform_gives_no_warning(transform):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(transform())
