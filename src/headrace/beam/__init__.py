@@ -6,7 +6,8 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
 
     building the pipeline              transform    RunInference: arguments into a spec, a spec into steps
       transform -> gather                gather       unbounded input: chunks -> buffer -> batches; else nothing
-                -> element_types         element_types  the types of all outputs, for Beam's checks and coders
+                -> element_types         element_types: the types of all outputs, for Beam's checks and coders
+                -> batch_consumers       batch_consumers: keeps Beam from losing elements before batched DoFns
                 -> outputs, results      outputs      the PCollections of values, dead letters, skipped elements
                                          results      RunInferenceDLQ, and the tuple that holds one
                 -> threshold             threshold    adds up the DoFn's counts, fails the pipeline

@@ -163,7 +163,10 @@ class InferenceDoFn(SessionDoFn):
         return outputs if self._tally is None else chain(outputs, self._tally.flush())
 
     def default_type_hints(self) -> IOTypeHints:
-        """None: the annotations here are about windowed values, not about elements."""
+        """None: the annotations here are about windowed values, not about elements.
+
+        With a hint, ``--runtime_type_check`` would iterate over the outputs, which are iterators, and leave none.
+        """
         return IOTypeHints.empty()
 
     def _outputs(self, outcomes: Iterable[Outcome]) -> Iterable[Output]:

@@ -23,6 +23,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.batcher import Batcher
+from headrace.beam.batch_consumers import LastInBundle
 from headrace.beam.buffer import BufferDoFn, BufferKey
 from headrace.beam.chunks import Chunk, ChunkCoder, ChunkPart, Uncodable
 from headrace.beam.dofn import WINDOWED, InferenceDoFn, Switching
@@ -67,7 +68,7 @@ def build_inference_step(
     waits = pcoll.is_bounded and updates is not None
     switching = Switching(arguments is not None, waits) if given or spec.watch is not None else None
     if pcoll.is_bounded or not spec.plan.may_wait or (merging and by_window):
-        return pcoll, beam.ParDo(InferenceDoFn(spec, namespace, switching, counts=counts), *side)
+        return pcoll, LastInBundle(InferenceDoFn(spec, namespace, switching, counts=counts), *side)
     spec = replace(spec, gathered=True)
     window_coder = None if _is_global(windowing) else windowing.windowfn.get_window_coder()
     # Elements that may be late share buffers, so that late ones, too, find others to share a batch with.

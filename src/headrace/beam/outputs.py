@@ -11,6 +11,7 @@ from apache_beam.pvalue import AsSideInput, TaggedOutput
 from apache_beam.transforms.core import Windowing
 from apache_beam.utils.windowed_value import WindowedValue
 
+from headrace.beam.batch_consumers import LastInBundle
 from headrace.beam.encodable import encodable_element, encodable_record
 from headrace.core.result import Outcome, Predictions, Skipped, Stage
 from headrace.runtime.plan import Plan
@@ -114,7 +115,7 @@ def _unmultiplied(output: Output) -> Output:
     return output
 
 
-class ParDoInto(beam.ParDo):
+class ParDoInto(LastInBundle):
     """A ParDo whose DoFn puts its outputs into windows itself.
 
     Args:

@@ -14,6 +14,7 @@ from apache_beam.transforms.trigger import AccumulationMode
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.batching.columnar import rows_in
+from headrace.beam.batch_consumers import Unchanged
 from headrace.beam.monitoring import prediction_of
 from headrace.beam.outputs import COUNTS, Operation, Outputs, ParDoInto
 from headrace.core.result import Outcome, Predictions, Skipped, Stage
@@ -114,15 +115,10 @@ def check_threshold(outputs: Outputs, threshold: float, *, columnar: bool = Fals
     unit_changes = next((n for n, operation in enumerate(operations) if operation.stage is first), len(operations))
     _ = (
         outputs.counts
-        | "Accumulate" >> ParDoInto(_Unchanged(), so_far)
+        | "Accumulate" >> ParDoInto(Unchanged(), so_far)
         | "Total" >> beam.CombineGlobally(_total).without_defaults()
         | "CheckThreshold" >> beam.Map(_check, threshold, operations[:unit_changes], operations[unit_changes:])
     )
-
-
-class _Unchanged(beam.DoFn):
-    def process(self, element: Any) -> Iterable[Any]:
-        return (element,)
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 import apache_beam as beam
 from apache_beam.pvalue import AsSideInput
 
+from headrace.beam.batch_consumers import for_batch_consumers
 from headrace.beam.element_types import ElementTypes, claim_element_types, infer_element_types, skipped_type
 from headrace.beam.gather import build_inference_step
 from headrace.beam.monitoring import carry_predictions, split_predictions
@@ -225,7 +226,7 @@ class RunInference(
         if self._threshold is None and self._monitoring_transform is None and not self._with_skipped:
             values = gathered | "BeamML_RunInference" >> pardo
             values.element_type = types.values
-            return values
+            return for_batch_consumers(values)
         outputs = apply_inference(gathered, pardo, spec.plan)
         if checks:
             check_threshold(outputs, self._threshold or 0, columnar=columnar)
@@ -235,7 +236,7 @@ class RunInference(
             if self._monitoring_transform is not None:
                 _ = predictions | "BeamML_RunInference_MonitoringOutlet" >> self._monitoring_transform
         claim_element_types(outputs, types, self._spec.plan)
-        return self._requested(outputs, types)
+        return self._requested(outputs._replace(values=for_batch_consumers(outputs.values)), types)
 
     def _element_types(self, pcoll: beam.PCollection) -> ElementTypes:
         types = infer_element_types(self._spec.plan, pcoll)
