@@ -24,9 +24,17 @@ FOUND = {
     ),
     "a private name": (
         "from apache_beam.ml.inference.base import _ModelStatus\n",
-        (1, 43, NOTE, "_ModelStatus stays Beam's, and works as it is: Headrace has no counterpart of this private"),
+        (1, 43, BY_HAND, "_ModelStatus stays Beam's: Headrace has no counterpart of this private class; look at"),
     ),
-    "a private name of a module": (f"{BASE}base._ModelStatus\n", (2, 1, NOTE, "base._ModelStatus stays Beam's")),
+    "a private name of a module": (f"{BASE}base._ModelStatus\n", (2, 1, BY_HAND, "base._ModelStatus stays Beam's")),
+    "a private function": (
+        "from apache_beam.ml.inference import utils\nutils._convert_to_result([], [])\n",
+        (2, 1, NOTE, "utils._convert_to_result stays Beam's, and works as it is: Headrace has no counterpart."),
+    ),
+    "a name in text that is put together": (
+        "mock.patch('apache_beam.ml.inference.'\n  'base.RunInference')\n",
+        (1, 12, BY_HAND, "the text 'apache_beam.ml.inference.base.RunInference' names something of Beam's; "),
+    ),
     "a star": ("from apache_beam.ml.inference.base import *\n", (1, 1, BY_HAND, "import * from Beam's package stays")),
     "a name in text": (
         "é = 1; mock.patch('apache_beam.ml.inference.base.RunInference')\n",

@@ -8,7 +8,15 @@ import pytest
 
 from headrace.migrate.notebook import migrate_notebook
 
-IMPORTS = "%pip install apache-beam\nfrom apache_beam.ml import inference\n!ls \\\n  -l x\nif 1:\n    %time x = 1"
+IMPORTS = """\
+%pip install apache-beam
+from apache_beam.ml import inference
+!ls \\
+  -l x
+if 1:
+    %time x = 1
+files = !ls
+x.y?"""
 
 
 def notebook(*cells, as_text=False):
@@ -65,11 +73,11 @@ def test_findings_name_the_cell_and_its_line():
     assert finding.needs_person
 
 
-def test_cell_that_is_no_python_leaves_the_notebook_alone():
-    given = json.dumps(notebook("from apache_beam.ml.inference import RunInference", "x = !ls"))
-    moved = migrate_notebook(given)
-    assert moved.text == given
-    assert "code cell 2, line 1: cannot be parsed as Python" in moved.findings[0].message
+def test_cell_that_is_no_python_does_not_stop_the_others():
+    moved = migrate_notebook(json.dumps(notebook("from apache_beam.ml.inference import RunInference", "x = (!ls")))
+    assert sources(moved.text) == ["from headrace.beam import RunInference", "x = (!ls"]
+    (finding,) = moved.findings
+    assert (finding.message, finding.needs_person) == ("code cell 2 cannot be parsed, and is left as it is.", True)
 
 
 @pytest.mark.parametrize("text", ["apache_beam.ml", '{"worksheets": "apache_beam.ml"}'])

@@ -54,7 +54,7 @@ class Adviser:
     def _imports_that_stay(self) -> Iterator[Finding]:
         for binding, fate in self._rewriting.fates.items():
             if fate.keep and is_inference(binding.path) and (len(binding.path) > 4 or not self._is_used(binding.local)):
-                yield self._about(binding.alias, _staying(binding.path), needs_person=False)
+                yield self._about(binding.alias, _staying(binding.path), needs_person=_is_private_class(binding.path))
         for star in self._imports.stars:
             yield self._about(star, "import * from Beam's package stays: name what the file uses, and run this again.")
 
@@ -69,7 +69,7 @@ class Adviser:
             path = use.path[:5]
             if path not in told and use.node is not None:
                 told.add(path)
-                yield self._about(use.node, _staying(path), needs_person=False)
+                yield self._about(use.node, _staying(path), needs_person=_is_private_class(path))
 
     def _texts(self) -> Iterator[Finding]:
         for node in self._imports.texts:
@@ -137,5 +137,11 @@ def _staying(path: tuple[str, ...]) -> str:
     dotted = ".".join(path[3:]) or "inference"
     if len(path) > 3 and module_for(path[3]) is None:
         return f"{dotted} stays Beam's: Headrace has no counterpart, and runs Beam's handlers as they are."
-    private = " of this private name" * path[-1].startswith("_")
-    return f"{dotted} stays Beam's, and works as it is: Headrace has no counterpart{private}."
+    if _is_private_class(path):
+        return f"{dotted} stays Beam's: Headrace has no counterpart of this private class; look at what uses it."
+    return f"{dotted} stays Beam's, and works as it is: Headrace has no counterpart."
+
+
+def _is_private_class(path: tuple[str, ...]) -> bool:
+    """Whether a name is that of a class on which code cannot rely: Headrace's objects are of other classes."""
+    return path[-1].startswith("_") and path[-1][1:2].isupper()

@@ -70,7 +70,7 @@ class _Collector(libcst.CSTVisitor):
         super().__init__()
         self.statements: list[Statement] = []
         self.calls: list[libcst.Call] = []
-        self.texts: list[libcst.SimpleString] = []
+        self.texts: list[libcst.SimpleString | libcst.ConcatenatedString] = []
         self.annotations: list[libcst.Annotation] = []
 
     def on_visit(self, node: libcst.CSTNode) -> bool:
@@ -79,7 +79,7 @@ class _Collector(libcst.CSTVisitor):
             self.statements.append(node)
         elif isinstance(node, libcst.Call):
             self.calls.append(node)
-        elif isinstance(node, libcst.SimpleString):
+        elif isinstance(node, libcst.SimpleString | libcst.ConcatenatedString):
             self.texts.append(node)
         elif isinstance(node, libcst.Annotation):
             self.annotations.append(node)

@@ -10,11 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.migrate.findings import Finding
-from headrace.migrate.source import MigratedSource, migrate_source
+from headrace.migrate.names import extras_in
+from headrace.migrate.source import MigratedSource, is_python, migrate_source
 
 _MARK = "# headrace: cell {}"
 _HIDDEN = "pass  # headrace: hidden "
-_MAGIC = re.compile(r"([ \t]*)[%!?]")
+_MAGIC = re.compile(r"([ \t]*)(?:[%!?]|[\w, ]+=\s*[%!]|[\w.]+\?{1,2}$)")
+"""``%magic``, ``!command``, ``?help`` and ``help?``, and names for what they give."""
 _PYTHON_MAGICS = re.compile(r"%%(?:time|timeit|capture|prun)\b")
 _LAYOUTS = [(indent, ascii_only) for indent in (1, 2, 4, None) for ascii_only in (False, True)]
 """How notebooks are written; the first is Jupyter's way."""
@@ -30,9 +32,18 @@ def migrate_notebook(text: str) -> MigratedSource:
         is_of_interest = "apache_beam.ml" in text
         finding = Finding(1, 0, "is not a notebook of format 4; nothing is changed.")
         return MigratedSource(text, (finding,) if is_of_interest else ())
-    joined = "".join(f"{_MARK.format(number)}\n{_hide(source)}\n" for number, source in enumerate(sources))
+    if "inference" not in text or "apache_beam" not in text:
+        return MigratedSource(text, extras=extras_in("\n".join(sources)))
+    hidden = [_hide(source) for source in sources]
+    broken = [number for number, cell in enumerate(hidden) if not is_python(cell)]
+    for number in broken:
+        hidden[number] = _as_comment(sources[number])
+    joined = "".join(f"{_MARK.format(number)}\n{cell}\n" for number, cell in enumerate(hidden))
     moved = migrate_source(joined)
-    findings = tuple(_in_cell(finding, joined, sources) for finding in moved.findings)
+    findings = (
+        *(Finding(0, 0, f"code cell {number + 1} cannot be parsed, and is left as it is.") for number in broken),
+        *(_in_cell(finding, joined) for finding in moved.findings),
+    )
     if moved.text == joined:
         return replace(moved, text=text, findings=findings)
     for cell, old, new in zip(cells, sources, _split(moved.text, len(cells)), strict=True):
@@ -44,8 +55,12 @@ def migrate_notebook(text: str) -> MigratedSource:
 def _hide(source: str) -> str:
     """The cell with what is no Python in comments."""
     if source.startswith("%%") and not _PYTHON_MAGICS.match(source):
-        return "\n".join(f"# {_HIDDEN}{line}" for line in source.split("\n"))
+        return _as_comment(source)
     return "\n".join(_hidden_lines(source))
+
+
+def _as_comment(source: str) -> str:
+    return "\n".join(f"# {_HIDDEN}{line}" for line in source.split("\n"))
 
 
 def _hidden_lines(source: str) -> Iterator[str]:
@@ -68,11 +83,11 @@ def _split(joined: str, count: int) -> Iterator[str]:
         yield re.sub(rf"^(?:[ \t]*|# ){re.escape(_HIDDEN)}", "", cell.removesuffix("\n"), flags=re.MULTILINE)
 
 
-def _in_cell(finding: Finding, joined: str, sources: list[str]) -> Finding:
+def _in_cell(finding: Finding, joined: str) -> Finding:
     starts = [number for number, line in enumerate(joined.split("\n"), 1) if line.startswith(_MARK.format(""))]
     cell = max(bisect_right(starts, finding.line), 1)
     where = f"code cell {cell}, line {finding.line - starts[cell - 1]}"
-    return replace(finding, line=0, column=0, message=f"{where}: {finding.message}") if sources else finding
+    return replace(finding, line=0, column=0, message=f"{where}: {finding.message}")
 
 
 def _as_json(notebook: Any, text: str) -> str:

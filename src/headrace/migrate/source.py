@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 
 from headrace.core.errors import extra_required
@@ -42,10 +43,30 @@ def migrate_source(text: str) -> MigratedSource:
             raise ValueError("its text would not stay the same")
         return _migrate_module(module, text)
     except libcst.ParserSyntaxError as error:
-        finding = Finding(error.raw_line, 0, "cannot be parsed as Python; nothing is changed.")
+        finding = Finding(_wrong_line(text) or error.raw_line, 0, "cannot be parsed as Python; nothing is changed.")
     except Exception as error:  # one odd file must not stop the others
         finding = Finding(1, 0, f"cannot be moved ({type(error).__name__}: {error}); nothing is changed.")
     return MigratedSource(text, (finding,), beam_stays=True)
+
+
+def is_python(text: str) -> bool:
+    """Whether a text can be parsed."""
+    try:
+        libcst.parse_module(text)
+    except Exception:
+        return False
+    return True
+
+
+def _wrong_line(text: str) -> int | None:
+    """The line of the first mistake as this Python sees it: LibCST gives the first line for some."""
+    try:
+        ast.parse(text)
+    except SyntaxError as error:
+        return error.lineno
+    except ValueError:
+        return None
+    return None
 
 
 def _migrate_module(module: libcst.Module, text: str) -> MigratedSource:
