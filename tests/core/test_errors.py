@@ -88,7 +88,7 @@ def test_error_survives_pickling_copying_and_a_longer_text(module, name):
 
 def test_beams_callers_may_catch_the_exceptions_they_used_to():
     assert issubclass(errors.ConfigurationError, ValueError)
-    assert issubclass(errors.MissingExtraError, ImportError)
+    assert issubclass(errors.MissingExtraError, ModuleNotFoundError)
     assert issubclass(errors.UnknownKeyError, KeyError)
     assert issubclass(errors.RateLimitExceeded, RuntimeError)
 

@@ -5,7 +5,7 @@
     HeadraceError
     ├── ConfigurationError (ValueError)       a bad argument, found at construction
     │   ├── UnsupportedError                  asked for something that this version cannot do
-    │   └── MissingExtraError (ImportError)   a framework is not installed; names the extra
+    │   └── MissingExtraError (ModuleNotFoundError)  a framework is not installed; names the extra
     ├── PredictionCountError (ValueError)     a handler answered with anything but a prediction for each example
     ├── UnknownKeyError (KeyError)            a key that no KeyModelMapping names
     ├── ModelMemoryError (MemoryError)        the machine has no room for a model
@@ -50,7 +50,7 @@ class UnsupportedError(ConfigurationError):
         super().__init__(feature if cure is None else text)
 
 
-class MissingExtraError(ConfigurationError, ImportError):
+class MissingExtraError(ConfigurationError, ModuleNotFoundError):
     """A framework that the handler needs is not installed."""
 
     def __init__(self, package: str, extra: str | None = None) -> None:
