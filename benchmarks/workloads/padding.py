@@ -16,7 +16,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from goals import INTERVALS, Goal, find, interval, ratios
 from outputs import Outputs
 
-from headrace import BatchingConfig
+from headrace import BatchingConfig, text_length
 from headrace.beam import RunInference
 from workloads.docstrings import Embedder, find_docstrings
 
@@ -28,8 +28,8 @@ the model's calls; the texts are twice as many as Headrace looks at together her
 ways gave equal predictions. The ways take turns, forwards and backwards.
 
 - *in order of arrival*: batches as the texts come, as Beam has them.
-- *looking ahead*: `length_fn=len`, as `batch_length_fn` of a handler sets it.
-- *all sorted before*: the whole corpus by length, the longest first, and then in that order.
+- *looking ahead*: `length_fn=headrace.text_length`, which estimates tokens, by which handlers of texts sort by default.
+- *all sorted before*: the whole corpus by its characters, as one would, the longest first, and then in that order.
 - *useful tokens*: those of the texts, over those that the model computed, padding included.
 
 {INTERVALS}"""
@@ -105,7 +105,7 @@ def facts(_: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def _ahead(**options: int) -> BatchingConfig:
-    return BatchingConfig(length_fn=len, lookahead=_LOOKAHEAD, **options)
+    return BatchingConfig(length_fn=text_length, lookahead=_LOOKAHEAD, **options)
 
 
 def _run(texts: Sequence[str], transform: Callable[[], beam.PTransform]) -> tuple[float, float]:

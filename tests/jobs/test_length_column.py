@@ -11,6 +11,7 @@ import pytest
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.run import Run
+from headrace.jobs.steps import CancelledError
 from headrace.rows.examples import Examples
 from toys import Acting
 
@@ -65,3 +66,27 @@ def test_rows_are_in_order_of_arrival_without_the_column(run):
 def test_rows_without_the_column_are_short(run):
     rows = [{"id": 0}, {"id": 1, "size": 5}, {"id": 2}, {"id": 3, "size": "a text that is longer"}]
     assert [row["prediction"] for row in run(rows, length_column="size")] == [[0, 2], [3, 1], [0, 2], [3, 1]]
+
+
+def test_cancelled_run_ends_between_the_batches_that_were_sorted_together(tmp_path):
+    batches = []
+
+    def cancel(batch):
+        batches.append(batch)
+        run.cancel()
+        return batch
+
+    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS * 10))
+    run = Run(
+        Job(
+            handler=Acting(cancel),
+            sources=match([str(tmp_path / "in.jsonl")]),
+            output=str(tmp_path / "out.jsonl"),
+            batch_sizes={"min_batch_size": 2, "max_batch_size": 2},
+            length_column="size",
+        )
+    )
+    with pytest.raises(CancelledError):
+        run.execute()
+    assert len(batches) < 4
+    assert not (tmp_path / "out.jsonl").exists()

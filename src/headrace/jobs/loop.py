@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 
+from headrace.core.events import BatchCompleted, Event
 from headrace.jobs.job import Job
 from headrace.jobs.parts import write_manifest
 from headrace.jobs.steps import RunSteps, refuse_if_cancelled
@@ -43,7 +44,7 @@ class Loop:
             worker = open_worker(self._steps.spec)
             stack.callback(worker.close)
             stack.callback(self._steps.writer.abandon)
-            bundle = self._steps.bundle(worker.bundle(FanOut(totals)))
+            bundle = self._steps.bundle(worker.bundle(FanOut(totals, _Cancellation(self._folder))))
             for index, source in enumerate(self._sources):
                 bundle.run(index, source)
             parts = bundle.finish()
@@ -52,4 +53,16 @@ class Loop:
         return totals
 
     def cancel(self) -> None:
-        """Nothing to do: the bundle checks for cancellation before each row."""
+        """Nothing to do: the bundle checks for cancellation before each row, and after each batch."""
+
+
+class _Cancellation:
+    """Ends a cancelled run between two batches: those of rows that are sorted together take long until the next row."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def on_event(self, event: Event) -> None:
+        """Raises CancelledError after a batch if the job was cancelled."""
+        if isinstance(event, BatchCompleted):
+            refuse_if_cancelled(self._folder)
