@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from headrace import ConfigurationError, PredictionCountError, PredictionResult, predict
+from headrace import ConfigurationError, NotYetHonouredWarning, PredictionCountError, PredictionResult, predict
 from headrace.core.errors import UnsupportedError
 from headrace.handlers import torch_devices
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
@@ -328,3 +328,10 @@ def test_examples_of_similar_length_share_a_call(make, classifier):
 )
 def test_models_of_token_ids_have_their_examples_sorted(make, model_class, sorts):
     assert make_plan(make("m", model_class)).batching.sorts == sorts
+
+
+def test_arguments_of_the_transform_which_beam_ignores_are_a_warning(classifier):
+    with pytest.warns(
+        NotYetHonouredWarning, match=r"HuggingFaceModelHandlerTensor\(inference_args=...\) has no effect"
+    ):
+        HuggingFaceModelHandlerTensor(classifier, CLASSIFIER, inference_args={"output_attentions": True})

@@ -10,7 +10,7 @@ import torch
 import transformers
 from PIL import Image
 
-from headrace import ConfigurationError, predict
+from headrace import ConfigurationError, NotYetHonouredWarning, predict
 from headrace.handlers import huggingface_inference
 from headrace.handlers.huggingface_inference import HuggingFacePipelineModelHandler, PipelineTask
 from headrace.runtime.plan import make_plan
@@ -232,3 +232,15 @@ def test_sorted_texts_keep_their_order(classifier):
     results = list(predict(handler, texts))
     assert [result.example for result in results] == texts
     assert [result.inference for result in results] == ["a | b", "the film is good | the the film"] * 2
+
+
+def test_arguments_of_the_transform_which_beam_ignores_are_a_warning_with_the_cure():
+    with pytest.warns(
+        NotYetHonouredWarning, match=r"give them to the transform: RunInference\(handler, inference_args="
+    ):
+        HuggingFacePipelineModelHandler("fill-mask", inference_args={"top_k": 3})
+
+
+def test_arguments_of_models_are_those_of_pipelines_by_another_name():
+    with pytest.raises(ConfigurationError, match="no argument 'load_model_args'; did you mean 'load_pipeline_args'"):
+        HuggingFacePipelineModelHandler("fill-mask", load_model_args={"revision": "main"})

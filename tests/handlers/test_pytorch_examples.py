@@ -148,3 +148,33 @@ def test_row_becomes_tensors_by_name():
 def test_row_without_32_bit_numbers_is_refused(handler, value):
     with pytest.raises(ValueError, match=r"column 'x' holds .*, which is no finite number"):
         handler.example_from_row({"y": 1, "x": value})
+
+
+def linear(path, **options):
+    return PytorchModelHandlerTensor(
+        str(path), torch.nn.Linear, {"in_features": 3, "out_features": 2}, load_model_args=options
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"weights_only": False}], ids=["safely", "unsafely"])
+def test_file_with_a_whole_module_is_an_error_with_the_cure(tmp_path, options):
+    torch.save(torch.nn.Linear(3, 2), tmp_path / "whole.pt")
+    with pytest.raises(ValueError, match=r"whole\.pt holds a whole module, .* torch\.save\(model\.state_dict\(\)") as c:
+        linear(tmp_path / "whole.pt", **options).load_model()
+    assert "\n" not in str(c.value)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.load. received a zip file that looks like a TorchScript")
+@pytest.mark.filterwarnings("ignore:.torch.jit.[a-z]+. is deprecated")
+def test_torch_script_in_place_of_a_state_dict_is_an_error_with_the_cure(tmp_path):
+    torch.jit.script(torch.nn.Linear(3, 2)).save(tmp_path / "scripted.pt")
+    with pytest.raises(ValueError, match=r"scripted\.pt is a TorchScript file: give it as torch_script_model_path"):
+        linear(tmp_path / "scripted.pt").load_model()
+
+
+def test_pairs_for_a_handler_without_keys_are_named(tmp_path):
+    torch.save(torch.nn.Linear(3, 2).state_dict(), tmp_path / "state.pt")
+    with pytest.raises(
+        TypeError, match=r"examples are pairs, such as \('a', tensor.* wrap the handler: KeyedModelHand"
+    ):
+        list(predict(linear(tmp_path / "state.pt"), [("a", torch.ones(3))]))

@@ -12,7 +12,7 @@ import numpy
 import pytest
 import tensorflow
 
-from headrace import ConfigurationError, Failure, predict
+from headrace import ConfigurationError, Failure, NotYetHonouredWarning, predict
 from headrace.handlers.tensorflow_inference import (
     ModelType,
     TFModelHandlerNumpy,
@@ -193,6 +193,14 @@ def test_handlers_in_pipelines_predict_as_beams(incumbent, uri, handler_class, i
 @BOTH
 def test_handlers_take_beams_arguments(incumbent, handler_class, accepts_all_of):
     accepts_all_of(handler_class, getattr(incumbent, handler_class.__name__), "model_uri")
+
+
+@BOTH
+def test_device_which_beam_ignores_is_a_warning_with_the_cure(handler_class):
+    with pytest.warns(
+        NotYetHonouredWarning, match=r"\(device=...\) has no effect, here .*'CUDA_VISIBLE_DEVICES': '-1'"
+    ):
+        handler_class("model.keras", device="CPU")
 
 
 def test_beams_model_type_is_understood(incumbent, folder):

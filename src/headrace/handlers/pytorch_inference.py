@@ -128,10 +128,14 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
         """
         try:
             state = torch.load(file, map_location=device, **self._load_model_args)
-        except pickle.UnpicklingError as error:
+        except (pickle.UnpicklingError, RuntimeError) as error:
+            if "TorchScript archives" in str(error):
+                raise ValueError(
+                    f"{self._model_uri} is a TorchScript file: give it as torch_script_model_path."
+                ) from error
             if "weights_only" not in str(error):
                 raise
-            raise ValueError(f"{self._model_uri} {_NO_STATE}\n{error}") from error
+            raise ValueError(f"{self._model_uri} {_NO_STATE}") from error
         if isinstance(state, torch.nn.Module):
             raise ValueError(f"{self._model_uri} {_NO_STATE}")
         return state

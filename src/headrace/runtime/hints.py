@@ -37,8 +37,9 @@ def _hint(text: str, plan: Plan, name: Any, model: Any, elements: Sequence[Any])
     if model is None and _OF_NONE in text:
         return f"{who}.load_model returned None; does it lack a return?"
     if _tells_of_pairs(text, elements) and not plan.keyed and not hasattr(handler, "unkeyed"):
+        shown = " ".join(short_repr(elements[0]).split())
         return (
-            f"the examples are pairs, such as {short_repr(elements[0])}; if their first parts are keys, wrap the "
+            f"the examples are pairs, such as {shown}; if their first parts are keys, wrap the "
             f"handler: KeyedModelHandler({who}(...))"
         )
     return None
