@@ -112,15 +112,31 @@ def test_missing_packages_of_an_extra_are_named(install):
 @pytest.mark.parametrize(
     ("path", "trouble"),
     [
-        ("words_one:Absent", "cannot be imported: AttributeError: module 'words_one' has no attribute 'Absent'"),
-        ("words_two:x", "cannot be imported: ModuleNotFoundError: No module named 'a_framework_that_nobody_has'"),
-        ("words_three:x", "torch is not installed; install the extra 'pytorch' with: pip install"),
-        ("no_such_module_at_all:x", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
+        pytest.param(
+            "words_one:Absent",
+            "cannot be imported: AttributeError: module 'words_one' has no attribute 'Absent'",
+            marks=pytest.mark.large,
+        ),
+        pytest.param(
+            "words_two:x",
+            "cannot be imported: ModuleNotFoundError: No module named 'a_framework_that_nobody_has'",
+            marks=pytest.mark.large,
+        ),
+        pytest.param(
+            "words_three:x",
+            "torch is not installed; install the extra 'pytorch' with: pip install",
+            marks=pytest.mark.large,
+        ),
+        pytest.param(
+            "no_such_module_at_all:x",
+            "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_at_all'",
+            marks=pytest.mark.large,
+        ),
         (
             "no_such_package_at_all.words:x",
             "cannot be imported: ModuleNotFoundError: No module named 'no_such_package_at_all'",
         ),
-        ("words_broken:x", "cannot be imported: SyntaxError"),
+        pytest.param("words_broken:x", "cannot be imported: SyntaxError", marks=pytest.mark.large),
         ("words_ends:x", "cannot be imported: SystemExit: two lines"),
     ],
 )

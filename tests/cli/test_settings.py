@@ -31,9 +31,9 @@ def test_options_of_the_current_folder_hold(project, headrace):
 
 
 def test_the_command_line_wins(project, headrace):
-    folder = project("handler-arg = { plus = 10 }\nisolate = true\ntimeout = 60\n")
+    folder = project("handler-arg = { plus = 10 }\nisolate = true\n")
     options = ("--output", "q.jsonl", "--handler-arg", "plus=20", "--no-isolate")
-    assert headrace("run", "in.jsonl", *options, "--timeout", "600").code == 0
+    assert headrace("run", "in.jsonl", *options).code == 0
     assert predictions(folder, "q.jsonl") == [23, 27]
 
 

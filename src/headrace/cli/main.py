@@ -28,7 +28,8 @@ _RUN = "\n\n".join(
         "Each row comes out once: with its prediction in OUT or, if something fails for it, with the error in the dead "
         "letters beside OUT (predictions.jsonl: predictions.dead-letters.jsonl). Both files appear at the end, when "
         "everything has succeeded; until then, and if the run fails or is interrupted, an earlier OUT is left alone.",
-        "Every other option goes to Apache Beam, for example --direct_num_workers=4.",
+        "Options that are the same each time go into headrace.toml. Every option that is not listed here goes to "
+        "Apache Beam, for example --direct_num_workers=4.",
         _EXIT_CODES,
     )
 )

@@ -217,7 +217,10 @@ class RunArgs(FileArgs, JobArgs):
     command: ClassVar[str] = "run"
     arguments: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT", help="Files or globs ('data/*.jsonl'): local, or of any filesystem of Beam."),
+        typer.Argument(
+            metavar="INPUT",
+            help="Files or globs ('data/*.jsonl'), local or of any filesystem of Beam; - is standard input.",
+        ),
     ]
     """Inputs, mixed with Beam's options."""
 
