@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import (
         ConfigurationError,
         DeviceLostError,
+        EndpointError,
         HeadraceError,
         HostDiedError,
         HostError,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         MaybeKeyedModelHandler,
     )
     from headrace.core.lengths import text_length
-    from headrace.core.remote import RemoteModelHandler
+    from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
     from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
     from headrace.core.sources import with_sources
     from headrace.jobs.predict_table import predict_table
@@ -46,6 +47,9 @@ _HOME = {
     "BatchingConfig": "core.config",
     "ConfigurationError": "core.errors",
     "DeviceLostError": "core.errors",
+    "ElementFailure": "core.remote",
+    "ElementRetry": "core.remote",
+    "EndpointError": "core.errors",
     "ErrorRecord": "core.result",
     "Failure": "core.result",
     "HandlerCard": "core.card",
@@ -84,6 +88,9 @@ __all__ = [
     "BatchingConfig",
     "ConfigurationError",
     "DeviceLostError",
+    "ElementFailure",
+    "ElementRetry",
+    "EndpointError",
     "ErrorRecord",
     "Failure",
     "HandlerCard",

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 LATEST = "of several values in a side input the latest counts; with Beam they are an error"
 SIDE_INPUT = "it checks the side input's label, which differs"
-REMOTE = "Headrace's own remote handlers are a clear error in this version"
 PROXY = "its handler asserts that the model is a proxy of apache_beam.utils.multi_process_shared"
 INTEGRATION = "it needs a cloud service"
 
@@ -35,10 +34,6 @@ NOT_APPLICABLE = {
     "test_run_inference_watch_file_pattern_keyword_arg_side_input_label": SIDE_INPUT,
     "test_run_inference_watch_file_pattern_side_input_label": SIDE_INPUT,
     "test_run_inference_with_side_inputin_streaming": INTEGRATION,
-    "test_normal_model_execution": REMOTE,
-    "test_works_on_retry": REMOTE,
-    "test_run_inference_with_rate_limiter": REMOTE,
-    "test_run_inference_with_rate_limiter_exceeded": REMOTE,
     "test_run_inference_impl_keyed_mps_incrementing_multi_copy": PROXY,
     "test_run_inference_impl_mps_nobatch_incrementing_multi_copy": PROXY,
     "test_run_inference_impl_multi_process_shared_incrementing_multi_copy": PROXY,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import RemoteModelHandler, UnsupportedError, predict
+from headrace import ConfigurationError, ElementFailure, RemoteModelHandler
+from headrace.core import remote
+from headrace.core.remote import pause_before_retry
 
 
 class Echo(RemoteModelHandler):
@@ -30,8 +32,44 @@ def test_methods_that_headrace_calls_cannot_be_overridden(method, instead):
         type("Bad", (Echo,), {method: lambda self: None})
 
 
-def test_running_a_remote_handler_is_refused_for_now():
-    with pytest.raises(UnsupportedError, match=r"Remote inference \(Echo\)"):
-        predict(Echo(), [1])
-    with pytest.raises(UnsupportedError, match="Remote inference"):
-        Echo().run_inference([1], "client")
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"num_retries": -1}, "num_retries must be an int"),
+        ({"retry_filter": True}, "retry_filter must be a function"),
+        ({"rate_limiter": 5}, "rate_limiter must have a method allow"),
+    ],
+)
+def test_wrong_arguments_are_refused(options, problem):
+    with pytest.raises(ConfigurationError, match=problem):
+        Echo(**options)
+
+
+class Flaky(Echo):
+    """Fails so many times; then answers."""
+
+    def __init__(self, failures, **options):
+        super().__init__(**options)
+        self.failures = failures
+
+    async def request(self, batch, model, inference_args=None):
+        self.failures -= 1
+        if self.failures >= 0:
+            raise ConnectionError("lost")
+        return [ElementFailure(KeyError(example)) if example == "bad" else example for example in batch]
+
+
+def test_run_inference_sends_one_request_and_retries(monkeypatch):
+    monkeypatch.setattr(remote, "pause_before_retry", lambda failed: 0.0)
+    assert list(Echo().run_inference([1, 2], "client")) == [1, 2]
+    assert Flaky(2, num_retries=2).run_inference([1], "client") == [1]
+    with pytest.raises(ConnectionError):
+        Flaky(2, num_retries=1).run_inference([1], "client")
+    with pytest.raises(KeyError):
+        Flaky(0, num_retries=0).run_inference([1, "bad"], "client")
+
+
+def test_pauses_double_up_to_the_longest(monkeypatch):
+    monkeypatch.setattr("random.random", lambda: 1.0)
+    assert [pause_before_retry(failed) for failed in (1, 2, 3, 9)] == [1, 2, 4, 20]
+    assert pause_before_retry(9, first=0.1, longest=1.0) == 1

@@ -33,7 +33,7 @@ from headrace.beam.oom import OOMProtectedFn
 from headrace.core.errors import RateLimitExceeded
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PostProcessT, PredictionT, PreProcessT
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, MaybeKeyedModelHandler
-from headrace.core.remote import RemoteModelHandler
+from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.result import ModelMetadata, PredictionResult
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ _LAZY = {
 
 __all__ = [
     "DeadLetterRows",
+    "ElementFailure",
+    "ElementRetry",
     "ExampleT",
     "KeyModelMapping",
     "KeyModelPathMapping",

@@ -10,6 +10,7 @@
     ├── UnknownKeyError (KeyError)            a key that no KeyModelMapping names
     ├── ModelMemoryError (MemoryError)        the machine has no room for a model
     ├── DeviceLostError (RuntimeError)        no call on a device can succeed any more in this process
+    ├── EndpointError (RuntimeError)          a remote endpoint accepts no request: a wrong key, URL or model
     └── HostError (RuntimeError)              about the process in which an isolated model lives
         ├── HostStartError                    it cannot be started
         └── HostDiedError                     it died while it worked
@@ -126,6 +127,21 @@ class DeviceLostError(HeadraceError, RuntimeError):
     model host it ends the host, and the search for the element that caused it continues in a new one. In a worker
     process it is raised whatever exceptions are caught, since later failures are no element's fault.
     """
+
+
+class EndpointError(HeadraceError, RuntimeError):
+    """A remote endpoint refused the first request for a reason that holds for all: a wrong key, URL or model.
+
+    It is raised whatever exceptions are caught, since no element is at fault.
+    """
+
+    def __init__(self, handler: str, reason: str | None = None) -> None:
+        """Names the ``handler`` and the endpoint's ``reason``; without one, the first is the whole text."""
+        text = (
+            f"{handler}: the endpoint refused the first request, and would refuse all: {reason}. Check the key, its "
+            "permissions, the URL and the model's name."
+        )
+        super().__init__(handler if reason is None else text)
 
 
 class HostError(HeadraceError, RuntimeError):

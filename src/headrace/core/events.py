@@ -54,6 +54,15 @@ class BatchRetried:
 
 
 @dataclass(frozen=True)
+class RequestsThrottled:
+    """A bundle had to wait because a remote endpoint refuses some requests, or all."""
+
+    namespace: str
+    """The remote handler's namespace, for this metric."""
+    seconds: int
+
+
+@dataclass(frozen=True)
 class ElementFailed:
     """An element became a dead letter."""
 
@@ -128,6 +137,7 @@ Event = (
     | BatchCompleted
     | BatchFailed
     | BatchRetried
+    | RequestsThrottled
     | ElementFailed
     | ElementsSkipped
     | HostLost

@@ -1,13 +1,56 @@
-"""The contract of a handler whose model is behind a remote endpoint."""
+"""The contract of a handler whose model is behind a remote endpoint, and what it may answer for single elements."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import random
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from headrace.core.errors import UnsupportedError
+from headrace.core.errors import ConfigurationError, RateLimitExceeded
 from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
+
+_LONGEST_PAUSE_SECS = 20.0
+
+
+@dataclass(frozen=True)
+class ElementFailure:
+    """Stands in the place of a prediction: this example failed for good, and the others did not."""
+
+    error: BaseException
+    """What its dead letter is to say; raised where failures are."""
+
+    def __post_init__(self) -> None:
+        _refuse_no_error(self, self.error)
+
+
+@dataclass(frozen=True)
+class ElementRetry:
+    """Stands in the place of a prediction: this example failed for now, and is to be requested again."""
+
+    error: BaseException
+    """What its dead letter is to say if no retry succeeds."""
+    delay_secs: float | None = None
+    """How long the endpoint asked to wait, in seconds; None: it did not say."""
+
+    def __post_init__(self) -> None:
+        _refuse_no_error(self, self.error)
+
+
+def _refuse_no_error(answer: ElementFailure | ElementRetry, error: Any) -> None:
+    if not isinstance(error, BaseException):
+        name = type(answer).__qualname__
+        raise ConfigurationError(f"{name} needs an exception, not {error!r:.80}; write {name}(ValueError('...')).")
+
+
+def pause_before_retry(failed: int, first: float = 1.0, longest: float = _LONGEST_PAUSE_SECS) -> float:
+    """Seconds to wait after so many failures: a random part of ``first``, twice that, ... up to ``longest``."""
+    return random.random() * min(first * 2.0 ** (failed - 1), longest)  # noqa: S311 - jitter keeps no secret
 
 
 def always_retry(_: Exception) -> bool:
@@ -18,20 +61,25 @@ def always_retry(_: Exception) -> bool:
 class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
     """Calls a model at a remote endpoint; a subclass implements ``create_client`` and ``request``.
 
-    This version defines only the contract, so that handlers can be imported and constructed; ``RunInference`` and
-    ``predict`` refuse to run them. A handler derived from ``apache_beam.ml.inference.base.RemoteModelHandler`` runs,
-    with Beam's own retries and throttling.
+    ``RunInference`` and ``predict`` keep many requests in flight, as many and as fast as the endpoint takes them, which
+    they find out from its answers: see ``docs/remote.md``. A request that the endpoint refuses for now (HTTP 429), or
+    cannot take at all (503, connection refused), is repeated when it has recovered, for up to
+    ``RetryConfig.timeout_secs``; that spends no retries. Other failures spend one each. A status that repeating does
+    not change (400, 401, 404, ...) is not retried.
+
+    Either method may be ``async def``. ``request`` then runs in an event loop, else on threads, several at a time: the
+    client and the handler must be safe for that.
 
     Args:
-        namespace: of the metrics and the log.
-        num_retries: how often to retry a request.
-        throttle_delay_secs: how long a throttled client waits, in seconds.
+        namespace: of the throttling metric and the log.
+        num_retries: how often to retry a request that failed by itself.
+        throttle_delay_secs: not used; how long to wait follows from the endpoint's answers.
         retry_filter: whether to retry a request that raised this exception.
-        window_ms: length of the throttling history, in milliseconds.
-        bucket_ms: granularity of the history, in milliseconds.
-        overload_ratio: how many requests may be sent for each that succeeds
-            (K in https://sre.google/sre-book/handling-overload/).
-        rate_limiter: an object with ``allow(hits_added)``, called before each request.
+        window_ms: not used, like ``bucket_ms`` and ``overload_ratio``, for the same reason.
+        bucket_ms: not used.
+        overload_ratio: not used.
+        rate_limiter: an object with ``allow(hits_added)``, called before each request, on several threads at a time. If
+            it returns False, the request fails with RateLimitExceeded, and is retried as after other failures.
     """
 
     def __init__(
@@ -47,6 +95,12 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         rate_limiter: Any = None,
     ) -> None:
         super().__init__()
+        if not isinstance(num_retries, int) or num_retries < 0:
+            raise ConfigurationError(f"num_retries must be an int, at least 0, not {num_retries!r}.")
+        if not callable(retry_filter):
+            raise ConfigurationError(f"retry_filter must be a function of an exception, not {retry_filter!r}.")
+        if rate_limiter is not None and not callable(getattr(rate_limiter, "allow", None)):
+            raise ConfigurationError(f"rate_limiter must have a method allow(hits_added), unlike {rate_limiter!r}.")
         self.namespace = namespace
         self.num_retries = num_retries
         self.throttle_delay_secs = throttle_delay_secs
@@ -63,25 +117,74 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
                 raise TypeError(f"Cannot override RemoteModelHandler.{method}, implement {instead} instead.")
 
     @abstractmethod
-    def create_client(self) -> ModelT:
-        """Makes the client that sends requests."""
+    def create_client(self) -> ModelT | Awaitable[ModelT]:
+        """Makes the client that sends requests; may be ``async def``, and then runs where requests do."""
 
     @abstractmethod
     def request(
         self, batch: Sequence[ExampleT], model: ModelT, inference_args: dict[str, Any] | None = None
-    ) -> Iterable[PredictionT]:
-        """Sends one request for a batch and returns its predictions, in order; raises if it fails."""
+    ) -> Iterable[PredictionT] | Awaitable[Iterable[PredictionT]]:
+        """Sends one request for a batch; may be ``async def``.
+
+        Args:
+            batch: at least one example.
+            model: the client.
+            inference_args: extra arguments, given to ``RunInference``.
+
+        Returns:
+            One prediction for each example, in order; in its place ``ElementFailure``, ``ElementRetry`` or ``SKIP``.
+
+        Raises:
+            Exception: the request failed. Headrace reads the status and the Retry-After header from the exceptions of
+                the usual HTTP and gRPC clients.
+        """
 
     def load_model(self) -> ModelT:
-        """Returns the client."""
-        return self.create_client()
+        """Returns the client, or an awaitable of it."""
+        return self.create_client()  # type: ignore[return-value]
 
     def run_inference(
         self, batch: Sequence[ExampleT], model: ModelT, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionT]:
-        """Raises UnsupportedError: this version does not send requests with back-off."""
-        raise UnsupportedError(
-            "Remote inference",
-            "derive the handler from apache_beam.ml.inference.base.RemoteModelHandler (Beam 2.65 or newer) to run it "
-            "with Beam's retries",
-        )
+        """Sends one request and waits for the answer; retries as Beam does. The transforms do not call it.
+
+        Raises:
+            RateLimitExceeded: the rate limiter refused the request, and its retries.
+            Exception: whatever ``request`` raises, after ``num_retries`` retries; the error of an element's answer.
+        """
+        for failed in count(1):
+            try:
+                self.ask_rate_limiter(len(batch))
+                answer: Any = self.request(batch, model, inference_args)
+                if inspect.isawaitable(answer):
+                    answer = asyncio.run(_awaited(answer))
+                return _without_errors(answer)
+            except Exception as error:
+                if failed > self.num_retries or not self.retry_filter(error):
+                    raise
+                time.sleep(pause_before_retry(failed))
+        raise AssertionError("this is a bug in Headrace, please report it")
+
+    def ask_rate_limiter(self, hits: int) -> None:
+        """Waits for the rate limiter, if there is one.
+
+        Args:
+            hits: the number of examples in the request.
+
+        Raises:
+            RateLimitExceeded: it refuses.
+        """
+        if self.rate_limiter is not None and not self.rate_limiter.allow(hits_added=hits):
+            raise RateLimitExceeded("the rate limiter refused a request.")
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    return await answer
+
+
+def _without_errors(answer: Iterable[Any]) -> list[Any]:
+    predictions = list(answer)
+    for one in predictions:
+        if isinstance(one, ElementFailure | ElementRetry):
+            raise one.error
+    return predictions

@@ -44,13 +44,14 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(retryable, bool):
         return retryable
     is_lost = isinstance(error, TimeoutError) or bool(_CLASSES & {cls.__name__ for cls in type(error).__mro__})
-    return is_lost or bool(_status_of(error) & (_STATUSES | _CODES))
+    return is_lost or bool(statuses_of(error) & (_STATUSES | _CODES))
 
 
-def _status_of(error: BaseException) -> set[Any]:
+def statuses_of(error: BaseException) -> set[Any]:
+    """The HTTP statuses and names of gRPC codes that an error of a client has, whatever the client calls them."""
     response = getattr(error, "response", None)
-    found = [getattr(error, "status_code", None), getattr(error, "code", None), getattr(response, "status_code", None)]
-    return {_plain(status) for status in found}
+    found = [getattr(error, name, None) for name in ("status_code", "code", "status")]
+    return {_plain(status) for status in (*found, getattr(response, "status_code", None))} - {None}
 
 
 def _plain(status: Any) -> Any:

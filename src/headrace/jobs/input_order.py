@@ -1,4 +1,4 @@
-"""Hands on the outcomes of rows that were sorted by length in the order in which the rows came."""
+"""Hands on the outcomes of rows that were sorted by length, or sent side by side, in the order in which they came."""
 
 from __future__ import annotations
 

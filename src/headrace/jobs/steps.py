@@ -63,7 +63,7 @@ class RunSteps(NamedTuple):
 
     def bundle(self, bundle: AnyBundle) -> SourceBundle:
         """Starts on a bundle of sources with a new bundle of the runtime."""
-        order = InputOrder(self.writer.write) if self.spec.plan.sorts and not self.writer.restores_order else None
+        order = InputOrder(self.writer.write) if self.spec.plan.reorders and not self.writer.restores_order else None
         return SourceBundle(bundle, self.reader, self.writer, order)
 
 

@@ -14,6 +14,7 @@ from headrace.core.events import (
     ModelLoaded,
     ModelRefreshed,
     RefreshFailed,
+    RequestsThrottled,
 )
 
 
@@ -48,6 +49,8 @@ class InferenceMetrics:
     load_model_latency_milli_secs        distribution milliseconds for ``load_model``
     model_host_deaths                    counter      model hosts that died; not one of Beam's
     model_host_timeouts                  counter      model hosts killed after a timeout; not one of Beam's
+    cumulativeThrottlingSeconds          counter      seconds that bundles waited for an endpoint's quota, counted in
+                                                      the namespace of the remote handler
     model_refreshes                      counter      models replaced by a newer version; not one of Beam's
     failed_model_refreshes               counter      newer versions that failed to load; not one of Beam's
     ==================================== ============ =========================================================
@@ -83,6 +86,8 @@ class InferenceMetrics:
         elif isinstance(event, ModelLoaded):
             self._update(event.model, "load_model_latency_milli_secs", round(event.seconds * 1e3))
             self._update(event.model, "model_byte_size", event.bytes)
+        elif isinstance(event, RequestsThrottled):
+            self._sink.increment(event.namespace, "cumulativeThrottlingSeconds", event.seconds)
         elif isinstance(event, ModelRefreshed):
             self._sink.increment(self._namespace, "model_refreshes", 1)
         elif isinstance(event, RefreshFailed):

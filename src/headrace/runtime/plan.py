@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import bare
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.lengths import OfExample, OfExampleIfAny
+from headrace.core.remote import RemoteModelHandler
 from headrace.core.result import Caught, Failure, Stage
 
 Handler = Any
@@ -79,6 +81,13 @@ class Plan:
         return self.own_batching.get(model, self.batching)
 
     @property
+    def concurrent(self) -> frozenset[Any]:
+        """The models whose batches are requests that run side by side: remote ones, and asynchronous ones."""
+        if self.batching.columnar:
+            return frozenset()
+        return frozenset(name for name, model in self.models.items() if sends_requests(model))
+
+    @property
     def name(self) -> str:
         """The handler's class name, for logs and errors; for keyed models their class, if they have one in common."""
         classes = {type(model).__qualname__ for model in self.models.values()}
@@ -91,9 +100,9 @@ class Plan:
         return self.routed or config.sorts or config.sizes_are_weights or config.columnar
 
     @property
-    def sorts(self) -> bool:
-        """Whether the elements of one model are sorted, so that they come out in another order."""
-        return self.batching.sorts and not self.routed
+    def reorders(self) -> bool:
+        """Whether the elements of one model come out in another order, since they are sorted, or run side by side."""
+        return (self.batching.sorts or bool(self.concurrent)) and not self.routed
 
     @property
     def has_rows_in_elements(self) -> bool:
@@ -232,6 +241,16 @@ def _default_length(handler: Handler, given: Mapping[str, Any]) -> Callable[[Any
     is_measured = bool(_MEASURES & given.keys()) or given.get("max_batch_size") == 1
     waits = bool(given.get("max_batch_duration_secs")) and not asked
     return None if asked is False or is_measured or waits else length_fn
+
+
+def sends_requests(handler: Handler) -> bool:
+    """Whether the handler's batches are requests that run side by side."""
+    return isinstance(handler, RemoteModelHandler) or is_async(handler.run_inference)
+
+
+def is_async(method: Callable[..., Any]) -> bool:
+    """Whether calling the method only makes a coroutine."""
+    return inspect.iscoroutinefunction(method)
 
 
 def _own_batching(handler: Handler, models: Mapping[Any, Handler]) -> dict[Any, BatchingConfig]:

@@ -11,8 +11,7 @@ from typing import Any
 
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig, Scope
-from headrace.core.errors import ConfigurationError, NotYetHonouredWarning, UnsupportedError
-from headrace.core.remote import RemoteModelHandler
+from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.plan import Plan, make_plan
 from headrace.runtime.spec import SessionSpec
@@ -44,7 +43,6 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
     _refuse_mistyped(handler, request)
     handler.validate_inference_args(request.inference_args)
     plan = make_plan(handler, request.batching)
-    _refuse_remote(plan)
     _refuse_columns(plan)
     config = _config(request.placement)
     origin = uuid.uuid4().hex
@@ -59,8 +57,7 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
         linger_secs=config.linger_secs,
     )
     spec = _shared(spec, config.scope)
-    isolate = request.isolate or config.isolate or request.timeout_secs is not None
-    return isolated(spec, request.timeout_secs) if isolate else spec
+    return _isolated_or_not(spec, request, isolate=request.isolate or config.isolate)
 
 
 def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpec:
@@ -69,9 +66,7 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpe
     Raises:
         ConfigurationError: the timeout is wrong, the system cannot run hosts, or the handler cannot be pickled.
     """
-    is_number = isinstance(timeout_secs, int | float) and not isinstance(timeout_secs, bool)
-    if timeout_secs is not None and not (is_number and 0 < timeout_secs < math.inf):
-        raise ConfigurationError(f"timeout must be a positive number of seconds, not {timeout_secs!r}.")
+    timeout_secs = _checked_timeout(timeout_secs)
     reason = why_no_hosts()
     if reason is not None:
         raise ConfigurationError(
@@ -81,6 +76,13 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpe
     spec = replace(spec, isolated=True, timeout_secs=timeout_secs)
     _check_that_it_pickles(spec)
     return spec
+
+
+def _checked_timeout(timeout_secs: float | None) -> float | None:
+    is_number = isinstance(timeout_secs, int | float) and not isinstance(timeout_secs, bool)
+    if timeout_secs is not None and not (is_number and 0 < timeout_secs < math.inf):
+        raise ConfigurationError(f"timeout must be a positive number of seconds, not {timeout_secs!r}.")
+    return timeout_secs
 
 
 def _shared(spec: SessionSpec, scope: Scope | None) -> SessionSpec:
@@ -116,6 +118,8 @@ def _names_to_share(plan: Plan, scope: Scope | None) -> Iterator[Any]:
     if scope == "process":
         return
     for name, handler in plan.models.items():
+        if name in plan.concurrent:  # a client belongs to its process
+            continue
         if scope is not None or handler.share_model_across_processes() or handler.model_copies() > 1:
             yield name
 
@@ -155,14 +159,26 @@ def _refuse_mistyped(handler: Any, request: InferenceRequest) -> None:
         raise ConfigurationError(f"retry must be a RetryConfig, not {request.retry!r}.")
 
 
-def _refuse_remote(plan: Plan) -> None:
-    for handler in plan.models.values():
-        if isinstance(handler, RemoteModelHandler):
-            raise UnsupportedError(
-                f"Remote inference ({type(handler).__qualname__})",
-                "derive it from apache_beam.ml.inference.base.RemoteModelHandler (Beam 2.65 or newer) to run it with "
-                "Beam's retries",
+def _isolated_or_not(spec: SessionSpec, request: InferenceRequest, *, isolate: bool) -> SessionSpec:
+    """The spec with its models in a host, if that is asked for and they are no requests, which need none."""
+    concurrent = spec.plan.concurrent
+    if not concurrent:
+        return isolated(spec, request.timeout_secs) if isolate or request.timeout_secs is not None else spec
+    if len(concurrent) == len(spec.plan.models):
+        if isolate:
+            warnings.warn(
+                f"{spec.plan.name} sends requests, which run in the worker's own process: isolate has no effect.",
+                NotYetHonouredWarning,
+                stacklevel=4,
             )
+        return replace(spec, timeout_secs=_checked_timeout(request.timeout_secs))
+    if isolate or request.timeout_secs is not None:
+        names = ", ".join(sorted(map(repr, concurrent)))
+        raise ConfigurationError(
+            f"isolate and timeout keep models in a process of their own, while {names} send requests from this one; "
+            "give the models that send requests a transform of their own."
+        )
+    return spec
 
 
 def _refuse_columns(plan: Plan) -> None:

@@ -27,6 +27,7 @@ from headrace.failures.retry import RetryBudget
 from headrace.models.memory import resident_bytes, trim_memory
 from headrace.models.memory_budget import MemoryBudget
 from headrace.runtime.cross_bundle import CrossBundleBatching
+from headrace.runtime.endpoints import Endpoints
 from headrace.runtime.model_files import bytes_of_model_files
 from headrace.runtime.model_source import Loaded, ModelSource, attributes_of, changes_since, restore
 from headrace.runtime.spec import SessionSpec
@@ -112,6 +113,8 @@ class InferenceSession:
         """What happened outside a bundle or in another thread; ``report_events`` empties it."""
         self._lock = threading.Lock()
         self._shared: Any = None
+        self.endpoints = Endpoints(spec) if plan.concurrent else None
+        """Where the requests of concurrent models go."""
         self.source: ModelSource | None = None
         """Provides the models in place of loading them here."""
 
@@ -154,6 +157,8 @@ class InferenceSession:
         with _CACHES.lock:
             _CACHES.close(self.spec.cache_name)
             self._cache.disclaim(self._names)
+        if self.endpoints is not None:
+            self.endpoints.close()
         shared, self._shared, self.source = self._shared, None, None
         if shared is not None:
             shared.close()
@@ -225,7 +230,8 @@ class InferenceSession:
         failed = 0
         while True:
             try:
-                return handler.load_model()
+                model = handler.load_model()
+                return model if self.endpoints is None else self.endpoints.resolved(model)
             except Exception as error:
                 failed += 1
                 if device_loss(error) or not budget.allows_retry(error, failed):

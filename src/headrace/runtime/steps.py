@@ -177,20 +177,11 @@ class Steps(Operations):
     def run(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Runs a batch of preprocessed elements on the named model, then postprocesses the predictions."""
         check_device(self.spec)
+        held = self.borrow(name, batch)
+        if isinstance(held, list):
+            return held
         try:
-            if self._watch is not None:
-                self._watch.loading(name)
-            held = self._worker.borrow(name)
-        except BaseException as error:
-            self.session.report_events(self._observer)
-            if not catches(self.spec, error, name):
-                raise
-            self.report_failed_batch(name, batch.total, error)
-            self.session.models[name].breaker.record(succeeded=False)
-            return self.settle(name, batch, Caught.of(error), 1)
-        try:
-            if self.session.events:
-                self.session.report_events(self._observer)
+            self.report_load()
             answer = self.attempt(name, held.model.model, batch)
             if isinstance(answer, Caught):
                 return _Recovery(self, name, batch, held.model.model).outcomes(answer)
@@ -198,6 +189,25 @@ class Steps(Operations):
             return self._deliver(name, batch, answer)
         finally:
             held.release()
+
+    def borrow(self, name: Any, batch: AnyBatch) -> Slot | list[Outcome]:
+        """The model for a batch, to be released; or the outcomes of a batch whose model cannot be loaded."""
+        try:
+            if self._watch is not None:
+                self._watch.loading(name)
+            return self._worker.borrow(name)
+        except BaseException as error:
+            self.session.report_events(self._observer)
+            if not catches(self.spec, error, name):
+                raise
+            self.report_failed_batch(name, batch.total, error)
+            self.session.models[name].breaker.record(succeeded=False)
+            return self.settle(name, batch, Caught.of(error), 1)
+
+    def report_load(self) -> None:
+        """Reports what happened outside bundles, such as a load."""
+        if self.session.events:
+            self.session.report_events(self._observer)
 
     def report(self, event: Event) -> None:
         """Reports an event to the observer."""

@@ -28,6 +28,7 @@ from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.devices import catches, check_device
 from headrace.runtime.model_source import Loaded, ModelProxy, Path
 from headrace.runtime.plan import ONLY, Plan
+from headrace.runtime.request_executor import RequestExecutor, RoutedExecutor, Throttling
 from headrace.runtime.session import InferenceSession, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import Steps
@@ -121,15 +122,28 @@ class Worker(AnyWorker):
     cannot be loaded for a transient reason that the session catches, batches fail with it until it can.
     """
 
+    _requests: RequestExecutor | None = None
+    """Of the current bundle, or the last one."""
+    _throttling: Throttling
+    _background: BackgroundThread
+
     def bundle(self, observer: Observer) -> Bundle:
         """A new bundle that runs in this process; ``observer`` receives its events."""
         check_device(self.spec)
         self._background.clear()
+        return Bundle(self.spec, self.session, self._executor(observer), observer, self._join())
+
+    def _executor(self, observer: Observer) -> Executor:
+        concurrent = self.plan.concurrent
+        self._abandon_requests()
+        self._requests = RequestExecutor(self, observer, self._throttling) if concurrent else None
+        if self._requests is not None and len(concurrent) == len(self.plan.models):
+            return self._requests
         overlaps = self.plan.batching.overlap
         executor: Executor = (
             BackgroundExecutor(self, self._background, observer) if overlaps else InlineExecutor(Steps(self, observer))
         )
-        return Bundle(self.spec, self.session, executor, observer, self._join())
+        return executor if self._requests is None else RoutedExecutor(self._requests, concurrent, executor)
 
     def ready(self) -> None:
         """Returns at once: opening it has loaded the model."""
@@ -148,14 +162,20 @@ class Worker(AnyWorker):
         return {name for name in self.plan.models if self.session.loaded_model(name) is not None}
 
     def close(self, *, linger: bool = False) -> None:
-        """Stops the background thread and releases the models."""
+        """Stops the background thread, cancels requests and releases the models."""
         self._background.close()
+        self._abandon_requests()
         super().close(linger=linger)
+
+    def _abandon_requests(self) -> None:
+        if self._requests is not None:
+            self._requests.abandon()
 
     def _load_first(self) -> None:
         self._copied: dict[Any, dict[Path, dict[str, Any]]] = {}
         self._bytes_are_counted = True
         self._background = BackgroundThread(self)
+        self._throttling = Throttling()
         self.computed = 0.0
         """Seconds spent in models so far."""
         self._load_only(self.load)
@@ -194,7 +214,7 @@ class Worker(AnyWorker):
         if source is not None and source.thread_budget is not None:
             source.thread_budget.keep()
         handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
-        keys, examples = self._split_keys(elements)
+        keys, examples = self.split_keys(elements)
         began = learning_clock() if learning_clock else 0.0
         started = clock.time_ns()
         answer = self._call(handler, model, examples)
@@ -204,6 +224,13 @@ class Worker(AnyWorker):
         learnt = learning_clock() - began if learning_clock else seconds
         if len(predictions) != len(elements) and not self.plan.prebatched:
             raise wrong_count(handler, len(elements), len(predictions))
+        predictions, event = self.completed(name, elements, keys, predictions, seconds)
+        return predictions, event, learnt
+
+    def completed(
+        self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
+    ) -> tuple[list[Any], BatchCompleted]:
+        """The predictions of a call, with keys if elements have some, skips marked; and the event."""
         predictions = mark_skips(predictions)
         if keys is not None:
             predictions = with_keys(keys, predictions)
@@ -211,7 +238,7 @@ class Worker(AnyWorker):
         count = len(batch) if hasattr(batch, "__len__") else len(predictions)
         if self.plan.batching.columnar:
             count = sum(map(rows_in, elements))
-        return predictions, BatchCompleted(self.session.models[name].label, count, self._bytes(batch), seconds), learnt
+        return predictions, BatchCompleted(self.session.models[name].label, count, self._bytes(batch), seconds)
 
     def _call(self, handler: Any, model: Any, examples: Any) -> Any:
         if isinstance(model, ModelProxy):
@@ -220,7 +247,7 @@ class Worker(AnyWorker):
             return _run_columns(handler, model, examples, self.spec.inference_args)
         return handler.run_inference(examples, model, self.spec.inference_args)
 
-    def _split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
+    def split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
         """The keys, if any, and a new list of examples, which the handler may modify."""
         if self.plan.prebatched:
             return None, elements[0]

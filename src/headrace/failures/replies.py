@@ -1,0 +1,158 @@
+"""What the error of a request says about its endpoint, and whether to send the request again."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from headrace.core.errors import ConfigurationError, PredictionCountError
+from headrace.core.remote import ElementRetry
+from headrace.failures.concurrency import Verdict
+from headrace.failures.retry import statuses_of
+
+_REFUSED = {429, "RESOURCE_EXHAUSTED"}
+_UNAVAILABLE = {503, 529, "UNAVAILABLE"}
+"""529 is what some endpoints answer while they are overloaded."""
+_NOT_CONNECTED = (ConnectionRefusedError, socket.gaierror)
+_PASSING = {408, 409, 425, 429}
+"""Those of the statuses 400 to 499 that may pass."""
+_FOR_ALL = {401, 403, 404, "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"}
+"""A wrong key, URL or model: no request will succeed."""
+_FINAL = {"INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE", "FAILED_PRECONDITION", "ALREADY_EXISTS"} | _FOR_ALL
+
+
+class Judgement(NamedTuple):
+    """What to do about a request that failed."""
+
+    verdict: Verdict
+    """What the error says about the endpoint."""
+    retries: bool
+    """Whether to send the request again."""
+    delay_secs: float
+    """How long the endpoint asked to wait; 0: it did not."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the request has to wait for the endpoint, which spends no retry."""
+        return self.retries and self.verdict in (Verdict.REFUSED, Verdict.UNAVAILABLE)
+
+
+def judge(error: BaseException, retry_filter: Callable[[Exception], bool]) -> Judgement:
+    """Judges the error of a request.
+
+    Args:
+        error: what the request raised.
+        retry_filter: whether to repeat a request that raised this, if its status allows it.
+    """
+    retries = isinstance(error, Exception) and not is_final(error) and _asked(retry_filter, error)
+    return Judgement(verdict_of(error), retries, retry_after(error))
+
+
+def judge_element(answer: ElementRetry) -> Judgement:
+    """Judges the answer for an element that is to be requested again."""
+    verdict = verdict_of(answer.error)
+    delay = retry_after(answer.error) if answer.delay_secs is None else max(0.0, answer.delay_secs)
+    return Judgement(verdict, True, delay)
+
+
+def _asked(retry_filter: Callable[[Exception], bool], error: Exception) -> bool:
+    try:
+        return bool(retry_filter(error))
+    except Exception:
+        return False  # the request's own error is the one to report
+
+
+def verdict_of(error: BaseException) -> Verdict:
+    """What the error says about the endpoint."""
+    statuses = statuses_of(error)
+    if statuses & _REFUSED:
+        return Verdict.REFUSED
+    lost = any(isinstance(link, _NOT_CONNECTED) for link in _chain(error))
+    return Verdict.UNAVAILABLE if statuses & _UNAVAILABLE or lost else Verdict.NOTHING
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether the same request would fail again: the endpoint says so, or the handler is at fault."""
+    if isinstance(error, PredictionCountError | ConfigurationError):
+        return True
+    statuses = statuses_of(error)
+    client_errors = {status for status in statuses if isinstance(status, int) and 400 <= status < 500}
+    return bool(client_errors - _PASSING or statuses & _FINAL)
+
+
+def concerns_all(error: BaseException) -> bool:
+    """Whether no other request would succeed either: a wrong key, URL or model."""
+    return bool(statuses_of(error) & _FOR_ALL)
+
+
+def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.time) -> float:
+    """How long the endpoint asked to wait, in seconds, from the headers of its answer; 0: it did not.
+
+    Args:
+        error: as clients raise it: its headers are its own, or those of its ``response``.
+        wall_clock: returns seconds since 1970.
+    """
+    for headers in (getattr(getattr(error, "response", None), "headers", None), getattr(error, "headers", None)):
+        try:
+            found = {str(name).lower(): str(value) for name, value in dict(headers or {}).items()}
+        except (TypeError, ValueError):
+            continue
+        if "retry-after-ms" in found:
+            return _seconds(found["retry-after-ms"], wall_clock) / 1000
+        if "retry-after" in found:
+            return _seconds(found["retry-after"], wall_clock)
+    own = getattr(error, "retry_after", None)
+    return float(own) if isinstance(own, int | float) and 0 < own < math.inf else 0.0
+
+
+def _seconds(value: str, wall_clock: Callable[[], float]) -> float:
+    """The value of a Retry-After header: a number, or a date."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - wall_clock()
+        except (TypeError, ValueError):
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+def _chain(error: BaseException) -> Iterator[Any]:
+    """The error, and those that led to it."""
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        yield getattr(link, "reason", None)  # of urllib's URLError
+        link = link.__cause__ or link.__context__
+
+
+class RetryTokens:
+    """How many requests to an endpoint may be repeated: while most fail, repeating them all would only add load.
+
+    A retry costs 5 tokens of 500, after a timeout 10; a success brings one back (as in botocore's standard mode).
+    """
+
+    _MOST = 500
+    _RETRY = 5
+    _AFTER_TIMEOUT = 10
+
+    def __init__(self) -> None:
+        self._left = self._MOST
+
+    def take(self, error: BaseException) -> bool:
+        """Pays for a retry after this error; returns whether there was enough."""
+        cost = self._AFTER_TIMEOUT if isinstance(error, TimeoutError) else self._RETRY
+        if cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+    def succeeded(self) -> None:
+        """Brings a token back."""
+        self._left = min(self._left + 1, self._MOST)

@@ -1,0 +1,311 @@
+"""A model's endpoint in this process: which requests wait, which are in flight, and which are sent again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from headrace.core.answer import predictions_of, wrong_count
+from headrace.core.errors import EndpointError, as_type_name
+from headrace.core.events import HandlerMetric
+from headrace.core.remote import ElementRetry, pause_before_retry
+from headrace.failures.concurrency import ConcurrencyLimit, Verdict
+from headrace.failures.replies import Judgement, RetryTokens, concerns_all, judge, judge_element
+from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
+from headrace.runtime.engine_metrics import EngineMetrics
+from headrace.runtime.event_loop import Ended, EventLoop
+
+_MOST_TASKS, _MOST_THREADS = 1000, 256
+"""How many requests may be in flight if they run in the event loop, and on threads."""
+_WAITING = 8
+"""How many batches of a bundle may wait, besides one for each request in flight."""
+_REFUSED_SECS, _UNAVAILABLE_SECS = 20.0, 1.0
+"""The longest pause of a single request that an endpoint refuses, or cannot take; before, it doubles from 0.1 s."""
+_SHORTEST_WAIT_SECS = 0.001
+
+
+class Endpoint:
+    """All requests for one model in this process. Its public methods may be called from any thread.
+
+    ::
+
+        submit -> waiting -> (ConcurrencyLimit) -> in flight -> judged -> delivered to the bundle's inbox
+                     ^                                            |
+                     +---------------- again, after a pause ------+
+
+    Args:
+        event_loop: on whose thread everything here happens.
+        rules: how requests are sent.
+    """
+
+    def __init__(self, event_loop: EventLoop, rules: Rules) -> None:
+        self._event_loop = event_loop
+        self._loop = event_loop.loop
+        self._rules = rules
+        most = _MOST_TASKS if rules.sends_async else _MOST_THREADS
+        self._limit = ConcurrencyLimit(self._loop.time(), most=most)
+        self._tokens = RetryTokens()
+        self._recorders = EngineMetrics()
+        self._waiting: deque[EndpointCall] = deque()
+        self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._first: EndpointCall | None = None
+        """The first one goes alone, with all its tries: it shows whether the endpoint works at all."""
+        self._first_is_over = False
+        self._has_worked = False
+        self._last_error: BaseException | None = None
+        """Of the endpoint, while it answers nothing."""
+        self._throttled = 0.0
+        self._throttled_since: float | None = None
+
+    @property
+    def room(self) -> int:
+        """How many batches a bundle may have here at a time."""
+        return 2 * self._limit.limit + _WAITING
+
+    def throttled_secs(self) -> float:
+        """For how long requests have waited because the endpoint refuses some, or all, in seconds."""
+        since = self._throttled_since
+        return self._throttled + (self._loop.time() - since if since is not None else 0.0)
+
+    def submit(self, call: EndpointCall) -> None:
+        """Queues a call; it comes back through its inbox, perhaps in parts."""
+        self._event_loop.call(self._enqueue, call)
+
+    def cancel_abandoned(self) -> None:
+        """Forgets calls whose bundle was abandoned. A blocking request that is in flight goes on unheard."""
+        self._event_loop.call(self._drop)
+
+    def _drop(self) -> None:
+        for call, task in self._tasks.items():
+            if call.inbox.abandoned:
+                task.cancel()
+        self._waiting = deque(call for call in self._waiting if not call.inbox.abandoned)
+        if self._first is not None and self._first.inbox.abandoned:
+            self._first = None
+        self._pump()
+
+    def _enqueue(self, call: EndpointCall) -> None:
+        call.queued = self._loop.time()
+        self._waiting.append(call)
+        self._pump()
+
+    def _enqueue_again(self, call: EndpointCall) -> None:
+        if not call.inbox.abandoned:
+            self._waiting.appendleft(call)
+            self._pump()
+
+    def _pump(self) -> None:
+        """Starts what may start, and sets a timer for what may start later."""
+        now = self._loop.time()
+        if self._limit.outage_began is not None:
+            self._give_up_on_late(now, self._limit.outage_began)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._waiting and (self._first_is_over or self._first in (None, self._waiting[0])):
+            wait = self._limit.wait(now)
+            if wait > 0:
+                if math.isfinite(wait):
+                    self._timer = self._loop.call_later(max(wait, _SHORTEST_WAIT_SECS), self._pump)
+                break
+            self._start(self._waiting.popleft(), now)
+        self._note_throttling(now)
+
+    def _start(self, call: EndpointCall, now: float) -> None:
+        self._limit.started(now)
+        self._first = call if self._first is None else self._first
+        self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
+
+    async def _perform(self, call: EndpointCall, started: float) -> None:
+        try:
+            ended, in_time = await self._try_in_time(call)
+        except asyncio.CancelledError:
+            self._finish(call, started, Verdict.NOTHING, 0.0)
+            raise
+        seconds = self._loop.time() - started
+        if ended.error is None:
+            self._answered(call, started, ended.result, seconds)
+            return
+        judgement = judge(ended.error, self._rules.retry_filter)
+        judgement = judgement if in_time else judgement._replace(retries=False)  # it may have been billed
+        self._finish(call, started, judgement.verdict, judgement.delay_secs, ended.error)
+        if not self._sends_again(call, ended.error, judgement):
+            self._deliver(call, [], self._as_final(ended.error), seconds)
+
+    def _finish(
+        self,
+        call: EndpointCall,
+        started: float,
+        verdict: Verdict,
+        delay_secs: float,
+        error: BaseException | None = None,
+    ) -> None:
+        del self._tasks[call]
+        self._last_error = error
+        size = call.batch.total
+        self._limit.finished(self._loop.time(), started, verdict, retry_after=delay_secs, size=size)
+        self._loop.call_soon(self._pump)  # when what is sent again waits, too
+
+    async def _try_in_time(self, call: EndpointCall) -> tuple[Ended, bool]:
+        """The end of one try, and whether it came in time."""
+        limit = self._rules.timeout_secs
+        if limit is None:
+            return await self._try(call), True
+        task = asyncio.ensure_future(self._try(call))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=limit)
+        finally:
+            task.cancel()  # no effect once it has ended
+        if done:
+            return task.result(), True
+        return Ended(error=TimeoutError(f"{self._rules.who} took longer than {limit:g} s.")), False
+
+    async def _try(self, call: EndpointCall) -> Ended:
+        rules, examples = self._rules, call.examples if self._rules.prebatched else list(call.examples)
+        try:
+            if not rules.sends_async:
+                ended = await self._event_loop.in_thread(partial(self._send, call, examples))
+            else:
+                ended = await self._permitted(call, len(examples))
+                ended = ended if ended.error is not None else Ended(rules.send(examples, call.client))
+            if ended.error is None and inspect.isawaitable(ended.result):
+                ended = Ended(await ended.result)
+            return Ended(self._checked(ended.result, call)) if ended.error is None else ended
+        except asyncio.CancelledError as error:
+            if call.inbox.abandoned:
+                raise
+            return Ended(error=error)
+        except BaseException as error:
+            return Ended(error=error)
+
+    async def _permitted(self, call: EndpointCall, hits: int) -> Ended:
+        if self._rules.ask_rate_limiter is None:
+            return Ended()
+        return await self._event_loop.in_thread(partial(self._ask_rate_limiter, call, hits))
+
+    def _ask_rate_limiter(self, call: EndpointCall, hits: int) -> None:
+        if self._rules.ask_rate_limiter is not None:
+            with self._recording(call):
+                self._rules.ask_rate_limiter(hits)
+
+    def _send(self, call: EndpointCall, examples: Any) -> Any:
+        """Sends a request on a thread of its own; consumes a lazy answer there."""
+        self._ask_rate_limiter(call, len(examples))
+        with self._recording(call):
+            answer = self._rules.send(examples, call.client)
+            return answer if inspect.isawaitable(answer) else self._checked(answer, call)
+
+    @contextmanager
+    def _recording(self, call: EndpointCall) -> Iterator[None]:
+        """Keeps what is counted with an engine's metrics on this thread: the bundle's thread counts it."""
+        records: list[HandlerMetric] = []
+        try:
+            with self._recorders.recording(process_wide=False) as records:
+                yield
+        finally:
+            call.records += records
+
+    def _checked(self, answer: Any, call: EndpointCall) -> list[Any]:
+        """The predictions in an answer.
+
+        Raises:
+            PredictionCountError: the handler returned anything but a prediction for each example.
+        """
+        size = None if self._rules.prebatched else call.batch.total
+        predictions = answer if type(answer) is list else predictions_of(answer, self._rules.who, size)
+        if size is not None and len(predictions) != size:
+            raise wrong_count(self._rules.who, size, len(predictions))
+        return predictions
+
+    def _answered(self, call: EndpointCall, started: float, predictions: list[Any], seconds: float) -> None:
+        """Delivers predictions; sends again what the handler says is to be requested again."""
+        again = [place for place, one in enumerate(predictions) if type(one) is ElementRetry]
+        if not again:
+            self._finish(call, started, Verdict.ANSWERED, 0.0)
+            self._has_worked = True
+            self._tokens.succeeded()
+            self._deliver(call, predictions, None, seconds)
+            return
+        worst = max(map(judge_element, (predictions[place] for place in again)), key=_urgency)
+        error: BaseException = predictions[again[0]].error
+        verdict = Verdict.ANSWERED if worst.verdict is Verdict.NOTHING else worst.verdict
+        self._finish(call, started, verdict, worst.delay_secs, error)
+        rest = call
+        if not self._rules.prebatched and len(again) < len(predictions):
+            rest, taken = call.part(again), set(again)
+            kept = [place for place in range(len(predictions)) if place not in taken]
+            call.keep(kept)
+            self._deliver(call, [predictions[place] for place in kept], None, seconds, rest)
+        if not self._sends_again(rest, error, worst):
+            self._deliver(rest, [], error, seconds)
+
+    def _sends_again(self, call: EndpointCall, error: BaseException, judgement: Judgement) -> bool:
+        """Queues a call again, if that is allowed."""
+        if not judgement.retries or call.inbox.abandoned:
+            return False
+        now = self._loop.time()
+        if math.isinf(call.deadline):
+            call.deadline = now + self._rules.patience_secs
+        call.deadline += judgement.delay_secs  # the endpoint's wish is not the request's fault
+        if judgement.waits:
+            call.refusals += 1
+            longest = _REFUSED_SECS if judgement.verdict is Verdict.REFUSED else _UNAVAILABLE_SECS
+            pause = pause_before_retry(call.refusals, first=0.1, longest=longest)
+        else:
+            call.failures += 1
+            if call.failures > self._rules.num_retries or not self._tokens.take(error):
+                return False
+            pause = pause_before_retry(call.failures)
+        pause = judgement.delay_secs + pause
+        if now + pause > call.deadline:
+            return False
+        call.tries += 1
+        call.retried.append(error)
+        self._loop.call_later(pause, self._enqueue_again, call)
+        return True
+
+    def _deliver(
+        self,
+        call: EndpointCall,
+        predictions: list[Any],
+        error: BaseException | None,
+        seconds: float,
+        rest: EndpointCall | None = None,
+    ) -> None:
+        self._first_is_over = True
+        call.inbox.put(Delivery(call, predictions, error, seconds, rest))
+
+    def _as_final(self, error: BaseException) -> BaseException:
+        """The error to raise: one of its own if nothing has ever worked, and nothing will."""
+        if self._has_worked or not concerns_all(error):
+            return error
+        refused = EndpointError(self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}")
+        refused.__cause__ = error
+        return refused
+
+    def _give_up_on_late(self, now: float, outage_began: float) -> None:
+        """Fails what has waited for too long for an endpoint that answers nothing."""
+        patience = self._rules.patience_secs
+        late = [c for c in self._waiting if now > min(c.deadline, max(c.queued, outage_began) + patience)]
+        for call in late:
+            self._waiting.remove(call)
+            self._deliver(call, [], self._last_error or TimeoutError(f"{self._rules.who}: no answer."), 0.0)
+
+    def _note_throttling(self, now: float) -> None:
+        throttled = bool(self._waiting) and self._limit.is_throttled(now)
+        if not throttled and self._throttled_since is not None:
+            self._throttled += now - self._throttled_since
+            self._throttled_since = None
+        elif throttled and self._throttled_since is None:
+            self._throttled_since = now
+
+
+def _urgency(judgement: Judgement) -> tuple[bool, float]:
+    return judgement.waits, judgement.delay_secs

@@ -1,0 +1,114 @@
+"""A request to an endpoint, on its way there and back, and the rules by which it is sent."""
+
+from __future__ import annotations
+
+import contextvars
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from headrace.batching.batcher import Batch
+from headrace.core.events import HandlerMetric
+from headrace.core.remote import RemoteModelHandler
+from headrace.failures.retry import is_retryable
+from headrace.runtime.plan import is_async
+from headrace.runtime.spec import SessionSpec
+
+
+class Rules(NamedTuple):
+    """How the requests of one model are sent."""
+
+    who: str
+    """The handler's method, for errors."""
+    send: Callable[[Any, Any], Any]
+    """Sends the examples with the client; may return an awaitable."""
+    sends_async: bool
+    """Whether ``send`` does not block, so that it may run in the event loop."""
+    prebatched: bool
+    ask_rate_limiter: Callable[[int], None] | None
+    num_retries: int
+    retry_filter: Callable[[Exception], bool]
+    patience_secs: float
+    """How long after its first failure a request may be sent again."""
+    timeout_secs: float | None
+    """How long one try may take; None: no limit."""
+
+
+def rules_of(spec: SessionSpec, handler: Any) -> Rules:
+    """The rules for a handler's requests: its own if it is a remote handler, else those of the transform's retries."""
+    is_remote = isinstance(handler, RemoteModelHandler)
+    method = handler.request if is_remote else handler.run_inference
+    limiter = getattr(handler, "rate_limiter", None) if is_remote else None
+    return Rules(
+        who=f"{type(handler).__qualname__}.{'request' if is_remote else 'run_inference'}",
+        send=lambda examples, client: method(examples, client, spec.inference_args),
+        sends_async=is_async(method),
+        prebatched=spec.plan.prebatched,
+        ask_rate_limiter=handler.ask_rate_limiter if limiter is not None else None,
+        num_retries=handler.num_retries if is_remote else spec.retry.attempts - 1,
+        retry_filter=handler.retry_filter if is_remote else partial(is_retryable, config=spec.retry),
+        patience_secs=spec.retry.timeout_secs,
+        timeout_secs=spec.timeout_secs,
+    )
+
+
+class Inbox(SimpleQueue["Delivery"]):
+    """Where a bundle waits for its calls."""
+
+    abandoned = False
+    """Whether nobody waits any longer."""
+
+
+@dataclass(eq=False)
+class EndpointCall:
+    """A batch on its way to an endpoint and back."""
+
+    name: Any
+    """Of the model."""
+    batch: Batch
+    keys: Sequence[Any] | None
+    examples: Sequence[Any]
+    """As the handler gets them; if elements are batches, the element."""
+    client: Any
+    inbox: Inbox
+    """Of the bundle."""
+    context: contextvars.Context
+    tries: int = 1
+    failures: int = 0
+    """How many tries have failed by themselves."""
+    refusals: int = 0
+    """How many tries the endpoint has refused, or could not take."""
+    queued: float = 0.0
+    """When it came, by the loop's clock."""
+    deadline: float = math.inf
+    """No later try starts after this."""
+    retried: list[BaseException] = field(default_factory=list)
+    """The errors that led to another try."""
+    records: list[HandlerMetric] = field(default_factory=list)
+
+    def part(self, positions: Sequence[int]) -> EndpointCall:
+        """The call for some of its elements, with its tries so far."""
+        batch, _ = self.batch.pick(positions)
+        keys = None if self.keys is None else [self.keys[place] for place in positions]
+        examples = [self.examples[place] for place in positions]
+        return replace(self, batch=batch, keys=keys, examples=examples, retried=[], records=[])
+
+    def keep(self, positions: Sequence[int]) -> None:
+        """Leaves out the other elements."""
+        part = self.part(positions)
+        self.batch, self.keys, self.examples = part.batch, part.keys, part.examples
+
+
+class Delivery(NamedTuple):
+    """What became of a call, or of a part of it."""
+
+    call: EndpointCall
+    predictions: list[Any]
+    error: BaseException | None
+    seconds: float
+    """How long the last try took."""
+    rest: EndpointCall | None = None
+    """The elements that are requested again."""

@@ -1,0 +1,69 @@
+"""The endpoints of one session, with the event loop that serves them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+from collections.abc import Awaitable
+from typing import Any
+
+from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.endpoint_calls import rules_of
+from headrace.runtime.event_loop import EventLoop, close_loop, open_loop
+from headrace.runtime.spec import SessionSpec
+
+
+class Endpoints:
+    """One session's endpoints, shared by its threads. Thread-safe.
+
+    The first use opens the process's event loop. A forked child begins anew: it inherits neither loop nor requests.
+
+    Args:
+        spec: of the session; its handlers send the requests of all threads.
+    """
+
+    def __init__(self, spec: SessionSpec) -> None:
+        self._spec = spec
+        self._loop: EventLoop | None = None
+        self._begin()
+
+    def of(self, name: Any) -> Endpoint:
+        """The endpoint of the named model."""
+        event_loop = self._opened()
+        with self._lock:
+            if name not in self._endpoints:
+                rules = rules_of(self._spec, self._spec.plan.models[name])
+                self._endpoints[name] = Endpoint(event_loop, rules)
+            return self._endpoints[name]
+
+    def resolved(self, model: Any) -> Any:
+        """What ``load_model`` returned; if that has to be awaited, its result. It is closed with the event loop."""
+        if inspect.isawaitable(model):
+            model = self._opened().wait_for(_awaited(model))
+        self._opened().close_at_end(model)
+        return model
+
+    def close(self) -> None:
+        """Ends the use of the event loop."""
+        if self._process == os.getpid() and self._loop is not None:
+            self._loop = None
+            close_loop()
+
+    def _opened(self) -> EventLoop:
+        if self._process != os.getpid():
+            self._begin()
+        with self._lock:
+            if self._loop is None:
+                self._loop = open_loop()
+            return self._loop
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._loop = None
+        self._endpoints: dict[Any, Endpoint] = {}
+
+
+async def _awaited(model: Awaitable[Any]) -> Any:
+    return await model

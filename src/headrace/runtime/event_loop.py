@@ -1,0 +1,157 @@
+"""The process's event loop, on a thread of its own, and the threads on which it runs functions that block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from headrace.core.registry import Registry
+
+ResultT = TypeVar("ResultT")
+
+_CLOSING_SECS = 5.0
+"""How long to wait for cancelled requests that do not end."""
+
+
+class Ended(NamedTuple):
+    """How a call ended. Not an exception: a task that raises SystemExit, for example, ends its loop."""
+
+    result: Any = None
+    error: BaseException | None = None
+
+
+class EventLoop:
+    """An event loop that runs on a daemon thread: a request that hangs keeps no process alive."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._threads = _BlockingCalls(self.loop)
+        self._clients: list[Any] = []
+        self._thread = threading.Thread(target=self._run, name="headrace-requests", daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Calls a function on the loop's thread, soon."""
+        self.loop.call_soon_threadsafe(function, *args)
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Runs a coroutine to its end and returns its result; not for the loop's own thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    async def in_thread(self, function: Callable[[], Any]) -> Ended:
+        """Runs a function that blocks on another thread, in the caller's context. Cancelling does not stop it."""
+        return await self._threads.run(function)
+
+    def close_at_end(self, client: Any) -> None:
+        """Closes a client with the loop, if it has an asynchronous method for that: it can't be used with another."""
+        if _closing(client) is not None:
+            self._clients.append(client)
+
+    def close(self) -> None:
+        """Cancels what is running, closes the clients and ends the thread."""
+        self.call(self.loop.stop)
+        self._thread.join(_CLOSING_SECS)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            self.loop.run_until_complete(self._end_tasks())
+        finally:
+            self._threads.close()
+            self.loop.close()
+
+    async def _end_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        closing = [close() for close in map(_closing, self._clients) if close is not None]
+        await asyncio.gather(*closing, return_exceptions=True)
+        await self.loop.shutdown_asyncgens()
+
+
+def _closing(client: Any) -> Callable[[], Coroutine[Any, Any, Any]] | None:
+    """The method that closes an asynchronous client, as those of httpx, aiohttp, openai and anthropic have one."""
+    methods = (getattr(client, name, None) for name in ("aclose", "close"))
+    return next((method for method in methods if inspect.iscoroutinefunction(method)), None)
+
+
+class _BlockingCalls:
+    """Daemon threads, as many as there are calls at a time; those of ``concurrent.futures`` would delay the exit.
+
+    Only the loop's thread uses it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._count = 0
+        self._idle = 0
+
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Ended]:
+        """Starts a call."""
+        future: asyncio.Future[Ended] = self._loop.create_future()
+        context = contextvars.copy_context()
+        self._calls.put(lambda: self._call(future, context, function))
+        if self._idle:
+            self._idle -= 1
+        else:
+            self._count += 1
+            threading.Thread(target=self._work, name=f"headrace-request-{self._count}", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """Ends the threads, each after its call."""
+        for _ in range(self._count):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            del call  # or an idle thread would keep its last request
+
+    def _call(self, future: asyncio.Future[Ended], context: contextvars.Context, function: Callable[[], Any]) -> None:
+        try:
+            ended = Ended(context.run(function))
+        except BaseException as error:
+            ended = Ended(error=error)
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            self._loop.call_soon_threadsafe(self._settle, future, ended)
+
+    def _settle(self, future: asyncio.Future[Ended], ended: Ended) -> None:
+        self._idle += 1
+        if not future.cancelled():
+            future.set_result(ended)
+
+
+_LOOPS: Registry[int, EventLoop] = Registry()
+"""By process: a forked child inherits no threads, and makes a loop of its own."""
+
+
+def open_loop() -> EventLoop:
+    """This process's loop; call ``close_loop`` once for each call."""
+    return _LOOPS.open(os.getpid(), EventLoop)
+
+
+def close_loop() -> None:
+    """Ends one use of this process's loop; the last one closes it."""
+    loop = _LOOPS.close(os.getpid())
+    if loop is not None:
+        loop.close()
+
+
+def _forget() -> None:
+    global _LOOPS  # noqa: PLW0603 - another thread of the parent may have held its lock
+    _LOOPS = Registry()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,204 @@
+"""Runs a bundle's batches as requests, many side by side; their outcomes leave as they come."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from queue import Empty
+from typing import Any, Protocol
+
+from headrace.batching.batcher import Batch
+from headrace.core.errors import EndpointError
+from headrace.core.events import BatchCompleted, BatchRetried, Observer, RequestsThrottled
+from headrace.core.remote import ElementFailure
+from headrace.core.result import Caught, Outcome
+from headrace.runtime.bundle import Executor
+from headrace.runtime.devices import catches
+from headrace.runtime.endpoint import Endpoint
+from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Inbox
+from headrace.runtime.queues import AnyBatch
+from headrace.runtime.steps import ModelAccess, Steps
+
+
+class RequestSource(ModelAccess, Protocol):
+    """What the executor needs from a worker."""
+
+    def split_keys(self, elements: Sequence[Any]) -> tuple[Sequence[Any] | None, Any]:
+        """The keys, if elements have some, and the examples."""
+        ...
+
+    def completed(
+        self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
+    ) -> tuple[list[Any], BatchCompleted]:
+        """Predictions with their keys, and the event."""
+        ...
+
+
+class Throttling:
+    """Adds up for how long a worker has waited for endpoints, of which only whole seconds are counted."""
+
+    def __init__(self) -> None:
+        self._secs: dict[str, float] = {}
+
+    def add(self, namespace: str, secs: float) -> int:
+        """Adds seconds to a namespace; returns the whole ones, which are to be reported now."""
+        total = self._secs.get(namespace, 0.0) + secs
+        self._secs[namespace] = total - int(total)
+        return int(total)
+
+
+class RequestExecutor:
+    """An executor that hands batches to endpoints, and waits only if too many are on their way.
+
+    Outcomes are in the order in which requests end. Events are reported by the bundle's thread.
+
+    Args:
+        worker: provides the clients.
+        observer: receives the events.
+        throttling: of the worker.
+    """
+
+    preprocess_here = True
+
+    def __init__(self, worker: RequestSource, observer: Observer, throttling: Throttling) -> None:
+        self._worker = worker
+        self._observer = observer
+        self._throttling = throttling
+        self._steps = Steps(worker, observer)
+        self._session = worker.session
+        self._inbox = Inbox()
+        self._calls: set[EndpointCall] = set()
+        """On their way."""
+        self._used: dict[str, Endpoint] = {}
+        """By the namespace of their metric."""
+
+    def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        """Starts a request; returns the outcomes that are ready. Waits if too many are on their way."""
+        assert isinstance(batch, Batch)
+        held = self._steps.borrow(name, batch)
+        if isinstance(held, list):
+            return held
+        with held as loaded:  # a call keeps the client alive: who waits for room in memory must not wait for requests
+            self._steps.report_load()
+            client = loaded.model
+        try:
+            keys, examples = self._worker.split_keys(batch.elements)
+        except Exception as error:
+            return self._failed(name, batch, error, 1)
+        call = EndpointCall(name, batch, keys, examples, client, self._inbox, contextvars.copy_context())
+        endpoint = self._endpoint(name)
+        self._calls.add(call)
+        endpoint.submit(call)
+        outcomes: list[Outcome] = []
+        while (delivery := self._next(wait=len(self._calls) >= endpoint.room)) is not None:
+            outcomes += self._settle(delivery)
+        return outcomes
+
+    def collect(self) -> Iterator[Outcome]:
+        """Waits for the requests on their way; yields their outcomes as they come."""
+        while self._calls and (delivery := self._next(wait=True)) is not None:
+            yield from self._settle(delivery)
+
+    def abandon(self) -> None:
+        """Cancels what is on its way."""
+        if self._calls:
+            self._inbox.abandoned = True
+            self._calls, self._inbox = set(), Inbox()
+            for endpoint in self._used.values():
+                endpoint.cancel_abandoned()
+
+    def _endpoint(self, name: Any) -> Endpoint:
+        assert self._session.endpoints is not None
+        endpoint = self._session.endpoints.of(name)
+        handler = self._worker.plan.models[name]
+        self._used[getattr(handler, "namespace", "") or handler.get_metrics_namespace()] = endpoint
+        return endpoint
+
+    def _next(self, *, wait: bool) -> Delivery | None:
+        """The next delivery; None if there is none, and it is not to be waited for."""
+        try:
+            return self._inbox.get_nowait()
+        except Empty:
+            if not wait:
+                return None
+        before = {namespace: endpoint.throttled_secs() for namespace, endpoint in self._used.items()}
+        delivery = self._inbox.get()
+        for namespace, endpoint in self._used.items():
+            seconds = self._throttling.add(namespace, endpoint.throttled_secs() - before[namespace])
+            if seconds:
+                self._observer.on_event(RequestsThrottled(namespace, seconds))
+        return delivery
+
+    def _settle(self, delivery: Delivery) -> list[Outcome]:
+        """The outcomes of a delivery; if an error is not caught, it is raised and everything else cancelled."""
+        call = delivery.call
+        self._calls.discard(call)
+        if delivery.rest is not None:
+            self._calls.add(delivery.rest)
+        try:
+            for error in call.retried:
+                self._steps.report(BatchRetried(self._label(call.name), call.batch.total, Caught.of(error).error))
+            for record in call.records:
+                self._steps.report(record)
+            if delivery.error is not None:
+                return self._failed(call.name, call.batch, delivery.error, call.tries)
+            return self._answered(delivery)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _answered(self, delivery: Delivery) -> list[Outcome]:
+        call, predictions = delivery.call, delivery.predictions
+        bad = [place for place, one in enumerate(predictions) if type(one) is ElementFailure]
+        if not bad:
+            self._steps.learn(self._session.models[call.name], call.batch, delivery.seconds)
+            return self._delivered(call, predictions, delivery.seconds)
+        if self._worker.plan.prebatched:
+            return self._failed(call.name, call.batch, predictions[bad[0]].error, call.tries)
+        outcomes: list[Outcome] = []
+        for place in bad:
+            outcomes += self._failed(call.name, call.part([place]).batch, predictions[place].error, call.tries)
+        good = [place for place in range(len(predictions)) if type(predictions[place]) is not ElementFailure]
+        if good:
+            outcomes += self._delivered(call.part(good), [predictions[place] for place in good], delivery.seconds)
+        return outcomes
+
+    def _delivered(self, call: EndpointCall, predictions: list[Any], seconds: float) -> list[Outcome]:
+        elements = call.batch.elements
+        predictions, event = self._worker.completed(call.name, elements, call.keys, predictions, seconds)
+        self._steps.report(event)
+        return self._steps.settle(call.name, call.batch, predictions, call.tries)
+
+    def _failed(self, name: Any, batch: Batch, error: BaseException, tries: int) -> list[Outcome]:
+        self._steps.report_failed_batch(name, batch.total, error)
+        if isinstance(error, EndpointError) or not catches(self._worker.spec, error, name):
+            raise error
+        return self._steps.settle(name, batch, Caught.of(error), tries)
+
+    def _label(self, name: Any) -> str:
+        return self._session.models[name].label
+
+
+class RoutedExecutor:
+    """Runs the batches of some models as requests, and those of the others as another executor does.
+
+    Args:
+        requests: for these models.
+        names: of these models.
+        others: for all others.
+    """
+
+    def __init__(self, requests: RequestExecutor, names: Collection[Any], others: Executor) -> None:
+        self.preprocess_here = others.preprocess_here
+        self._requests = requests
+        self._names = names
+        self._others = others
+
+    def submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
+        """As ``Executor.submit``."""
+        return self._requests.submit(name, batch) if name in self._names else self._others.submit(name, batch)
+
+    def collect(self) -> Iterable[Outcome]:
+        """As ``Executor.collect``."""
+        return chain(self._others.collect(), self._requests.collect())

@@ -1,0 +1,32 @@
+"""Remote handlers in a pipeline: outputs keep their elements' keys, failures are dead letters, metrics are Beam's."""
+
+from __future__ import annotations
+
+import asyncio
+
+import apache_beam as beam
+
+from headrace.beam import ElementFailure, KeyedModelHandler, RemoteModelHandler, RunInference
+
+
+class Length(RemoteModelHandler[str, int, str]):
+    async def create_client(self) -> str:
+        return "client"
+
+    async def request(self, batch, model, inference_args=None):
+        assert model == "client"
+        await asyncio.sleep(0.001)
+        return [len(text) if text else ElementFailure(ValueError("empty")) for text in batch]
+
+    def batch_elements_kwargs(self):
+        return {"max_batch_size": 2}
+
+
+def test_remote_handler_runs_in_a_pipeline(run):
+    elements = [(n, "x" * (n % 5)) for n in range(50)]
+    good, bad = run.create(elements) | RunInference(KeyedModelHandler(Length())).with_exception_handling()
+    letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element[0], error[1]))
+    found, failed = run.values(good=good, letters=letters)
+    assert sorted(found) == [(n, n % 5) for n in range(50) if n % 5]
+    assert sorted(failed) == [((n, ""), "ValueError('empty')") for n in range(0, 50, 5)]
+    assert run.metrics()["RunInference", "num_inferences"] == 40

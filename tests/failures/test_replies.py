@@ -1,0 +1,127 @@
+"""What the errors of HTTP and gRPC clients say: about the endpoint, about another try, and about when."""
+
+from __future__ import annotations
+
+import email.message
+import socket
+import urllib.error
+from types import SimpleNamespace
+
+import pytest
+
+from headrace import ElementRetry, PredictionCountError
+from headrace.core.remote import always_retry
+from headrace.failures.concurrency import Verdict
+from headrace.failures.replies import RetryTokens, concerns_all, judge, judge_element, retry_after
+
+
+class ClientError(Exception):
+    def __init__(self, **attributes):
+        super().__init__("as a client raises it")
+        vars(self).update(attributes)
+
+
+def with_headers(**headers):
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return ClientError(response=SimpleNamespace(headers=named))
+
+
+def caused_by(cause):
+    error = ClientError()
+    error.__cause__ = cause
+    return error
+
+
+class GrpcError(Exception):
+    def __init__(self, name):
+        super().__init__(name)
+        self.name = name
+
+    def code(self):
+        return SimpleNamespace(name=self.name)
+
+
+def http_error(status, headers=()):
+    message = email.message.Message()
+    for name, value in dict(headers).items():
+        message[name] = value
+    return urllib.error.HTTPError("http://localhost", status, "no", message, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "retries"),
+    [
+        (ClientError(status_code=429), Verdict.REFUSED, True),
+        (ClientError(status=429), Verdict.REFUSED, True),
+        (ClientError(response=SimpleNamespace(status_code=429)), Verdict.REFUSED, True),
+        (GrpcError("RESOURCE_EXHAUSTED"), Verdict.REFUSED, True),
+        (ClientError(status_code=503), Verdict.UNAVAILABLE, True),
+        (ClientError(status_code=529), Verdict.UNAVAILABLE, True),
+        (GrpcError("UNAVAILABLE"), Verdict.UNAVAILABLE, True),
+        (ConnectionRefusedError(), Verdict.UNAVAILABLE, True),
+        (urllib.error.URLError(ConnectionRefusedError()), Verdict.UNAVAILABLE, True),
+        (caused_by(ConnectionRefusedError()), Verdict.UNAVAILABLE, True),
+        (caused_by(caused_by(socket.gaierror())), Verdict.UNAVAILABLE, True),
+        (ConnectionResetError(), Verdict.NOTHING, True),
+        (ClientError(status_code=500), Verdict.NOTHING, True),
+        (ClientError(status_code=408), Verdict.NOTHING, True),
+        (ValueError("anything"), Verdict.NOTHING, True),
+        (ClientError(status_code=400), Verdict.NOTHING, False),
+        (ClientError(status_code=401), Verdict.NOTHING, False),
+        (ClientError(status_code=413), Verdict.NOTHING, False),
+        (GrpcError("INVALID_ARGUMENT"), Verdict.NOTHING, False),
+        (PredictionCountError(), Verdict.NOTHING, False),
+        (SystemExit(1), Verdict.NOTHING, False),
+    ],
+    ids=repr,
+)
+def test_errors_are_judged_by_what_clients_set_on_them(error, verdict, retries):
+    assert judge(error, always_retry)[:2] == (verdict, retries)
+
+
+def test_filter_has_the_last_word_on_what_may_pass():
+    assert not judge(ClientError(status_code=429), lambda error: False).retries
+    assert not judge(ValueError(), lambda error: error.misspelt).retries
+    assert not judge(ClientError(status_code=401), lambda error: True).retries
+
+
+@pytest.mark.parametrize(("status", "for_all"), [(401, True), (403, True), (404, True), (400, False), (429, False)])
+def test_wrong_keys_and_models_concern_all(status, for_all):
+    assert concerns_all(ClientError(status_code=status)) is for_all
+    assert concerns_all(GrpcError("UNAUTHENTICATED"))
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (with_headers(Retry_After="7"), 7),
+        (with_headers(retry_after="0.25"), 0.25),
+        (with_headers(Retry_After="3", Retry_After_Ms="120"), 0.12),
+        (with_headers(Retry_After="Thu, 01 Jan 1970 00:01:40 GMT"), 90),
+        (with_headers(Retry_After="Thu, 01 Jan 1970 00:00:00 GMT"), 0),
+        (with_headers(Retry_After="soon"), 0),
+        (with_headers(Retry_After="inf"), 0),
+        (with_headers(), 0),
+        (http_error(429, {"Retry-After": "5"}), 5),
+        (ClientError(retry_after=2), 2),
+        (ClientError(retry_after="later"), 0),
+        (ValueError(), 0),
+    ],
+)
+def test_delays_are_read_from_headers(error, seconds):
+    assert retry_after(error, lambda: 10.0) == seconds
+
+
+def test_element_that_is_to_be_requested_again_may_name_its_delay():
+    refused = ClientError(status_code=429)
+    assert judge_element(ElementRetry(refused, 3.0)) == (Verdict.REFUSED, True, 3.0)
+    assert judge_element(ElementRetry(with_headers(Retry_After="7"))).delay_secs == 7
+    assert judge_element(ElementRetry(ValueError())).waits is False
+
+
+def test_retries_cost_more_than_successes_bring_back():
+    tokens = RetryTokens()
+    assert sum(tokens.take(ValueError()) for _ in range(200)) == 100
+    for _ in range(10):
+        tokens.succeeded()
+    assert [tokens.take(TimeoutError()), tokens.take(ValueError())] == [True, False]

@@ -1,0 +1,214 @@
+"""An HTTP server on localhost that predicts, refuses, hangs or breaks, as a test says; and handlers that ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+from headrace import Failure, RemoteModelHandler
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from toys import Events, run
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Answer(NamedTuple):
+    status: int = 200
+    body: Any = None
+    """None: each example, doubled."""
+    headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+    delay: float = 0.0
+    cut: bool = False
+
+
+class FaultServer(ThreadingHTTPServer):
+    """Answers a POST with a JSON list of examples.
+
+    Args:
+        answer: from (examples, how many requests came before) to an Answer.
+        address: where to listen.
+    """
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, answer, address=("127.0.0.1", 0)):
+        super().__init__(address, _Handler)
+        self.answer = answer
+        self.requests = []
+        self.lock = threading.Lock()
+        self.hang_up = threading.Event()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/"
+
+    def handle_error(self, request, client_address):
+        """Clients that go away are no news."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self):
+        server: Any = self.server
+        examples = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with server.lock:
+            before = len(server.requests)
+            server.requests.append(examples)
+        answer = server.answer(examples, before)
+        if answer.delay and server.hang_up.wait(answer.delay):
+            return
+        if answer.cut:
+            self.close_connection = True
+            return
+        body = json.dumps([2 * one for one in examples] if answer.body is None else answer.body).encode()
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        with suppress(BrokenPipeError):
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def serving(answer=lambda examples, before: Answer(), address=("127.0.0.1", 0)):
+    server = FaultServer(answer, address)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.hang_up.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class StatusError(Exception):
+    """As clients raise it."""
+
+    def __init__(self, status_code, headers):
+        super().__init__(f"status {status_code}")
+        self.status_code = status_code
+        self.headers = headers
+
+
+class Remote(RemoteModelHandler):
+    """Asks the server with urllib, on threads.
+
+    Args:
+        url: of the server.
+        size: examples in a request.
+        options: of ``RemoteModelHandler``.
+    """
+
+    def __init__(self, url, size=1, **options):
+        super().__init__(**{"num_retries": 2, **options})
+        self.url = url
+        self.size = size
+
+    def create_client(self):
+        return self.url
+
+    def request(self, batch, model, inference_args=None):
+        data = json.dumps([one + (inference_args or {}).get("plus", 0) for one in batch]).encode()
+        try:
+            with urllib.request.urlopen(urllib.request.Request(model, data, method="POST")) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:  # it holds the connection
+                raise StatusError(error.code, dict(error.headers)) from None
+
+    def batch_elements_kwargs(self):
+        return {"min_batch_size": self.size, "max_batch_size": self.size}
+
+
+class AsyncClient:
+    """Sends each request over a connection of its own."""
+
+    def __init__(self, host, port):
+        self.address = host, port
+        self.loop = asyncio.get_running_loop()
+        self.closed = False
+
+    async def post(self, body):
+        assert self.loop is asyncio.get_running_loop()
+        reader, writer = await asyncio.open_connection(*self.address)
+        try:
+            data = json.dumps(body).encode()
+            writer.write(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+            status, *headers = (await reader.readuntil(b"\r\n\r\n")).decode().strip().splitlines()
+            headers = dict(line.split(": ", 1) for line in headers)
+            answer = await reader.readexactly(int(headers["Content-Length"]))
+        finally:
+            writer.close()
+        if int(status.split()[1]) != 200:
+            raise StatusError(int(status.split()[1]), headers)
+        return json.loads(answer)
+
+    async def aclose(self):
+        self.closed = True
+
+
+class AsyncRemote(Remote):
+    """Asks the server in the event loop."""
+
+    async def create_client(self):
+        return AsyncClient("127.0.0.1", int(self.url.rpartition(":")[2].strip("/")))
+
+    async def request(self, batch, model, inference_args=None):
+        return await model.post([one + (inference_args or {}).get("plus", 0) for one in batch])
+
+
+def once(answer, then=None):
+    """The first request gets this answer, all others another one."""
+    return lambda examples, before: (then or Answer()) if before else answer
+
+
+def for_first(count, answer):
+    """The first requests get this answer."""
+    return lambda examples, before: answer if before < count else Answer()
+
+
+def for_example(example, answer):
+    """Requests with this example get this answer."""
+    return lambda examples, before: answer if example in examples else Answer()
+
+
+def no_pauses(monkeypatch):
+    """Retries follow at once, but for delays that the endpoint names."""
+    monkeypatch.setattr("headrace.runtime.endpoint.pause_before_retry", lambda *_, **__: 0.0)
+
+
+def requesting_threads():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace-request")]
+
+
+def events_and_outcomes(handler, elements, **options):
+    """What a bundle reports and returns; failures are caught."""
+    events = Events()
+    worker = open_worker(catching(prepare(handler, InferenceRequest(**options)), Exception))
+    try:
+        return events, run(worker, elements, events)
+    finally:
+        worker.close()
+
+
+def failures_among(outcomes):
+    return [one for one in outcomes if isinstance(one, Failure)]

@@ -1,0 +1,285 @@
+"""Asynchronous handlers, answers for single elements, limits on what waits; and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import warnings
+
+import pytest
+
+from headrace import (
+    SKIP,
+    BatchingConfig,
+    ConfigurationError,
+    ElementFailure,
+    ElementRetry,
+    KeyedModelHandler,
+    KeyModelMapping,
+    ModelHandler,
+    RateLimitExceeded,
+    RemoteModelHandler,
+    predict,
+)
+from headrace.core.events import BatchRetried, RequestsThrottled
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, prepare
+from headrace.runtime.request_executor import Throttling
+from http_endpoint import (
+    Answer,
+    AsyncRemote,
+    Remote,
+    StatusError,
+    events_and_outcomes,
+    failures_among,
+    for_first,
+    no_pauses,
+    once,
+    requesting_threads,
+    serving,
+)
+from toys import Acting, each, fixed, run
+from waiting import wait_until
+
+BOTH = pytest.mark.parametrize("kind", [Remote, AsyncRemote])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(monkeypatch):
+    no_pauses(monkeypatch)
+    yield
+    assert wait_until(lambda: not requesting_threads()), requesting_threads()
+
+
+class Answering(RemoteModelHandler):
+    """Answers with what a function of the example and the try says."""
+
+    def __init__(self, act, **options):
+        super().__init__(**options)
+        self.act = act
+        self.seen = []
+
+    def create_client(self):
+        return None
+
+    async def request(self, batch, model, inference_args=None):
+        self.seen.append(list(batch))
+        return [self.act(example, sum(example in earlier for earlier in self.seen)) for example in batch]
+
+    def batch_elements_kwargs(self):
+        return {"min_batch_size": 4, "max_batch_size": 4}
+
+
+def test_answers_for_single_elements_cost_the_others_nothing():
+    def act(example, tries):
+        if example == 1:
+            return ElementFailure(ValueError("bad"))
+        if example == 2 and tries < 3:
+            return ElementRetry(ConnectionError("busy"))
+        return SKIP if example == 3 else example
+
+    handler = Answering(act)
+    events, outcomes = events_and_outcomes(handler, range(4))
+    (failure,) = failures_among(outcomes)
+    assert (failure.element, str(failure.error)) == (1, "bad")
+    assert [one for one in outcomes if isinstance(one, int)] == [0, 2]
+    assert len(outcomes) == 4
+    assert len(events.of(BatchRetried)) == 2
+
+
+def test_answers_for_single_elements_may_use_up_their_retries():
+    handler = Answering(lambda example, tries: ElementRetry(ConnectionError("busy")), num_retries=1)
+    _, outcomes = events_and_outcomes(handler, [1])
+    assert [(one.attempts, str(one.error)) for one in outcomes] == [(2, "busy")]
+
+
+def test_element_error_is_raised_where_failures_are():
+    with pytest.raises(ValueError, match="bad"):
+        list(predict(Answering(lambda example, tries: ElementFailure(ValueError("bad"))), [1]))
+
+
+def test_answers_for_single_elements_fail_a_batch_that_is_an_element():
+    handler = Answering(lambda example, tries: ElementFailure(ValueError("bad")) if example else 0).with_no_batching()
+    found = list(predict(handler, [[0, 1], [0, 0]], on_failure="yield"))
+    assert [one for one in found if one == 0] == [0, 0]
+    assert [one.element for one in failures_among(found)] == [[0, 1]]
+
+
+def test_element_answers_need_an_exception():
+    with pytest.raises(ConfigurationError, match="ElementFailure needs an exception, not 'bad'"):
+        ElementFailure("bad")
+
+
+class Asynchronous(ModelHandler):
+    """Not remote, but asynchronous."""
+
+    async def load_model(self):
+        return asyncio.get_running_loop()
+
+    async def run_inference(self, batch, model, inference_args=None):
+        assert model is asyncio.get_running_loop()
+        await asyncio.sleep(0)
+        if "bad" in batch:
+            raise KeyError("bad")
+        return (2 * one for one in batch)
+
+
+def test_any_handler_may_be_asynchronous():
+    found = list(predict(Asynchronous(), [1, 2, "bad"], on_failure="yield", batching=fixed(1)))
+    assert found[:2] == [2, 4]
+    assert isinstance(found[2].error, KeyError)
+
+
+def test_asynchronous_handlers_may_be_prebatched():
+    assert list(predict(Asynchronous().with_no_batching(), [[1, 2], [3]])) == [2, 4, 6]
+
+
+def test_models_by_key_may_be_local_and_remote():
+    with serving() as server:
+        handler = KeyedModelHandler(
+            [KeyModelMapping(["near"], Acting(each(str))), KeyModelMapping(["far"], Remote(server.url))],
+            max_models_per_worker_hint=1,
+        )
+        elements = [(key, n) for n in range(20) for key in ("near", "far")]
+        found = list(predict(handler, elements, batching=fixed(1)))
+    assert found == [(key, str(n) if key == "near" else 2 * n) for key, n in elements]
+
+
+def test_keys_that_are_missing_fail_their_batch():
+    found = list(predict(KeyedModelHandler(Asynchronous()), [1], on_failure="yield"))
+    assert len(failures_among(found)) == 1
+
+
+class Limiter:
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.hits = []
+
+    def allow(self, hits_added):
+        self.hits.append(hits_added)
+        return self.answers.pop(0) if self.answers else True
+
+
+@BOTH
+def test_rate_limiter_is_asked_before_each_request(kind):
+    limiter = Limiter(False)
+    with serving() as server:
+        assert list(predict(kind(server.url, size=2, rate_limiter=limiter), range(4))) == [0, 2, 4, 6]
+        assert len(server.requests) == 2
+    assert limiter.hits == [2, 2, 2]
+
+
+def test_rate_limiter_that_refuses_all_tries_fails_the_element():
+    handler = Answering(lambda example, tries: example, num_retries=1, rate_limiter=Limiter(False, False))
+    with pytest.raises(RateLimitExceeded):
+        list(predict(handler, [1]))
+
+
+def test_closing_early_cancels_what_is_in_flight():
+    cancelled = []
+
+    class Hanging(Asynchronous):
+        async def run_inference(self, batch, model, inference_args=None):
+            try:
+                await asyncio.sleep(1000 if batch[0] > 20 else 0)
+            except asyncio.CancelledError:
+                cancelled.append(batch)
+                raise
+            return batch
+
+    predictions = predict(Hanging(), range(1000), batching=fixed(1), ordered=False)
+    assert next(predictions) == 0
+    predictions.close()
+
+
+def test_uncaught_error_cancels_the_other_requests():
+    refusal = once(Answer(), Answer(400))
+    with serving(refusal) as server, pytest.raises(StatusError, match="400"):
+        list(predict(Remote(server.url), range(10)))
+
+
+def test_ctrl_c_ends_the_wait(interruptible):
+    class Hanging(Asynchronous):
+        async def run_inference(self, batch, model, inference_args=None):
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(1000)
+
+    with pytest.raises(KeyboardInterrupt):
+        list(predict(Hanging(), [1]))
+
+
+def test_errors_that_would_end_the_loop_do_not():
+    class Leaving(Asynchronous):
+        async def run_inference(self, batch, model, inference_args=None):
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        list(predict(Leaving(), [1]))
+    assert list(predict(Asynchronous(), [1])) == [2]
+
+
+def test_forked_child_sends_requests_of_its_own():
+    with serving() as server:
+        worker = open_worker(prepare(AsyncRemote(server.url), InferenceRequest()))
+        assert run(worker, [1]) == [2]
+        worker.session.endpoints.of(None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
+            child = os.fork()
+        if not child:
+            ours = open_worker(prepare(Remote(server.url), InferenceRequest()))
+            os._exit(0 if run(ours, [4]) == [8] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        worker.close()
+
+
+def test_isolation_is_not_for_requests():
+    with pytest.warns(UserWarning, match="isolate has no effect"), serving() as server:
+        assert list(predict(Remote(server.url), [1], isolate=True)) == [2]
+    mixed = KeyedModelHandler([KeyModelMapping(["a"], Acting()), KeyModelMapping(["b"], Asynchronous())])
+    with pytest.raises(ConfigurationError, match="'b' send requests from this one"):
+        predict(mixed, [], timeout=3)
+    with pytest.raises(ConfigurationError, match="timeout must be a positive number"):
+        predict(Asynchronous(), [], timeout=-1)
+
+
+def test_bundle_holds_few_elements_that_wait():
+    read = []
+    go = threading.Event()
+
+    class Held(Asynchronous):
+        async def run_inference(self, batch, model, inference_args=None):
+            await asyncio.get_running_loop().run_in_executor(None, go.wait)
+            return batch
+
+    def source():
+        for n in range(1000):
+            read.append(n)
+            yield n
+
+    predictions = predict(Held(), source(), batching=BatchingConfig(max_batch_size=1))
+    asking = threading.Thread(target=lambda: next(predictions))
+    asking.start()
+    assert wait_until(lambda: len(read) >= 10)
+    assert len(read) < 20
+    go.set()
+    asking.join()
+    predictions.close()
+
+
+def test_throttling_is_counted_in_whole_seconds():
+    throttling = Throttling()
+    assert [throttling.add("n", 0.7), throttling.add("n", 0.7), throttling.add("m", 0.7)] == [0, 1, 0]
+    assert throttling.add("n", 2.0) == 2
+
+
+@pytest.mark.large
+def test_time_that_a_bundle_waits_for_a_quota_is_reported():
+    with serving(for_first(5, Answer(429, headers={"Retry-After": "1.1"}))) as server:
+        events, outcomes = events_and_outcomes(Remote(server.url, namespace="mine"), range(12))
+    assert sorted(outcomes) == [2 * n for n in range(12)]
+    throttled = events.of(RequestsThrottled)
+    assert {event.namespace for event in throttled} == {"mine"}
+    assert 1 <= sum(event.seconds for event in throttled) <= 30

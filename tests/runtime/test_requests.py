@@ -1,0 +1,173 @@
+"""Requests to a server on localhost: side by side, repeated as the server asks, and nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headrace import (
+    EndpointError,
+    KeyedModelHandler,
+    PredictionCountError,
+    RetryConfig,
+    predict,
+)
+from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried
+from http_endpoint import (
+    Answer,
+    AsyncRemote,
+    Remote,
+    events_and_outcomes,
+    failures_among,
+    for_example,
+    for_first,
+    no_pauses,
+    once,
+    requesting_threads,
+    serving,
+)
+from waiting import wait_until
+
+BOTH = pytest.mark.parametrize("kind", [Remote, AsyncRemote])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(monkeypatch):
+    no_pauses(monkeypatch)
+    yield
+    assert wait_until(lambda: not requesting_threads()), requesting_threads()
+
+
+@BOTH
+def test_predictions_come_back_with_their_elements(kind):
+    with serving() as server:
+        handler = KeyedModelHandler(kind(server.url, size=3)).with_preprocess_fn(lambda pair: (pair[0], pair[1] + 1))
+        handler = handler.with_postprocess_fn(lambda pair: (*pair, "done"))
+        found = list(predict(handler, [(str(n), n) for n in range(50)], inference_args={"plus": 1}))
+    assert found == [(str(n), 2 * (n + 2), "done") for n in range(50)]
+
+
+@BOTH
+def test_requests_are_side_by_side(kind):
+    """The last request is answered only when others are in flight."""
+    waiting = threading.Barrier(3)
+
+    def answer(examples, before):
+        if examples[0] >= 197:
+            waiting.wait(30)
+        return Answer()
+
+    with serving(answer) as server:
+        assert list(predict(kind(server.url), range(200))) == [2 * n for n in range(200)]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("status", "headers"), [(429, {"Retry-After": "0.05"}), (429, {}), (503, {}), (503, {"retry-after-ms": "50"})]
+)
+def test_requests_that_are_refused_are_repeated_and_spend_no_retries(kind, status, headers):
+    with serving(for_first(3, Answer(status, headers=headers))) as server:
+        events, outcomes = events_and_outcomes(kind(server.url, num_retries=0), range(5))
+        assert len(server.requests) == 8
+    assert sorted(outcomes) == [0, 2, 4, 6, 8]
+    assert len(events.of(BatchRetried)) == 3
+    assert len(events.of(BatchCompleted)) == 5
+
+
+@BOTH
+def test_delay_that_the_server_names_is_obeyed(kind):
+    with serving(once(Answer(429, headers={"Retry-After": "0.3"}))) as server:
+        began = time.monotonic()
+        list(predict(kind(server.url), [1]))
+        assert time.monotonic() - began >= 0.3
+
+
+def test_delay_longer_than_the_patience_is_no_failure():
+    with serving(once(Answer(429, headers={"Retry-After": "0.2"}))) as server:
+        handler = Remote(server.url)
+        assert list(predict(handler, [1], retry=RetryConfig(timeout_secs=0.1))) == [2]
+
+
+@BOTH
+def test_server_that_is_not_there_yet_is_waited_for(kind):
+    with serving() as server:
+        address = server.server_address
+    predictions = predict(kind(f"http://127.0.0.1:{address[1]}/"), range(3))
+    with ThreadPoolExecutor(1) as asking:
+        found = asking.submit(list, predictions)
+        with serving(address=address):
+            assert found.result(60) == [0, 2, 4]
+
+
+def test_server_that_stays_away_fails_what_waited_for_too_long():
+    with serving() as server:
+        url = server.url
+    _, outcomes = events_and_outcomes(Remote(url), range(3), retry=RetryConfig(timeout_secs=0.2))
+    assert [type(one.error.reason) for one in failures_among(outcomes)] == [ConnectionRefusedError] * 3
+
+
+@BOTH
+@pytest.mark.parametrize("answer", [Answer(500), Answer(cut=True)])
+def test_requests_that_fail_are_retried(kind, answer):
+    with serving(once(answer)) as server:
+        assert list(predict(kind(server.url), range(3))) == [0, 2, 4]
+
+
+def test_requests_that_always_fail_cost_their_own_elements_only():
+    with serving(for_example(3, Answer(500))) as server:
+        _, outcomes = events_and_outcomes(Remote(server.url), range(5))
+        assert server.requests.count([3]) == 3
+    (failure,) = failures_among(outcomes)
+    assert (failure.element, failure.attempts, failure.error.status_code) == (3, 3, 500)
+    assert sorted(one for one in outcomes if one is not failure) == [0, 2, 4, 8]
+
+
+def test_bad_request_is_neither_retried_nor_bisected():
+    with serving(for_example(3, Answer(400))) as server:
+        events, outcomes = events_and_outcomes(Remote(server.url, size=3), range(6))
+        assert sorted(server.requests) == [[0, 1, 2], [3, 4, 5]]
+    assert [one.element for one in failures_among(outcomes)] == [3, 4, 5]
+    assert [event.examples for event in events.of(BatchFailed)] == [3]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_wrong_key_url_or_model_is_one_error_at_the_first_request(status):
+    with serving(lambda examples, before: Answer(status)) as server:
+        with pytest.raises(EndpointError, match=rf"Remote: the endpoint refused the first request.*{status}"):
+            list(predict(Remote(server.url), range(100), on_failure="yield"))
+        assert len(server.requests) == 1
+
+
+def test_model_not_found_later_is_that_elements_failure():
+    with serving(for_example(3, Answer(404))) as server:
+        _, outcomes = events_and_outcomes(Remote(server.url), range(5))
+    assert [one.element for one in failures_among(outcomes)] == [3]
+
+
+def test_retry_filter_decides_what_is_retried():
+    with serving(once(Answer(500))) as server:
+        _, outcomes = events_and_outcomes(Remote(server.url, retry_filter=lambda error: False), [1, 2])
+        assert len(server.requests) == 2
+    assert len(failures_among(outcomes)) == 1
+
+
+@BOTH
+def test_wrong_count_fails_the_batch_at_once(kind):
+    with serving(lambda examples, before: Answer(body=[1])) as server:
+        _, outcomes = events_and_outcomes(kind(server.url, size=2), range(2))
+        assert len(server.requests) == 1
+    assert [type(one.error) for one in outcomes] == [PredictionCountError] * 2
+    assert f"{kind.__name__}.request was given 2 examples" in str(outcomes[0].error)
+
+
+@BOTH
+def test_timeout_costs_the_element_that_takes_too_long(kind):
+    with serving(for_example(3, Answer(delay=60))) as server:
+        _, outcomes = events_and_outcomes(kind(server.url), range(5), timeout_secs=0.5)
+    (failure,) = failures_among(outcomes)
+    assert isinstance(failure.error, TimeoutError)
+    assert (failure.element, failure.attempts) == (3, 1)
+    assert "took longer than 0.5 s" in str(failure.error)
