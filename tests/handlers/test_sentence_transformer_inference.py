@@ -225,7 +225,9 @@ def test_bad_arguments_are_refused_with_the_cure(arguments, complaint):
 def test_row_with_one_text_is_an_example():
     handler = SentenceTransformerModelHandler("m")
     assert handler.example_from_row({"text": "bad film"}) == "bad film"
-    with pytest.raises(ValueError, match=r"choose one column with the text \(--columns\), of id, text"):
+    with pytest.raises(
+        ValueError, match=r"choose one column with the text \(--columns, in Python columns=\), of id, text"
+    ):
         handler.example_from_row({"id": 1, "text": "bad film"})
     with pytest.raises(ValueError, match="column 'id' holds 7, which is no text"):
         handler.example_from_row({"id": 7})

@@ -135,7 +135,9 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
             ValueError: there are several columns, or the value is not a text.
         """
         if len(row) != 1:
-            raise ValueError(f"choose one column with the text (--columns), of {', '.join(map(str, row))}.")
+            raise ValueError(
+                f"choose one column with the text (--columns, in Python columns=), of {', '.join(map(str, row))}."
+            )
         ((column, value),) = row.items()
         if not isinstance(value, str):
             raise ValueError(f"column {column!r} holds {repr(value)[:80]}, which is no text.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from headrace.core.answer import SKIP, is_of_columns
 from headrace.core.config import BatchingConfig, RetryConfig
@@ -14,12 +14,13 @@ from headrace.rows.examples import RESERVED, answer_of
 from headrace.rows.frames import names_of
 from headrace.runtime.prepare import InferenceRequest, Placement
 
+TableT = TypeVar("TableT")
 _ADDED = (*RESERVED, "outcome", "error")
 
 
 def predict_table(
     handler: Any,
-    table: Any,
+    table: TableT,
     *,
     columns: str | Sequence[str] | None = None,
     key: str | None = None,
@@ -30,7 +31,7 @@ def predict_table(
     retry: RetryConfig | None = None,
     isolate: bool = False,
     timeout: float | None = None,
-) -> Any:
+) -> TableT:
     """The table with its predictions: its rows and columns as they are, and four columns more.
 
     - ``prediction``: in a data frame the value itself; in Arrow's tables as ``headrace run`` writes it to Parquet:
@@ -59,7 +60,8 @@ def predict_table(
     request = InferenceRequest(inference_args, None, placement, batching, retry, None, isolate, timeout)
     caught = "yield" if on_failure == "mark" else "raise"
     answers = predict_each(handler, table, request, columns=columns, key=key, on_failure=caught)
-    return _with_columns(table, _added(answers), raises=on_failure == "raise")
+    found: TableT = _with_columns(table, _added(answers), raises=on_failure == "raise")
+    return found
 
 
 def _with_columns(table: Any, added: dict[str, list[Any]], *, raises: bool) -> Any:
