@@ -21,6 +21,8 @@ _UNPICKLING = matchers.Call(
     )
 )
 _PICKLED = "a handler of Beam's that was pickled stays Beam's: pickle it anew."
+_OF_BOTH = "RunInferenceDLQ"
+"""Whose objects are of Beam's class, too."""
 _ROOMS = {"transforms": "MLTransform", "anomaly": "AnomalyDetection", "rag": "Embeddings for RAG"}
 """Packages of ``apache_beam.ml`` that run inference themselves."""
 
@@ -95,7 +97,8 @@ class Adviser:
         span = self._imports.spans[classes]
         for use in self._imports.uses:
             is_within = span.start <= use.spans[0].start < span.start + span.length
-            if not is_within or use.node is None or not is_inference(use.path) or len(use.path) < 4:
+            is_class = is_inference(use.path) and len(use.path) > 3 and use.path[-1] != _OF_BOTH
+            if not is_within or not is_class or use.node is None:
                 continue
             if not self._rewriting.stays(use):
                 message = f"{name}(..., {use.path[-1]}) is False for objects of the handlers that stay Beam's."
@@ -144,4 +147,5 @@ def _staying(path: tuple[str, ...]) -> str:
 
 def _is_private_class(path: tuple[str, ...]) -> bool:
     """Whether a name is that of a class on which code cannot rely: Headrace's objects are of other classes."""
-    return path[-1].startswith("_") and path[-1][1:2].isupper()
+    name = path[-1]
+    return module_for(path[3]) is not None and name.startswith("_") and name[1:2].isupper() and not name.isupper()
