@@ -27,6 +27,10 @@ FOUND = {
         (1, 43, BY_HAND, "_ModelStatus stays Beam's: Headrace has no counterpart of this private class; look at"),
     ),
     "a private name of a module": (f"{BASE}base._ModelStatus\n", (2, 1, BY_HAND, "base._ModelStatus stays Beam's")),
+    "a handler of remote endpoints": (
+        "from apache_beam.ml.inference.base import RemoteModelHandler\n",
+        (1, 43, NOTE, "base.RemoteModelHandler stays Beam's: Headrace's sends several requests at a time"),
+    ),
     "a private function": (
         "from apache_beam.ml.inference import utils\nutils._convert_to_result([], [])\n",
         (2, 1, NOTE, "utils._convert_to_result stays Beam's, and works as it is: Headrace has no counterpart."),

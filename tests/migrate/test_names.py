@@ -74,6 +74,7 @@ def test_handlers_and_public_names_of_base_have_counterparts(module):
         ("vertex_ai_inference.RunInference", ("headrace.beam", "RunInference", 5)),
         ("base_test", None),
         ("base._ModelStatus", None),
+        ("base.RemoteModelHandler", None),
         ("gemini_inference", None),
         ("array_batches", None),
     ],

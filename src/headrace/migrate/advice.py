@@ -10,7 +10,7 @@ from libcst import matchers
 
 from headrace.migrate.findings import Finding
 from headrace.migrate.imports import FileImports
-from headrace.migrate.names import INFERENCE, find_counterpart, is_inference, module_for
+from headrace.migrate.names import INFERENCE, REMOTE, find_counterpart, is_inference, module_for
 from headrace.migrate.rewriting import Rewriting
 
 _TEXT = re.compile(r"apache_beam\.ml\.inference(?:\.\w+)*(?::[\w.]+)?")
@@ -140,6 +140,8 @@ def _staying(path: tuple[str, ...]) -> str:
     dotted = ".".join(path[3:]) or "inference"
     if len(path) > 3 and module_for(path[3]) is None:
         return f"{dotted} stays Beam's: Headrace has no counterpart, and runs Beam's handlers as they are."
+    if path[-1] == REMOTE:
+        return f"{dotted} stays Beam's: Headrace's sends several requests at a time, which the client has to allow."
     if _is_private_class(path):
         return f"{dotted} stays Beam's: Headrace has no counterpart of this private class; look at what uses it."
     return f"{dotted} stays Beam's, and works as it is: Headrace has no counterpart."

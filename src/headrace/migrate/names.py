@@ -19,7 +19,8 @@ _BASE = "headrace.beam"
 _OF_BASE = ("", "base", "utils")
 """Modules of Beam's package, and the package itself, whose public names ``headrace.beam`` has."""
 
-_REMOTE = "RemoteModelHandler"
+REMOTE = "RemoteModelHandler"
+"""Stays Beam's: Headrace's calls the client from several threads, and only a person knows whether it allows that."""
 
 
 class Counterpart(NamedTuple):
@@ -67,18 +68,12 @@ def module_for(name: str) -> str | None:
 
 def module_with(module: str, name: str) -> str | None:
     """Headrace's module that has a name of Beam's ``module``, which may itself have imported it from ``base``."""
-    if name == _REMOTE and not _runs_remote_handlers():
+    if name == REMOTE:
         return None
     if name in names_in(_BASE):
         return _BASE
     own = module_for(module)
     return own if own and name in names_in(own) else None
-
-
-@functools.cache
-def _runs_remote_handlers() -> bool:
-    """Whether handlers of remote endpoints that derive from Headrace's class run; else they have to stay Beam's."""
-    return "UnsupportedError" not in (_SOURCES / "core" / "remote.py").read_text("utf-8")
 
 
 @functools.cache
