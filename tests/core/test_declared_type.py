@@ -77,6 +77,15 @@ class Closed(Open[int, str]):
     pass
 
 
+class LateOpen(ModelHandler[ThingT, "tuple[OtherT, ThingT]", Any], Generic[OtherT, ThingT]):
+    def run_inference(self, batch, model, inference_args=None):
+        return batch
+
+
+class LateClosed(LateOpen[int, str]):
+    pass
+
+
 class HalfOpen(Open[int, ThingT]):
     pass
 
@@ -122,6 +131,7 @@ class Nothing:
         (Redeclaring, str),
         (Open, tuple[Any, Any]),
         (Closed, tuple[int, str]),
+        (LateClosed, tuple[int, str]),
         (HalfOpen, tuple[int, Any]),
         (Mixed, bytes),
         (Remote, float),

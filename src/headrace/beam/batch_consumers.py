@@ -73,9 +73,9 @@ def _are_rows(element_type: Any) -> bool:
     """Whether elements have a schema that is more than a PredictionResult's."""
     if isinstance(element_type, RowTypeConstraint):
         return True
-    if not isinstance(element_type, type) or issubclass(element_type, PredictionResult):
-        return False
     try:
+        if issubclass(element_type, PredictionResult):
+            return False
         return RowTypeConstraint.from_user_type(element_type) is not None
-    except Exception:  # Beam finds no schema for some named tuples, each time in another way
+    except Exception:  # no class; or a named tuple that Beam finds no schema for, each time in another way
         return False

@@ -50,6 +50,10 @@ class AnyEncoding(UnionConstraint):
 
     def __init__(self, only: Any) -> None:
         super().__init__((only,))
+        self._only = only
+
+    def __repr__(self) -> str:
+        return repr(self._only)
 
     def bind_type_variables(self, _: Any) -> AnyEncoding:
         """Itself; a union of one type would become that type."""
@@ -164,7 +168,8 @@ def _is_pair(example: Any) -> bool:
 
 
 def _is_no_tuple(example: Any) -> bool:
-    return isinstance(example, type) and not issubclass(example, tuple) and not issubclass(tuple, example)
+    is_class = isinstance(example, type) and get_origin(example) is None  # in Python 3.10 a list[int] is a type
+    return is_class and not issubclass(example, tuple) and not issubclass(tuple, example)
 
 
 def _as_hint(declared: Any) -> Any:
@@ -173,7 +178,7 @@ def _as_hint(declared: Any) -> Any:
         hint = normalize(native_type_compatibility.convert_to_beam_type(declared))
     except Exception:  # Beam refuses some types that it does not know, each in its own way
         return typehints.Any
-    hint = hint if isinstance(hint, type | TypeConstraint) else get_origin(hint)
+    hint = get_origin(hint) or hint
     if not isinstance(hint, type | TypeConstraint):
         return typehints.Any
     return _of_either_module(bind_type_variables(hint, {"*": typehints.Any}))

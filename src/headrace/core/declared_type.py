@@ -81,8 +81,9 @@ def _seen_from(cls: type, ancestor: type, declared: Any) -> Any:
 def _with_arguments(declared: Any, given: Mapping[Any, Any]) -> Any:
     if isinstance(declared, TypeVar):
         return given.get(declared, Any)
-    variables = () if isinstance(declared, type) else getattr(declared, "__parameters__", ())
-    return declared[tuple(given.get(one, Any) for one in variables)] if variables else declared
+    if get_origin(declared) is None or not declared.__parameters__:
+        return declared
+    return declared[tuple(given.get(one, Any) for one in declared.__parameters__)]
 
 
 def _closed(declared: Any) -> Any:
