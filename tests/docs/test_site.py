@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import headrace
+import headrace.beam
+import headrace.testing
+
 pytestmark = pytest.mark.large
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +65,14 @@ def test_reference_has_the_public_names_and_their_arguments(site):
     assert "RunInference" in text
     assert "on_failure" in text
     assert ":::" not in text
+
+
+@pytest.mark.parametrize("module", [headrace, headrace.beam, headrace.testing], ids=lambda module: module.__name__)
+def test_reference_has_every_public_name(site, module):
+    pages = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
+    anchors = {anchor.rpartition(".")[2] for anchor in re.findall(r'id="(headrace\.[\w.]+)"', pages)}
+    of_beam_or_for_types = {"load_model_status", *(name for name in module.__all__ if re.fullmatch(r"\w+T", name))}
+    assert set(module.__all__) - anchors - of_beam_or_for_types == set(), "name it in docs/reference"
 
 
 def test_reference_of_the_command_line_has_every_command(site):
