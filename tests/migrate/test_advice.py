@@ -22,6 +22,10 @@ FOUND = {
         "from apache_beam.ml.inference import gemini_inference\n",
         (1, 38, NOTE, "gemini_inference stays Beam's"),
     ),
+    "the package that nothing uses": (
+        "from apache_beam.ml import inference as i\n",
+        (1, 28, NOTE, "inference stays Beam's, and works as it is: Headrace has no counterpart."),
+    ),
     "a private name": (
         "from apache_beam.ml.inference.base import _ModelStatus\n",
         (1, 43, BY_HAND, "_ModelStatus stays Beam's: Headrace has no counterpart of this private class; look at"),

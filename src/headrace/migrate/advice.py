@@ -150,4 +150,5 @@ def _staying(path: tuple[str, ...]) -> str:
 def _is_private_class(path: tuple[str, ...]) -> bool:
     """Whether a name is that of a class on which code cannot rely: Headrace's objects are of other classes."""
     name = path[-1]
-    return module_for(path[3]) is not None and name.startswith("_") and name[1:2].isupper() and not name.isupper()
+    is_private = name.startswith("_") and name[1:2].isupper() and not name.isupper()
+    return is_private and module_for(path[3]) is not None
