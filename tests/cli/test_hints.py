@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.cli.hints import about_columns, about_model
+from headrace.cli.hints import about_columns, about_model, misplaced
 
 PICKLE = "; sklearn-numpy takes a pickle, or a file of joblib with --handler-arg model_file_type=joblib"
 
@@ -52,3 +52,33 @@ def test_a_model_that_cannot_be_loaded_is_named_with_its_option(folder, headrace
     assert (result.code, result.out) == (1, "")
     assert result.error.startswith("sklearn-numpy cannot load --model churn.onnx: ")
     assert result.error.endswith("; by its name it is a model for onnx-numpy")
+
+
+@pytest.mark.parametrize(
+    ("words", "columns", "hint"),
+    [
+        (["in.csv", "--streaming", "absent.csv"], ["a"], None),
+        (["in.csv"], None, None),
+        (["in.csv", "b"], None, None),
+        (["in.csv", "b"], ["a"], "if it is a column, separate columns by commas: --columns a,b."),
+        (["y=2"], None, "there is no file 'y=2'; if it is for the handler, repeat the option: --handler-arg y=2."),
+        (
+            ["--input=in.csv"],
+            None,
+            "there is no option --input; name the files without an option: headrace run FILE ...",
+        ),
+        (["--device", "GPU"], None, "there is no option --device; it is the handler's: --handler-arg device=GPU."),
+        (["--workers=4"], None, "--direct_num_workers=4 --direct_running_mode=multi_processing."),
+        (["--batch-size", "8"], None, "write --max-batch-size, and --min-batch-size for the fewest."),
+    ],
+)
+def test_words_that_are_no_inputs_are_recognized(folder, words, columns, hint):
+    folder.write("in.csv", "")
+    found = misplaced(words, columns, has_pairs="=" in words[0])
+    assert (found is None) if hint is None else hint in found
+
+
+def test_a_column_behind_a_blank_is_named(folder, headrace):
+    folder.write("in.csv", "a,b\n1,2\n")
+    result = headrace("run", "in.csv", "--handler", "x:y", "--output", "p.jsonl", "--columns", "a", "b")
+    assert result.error == ("there is no file 'b'; if it is a column, separate columns by commas: --columns a,b.")

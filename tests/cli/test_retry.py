@@ -92,7 +92,10 @@ def test_an_empty_file_of_dead_letters_gives_no_rows(folder, call):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["in.jsonl", "--output", "q.jsonl"], "as dead letters: no dead letter"),
+        (
+            ["in.jsonl", "--output", "q.jsonl"],
+            "headrace retry takes the dead letters of an earlier run, and headrace run takes rows",
+        ),
         ([os.devnull, "--output", "q.jsonl"], "is a pipe; write the dead letters that come through it to a file"),
         (["p.dead-letters.jsonl", "--output", "p.jsonl"], "is among the inputs and would be overwritten"),
         (["p.dead-letters.jsonl", "--output", "q.jsonl", "--dead-letters", "q.jsonl"], "are the same file"),

@@ -71,7 +71,9 @@ def test_what_is_no_dead_letter_is_a_broken_line(write, other):
 
 
 def test_a_file_that_begins_with_something_else_is_refused(write):
-    with pytest.raises(ConfigurationError, match=r"cannot read .*a.jsonl as dead letters: no dead letter: KeyError"):
+    with pytest.raises(
+        ConfigurationError, match=r"cannot read .*a.jsonl as dead letters: its first line is no dead letter"
+    ):
         dead_letter_columns(write("a.jsonl", [{"n": 1}]))
 
 

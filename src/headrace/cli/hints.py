@@ -1,8 +1,9 @@
-"""What is most likely wrong when no row has a prediction: the wrong model file, or the wrong columns."""
+"""What is most likely meant by words that are out of place, and wrong when no row has a prediction."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from headrace.cli.columns import listed, why_unexpected
@@ -32,6 +33,39 @@ _TAKES = {
     "sentence": "a folder of SentenceTransformer.save, or an id on the hub",
 }
 """What the handlers load, by the beginning of their names."""
+
+
+_INSTEAD = {
+    "--input": "name the files without an option: headrace run FILE ...",
+    "--batch-size": "write --max-batch-size, and --min-batch-size for the fewest",
+    "--device": "it is the handler's: --handler-arg device=GPU",
+    "--gpu": "it is the handler's: --handler-arg device=GPU",
+    "--workers": "processes are Beam's: --direct_num_workers=4 --direct_running_mode=multi_processing",
+    "--limit": "give it fewer rows: head -n 100 FILE | headrace run - --format csv",
+}
+"""What to do in place of options that others have."""
+
+
+def misplaced(words: Sequence[str], columns: Sequence[str] | None, *, has_pairs: bool) -> str | None:
+    """What to do about a word among the inputs that is most likely no input; None if there is none.
+
+    Args:
+        words: inputs and options of others.
+        columns: what ``--columns`` was given; a second name behind it, after a blank, is an input.
+        has_pairs: whether an option was given that takes key=value; the same holds for a second pair.
+    """
+    for word in words:
+        option = word.partition("=")[0]
+        if option in _INSTEAD:
+            return f"there is no option {option}; {_INSTEAD[option]}."
+        if word.startswith("-") or os.path.exists(word):
+            continue
+        if has_pairs and re.match(r"\w+=", word):
+            return f"there is no file {word!r}; if it is for the handler, repeat the option: --handler-arg {word}."
+        if columns and re.fullmatch(r"[\w*?]+", word):
+            names = ",".join([*columns, word])
+            return f"there is no file {word!r}; if it is a column, separate columns by commas: --columns {names}."
+    return None
 
 
 def about_model(handler: str, model: str) -> str:

@@ -78,6 +78,7 @@ app = typer.Typer(
     name="headrace",
     help="Headrace: run models over files, and lose no row.",
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
     pretty_exceptions_enable=False,
 )
 

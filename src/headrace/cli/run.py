@@ -17,7 +17,7 @@ from headrace.cli.ahead import importing_ahead
 from headrace.cli.columns import choose, one_of
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
-from headrace.cli.hints import about_columns, about_model
+from headrace.cli.hints import about_columns, about_model, misplaced
 from headrace.cli.options import RetryArgs, RunArgs, option_names
 from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.resume import decisive
@@ -75,6 +75,9 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
     from headrace.jobs.job import Job  # noqa: PLC0415 - as above
     from headrace.rows.examples import Examples  # noqa: PLC0415 - as above
 
+    wrong = misplaced(args.arguments, args.columns, has_pairs=bool(args.handler_args or args.inference_args))
+    if wrong is not None:
+        raise ConfigurationError(wrong)
     inputs = run.without_options(args.arguments, option_names(type(args)))
     if not inputs:
         name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"

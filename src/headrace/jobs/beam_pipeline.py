@@ -23,7 +23,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from headrace.beam.dofn import SessionDoFn
 from headrace.beam.runner import bound_to
 from headrace.core.errors import ConfigurationError
-from headrace.core.spelling import did_you_mean
+from headrace.core.spelling import nearest
 from headrace.jobs.files import Source
 from headrace.jobs.job import Job
 from headrace.jobs.parts import write_manifest
@@ -129,7 +129,9 @@ def take_options(arguments: Sequence[str], known: Iterable[str] = ()) -> tuple[s
     for argument in rest:
         if argument.startswith("-") and argument != "-":
             name = argument.partition("=")[0]
-            end = did_you_mean(name, [*known, *parser._option_string_actions])
+            others = {one.lstrip("-"): one for one in (*known, *parser._option_string_actions)}
+            meant = nearest(name.lstrip("-"), others)
+            end = f"; did you mean {others[meant]!r}?" if meant else "."
             raise ConfigurationError(f"neither headrace nor Beam has an option {name}{end}")
     FileSystems.set_options(PipelineOptions(list(arguments)))
     return tuple(rest)

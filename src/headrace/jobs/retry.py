@@ -44,7 +44,10 @@ def dead_letter_columns(sources: Iterable[Source]) -> tuple[str, ...]:
                 if not isinstance(row, BrokenLine):
                     columns.update(dict.fromkeys(row))
                 elif number == 0 and not _is_letter(letter):
-                    raise row.error
+                    raise ValueError(
+                        "its first line is no dead letter; headrace retry takes the dead letters of an earlier run, "
+                        "and headrace run takes rows"
+                    ) from row.error
         except Exception as error:
             raise ConfigurationError(f"cannot read {source.path} as dead letters: {error}") from error
     return tuple(columns)
