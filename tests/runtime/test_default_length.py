@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import (
+    SKIP,
     BatchingConfig,
     ConfigurationError,
     Failure,
@@ -99,6 +102,23 @@ def test_what_is_no_text_fails_alone_and_in_the_model():
     assert repr(results[1].error) == "TypeError('a text is needed')"
     (failure,) = predict(KeyedModelHandler(Padding()), [7], on_failure="yield")
     assert "a keyed handler takes (key, example) pairs, not 7" in str(failure.error)
+
+
+class Sizing(Padding):
+    """Predicts the length; skips what is empty."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [len(text) or SKIP for text in batch]
+
+
+@given(st.lists(st.text("ab", max_size=5) | st.none(), max_size=30), st.integers(1, 4), st.integers(1, 4))
+def test_outcomes_are_those_of_elements_as_they_come(texts, least, more):
+    def outcomes(**options):
+        handler = Sizing(min_batch_size=least, max_batch_size=least + more, **options)
+        results = predict(handler, texts, on_failure="yield")
+        return [(one.element, repr(one.error)) if isinstance(one, Failure) else one for one in results]
+
+    assert outcomes() == outcomes(sort_by_length=False)
 
 
 def test_models_by_key_have_their_own_lengths():
