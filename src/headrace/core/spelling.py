@@ -35,5 +35,8 @@ def no_file(path: str) -> str:
     folder, name = os.path.split(path)
     if not os.path.isdir(folder or os.curdir):
         return f"there is no file {path!r}, nor a folder {folder!r}."
-    found = nearest(name, os.listdir(folder or os.curdir), _LIKE_FILES)
+    try:
+        found = nearest(name, os.listdir(folder or os.curdir), _LIKE_FILES)
+    except OSError:  # a folder that may not be listed
+        found = None
     return f"there is no file {path!r}" + (f"; did you mean {os.path.join(folder, found)!r}?" if found else ".")
