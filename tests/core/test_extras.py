@@ -55,3 +55,8 @@ def test_outermost_extra_is_named():
 def test_an_extra_that_is_known_already_stays():
     with pytest.raises(MissingExtraError, match="the extra 'known'"), extra_required("outer"):
         raise MissingExtraError("package", "known")
+
+
+def test_a_broken_framework_speaks_for_itself():
+    with pytest.raises(ImportError, match="libgpu: cannot open"), extra_required("outer"):
+        raise ImportError("libgpu: cannot open")

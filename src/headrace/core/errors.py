@@ -70,18 +70,19 @@ _PACKAGES = {"sklearn": "scikit-learn", "cuda": "cuda-python"}
 
 @contextmanager
 def extra_required(extra: str) -> Iterator[None]:
-    """A context for imports of a framework: an ImportError becomes a MissingExtraError.
+    """A context for imports of a framework: a ModuleNotFoundError becomes a MissingExtraError.
 
-    Of contexts within each other the outermost names the extra: a handler's, rather than that of what it imports.
+    Of contexts within each other the outermost names the extra: a handler's, rather than that of what it imports. The
+    ImportError of a framework that is installed and broken is left as it is: it knows better what is missing.
 
     Raises:
-        MissingExtraError: a module cannot be imported; names its package and the ``extra`` of Headrace that brings it.
+        MissingExtraError: a module is not installed; names its package and the ``extra`` of Headrace that brings it.
     """
     try:
         yield
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         cause = error.__cause__ if isinstance(error, MissingExtraError) else error
-        if not isinstance(cause, ImportError):  # it was not raised here, and knows its extra
+        if not isinstance(cause, ModuleNotFoundError):  # it was not raised here, and knows its extra
             raise
         module = (cause.name or str(cause)).partition(".")[0]
         raise MissingExtraError(_PACKAGES.get(module, module), extra) from cause
