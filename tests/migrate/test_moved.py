@@ -1,7 +1,8 @@
 """Pipelines as people write them run before and after the move, with equal output.
 
 ``moved`` has sources that stand for public pipelines: what they import and call, in other words. Each builds a
-PCollection; all run in two pipelines, one as they are, with Beam's transform, and one moved over.
+PCollection; all run in two pipelines, one as they are, with Beam's transform, and one moved over. Those in ``large``
+run one by one.
 """
 
 from __future__ import annotations
