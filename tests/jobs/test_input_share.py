@@ -7,10 +7,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from headrace.core.handler import ModelHandler
 from headrace.jobs.files import known_size, match
-from headrace.jobs.input_share import InputShare
+from headrace.jobs.input_share import InputShare, following
+from headrace.jobs.job import Job
 from headrace.jobs.reading import infer_schema, read_blocks
+from headrace.jobs.retry import dead_letter_columns, match_dead_letters
 from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.run import Run
+from headrace.rows.examples import Examples
 
 ROWS = [{"a": n, "b" if n % 3 else "c": f"row {n}"} for n in range(900)]
 
@@ -92,3 +97,37 @@ def test_nobody_knows_the_share_of_a_pipe():
 
 def test_nothing_is_known_before_anything_was_read():
     assert InputShare({"a.csv": 100}).at(0) is None
+
+
+class Watching(ModelHandler):
+    """Predicts the share of the input that is done before each batch."""
+
+    def __init__(self):
+        super().__init__(min_batch_size=10, max_batch_size=10)
+        self.done = 0
+
+    def load_model(self):
+        return lambda: next(iter(following.values())).at(self.done)
+
+    def run_inference(self, batch, model, inference_args=None):
+        share = model()
+        self.done += len(batch)
+        return [share] * len(batch)
+
+
+@pytest.mark.parametrize(("kind", "runner"), [("rows", None), ("letters", "FnApiRunner")])
+def test_a_run_follows_its_share(share_of, tmp_path, kind, runner):
+    if kind == "rows":
+        share_of.write("in.jsonl", '{"a": 1}\n' * 100)
+        sources = match([str(tmp_path / "in.jsonl")])
+        columns = infer_schema(sources).columns
+    else:
+        share_of.write("in.jsonl", '{"row": {"a": 1}, "stage": "inference", "message": "m"}\n' * 100)
+        sources = match_dead_letters([str(tmp_path / "in.jsonl")])
+        columns = dead_letter_columns(sources)
+    run = Run(Job(Watching(), sources, str(tmp_path / "out.jsonl"), Examples(None, columns), runner=runner))
+    assert run.execute().predictions == 100
+    shares = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert shares[::10] == pytest.approx([part / 10 for part in range(10)])
+    assert run.share.at(100) == 0.999
+    assert following == {}
