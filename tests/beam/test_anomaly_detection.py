@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import apache_beam as beam
 import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 import headrace
@@ -71,7 +72,7 @@ def detector(anomaly):
 
 
 def assert_detects(anomaly, detector):
-    with beam.Pipeline("FnApiRunner") as pipeline, warnings.catch_warnings():
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline, warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         rows = pipeline | beam.Create([beam.Row(x=1.0), beam.Row(x=4.0)])
         scores = rows | anomaly.AnomalyDetection(detector) | beam.Map(lambda one: one.predictions[0].score)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import apache_beam as beam
 import pytest
 from apache_beam.ml.inference import base
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import KeyedModelHandler, KeyModelMapping, KeyModelPathMapping, PredictionResult, UnsupportedError
@@ -21,7 +22,7 @@ def _is_meant(monkeypatch):
 
 
 def test_keyed_handler_of_several_models_runs_in_beams_transform():
-    with beam.Pipeline("FnApiRunner") as pipeline:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         pairs = pipeline | beam.Create([("a", 1), ("c", 2), ("b", 3)])
         predictions = pairs | base.RunInference(KeyedModelHandler(MAPPINGS, max_models_per_worker_hint=1))
         expected = [("a", PredictionResult(1, 2)), ("b", PredictionResult(3, 6)), ("c", 102)]
@@ -29,7 +30,7 @@ def test_keyed_handler_of_several_models_runs_in_beams_transform():
 
 
 def test_error_of_a_keyed_model_comes_through_beams_transform():
-    with pytest.raises(Exception, match="poison"), beam.Pipeline("FnApiRunner") as pipeline:
+    with pytest.raises(Exception, match="poison"), beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = pipeline | beam.Create([("c", -1)]) | base.RunInference(KeyedModelHandler(MAPPINGS))
 
 

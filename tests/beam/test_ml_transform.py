@@ -5,6 +5,7 @@ from __future__ import annotations
 import apache_beam as beam
 import pytest
 from apache_beam.ml.transforms import base
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
 import headrace
@@ -41,10 +42,10 @@ EMBEDDED = [{"text": [3.0], "id": 1}, {"text": [5.0], "id": 2}]
 
 def test_embeddings_are_computed_and_their_artefacts_are_read_again(tmp_path):
     folder = str(tmp_path / "artefacts")
-    with beam.Pipeline("FnApiRunner") as pipeline:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         writing = base.MLTransform(write_artifact_location=folder).with_transform(LengthEmbeddings(["text"]))
         assert_that(pipeline | beam.Create(ROWS) | writing, equal_to(EMBEDDED))
-    with beam.Pipeline("FnApiRunner") as pipeline:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         reading = base.MLTransform(read_artifact_location=folder)
         assert_that(pipeline | beam.Create(ROWS) | reading, equal_to(EMBEDDED))
 
@@ -56,7 +57,7 @@ def test_bad_rows_become_dead_letters_of_the_transform(tmp_path, reads):
     if reads:
         _ = beam.Pipeline() | beam.Create(ROWS) | transform
         transform = base.MLTransform(read_artifact_location=folder)
-    with beam.Pipeline("FnApiRunner") as pipeline:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         rows = pipeline | beam.Create([*ROWS, {"text": "bad", "id": 3}])
         embedded, bad = rows | transform.with_exception_handling()
         assert_that(embedded, equal_to(EMBEDDED), "neighbours")

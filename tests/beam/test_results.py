@@ -8,6 +8,7 @@ import sys
 import apache_beam as beam
 import pytest
 from apache_beam.ml.inference import base
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.typehints.decorators import TypeCheckError
 
 import headrace.beam
@@ -96,7 +97,7 @@ def test_error_of_a_pipeline_has_the_type_of_the_error():
 
 
 def results_of_running(handler):
-    with beam.Pipeline("FnApiRunner") as pipeline:
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = pipeline | beam.Create([1, 2]) | RunInference(handler)
 
 

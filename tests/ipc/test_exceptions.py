@@ -229,6 +229,21 @@ def test_a_class_that_does_not_pickle_is_replaced_by_its_nearest_base():
     assert type(copy).__qualname__ == Local.__qualname__
 
 
+def test_a_replaced_class_can_be_made_again_from_a_text():
+    """As Beam does to add the name of a step."""
+
+    class Local(ValueError):
+        held = LOCK
+
+        def __str__(self):
+            return "local"
+
+    copy = arrived(Local("a"))
+    again = type(copy)(f"{copy.args[0]} [while running 'a step']")
+    assert (str(copy), str(again)) == ("local", "a [while running 'a step']")
+    assert repr(again) == """Local("a [while running 'a step']")"""
+
+
 def test_exceptions_that_hold_themselves_and_each_other():
     one, other, third = ValueError(), LookupError(), Classic(1, "odd")
     one.args, other.args, third.itself = (one,), (third, other), [third, other]
