@@ -115,3 +115,9 @@ def test_command_for_a_missing_extra_works(environment, folder):
     assert wanted, said
     ran(environment / "pip", "install", "--quiet", *re.findall(r'"([^"]+)"', wanted[1]), cwd=folder)
     ran(*importing, cwd=folder)
+
+
+def test_an_extra_is_added_by_name_once_headrace_is_installed(environment, folder):
+    planned = ran(environment / "pip", "install", "--dry-run", "headrace[test]", cwd=folder)
+    assert "Would install" in planned
+    assert "hypothesis" in planned

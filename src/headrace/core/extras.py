@@ -1,7 +1,7 @@
 """What an extra requires, and a command that installs it.
 
-The command lists the extra's requirements, since ``pip install 'headrace[extra]'`` finds nothing where Headrace came
-from a folder, a wheel or a Git repository and is on no package index.
+The command lists the extra's requirements. ``pip install "headrace[extra]"`` would do only in an environment that has
+Headrace installed: Headrace is on no package index.
 """
 
 from __future__ import annotations
