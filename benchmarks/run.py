@@ -36,6 +36,7 @@ WORKLOADS = (
     "recovery",
     "casualties",
     "bad_rows",
+    "remote",
     "sharing_classifier",
     "sharing_transformer",
     "sharing_loading",

@@ -18,8 +18,8 @@ def quota_of(value):
 @pytest.mark.parametrize(
     ("quota", "each", "clients", "seconds"),
     [
-        (TokenBucket, 1000, 1, 20),
-        (Windows, 1000, 1, 20),
+        (TokenBucket, 1000, 1, 30),
+        (Windows, 1000, 1, 30),
         (TokenBucket, 200, 1, 60),
         (Windows, 200, 1, 60),
         (TokenBucket, 400, 4, 60),
@@ -37,7 +37,7 @@ def test_quota_that_changes_is_followed_within_five_seconds(quota):
     found = Simulation(quota(steps((0, 1000), (6, 200), (12, 1000)))).run(19)
     assert 0.9 * 200 <= found.rate(11, 12) <= 1.1 * 200
     assert found.rate(17, 19) >= 0.9 * 1000
-    assert found.share_refused < 0.06
+    assert found.share_refused < 0.07
 
 
 def test_quota_of_a_few_requests_a_minute_is_used():

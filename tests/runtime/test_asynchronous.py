@@ -132,6 +132,14 @@ def test_any_handler_may_be_asynchronous():
     assert isinstance(found[2].error, KeyError)
 
 
+def test_elements_that_are_batches_need_no_length():
+    limiter = Limiter()
+    handler = Remote("", rate_limiter=limiter)
+    handler.request = lambda batch, model, inference_args=None: [next(batch), next(batch)]
+    assert list(predict(handler.with_no_batching(), [iter("ab")])) == ["a", "b"]
+    assert limiter.hits == [1]
+
+
 def test_asynchronous_handlers_may_be_prebatched():
     assert list(predict(Asynchronous().with_no_batching(), [[1, 2], [3]])) == [2, 4, 6]
 

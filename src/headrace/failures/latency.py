@@ -78,8 +78,8 @@ class _Round:
 class LatencyLimit:
     """How many requests may be in flight: as many as the endpoint answers side by side without letting them wait.
 
-    The limit grows by a quarter with each round of answers until latency rises. From then on each round sets it to
-    ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 * alone / latency)``: the gradient of Netflix's
+    The limit grows by 2 and a quarter with each round of answers until latency rises. From then on each round sets it
+    to ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 * alone / latency)``: the gradient of Netflix's
     concurrency-limits. ``latency`` is the round's mean, and ``alone`` that of an endpoint at which little waits. It
     follows lower means, and is measured anew now and then, in a round at a third of the limit. A round that uses less
     than half of the limit says nothing about it.
@@ -90,8 +90,9 @@ class LatencyLimit:
 
     _TOLERANCE = 1.5
     _GROWTH = 1.25
+    _STEP = 2
     _CALM = 4
-    """After so many rounds without a rise the limit grows by a quarter again."""
+    """After so many rounds without a rise the limit grows as at first."""
     _BETWEEN_LOOKS = 50
     """Rounds between two that measure the endpoint with a third of the requests."""
 
@@ -158,7 +159,7 @@ class LatencyLimit:
         gradient = min(1.0, self._TOLERANCE * self._alone / latency)
         self._calm = self._calm + 1 if gradient == 1 else 0
         steady = max(0.5, gradient) * self.value + math.sqrt(self.value) / 2
-        grown = self._GROWTH * self.value if self._calm >= self._CALM else 0.0
+        grown = self._GROWTH * self.value + self._STEP if self._calm >= self._CALM else 0.0
         self.value = max(1.0, min(max(steady, grown), self._most))
         self._rounds += 1
         if self._rounds % self._BETWEEN_LOOKS == 0 and self.value > 3:

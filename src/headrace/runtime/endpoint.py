@@ -173,7 +173,7 @@ class Endpoint:
             if not rules.sends_async:
                 ended = await self._event_loop.in_thread(partial(self._send, call, examples))
             else:
-                ended = await self._permitted(call, len(examples))
+                ended = await self._permitted(call)
                 ended = ended if ended.error is not None else Ended(rules.send(examples, call.client))
             if ended.error is None and inspect.isawaitable(ended.result):
                 ended = Ended(await ended.result)
@@ -185,19 +185,20 @@ class Endpoint:
         except BaseException as error:
             return Ended(error=error)
 
-    async def _permitted(self, call: EndpointCall, hits: int) -> Ended:
+    async def _permitted(self, call: EndpointCall) -> Ended:
         if self._rules.ask_rate_limiter is None:
             return Ended()
-        return await self._event_loop.in_thread(partial(self._ask_rate_limiter, call, hits))
+        return await self._event_loop.in_thread(partial(self._ask_rate_limiter, call))
 
-    def _ask_rate_limiter(self, call: EndpointCall, hits: int) -> None:
+    def _ask_rate_limiter(self, call: EndpointCall) -> None:
         if self._rules.ask_rate_limiter is not None:
+            has_length = hasattr(call.examples, "__len__")  # an element that is a batch may have none
             with self._recording(call):
-                self._rules.ask_rate_limiter(hits)
+                self._rules.ask_rate_limiter(len(call.examples) if has_length else 1)
 
     def _send(self, call: EndpointCall, examples: Any) -> Any:
         """Sends a request on a thread of its own; consumes a lazy answer there."""
-        self._ask_rate_limiter(call, len(examples))
+        self._ask_rate_limiter(call)
         with self._recording(call):
             answer = self._rules.send(examples, call.client)
             return answer if inspect.isawaitable(answer) else self._checked(answer, call)

@@ -62,9 +62,9 @@ class Inbox(SimpleQueue["Delivery"]):
     """Whether nobody waits any longer."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class EndpointCall:
-    """A batch on its way to an endpoint and back."""
+    """A batch on its way to an endpoint and back. Without a repr: the client may have a key in it."""
 
     name: Any
     """Of the model."""
