@@ -92,6 +92,9 @@ class Endpoint:
         self._pump()
 
     def _enqueue(self, call: EndpointCall) -> None:
+        if call.inbox.refusal is not None:
+            self._deliver(call, [], call.inbox.refusal, 0.0)
+            return
         call.queued = self._loop.time()
         self._waiting.append(call)
         self._pump()
@@ -137,7 +140,21 @@ class Endpoint:
         judgement = judgement if in_time else judgement._replace(retries=False)  # it may have been billed
         self._finish(call, started, judgement.verdict, judgement.delay_secs, ended.error)
         if not self._sends_again(call, ended.error, judgement):
-            self._deliver(call, [], self._as_final(ended.error), seconds)
+            self._fail(call, ended.error, seconds)
+
+    def _fail(self, call: EndpointCall, error: BaseException, seconds: float) -> None:
+        """Delivers an error; if nothing has ever worked, and nothing will, it is that of all the bundle's calls."""
+        if self._has_worked or not concerns_all(error):
+            self._deliver(call, [], error, seconds)
+            return
+        refusal = EndpointError(self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}")
+        refusal.__cause__ = error
+        call.inbox.refusal = refusal
+        refused = [call, *(one for one in self._waiting if one.inbox is call.inbox)]
+        self._waiting = deque(one for one in self._waiting if one.inbox is not call.inbox)
+        for one in refused:
+            self._deliver(one, [], refusal, seconds)
+        self._first, self._first_is_over = None, False  # another bundle's first one goes alone, too
 
     def _finish(
         self,
@@ -282,14 +299,6 @@ class Endpoint:
     ) -> None:
         self._first_is_over = True
         call.inbox.put(Delivery(call, predictions, error, seconds, rest))
-
-    def _as_final(self, error: BaseException) -> BaseException:
-        """The error to raise: one of its own if nothing has ever worked, and nothing will."""
-        if self._has_worked or not concerns_all(error):
-            return error
-        refused = EndpointError(self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}")
-        refused.__cause__ = error
-        return refused
 
     def _give_up_on_late(self, now: float, outage_began: float) -> None:
         """Fails what has waited for too long for an endpoint that answers nothing."""

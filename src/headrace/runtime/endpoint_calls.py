@@ -60,6 +60,8 @@ class Inbox(SimpleQueue["Delivery"]):
 
     abandoned = False
     """Whether nobody waits any longer."""
+    refusal: BaseException | None = None
+    """Why the endpoint would refuse all of the bundle's calls: none is sent any more."""
 
 
 @dataclass(eq=False, repr=False)
