@@ -15,6 +15,8 @@ from headrace.jobs.steps import CancelledError
 from headrace.rows.examples import Examples
 from toys import Acting
 
+pytestmark = pytest.mark.usefixtures("module_travels")
+
 ROWS = [
     {"id": 0, "size": 9, "text": "a b c d e"},
     {"id": 1, "size": 1, "text": "a"},
