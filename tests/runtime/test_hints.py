@@ -7,6 +7,8 @@ import pytest
 from headrace import KeyedModelHandler, MaybeKeyedModelHandler, predict
 from toys import Acting, fixed
 
+pytestmark = pytest.mark.usefixtures("module_travels")
+
 PAIRS = [("a", 1.0), ("b", 2.0)]
 
 
