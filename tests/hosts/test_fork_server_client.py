@@ -7,13 +7,13 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import Future
 
 import pytest
 
 from headrace.core.errors import HostStartError
 from headrace.hosts import fork_server_process as module
 from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.pending import Pending
 from headrace.hosts.provider import ExitCause, describe_exit
 from headrace.hosts.system import children, fields_of
 from headrace.ipc.channel import Channel
@@ -293,7 +293,7 @@ def test_ctrl_c_during_the_start_of_a_process_leaves_none(ctrl_c_in, popen, wait
         processes.append(popen(["sleep", "1000"]))
         return processes[0]
 
-    ctrl_c_in(Future.result)
+    ctrl_c_in(Pending.result)
     with pytest.raises(KeyboardInterrupt):
         module.STARTER.run(start)
     may_start.set()

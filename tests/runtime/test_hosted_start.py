@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from headrace import KeyedModelHandler, KeyModelMapping
 from headrace.core.errors import HostStartError
 from headrace.core.events import BatchCompleted, ModelLoaded
 from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.pending import Pending
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from toy_hosts import has_ended
@@ -175,7 +175,7 @@ def test_worker_closed_while_its_model_loads_leaves_the_load_to_others(opened, g
 
 def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(opened, gate, ctrl_c_in):
     worker = opened(hosted(doubling(gate.load)))
-    ctrl_c_in(Future.result)
+    ctrl_c_in(Pending.result)
     with pytest.raises(KeyboardInterrupt):
         run(worker, [1, 2])
     gate.open()
@@ -184,7 +184,7 @@ def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(ope
 
 def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_closed(new_module, marked, ctrl_c_in):
     worker = open_worker(hosted(hanging(new_module)))
-    ctrl_c_in(Future.result)
+    ctrl_c_in(Pending.result)
     with pytest.raises(KeyboardInterrupt):
         run(worker, [1, 2])
     worker.close()

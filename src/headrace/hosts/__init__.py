@@ -13,6 +13,7 @@ client.ModelHosts
 output.OutputReader <---------------------- redirect <-------------------------- prints and log records
 
 environment.py     what the fork server takes over from its owner: search path, directory, variables; each copy's GPU
+pending.py         what another thread works out; a wait for it may be interrupted
 orphans.py         kills what killed owners left behind, before a process starts its first fork server
 system.py          system calls: parent-death signals, subreaper, pidfd, out-of-memory score
 thread_budget.py   divides the cores among all processes that compute with the manager's models

@@ -6,9 +6,9 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from headrace.hosts.environment import ProcessEnvironment
 from headrace.hosts.fork_server_messages import (
@@ -24,6 +24,7 @@ from headrace.hosts.fork_server_messages import (
 )
 from headrace.hosts.orphans import MARK, kill_marked, kill_orphans, new_mark
 from headrace.hosts.output import OutputReader
+from headrace.hosts.pending import Pending
 from headrace.hosts.provider import HostExit, describe_exit
 from headrace.ipc.channel import Channel
 
@@ -31,8 +32,6 @@ _LONGEST_IMPORT_SECS = 600
 """How long the imports of the handler's modules may take."""
 _LONGEST_ANSWER_SECS = 60
 """Far more than a fork server needs: reaping a host takes 20 ms per GB of its memory."""
-
-T = TypeVar("T")
 
 
 def start_fork_server(channel: Channel, environment: ProcessEnvironment, mark: str) -> subprocess.Popen[bytes]:
@@ -72,12 +71,12 @@ class ForkServerStarter:
                 thread = threading.Thread(target=self._work, name="headrace starts fork servers", daemon=True)
                 thread.start()
                 self._thread = thread
-        started: Future[subprocess.Popen[bytes]] = Future()
+        started: Pending[subprocess.Popen[bytes]] = Pending()
         try:
-            self._tasks.put(lambda: settle(started, start))
+            self._tasks.put(lambda: started.run(start))
             return started.result()
         except BaseException:
-            started.add_done_callback(_undo)
+            self._tasks.put(lambda: _undo(started))  # after the start
             raise
 
     def kill_orphans_once(self) -> None:
@@ -91,19 +90,12 @@ class ForkServerStarter:
             self._tasks.get()()
 
 
-def settle(future: Future[T], work: Callable[[], T]) -> None:
-    """Does the work and puts what it returns or raises into the future."""
-    try:
-        future.set_result(work())
-    except BaseException as error:
-        future.set_exception(error)
-
-
-def _undo(started: Future[subprocess.Popen[bytes]]) -> None:
-    if started.exception() is None:
-        process = started.result()
-        process.kill()
-        process.wait()
+def _undo(started: Pending[subprocess.Popen[bytes]]) -> None:
+    with suppress(BaseException):  # it has raised
+        if started.is_over():
+            process = started.result()
+            process.kill()
+            process.wait()
 
 
 STARTER = ForkServerStarter()

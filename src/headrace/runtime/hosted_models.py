@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from contextlib import ExitStack
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -20,7 +19,7 @@ from headrace.failures.isolate_fatal import parts_after_timeout
 from headrace.failures.load_policy import LoadPolicy, load_error
 from headrace.hosts.calls import Call
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.fork_server_process import settle
+from headrace.hosts.pending import Pending
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Activity
 from headrace.runtime.messages import DeviceLost, Done, Raised, Unreadable, Work
@@ -124,14 +123,14 @@ class HostedModels:
         """
         self._hosts.start_all()
 
-    def in_background(self, work: Callable[[], T]) -> Future[T]:
+    def in_background(self, work: Callable[[], T]) -> Pending[T]:
         """Does work that asks these models for something; ``close`` ends it."""
-        done: Future[T] = Future()
-        thread = threading.Thread(target=settle, args=(done, work), name="headrace starts a host", daemon=True)
+        done: Pending[T] = Pending()
+        thread = threading.Thread(target=done.run, args=(work,), name="headrace starts a host", daemon=True)
         try:
             thread.start()
         except RuntimeError:  # there are too many threads, or the interpreter is shutting down
-            settle(done, work)
+            done.run(work)
         else:
             self._threads.add(thread)
         return done

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
 from headrace.core.result import Outcome
 from headrace.failures.load_policy import load_error
+from headrace.hosts.pending import Pending
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.bundle import AnyBundle, Bundle, Executor, PreprocessFirst
@@ -64,7 +64,7 @@ class HostedWorker(AnyWorker):
     def _load_first(self) -> None:
         self._models: HostedModels = self.session.shared(lambda: place_models(self.spec, self.session))
         self._process = os.getpid()
-        self._begun: Future[HostFailure | None] | None = None
+        self._begun: Pending[HostFailure | None] | None = None
         if not self.spec.isolated:
             self.ready()  # the machine has loaded the model already
         elif self.plan.routed:
