@@ -214,8 +214,9 @@ class Folder:
         return [json.loads(line) for line in (self.path / name).read_text().splitlines()]
 
     def names(self) -> list[str]:
-        """The files there are, hidden ones too."""
-        return sorted(str(path.relative_to(self.path)) for path in self.path.rglob("*") if path.is_file())
+        """The files there are, hidden ones too, without compiled modules."""
+        files = (path.relative_to(self.path) for path in self.path.rglob("*") if path.is_file())
+        return sorted(str(file) for file in files if "__pycache__" not in file.parts)
 
 
 @pytest.fixture

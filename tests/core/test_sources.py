@@ -34,7 +34,7 @@ def test_example_of_a_result_is_the_element():
     assert results[0].example is ROWS[0]
 
 
-def test_example_of_a_result_from_a_host_is_the_element():
+def test_example_of_a_result_from_a_host_is_the_element(module_travels):
     results = list(predict(with_sources(Acting(counted).with_preprocess_fn(words)), ROWS, isolate=True))
     assert [(result.example, result.inference) for result in results] == [(ROWS[0], 2), (ROWS[1], 1)]
 

@@ -360,5 +360,5 @@ def test_prediction_does_not_keep_its_batch(uri):
 
 def test_tensorflow_hub_models_need_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_hub", None)
-    with pytest.raises(ImportError, match=r"tensorflow_hub is not installed.*headrace\[tensorflow-hub\]"):
+    with pytest.raises(ImportError, match=r'tensorflow_hub is not installed; .*pip install .*"tensorflow-hub>='):
         TFModelHandlerNumpy("https://tfhub.dev/somebody/something/1").load_model()

@@ -37,5 +37,5 @@ def test_row_with_text_is_refused(handler_class):
 def test_datatable_is_needed_by_its_handler_only(monkeypatch):
     monkeypatch.setitem(sys.modules, "datatable", None)
     XGBoostModelHandlerNumpy(xgboost.Booster, "model.json")
-    with pytest.raises(ImportError, match=r"datatable is not installed.*headrace\[datatable\]"):
+    with pytest.raises(ImportError, match=r'datatable is not installed; .*pip install .*"datatable>='):
         XGBoostModelHandlerDatatable(xgboost.Booster, "model.json")

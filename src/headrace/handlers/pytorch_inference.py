@@ -142,8 +142,9 @@ class _PytorchModelHandler(UriModelHandler[TensorT, torch.nn.Module]):
 
 
 _NO_STATE = (
-    "holds a whole module, or other objects, in place of a state dict: write it with "
-    "torch.save(model.state_dict(), path). If you trust whoever made it, torch.load(path, weights_only=False) reads it."
+    "holds a whole module, or a state dict with objects of other classes: write torch.save(model.state_dict(), path). "
+    "Where you trust the file, load_model_args={'weights_only': False} loads such a state dict, and "
+    "torch.load(path, weights_only=False) the module."
 )
 
 
