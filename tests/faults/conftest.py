@@ -172,6 +172,8 @@ class Machine:
 
     def end(self, killed=()):
         """Waits until all workers have ended; each that has not been killed has the right results, once each."""
+        assert wait_until(lambda: all(self._is_through(worker) for worker in self.workers)), self.stderr()
+        (self.folder / "leave").touch()
         for number, worker in enumerate(self.workers):
             code = worker.wait(120)
             if worker.pid in killed:
@@ -180,6 +182,9 @@ class Machine:
                 assert code == 0, self.stderr()[-3000:]
                 assert self.result(number) == [[n, 2 * n] for n in self.elements(number)]
         self.workers.clear()
+
+    def _is_through(self, worker):
+        return worker.pid in self.notes("finished") or worker.poll() is not None
 
     def result(self, number):
         """The results of the bundles that it has finished."""

@@ -31,8 +31,13 @@ def hold(moment: str) -> None:
     """Waits until it may go on, if this is the moment."""
     if os.environ.get("FAULTS_MOMENT") == moment:
         note("held")
-        while not Path(os.environ["FAULTS_FOLDER"], "go").exists():
-            time.sleep(0.002)
+        wait_for("go")
+
+
+def wait_for(*names: str) -> None:
+    """Waits until there is one of these files."""
+    while not any(Path(os.environ["FAULTS_FOLDER"], name).exists() for name in names):
+        time.sleep(0.002)
 
 
 class Weights:
@@ -96,6 +101,8 @@ def main(first: int, bundles: int) -> None:
             print(json.dumps(outcomes), file=results, flush=True)
             if (folder / "enough").exists():
                 break
+    note("finished")
+    wait_for("leave", "enough")  # the last worker to leave takes the model along, and others may not have come yet
     worker.close()
 
 
