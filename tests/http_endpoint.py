@@ -191,15 +191,6 @@ def for_example(example, answer):
     return lambda examples, before: answer if example in examples else Answer()
 
 
-def no_pauses(monkeypatch):
-    """Retries follow at once, but for delays that the endpoint names."""
-    monkeypatch.setattr("headrace.runtime.endpoint.pause_before_retry", lambda *_, **__: 0.0)
-
-
-def requesting_threads():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace-request")]
-
-
 def events_and_outcomes(handler, elements, **options):
     """What a bundle reports and returns; failures are caught."""
     events = Events()

@@ -35,22 +35,15 @@ from http_endpoint import (
     events_and_outcomes,
     failures_among,
     for_first,
-    no_pauses,
     once,
-    requesting_threads,
     serving,
 )
 from toys import Acting, each, fixed, run
 from waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("requests_end")
+
 BOTH = pytest.mark.parametrize("kind", [Remote, AsyncRemote])
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind(monkeypatch):
-    no_pauses(monkeypatch)
-    yield
-    assert wait_until(lambda: not requesting_threads()), requesting_threads()
 
 
 class Answering(RemoteModelHandler):

@@ -24,21 +24,13 @@ from http_endpoint import (
     failures_among,
     for_example,
     for_first,
-    no_pauses,
     once,
-    requesting_threads,
     serving,
 )
-from waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("requests_end")
 
 BOTH = pytest.mark.parametrize("kind", [Remote, AsyncRemote])
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind(monkeypatch):
-    no_pauses(monkeypatch)
-    yield
-    assert wait_until(lambda: not requesting_threads()), requesting_threads()
 
 
 @BOTH

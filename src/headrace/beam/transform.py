@@ -115,9 +115,10 @@ class RunInference(
         _check_refresh(model_metadata_pcoll, watch_model_pattern, more)
         self._arguments = inference_args if isinstance(inference_args, AsSideInput) else None
         fixed = inference_args if self._arguments is None else None
-        self._spec = prepare(
-            model_handler, InferenceRequest(fixed, model_identifier, placement, batching, retry, clock, isolate)
+        request = InferenceRequest(
+            fixed, placement, batching, retry, isolate, model_identifier=model_identifier, clock=clock
         )
+        self._spec = prepare(model_handler, request)
         if watch_model_pattern:
             if self._spec.plan.routed:
                 raise ConfigurationError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 import warnings
@@ -11,6 +10,7 @@ from dataclasses import fields
 
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
+from headrace.core.spelling import nearest
 
 _DEAD_LETTERS = ("exc_class", "threshold", "use_subprocess")
 _OF_BOTH = ("batching", "inference_args", "isolate", "placement", "retry")
@@ -81,10 +81,10 @@ def _advice(name: str, known: list[str]) -> str:
         return f": use {_MEANT[name]}."
     if name in _PLACES:
         return f": it belongs to {_PLACES[name]}."
-    if close := difflib.get_close_matches(name, known, 1):
-        return f"; did you mean {close[0]!r}?"
-    if close := difflib.get_close_matches(name, _PLACES, 1):
-        return f"; did you mean {close[0]!r}, which belongs to {_PLACES[close[0]]}?"
+    if meant := nearest(name, known):
+        return f"; did you mean {meant!r}?"
+    if meant := nearest(name, _PLACES):
+        return f"; did you mean {meant!r}, which belongs to {_PLACES[meant]}?"
     return f"; it has {', '.join(known)}."
 
 

@@ -49,7 +49,7 @@ def _refuse_no_error(answer: ElementFailure | ElementRetry, error: Any) -> None:
 
 
 def pause_before_retry(failed: int, first: float = 1.0, longest: float = _LONGEST_PAUSE_SECS) -> float:
-    """Seconds to wait after so many failures: a random part of ``first``, twice that, ... up to ``longest``."""
+    """Seconds to wait after the ``failed``-th failure: a random part of ``first``, which doubles up to ``longest``."""
     return random.random() * min(first * 2.0 ** (failed - 1), longest)  # noqa: S311 - jitter keeps no secret
 
 
@@ -61,11 +61,11 @@ def always_retry(_: Exception) -> bool:
 class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
     """Calls a model at a remote endpoint; a subclass implements ``create_client`` and ``request``.
 
-    ``RunInference`` and ``predict`` keep many requests in flight, as many and as fast as the endpoint takes them, which
-    they find out from its answers: see ``docs/remote.md``. A request that the endpoint refuses for now (HTTP 429), or
-    cannot take at all (503, connection refused), is repeated when it has recovered, for up to
-    ``RetryConfig.timeout_secs``; that spends no retries. Other failures spend one each. A status that repeating does
-    not change (400, 401, 404, ...) is not retried.
+    ``RunInference`` and ``predict`` keep many requests in flight, as many and as fast as the endpoint's answers show
+    it can take (see ``docs/remote.md``). A request that the endpoint refuses for now (HTTP 429), or cannot take at
+    all (503, connection refused), is repeated when it has recovered, for up to ``RetryConfig.timeout_secs``; that
+    spends no retries. Other failures spend one each. A status that repeating does not change (400, 401, 404, ...) is
+    not retried.
 
     Either method may be ``async def``. ``request`` then runs in an event loop, else on threads, several at a time: the
     client and the handler must be safe for that.

@@ -1,7 +1,7 @@
 """Handlers in the specs of Beam's anomaly detection, which describe an object by its class and constructor arguments.
 
 ``apache_beam.ml.anomaly.specifiable.specifiable(SomeHandler)`` makes a class keep its constructor's arguments in
-``init_kwargs``, of which ``to_spec()`` makes the spec, and puts the constructor itself off until an attribute is read.
+``init_kwargs``, from which ``to_spec()`` makes the spec, and calls the constructor when an attribute is read.
 """
 
 from __future__ import annotations

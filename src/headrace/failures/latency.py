@@ -18,7 +18,7 @@ class _Round:
     _PRECISION = 0.1
     """The standard error of the mean, relative to it."""
     _OVERDUE = 4
-    """After so many times as many answers those that are missing are not waited for: they may hang."""
+    """A round waits for its answers until this many times its size have come: what is missing then may hang."""
 
     def __init__(self, began: float, size: float) -> None:
         self._began = began
@@ -92,7 +92,7 @@ class LatencyLimit:
     _GROWTH = 1.25
     _STEP = 2
     _CALM = 4
-    """After so many rounds without a rise the limit grows as at first."""
+    """This many rounds without a rise in latency, and the limit grows as at first."""
     _BETWEEN_LOOKS = 50
     """Rounds between two that measure the endpoint with a third of the requests."""
 

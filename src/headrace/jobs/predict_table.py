@@ -57,7 +57,7 @@ def predict_table(
         ConfigurationError: an argument is wrong, or the table has one of these columns already.
     """
     _refuse_mistakes(table, on_failure)
-    request = InferenceRequest(inference_args, None, placement, batching, retry, None, isolate, timeout)
+    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout)
     caught = "yield" if on_failure == "mark" else "raise"
     answers = predict_each(handler, table, request, columns=columns, key=key, on_failure=caught)
     found: TableT = _with_columns(table, _added(answers), raises=on_failure == "raise")

@@ -111,7 +111,7 @@ def predict(
     Raises:
         ConfigurationError: at once, if an argument is wrong.
     """
-    request = InferenceRequest(inference_args, None, placement, batching, retry, None, isolate, timeout)
+    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout)
     handler, elements = _elements(handler, iterable, columns, key, batching)
     spec = _prepared(handler, request, on_failure)
     is_ordered = ordered and not spec.plan.has_rows_in_elements

@@ -43,7 +43,7 @@ class Rewriting:
             for binding in use.bindings:
                 self._uses[binding].append(use)
         self.chains: dict[Use, Counterpart] = {}
-        """The uses of which the text changes."""
+        """The uses whose text changes."""
         self.fates = {binding: self._decide(binding) for binding in imports.bindings}
         for use in imports.uses:
             self._keep_the_package(use)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.spelling import nearest
 from headrace.rows.records import Record
 
 _ROWS_AT_ONCE = 1024
@@ -62,8 +62,8 @@ def chosen(option: str, asked: str | Sequence[str] | None, names: Sequence[str])
     wanted: tuple[Any, ...] = (asked,) if isinstance(asked, str) or asked in names else tuple(asked)
     for name in wanted:
         if name not in names:
-            near = difflib.get_close_matches(str(name), list(map(str, names)), 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(str, names))}."
+            meant = nearest(str(name), map(str, names))
+            hint = f"did you mean {meant!r}?" if meant else f"it has {', '.join(map(str, names))}."
             raise ConfigurationError(f"{option}: the table has no column {name!r}; {hint}")
     if not wanted:
         raise ConfigurationError(f"{option} names no column; leave it out if the handler is to be given all of them.")

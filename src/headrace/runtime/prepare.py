@@ -24,13 +24,13 @@ class InferenceRequest:
     """The options of ``RunInference`` and ``predict``, apart from the handler."""
 
     inference_args: dict[str, Any] | None = None
-    model_identifier: str | None = None
     placement: Placement = None
     batching: BatchingConfig | None = None
     retry: RetryConfig | None = None
-    clock: Clock | None = None
     isolate: bool = False
     timeout_secs: float | None = None
+    model_identifier: str | None = None
+    clock: Clock | None = None
 
 
 def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:

@@ -36,7 +36,7 @@ class RequestSource(ModelAccess, Protocol):
 
 
 class Throttling:
-    """Adds up for how long a worker has waited for endpoints, of which only whole seconds are counted."""
+    """Adds up for how long a worker has waited for endpoints; only whole seconds are reported."""
 
     def __init__(self) -> None:
         self._secs: dict[str, float] = {}
