@@ -28,6 +28,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ExampleT, ModelHandler, PredictionT
 from headrace.core.result import Stage
 from headrace.runtime.prepare import InferenceRequest, Placement, catching, isolated, prepare
+from headrace.runtime.spec import SessionSpec
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -118,14 +119,7 @@ class RunInference(
         request = InferenceRequest(
             fixed, placement, batching, retry, isolate, model_identifier=model_identifier, clock=clock
         )
-        self._spec = prepare(model_handler, request)
-        if watch_model_pattern:
-            if self._spec.plan.routed:
-                raise ConfigurationError(
-                    "watch_model_pattern cannot tell to which of the models by key a file belongs: announce newer "
-                    "models with model_metadata_pcoll, as lists of KeyModelPathMapping."
-                )
-            self._spec = replace(self._spec, watch=watch_files(watch_model_pattern, **more))
+        self._spec = _watching(prepare(model_handler, request), watch_model_pattern, more)
         self._handler = model_handler
         self._metrics_namespace = metrics_namespace
         self._model_metadata_pcoll = model_metadata_pcoll
@@ -269,3 +263,15 @@ def _check_refresh(pcoll: Any, pattern: str | None, kwargs: Mapping[str, Any]) -
         raise ConfigurationError("give model_metadata_pcoll or watch_model_pattern, not both.")
     if kwargs and not pattern:
         raise ConfigurationError(f"{' and '.join(sorted(kwargs))} go with watch_model_pattern.")
+
+
+def _watching(spec: SessionSpec, pattern: str | None, options: Mapping[str, Any]) -> SessionSpec:
+    """The spec, which also watches for newer models if there is a pattern of their files."""
+    if not pattern:
+        return spec
+    if spec.plan.routed:
+        raise ConfigurationError(
+            "watch_model_pattern cannot tell to which of the models by key a file belongs: announce newer "
+            "models with model_metadata_pcoll, as lists of KeyModelPathMapping."
+        )
+    return replace(spec, watch=watch_files(pattern, **options))
