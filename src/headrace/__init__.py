@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
     from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
     from headrace.core.sources import with_sources
+    from headrace.core.usage import report_usage
     from headrace.jobs.predict_table import predict_table
     from headrace.local.predict import predict
 
@@ -77,6 +78,7 @@ _HOME = {
     "UnsupportedError": "core.errors",
     "predict": "local.predict",
     "predict_table": "jobs.predict_table",
+    "report_usage": "core.usage",
     "text_length": "core.lengths",
     "with_sources": "core.sources",
 }
@@ -118,6 +120,7 @@ __all__ = [
     "UnsupportedError",
     "predict",
     "predict_table",
+    "report_usage",
     "text_length",
     "with_sources",
 ]

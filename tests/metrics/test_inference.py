@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded, UsageReported
 from headrace.core.result import Stage
 from headrace.metrics.inference import InferenceMetrics
 
@@ -71,3 +71,24 @@ def test_batch_elements_metrics_are_optional():
     table = counted(BatchCompleted("", 3, 24, 0.002), batch_elements=True)
     assert table.distributions["BatchElements", "batch_size"] == [3]
     assert table.distributions["BatchElements", "msec_per_batch"] == [2]
+
+
+def test_usage_is_counted_in_total_and_by_model():
+    table = counted(UsageReported("a", 3, 2), UsageReported("b", 1, 0), UsageReported("a", 1, 1))
+    assert table.counters == {
+        ("ns", "billed_requests"): 3,
+        ("ns", "input_tokens"): 5,
+        ("ns", "output_tokens"): 3,
+        ("ns", "a-_billed_requests"): 2,
+        ("ns", "a-_input_tokens"): 4,
+        ("ns", "a-_output_tokens"): 3,
+        ("ns", "b-_billed_requests"): 1,
+        ("ns", "b-_input_tokens"): 1,
+        ("ns", "b-_output_tokens"): 0,
+    }
+
+
+def test_costs_of_less_than_a_millionth_add_up():
+    table = counted(*[UsageReported("a", 1, 0, cost=0.45e-6)] * 5)
+    assert table.counters["ns", "cost_micros"] == 2
+    assert table.counters["ns", "a-_cost_micros"] == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded
+from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded, UsageReported
 from headrace.core.result import Stage
 from headrace.metrics.totals import Totals
 
@@ -37,3 +37,10 @@ def test_totals_are_exact_across_threads():
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: totals.on_event(BatchCompleted("", 1, 1, 0.0)), range(2000)))
     assert totals.predictions == 2000
+
+
+def test_usage_adds_up_by_model():
+    totals = Totals()
+    for event in UsageReported("a", 3, 2, cost=0.5), UsageReported("b", 1, 0), UsageReported("a", 1, 1, cost=0.25):
+        totals.on_event(event)
+    assert totals.usage == {"a": UsageReported("a", 4, 3, 2, 0.75), "b": UsageReported("b", 1, 0)}

@@ -63,6 +63,19 @@ class RequestsThrottled:
 
 
 @dataclass(frozen=True)
+class UsageReported:
+    """A handler reported what requests used, whatever became of them."""
+
+    model: str
+    """The model's name as the handler reports it."""
+    input_tokens: int
+    output_tokens: int
+    requests: int = 1
+    cost: float | None = None
+    """In the currency of the user's prices; None: the model's price is not known."""
+
+
+@dataclass(frozen=True)
 class ElementFailed:
     """An element became a dead letter."""
 
@@ -138,6 +151,7 @@ Event = (
     | BatchFailed
     | BatchRetried
     | RequestsThrottled
+    | UsageReported
     | ElementFailed
     | ElementsSkipped
     | HostLost

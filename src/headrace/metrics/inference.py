@@ -15,6 +15,7 @@ from headrace.core.events import (
     ModelRefreshed,
     RefreshFailed,
     RequestsThrottled,
+    UsageReported,
 )
 
 
@@ -51,12 +52,17 @@ class InferenceMetrics:
     model_host_timeouts                  counter      model hosts killed after a timeout; not one of Beam's
     cumulativeThrottlingSeconds          counter      seconds that bundles waited for an endpoint's quota, counted in
                                                       the namespace of the remote handler
+    billed_requests                      counter      requests whose usage the handler reported; not one of Beam's
+    input_tokens                         counter      tokens in their prompts; not one of Beam's
+    output_tokens                        counter      tokens in their answers; not one of Beam's
+    cost_micros                          counter      millionths of the currency of the user's prices; not Beam's
     model_refreshes                      counter      models replaced by a newer version; not one of Beam's
     failed_model_refreshes               counter      newer versions that failed to load; not one of Beam's
     ==================================== ============ =========================================================
 
     A named model is counted a second time under ``<name>-_<metric>``, as Beam does for keyed models; a refreshed one
-    under ``<name>_<metric>``.
+    under ``<name>_<metric>``. Usage is counted a second time under the name that the handler reports,
+    ``<name>-_<metric>``.
 
     Args:
         sink: receives the metrics.
@@ -70,6 +76,8 @@ class InferenceMetrics:
         self._namespace = namespace
         self._batch_elements = batch_elements
         self._prefix = f"{refreshed}_" if refreshed else ""
+        self._uncounted_micros: dict[str, float] = {}
+        """Of each model's cost, what is less than a millionth."""
 
     def on_event(self, event: Event) -> None:
         """Updates the metrics that the event concerns."""
@@ -83,7 +91,13 @@ class InferenceMetrics:
             self._increment(event.model, "skipped_elements_counter", event.elements)
         elif isinstance(event, HostLost):
             self._increment(event.model, "model_host_timeouts" if event.timed_out else "model_host_deaths", 1)
-        elif isinstance(event, ModelLoaded):
+        elif isinstance(event, UsageReported):
+            self._usage(event)
+        else:
+            self._model(event)
+
+    def _model(self, event: Event) -> None:
+        if isinstance(event, ModelLoaded):
             self._update(event.model, "load_model_latency_milli_secs", round(event.seconds * 1e3))
             self._update(event.model, "model_byte_size", event.bytes)
         elif isinstance(event, RequestsThrottled):
@@ -104,6 +118,20 @@ class InferenceMetrics:
         if self._batch_elements:
             self._sink.update("BatchElements", "batch_size", event.examples)
             self._sink.update("BatchElements", "msec_per_batch", round(event.seconds * 1e3))
+
+    def _usage(self, event: UsageReported) -> None:
+        figures = {
+            "billed_requests": event.requests,
+            "input_tokens": event.input_tokens,
+            "output_tokens": event.output_tokens,
+        }
+        if event.cost is not None:
+            micros = event.cost * 1e6 + self._uncounted_micros.get(event.model, 0.0)
+            figures["cost_micros"] = int(micros)
+            self._uncounted_micros[event.model] = micros - int(micros)
+        for name, amount in figures.items():
+            self._sink.increment(self._namespace, name, amount)
+            self._sink.increment(self._namespace, f"{event.model}-_{name}", amount)
 
     def _increment(self, model: str, name: str, amount: int) -> None:
         for full_name in self._names(model, name):

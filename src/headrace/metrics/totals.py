@@ -6,7 +6,15 @@ import threading
 from dataclasses import dataclass, field
 
 from headrace.core.errors import as_type_name
-from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, Event, ModelLoaded
+from headrace.core.events import (
+    BatchCompleted,
+    BatchFailed,
+    ElementFailed,
+    ElementsSkipped,
+    Event,
+    ModelLoaded,
+    UsageReported,
+)
 from headrace.core.result import Stage
 
 
@@ -27,6 +35,8 @@ class Totals:
     """Elements that an operation skipped on purpose, so that they have no output."""
     skipped_before_the_model: int = 0
     """Those of them that preprocessing skipped."""
+    usage: dict[str, UsageReported] = field(default_factory=dict)
+    """What was used of each model, by the name that its handler reports."""
     failures: dict[tuple[str, str], int] = field(default_factory=dict)
     """How many elements failed, by stage and error type."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -57,6 +67,21 @@ class Totals:
             elif isinstance(event, ElementsSkipped):
                 self.skipped += event.elements
                 self.skipped_before_the_model += event.elements if event.stage is Stage.PREPROCESSING else 0
+            elif isinstance(event, UsageReported):
+                before = self.usage.get(event.model)
+                self.usage[event.model] = event if before is None else added(before, event)
             elif isinstance(event, ElementFailed):
                 key = (event.stage.value, as_type_name(event.error))
                 self.failures[key] = self.failures.get(key, 0) + 1
+
+
+def added(one: UsageReported, other: UsageReported) -> UsageReported:
+    """The sum of what was used of a model; the cost of what has no price is left out."""
+    costs = [usage.cost for usage in (one, other) if usage.cost is not None]
+    return UsageReported(
+        one.model,
+        one.input_tokens + other.input_tokens,
+        one.output_tokens + other.output_tokens,
+        one.requests + other.requests,
+        sum(costs) if costs else None,
+    )

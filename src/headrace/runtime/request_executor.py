@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from queue import Empty
@@ -13,6 +12,7 @@ from headrace.core.errors import EndpointError
 from headrace.core.events import BatchCompleted, BatchRetried, Observer, RequestsThrottled
 from headrace.core.remote import ElementFailure
 from headrace.core.result import Caught, Outcome
+from headrace.core.usage import context_reporting_to
 from headrace.runtime.bundle import Executor
 from headrace.runtime.devices import catches
 from headrace.runtime.endpoint import Endpoint
@@ -86,7 +86,8 @@ class RequestExecutor:
             keys, examples = self._worker.split_keys(batch.elements)
         except Exception as error:
             return self._failed(name, batch, error, 1)
-        call = EndpointCall(name, batch, keys, examples, client, self._inbox, contextvars.copy_context())
+        context = context_reporting_to(self._session.events.append)
+        call = EndpointCall(name, batch, keys, examples, client, self._inbox, context)
         endpoint = self._endpoint(name)
         self._calls.add(call)
         endpoint.submit(call)
@@ -137,6 +138,7 @@ class RequestExecutor:
         if delivery.rest is not None:
             self._calls.add(delivery.rest)
         try:
+            self._steps.report_load()
             for error in call.retried:
                 self._steps.report(BatchRetried(self._label(call.name), call.batch.total, Caught.of(error).error))
             for record in call.records:

@@ -110,7 +110,7 @@ class InferenceSession:
             self._cache = _CACHES.open(spec.cache_name, lambda: ModelCache(plan.model_limit, room))
             self._cache.claim(self._names)
         self.events: deque[Event] = deque()
-        """What happened outside a bundle or in another thread; ``report_events`` empties it."""
+        """What happened outside a bundle or in another thread, and what was used; ``report_events`` empties it."""
         self._lock = threading.Lock()
         self._shared: Any = None
         self.endpoints = Endpoints(spec) if plan.concurrent else None

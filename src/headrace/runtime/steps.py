@@ -205,7 +205,7 @@ class Steps(Operations):
             return self.settle(name, batch, Caught.of(error), 1)
 
     def report_load(self) -> None:
-        """Reports what happened outside bundles, such as a load."""
+        """Reports what happened outside bundles, such as a load, and what requests used."""
         if self.session.events:
             self.session.report_events(self._observer)
 
@@ -232,6 +232,7 @@ class Steps(Operations):
             return Caught.of(error) if batch.total > 1 and is_out_of_memory(error) else Caught(error, [])
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)
+        self.report_load()
         self._observer.on_event(event)
         self.learn(self.session.models[name], batch, seconds)
         return predictions

@@ -21,6 +21,7 @@ from headrace.core.events import BatchCompleted, Observer
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.model_cache import Slot
 from headrace.core.result import PredictionResult
+from headrace.core.usage import usage_to
 from headrace.failures.retry import is_retryable
 from headrace.runtime.background import BackgroundExecutor, BackgroundThread
 from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
@@ -217,8 +218,9 @@ class Worker(AnyWorker):
         keys, examples = self.split_keys(elements)
         began = learning_clock() if learning_clock else 0.0
         started = clock.time_ns()
-        answer = self._call(handler, model, examples)
-        predictions = predictions_of(answer, handler, None if self.plan.prebatched else len(elements))
+        with usage_to(self.session.events.append):
+            answer = self._call(handler, model, examples)
+            predictions = predictions_of(answer, handler, None if self.plan.prebatched else len(elements))
         seconds = (clock.time_ns() - started) / 1e9
         self.computed += seconds
         learnt = learning_clock() - began if learning_clock else seconds

@@ -1,0 +1,66 @@
+"""How a handler reports what its requests used: tokens, by model."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import index
+
+from headrace.core.errors import ConfigurationError
+from headrace.core.events import UsageReported
+
+UsageSink = Callable[[UsageReported], None]
+"""Receives reports on the thread that the handler runs on; must neither block nor raise."""
+
+_sink: contextvars.ContextVar[UsageSink | None] = contextvars.ContextVar("headrace_usage_sink", default=None)
+
+
+def report_usage(model: str, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
+    """Counts what one request used; a handler calls it in ``request`` or ``run_inference``, plain or ``async``.
+
+    Call it once for each request that the provider bills, whatever comes of it: before an error about the answer is
+    raised, too. What a run has used is shown in its metrics and in the summary of ``headrace run``. Outside a request
+    it does nothing.
+
+    Args:
+        model: the name by which the user knows the model.
+        input_tokens: tokens of the prompt.
+        output_tokens: tokens of the answer, including hidden ones.
+
+    Raises:
+        ConfigurationError: the model is not named, or a number of tokens is negative or not an integer.
+    """
+    if not isinstance(model, str) or not model:
+        raise ConfigurationError(f"report_usage needs the model's name, not {model!r:.80}.")
+    used = UsageReported(model, _tokens("input_tokens", input_tokens), _tokens("output_tokens", output_tokens))
+    sink = _sink.get()
+    if sink is not None:
+        sink(used)
+
+
+def _tokens(name: str, given: int) -> int:
+    try:
+        tokens = index(given)
+    except TypeError:
+        tokens = -1
+    if tokens < 0:
+        raise ConfigurationError(f"report_usage: {name} must be an int of at least 0, not {given!r:.80}.")
+    return tokens
+
+
+@contextmanager
+def usage_to(sink: UsageSink) -> Iterator[None]:
+    """A context within which reports go to ``sink``."""
+    token = _sink.set(sink)
+    try:
+        yield
+    finally:
+        _sink.reset(token)
+
+
+def context_reporting_to(sink: UsageSink) -> contextvars.Context:
+    """A copy of the current context variables, for a task or a thread whose reports are to go to ``sink``."""
+    context = contextvars.copy_context()
+    context.run(_sink.set, sink)
+    return context

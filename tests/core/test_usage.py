@@ -1,0 +1,125 @@
+"""What requests used reaches the run's metrics, wherever the handler reports it from, and however the request ends."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+
+import pytest
+
+from headrace import ConfigurationError, RemoteModelHandler, report_usage
+from headrace.core.events import UsageReported
+from headrace.core.usage import context_reporting_to, usage_to
+from http_endpoint import events_and_outcomes, failures_among, no_pauses
+from toys import Acting
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+
+def used(events):
+    return [event for event in events if isinstance(event, UsageReported)]
+
+
+class Metered(RemoteModelHandler):
+    """Reports one input token for each example, then does as told."""
+
+    def __init__(self, act=list, **options):
+        super().__init__(**{"num_retries": 2, **options})
+        self.act = act
+
+    def create_client(self):
+        return None
+
+    def request(self, batch, model, inference_args=None):
+        report_usage("m", input_tokens=len(batch), output_tokens=10)
+        return self.act(batch)
+
+    def batch_elements_kwargs(self):
+        return {"min_batch_size": 1, "max_batch_size": 1}
+
+
+class AsyncMetered(Metered):
+    async def request(self, batch, model, inference_args=None):
+        return super().request(batch, model)
+
+
+def test_report_outside_a_request_does_nothing():
+    assert report_usage("m", input_tokens=1) is None
+
+
+@pytest.mark.parametrize("wrong", [{"model": ""}, {"model": None}, {"input_tokens": -1}, {"output_tokens": 1.5}])
+def test_report_that_is_wrong_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match="report_usage"):
+        report_usage(**{"model": "m", **wrong})
+
+
+def test_report_goes_to_the_sink_of_its_context_only():
+    mine, others = [], []
+    context = context_reporting_to(others.append)
+    with usage_to(mine.append):
+        report_usage("a", input_tokens=1)
+        context.run(report_usage, "b")
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(report_usage, "c"))
+        thread.start()
+        thread.join()
+    report_usage("nobody")
+    assert mine == [UsageReported("a", 1, 0), UsageReported("c", 0, 0)]
+    assert others == [UsageReported("b", 0, 0)]
+
+
+@pytest.mark.parametrize("kind", [Metered, AsyncMetered])
+def test_requests_are_counted(kind):
+    events, outcomes = events_and_outcomes(kind(), [1, 2, 3])
+    assert used(events) == [UsageReported("m", 1, 10)] * 3
+    assert not failures_among(outcomes)
+
+
+@pytest.mark.parametrize("kind", [Metered, AsyncMetered])
+def test_requests_that_fail_and_their_retries_are_counted(kind, monkeypatch):
+    no_pauses(monkeypatch)
+
+    def fail(batch):
+        raise ValueError("never")
+
+    events, outcomes = events_and_outcomes(kind(fail), [1])
+    assert used(events) == [UsageReported("m", 1, 10)] * 3
+    assert len(failures_among(outcomes)) == 1
+
+
+def test_request_that_is_given_up_is_counted_when_it_reports():
+    given_up, reported = threading.Event(), threading.Event()
+
+    class Slow(Metered):
+        def request(self, batch, model, inference_args=None):
+            if batch == [1]:
+                given_up.wait()
+            else:
+                given_up.set()
+                reported.wait()
+            super().request(batch, model)
+            reported.set()
+            return batch
+
+    events, outcomes = events_and_outcomes(Slow(), [1, 2], timeout_secs=0.2)
+    assert [failure.element for failure in failures_among(outcomes)] == [1]
+    assert used(events) == [UsageReported("m", 1, 10)] * 2
+
+
+def test_calls_of_a_local_model_are_counted_with_their_lazy_answers():
+    def act(batch):
+        report_usage("eager", input_tokens=1)
+        for one in batch:
+            report_usage("lazy", output_tokens=1)
+            yield one
+
+    events, _ = events_and_outcomes(Acting(act, min_batch_size=2, max_batch_size=2), [1, 2])
+    assert used(events) == [UsageReported("eager", 1, 0), *[UsageReported("lazy", 0, 1)] * 2]
+
+
+def test_calls_of_an_isolated_model_are_counted_by_its_owner():
+    def act(batch):
+        report_usage("local", input_tokens=len(batch))
+        return batch
+
+    events, _ = events_and_outcomes(Acting(act, min_batch_size=2, max_batch_size=2), [1, 2], isolate=True)
+    assert used(events) == [UsageReported("local", 2, 0)]
