@@ -10,7 +10,7 @@ import pytest
 from headrace import ConfigurationError, RemoteModelHandler, report_usage
 from headrace.core.events import UsageReported
 from headrace.core.usage import context_reporting_to, usage_to
-from http_endpoint import events_and_outcomes, failures_among, no_pauses
+from http_endpoint import events_and_outcomes, failures_among
 from toys import Acting
 
 pytestmark = pytest.mark.usefixtures("module_travels")
@@ -76,7 +76,7 @@ def test_requests_are_counted(kind):
 
 @pytest.mark.parametrize("kind", [Metered, AsyncMetered])
 def test_requests_that_fail_and_their_retries_are_counted(kind, monkeypatch):
-    no_pauses(monkeypatch)
+    monkeypatch.setattr("headrace.runtime.endpoint.pause_before_retry", lambda *_, **__: 0.0)
 
     def fail(batch):
         raise ValueError("never")
