@@ -48,3 +48,10 @@ def test_bad_rows_are_counted(benchmark_module):
     (_, ours), (_, theirs) = (bad_rows.run(side, trouble, 500) for side in ("Headrace", "Beam"))
     assert ours == {"calls": "75", "predictions": "495", "rows in dead letters": "5", "good rows lost": "0"}
     assert theirs == {"calls": "5", "predictions": "0", "rows in dead letters": "500", "good rows lost": "495"}
+
+
+def test_imports_are_measured(benchmark_module, tmp_path):
+    rows = {row["import"]: row for row in benchmark_module("workloads.imports").facts(tmp_path, 1, quick=True)}
+
+    assert rows["`import headrace`"]["imports torch"] == "no"
+    assert all(int(row["memory MB"]) > 0 for row in rows.values())
