@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
@@ -86,6 +87,18 @@ def module_travels(request: pytest.FixtureRequest) -> Iterator[None]:
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def requests_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Retries follow at once, but for delays that the endpoint names; no thread that sends requests is left."""
+    monkeypatch.setattr("headrace.runtime.endpoint.pause_before_retry", lambda *_, **__: 0.0)
+
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace-request")]
+
+    yield
+    assert waiting.wait_until(lambda: not threads()), threads()
 
 
 @pytest.fixture

@@ -25,33 +25,45 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 class Answer(NamedTuple):
     status: int = 200
     body: Any = None
-    """None: each example, doubled."""
+    """Sent as JSON; bytes as they are. None: each example, doubled."""
     headers: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
     delay: float = 0.0
+    """Seconds before the first byte."""
     cut: bool = False
+    """The connection ends without an answer."""
+    pause: float = 0.0
+    """Seconds in the middle of the body."""
+    cut_body: bool = False
+    """The connection ends in the middle of the body."""
 
 
 class FaultServer(ThreadingHTTPServer):
-    """Answers a POST with a JSON list of examples.
+    """Answers a POST with JSON, such as a list of examples.
 
     Args:
         answer: from (examples, how many requests came before) to an Answer.
         address: where to listen.
+        tls: a context, for HTTPS.
     """
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, answer, address=("127.0.0.1", 0)):
+    def __init__(self, answer, address=("127.0.0.1", 0), tls=None):
         super().__init__(address, _Handler)
+        if tls is not None:  # a handshake that fails is the thread's that answers
+            self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+        self.scheme = "http" if tls is None else "https"
         self.answer = answer
         self.requests = []
+        self.headers = []
+        self.paths = []
         self.lock = threading.Lock()
         self.hang_up = threading.Event()
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.server_port}/"
+        return f"{self.scheme}://127.0.0.1:{self.server_port}/"
 
     def handle_error(self, request, client_address):
         """Clients that go away are no news."""
@@ -67,28 +79,40 @@ class _Handler(BaseHTTPRequestHandler):
         with server.lock:
             before = len(server.requests)
             server.requests.append(examples)
+            server.headers.append({name.lower(): value for name, value in self.headers.items()})
+            server.paths.append(self.path)
         answer = server.answer(examples, before)
         if answer.delay and server.hang_up.wait(answer.delay):
             return
         if answer.cut:
             self.close_connection = True
             return
-        body = json.dumps([2 * one for one in examples] if answer.body is None else answer.body).encode()
+        body = [2 * one for one in examples] if answer.body is None else answer.body
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(answer.status)
-        for name, value in answer.headers.items():
+        for name, value in {"Content-Type": "application/json", **answer.headers}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        with suppress(BrokenPipeError):
-            self.wfile.write(body)
+        with suppress(ConnectionError):
+            self._write(body, answer)
+
+    def _write(self, body, answer):
+        server: Any = self.server
+        middle = len(body) // 2
+        self.wfile.write(body[:middle])
+        if answer.cut_body or (answer.pause and server.hang_up.wait(answer.pause)):
+            self.close_connection = True
+            return
+        self.wfile.write(body[middle:])
 
     def log_message(self, *_):
         pass
 
 
 @contextmanager
-def serving(answer=lambda examples, before: Answer(), address=("127.0.0.1", 0)):
-    server = FaultServer(answer, address)
+def serving(answer=lambda examples, before: Answer(), address=("127.0.0.1", 0), tls=None):
+    server = FaultServer(answer, address, tls)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -13,6 +13,7 @@ MISSING = {
     "huggingface_inference": ["torch: huggingface", "transformers: huggingface"],
     "numpy_arrays": ["numpy: onnx"],
     "onnx_inference": ["numpy: onnx", "onnxruntime: onnx"],
+    "openai_inference": ["openai: openai"],
     "pytorch_inference": ["torch: pytorch"],
     "sentence_transformer_inference": [
         "sentence_transformers: sentence-transformers",
@@ -28,7 +29,7 @@ MISSING = {
 }
 """By module: packages, and the extras that bring them."""
 NEEDED = [(module, *line.split(": ")) for module, lines in MISSING.items() for line in lines]
-QUICK = ("numpy_arrays", "onnx_inference", "sklearn_inference", "tensorrt_inference")
+QUICK = ("numpy_arrays", "onnx_inference", "openai_inference", "sklearn_inference", "tensorrt_inference")
 
 WITHOUT = """
 import sys

@@ -192,18 +192,6 @@ class Home:
 
 
 @pytest.fixture
-def requests_end(monkeypatch):
-    """Retries follow at once, but for delays that the endpoint names; no thread that sends requests is left."""
-    monkeypatch.setattr("headrace.runtime.endpoint.pause_before_retry", lambda *_, **__: 0.0)
-
-    def threads():
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("headrace-request")]
-
-    yield
-    assert wait_until(lambda: not threads()), threads()
-
-
-@pytest.fixture
 def opened(close_later):
     """Opens workers, and closes them at the end."""
     return lambda spec, *namespace: close_later(open_worker(spec, *namespace))

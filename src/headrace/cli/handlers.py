@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
@@ -19,13 +19,16 @@ from headrace.core.spelling import did_you_mean, nearest, no_file
 _GROUP = "headrace.handlers"
 
 
-def make_handler(name: str, arguments: dict[str, Any], model: str | None = None) -> Any:
+def make_handler(
+    name: str, arguments: dict[str, Any], model: str | None = None, named: Mapping[str, str] | None = None
+) -> Any:
     """Finds a factory and makes a handler with it.
 
     Args:
         name: of an entry point, or ``package.module:factory``.
         arguments: for the factory, by name.
         model: the argument that the factory's ``model_parameter`` names, else ``model``, else its first.
+        named: arguments with an option of their own, by name.
 
     Raises:
         ConfigurationError: it cannot be found or made; the message says why, and lists the known names.
@@ -34,6 +37,9 @@ def make_handler(name: str, arguments: dict[str, Any], model: str | None = None)
     parameters = _parameters(factory)
     if model is not None:
         arguments = {**arguments, **_model_argument(name, factory, parameters, model, arguments)}
+    for argument, value in (named or {}).items():
+        _refuse_named(name, parameters, argument, arguments)
+        arguments = {**arguments, argument: value}
     arguments = {key: _as_member(parameters.get(key), value) for key, value in arguments.items()}
     _check(name, factory, arguments)
     try:
@@ -159,6 +165,17 @@ def _model_argument(
     if is_file and "://" not in model and not os.path.exists(model):
         raise ConfigurationError(f"--model: {no_file(model)}")
     return {taken.name: model}
+
+
+def _refuse_named(
+    name: str, parameters: dict[str, inspect.Parameter], argument: str, arguments: Collection[str]
+) -> None:
+    """Refuses an argument that has an option of its own, if the factory does not take it or it is given twice."""
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values()) and ":" in name
+    if argument not in parameters and not takes_any:
+        raise ConfigurationError(f"{name} has no parameter for --{argument}; leave --{argument} out.")
+    if argument in arguments:
+        raise ConfigurationError(f"--{argument} and --handler-arg {argument} are the same; give one of them.")
 
 
 def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:

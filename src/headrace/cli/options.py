@@ -16,6 +16,8 @@ _REPORT = "Report"
 _HANDLER_HELP = (
     "An installed handler (sklearn-numpy, ...), or package.module:factory; the current folder is importable."
 )
+NAMED = ("url", "prompt")
+"""Parameters of handlers that have an option of their own."""
 
 
 class FileFormat(str, Enum):
@@ -117,6 +119,19 @@ class JobArgs(ModelArgs):
         str, _option("--output", _OUTPUT, "The file for the predictions: .jsonl, .jsonl.gz or .parquet.", "OUT")
     ]
     config: _Config = None
+    url: Annotated[
+        str | None,
+        _option("--url", _MODEL, "Where the endpoint of a remote model is, such as http://localhost:8000/v1.", "URL"),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        _option(
+            "--prompt",
+            _MODEL,
+            "What a language model is asked about a row, with names of columns in braces: 'Classify: {text}'.",
+            "TEMPLATE",
+        ),
+    ] = None
     dead_letters: Annotated[
         str | None,
         _option(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.handlers import parse_arguments
+from headrace.cli.options import NAMED
+from headrace.core.secrets import SECRET_ARGUMENTS
 
 if TYPE_CHECKING:
     from headrace.cli.options import RetryArgs, RunArgs
@@ -21,7 +23,7 @@ def decisive(
     keep: Sequence[str] | None,
     text: Sequence[str],
 ) -> dict[str, Any]:
-    """By the names that the user knows; batch sizes, workers, placement, time limits and the runner may change.
+    """By the names that the user knows; batch sizes, workers, placement, time limits, keys and the runner may change.
 
     Args:
         args: of the command line.
@@ -31,8 +33,10 @@ def decisive(
         text: the columns of CSV files that stay text.
     """
     arguments = {"--model": args.model} if args.model is not None else {}
+    arguments |= {f"--{name}": value for name in NAMED if (value := getattr(args, name)) is not None}
     for option, pairs in (("--handler-arg", args.handler_args), ("--inference-arg", args.inference_args)):
-        arguments |= {f"{option} {name}": value for name, value in parse_arguments(option, pairs).items()}
+        given = parse_arguments(option, pairs).items()
+        arguments |= {f"{option} {name}": value for name, value in given if name not in SECRET_ARGUMENTS}
     return {
         "command": args.command,
         "the files": [source.path for source in sources],

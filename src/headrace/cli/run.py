@@ -18,7 +18,7 @@ from headrace.cli.columns import choose, one_of
 from headrace.cli.errors import console_logging, report_error
 from headrace.cli.handlers import make_handler, parse_arguments
 from headrace.cli.hints import about_columns, about_model, misplaced
-from headrace.cli.options import RetryArgs, RunArgs, option_names
+from headrace.cli.options import NAMED, RetryArgs, RunArgs, option_names
 from headrace.cli.progress import STARTING, JobProgress, wait
 from headrace.cli.resume import decisive
 from headrace.cli.signals import Signals
@@ -82,7 +82,8 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
     if not inputs:
         name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
         raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
-    handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model)
+    named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
+    handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model, named)
     sources, head, text = _inputs(args, inputs)
     key = one_of("--key", args.key or None, head.columns)
     length = one_of("--length-column", args.length_column, head.columns)

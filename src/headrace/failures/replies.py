@@ -5,11 +5,12 @@ from __future__ import annotations
 import email.utils
 import math
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from headrace.core.errors import ConfigurationError, PredictionCountError
+from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError
 from headrace.core.remote import ElementRetry
 from headrace.failures.concurrency import Verdict
 from headrace.failures.retry import statuses_of
@@ -18,6 +19,8 @@ _REFUSED = {429, "RESOURCE_EXHAUSTED"}
 _UNAVAILABLE = {503, 529, "UNAVAILABLE"}
 """529 is what some endpoints answer while they are overloaded."""
 _NOT_CONNECTED = (ConnectionRefusedError, socket.gaierror)
+_UNTRUSTED = {"CERTIFICATE_VERIFY_FAILED", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"}
+"""Reasons of errors of TLS: a certificate that is not trusted; a server that speaks no TLS."""
 _PASSING = {408, 409, 425, 429}
 """Those of the statuses 400 to 499 that may pass."""
 _FOR_ALL = {401, 403, 404, "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"}
@@ -77,7 +80,7 @@ def verdict_of(error: BaseException) -> Verdict:
 
 def is_final(error: BaseException) -> bool:
     """Whether the same request would fail again: the endpoint says so, or the handler is at fault."""
-    if isinstance(error, PredictionCountError | ConfigurationError):
+    if isinstance(error, PredictionCountError | ConfigurationError | EndpointError) or _is_untrusted(error):
         return True
     statuses = statuses_of(error)
     client_errors = {status for status in statuses if isinstance(status, int) and 400 <= status < 500}
@@ -85,8 +88,12 @@ def is_final(error: BaseException) -> bool:
 
 
 def concerns_all(error: BaseException) -> bool:
-    """Whether no other request would succeed either: a wrong key, URL or model."""
-    return bool(statuses_of(error) & _FOR_ALL)
+    """Whether no other request would succeed either: a wrong key, URL or model, or a certificate not to be trusted."""
+    return bool(statuses_of(error) & _FOR_ALL) or _is_untrusted(error)
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    return any(isinstance(link, ssl.SSLError) and link.reason in _UNTRUSTED for link in _chain(error))
 
 
 def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.time) -> float:
@@ -123,13 +130,17 @@ def _seconds(value: str, wall_clock: Callable[[], float]) -> float:
 
 def _chain(error: BaseException) -> Iterator[Any]:
     """The error, and those that led to it."""
-    link: BaseException | None = error
+    left: list[Any] = [error]
     seen: set[int] = set()
-    while link is not None and id(link) not in seen:
+    while left:
+        link = left.pop()
+        if not isinstance(link, BaseException) or id(link) in seen:
+            continue
         seen.add(id(link))
         yield link
-        yield getattr(link, "reason", None)  # of urllib's URLError
-        link = link.__cause__ or link.__context__
+        parts = getattr(link, "exceptions", None)  # of a group: one for each address that was tried
+        left += [link.__cause__ or link.__context__, *(parts if isinstance(parts, tuple) else ())]
+        left.append(getattr(link, "reason", None))  # of urllib's URLError
 
 
 class RetryTokens:

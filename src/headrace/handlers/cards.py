@@ -15,6 +15,8 @@ _SAID_OF_ROWS = "an array with what `model.predict` says of each row"
 _SAID_OF_ROW = f"{_SAID_OF_ROWS}; of a single row, that alone"
 
 _ONE_HOST = "in one host"
+_ENDPOINT = "at the endpoint"
+_ASKED = "a prompt, a conversation or, with `prompt`, a row"
 _SERVER = "in one host, which runs the server: they are the server's"
 _SKLEARN = "mapped; trees and forests copy their nodes in each process"
 _TORCH = "mapped on the CPU; on a GPU, and of TorchScript, in one host"
@@ -37,6 +39,15 @@ CARDS = {
     ),
     "onnx_inference.OnnxModelHandlerNumpy": HandlerCard(
         _ARRAY, "its row of the model's first output", _ONE_HOST, "safe", "onnx"
+    ),
+    "openai_inference.OpenAIChatModelHandler": HandlerCard(
+        _ASKED, "the answer: a text or, with `json_schema`, what is in it", _ENDPOINT, "safe", "openai"
+    ),
+    "openai_inference.OpenAICompletionsModelHandler": HandlerCard(
+        "a prompt or, with `prompt`, a row", "the text that follows", _ENDPOINT, "safe", "openai"
+    ),
+    "openai_inference.OpenAIEmbeddingsModelHandler": HandlerCard(
+        "a text or, with `prompt`, a row", "its embedding, a list of floats", _ENDPOINT, "safe", "openai"
     ),
     "pytorch_inference.PytorchModelHandlerKeyedTensor": HandlerCard(_KEYED, _ROW, _TORCH, "safe", "pytorch"),
     "pytorch_inference.PytorchModelHandlerTensor": HandlerCard(_TENSOR, _ROW, _TORCH, "safe", "pytorch"),

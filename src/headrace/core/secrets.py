@@ -1,0 +1,201 @@
+"""API keys: where they come from, and how they are kept out of what others read."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+
+KeySource = str | Callable[[], str] | None
+"""What a handler takes for its API key: the key, a function that returns it, or None: the environment has it."""
+SECRET_ARGUMENTS = frozenset({"access_token", "api_key", "auth_token", "password", "secret"})
+"""Arguments of handlers whose values nobody else may read."""
+
+MASK = "***"
+_SHORTEST_MASKED = 8
+"""Characters; a shorter key is none, and may stand in any text."""
+_KEPT_SECS = 60.0
+_HEADERS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
+
+
+class ApiKey:
+    """A handler's API key, which its repr does not show.
+
+    A key that is given as text is in the pickle of the handler, and so in that of the pipeline: a warning says so. A
+    function is called where the key is needed, at most once a minute, so that keys may expire.
+
+    Args:
+        given: the key, a function without arguments that returns it, or None: the environment variable.
+        variable: the name of the environment variable, which is read where the key is needed.
+        who: the handler's class, for errors.
+
+    Raises:
+        ConfigurationError: the key is empty, or neither text nor a function.
+    """
+
+    def __init__(self, given: KeySource, variable: str, who: str) -> None:
+        self._given = given
+        self._variable = variable
+        self._who = who
+        self._forget()
+        if isinstance(given, str):
+            self._checked(given)
+            warnings.warn(
+                f"{who}: the API key is in the pickle of the pipeline, for all to read who can read that. Leave "
+                f"api_key out and set {variable} in the workers' environment, or give a function that returns it.",
+                UserWarning,
+                stacklevel=_level_of_the_user(),
+            )
+        elif given is not None and not callable(given):
+            raise ConfigurationError(
+                f"{who}: api_key must be a text, or a function that returns one, not a {type(given).__qualname__}."
+            )
+
+    @property
+    def given(self) -> KeySource:
+        """What the handler was given."""
+        return self._given
+
+    def value(self) -> str | None:
+        """The key; None if none was given and the environment variable is not set.
+
+        Raises:
+            ConfigurationError: it is no text, or empty, or has blanks in it.
+            Exception: whatever the function raises.
+        """
+        if callable(self._given):
+            return self._called(self._given)
+        key = self._given if self._given is not None else os.environ.get(self._variable) or None
+        return None if key is None else self._noted(self._checked(key))
+
+    def required(self) -> str:
+        """The key.
+
+        Raises:
+            ConfigurationError: there is none; the message says how to give one.
+        """
+        key = self.value()
+        if key is None:
+            raise ConfigurationError(
+                f"{self._who} has no API key: set {self._variable} in the environment of the workers, or give "
+                "api_key=, a function that returns it."
+            )
+        return key
+
+    def mask(self, text: str) -> str:
+        """The text without the key."""
+        for key in self._known():
+            text = text.replace(key, MASK)
+        return text
+
+    def mask_error(self, error: BaseException) -> None:
+        """Takes the key out of an error and those that led to it: their texts, and the headers of their requests."""
+        for link in _chain(error):
+            _mask_headers(getattr(link, "request", None))
+            with suppress(Exception):  # some errors have attributes that cannot be set
+                link.args = tuple(self._masked(one) for one in link.args)
+            for name, value in list(getattr(link, "__dict__", {}).items()):
+                with suppress(Exception):
+                    masked = self._masked(value)
+                    if masked is not value:
+                        setattr(link, name, masked)
+
+    def __repr__(self) -> str:
+        if self._given is None:
+            return f"<ApiKey: {self._variable} of the environment>"
+        return f"<ApiKey: {MASK}>" if isinstance(self._given, str) else f"<ApiKey: of {self._given!r}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_given": self._given, "_variable": self._variable, "_who": self._who}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._noted_keys: tuple[str, ...] = ()
+        self._latest = ""
+        self._called_at = -float("inf")
+
+    def _known(self) -> tuple[str, ...]:
+        if not self._noted_keys:  # a copy of this object may be what the client was made with
+            with suppress(Exception):
+                self.value()
+        return self._noted_keys
+
+    def _called(self, function: Callable[[], str]) -> str:
+        if time.monotonic() - self._called_at >= _KEPT_SECS:
+            self._noted(self._checked(function()))
+            self._called_at = time.monotonic()
+        return self._latest
+
+    def _checked(self, key: Any) -> str:
+        if not isinstance(key, str):
+            raise ConfigurationError(f"{self._who}: the API key is a {type(key).__qualname__}, and must be a text.")
+        text = key.strip()
+        if not text:
+            raise ConfigurationError(f"{self._who}: the API key is empty; leave api_key out to read {self._variable}.")
+        if not (text.isascii() and text.isprintable()) or " " in text:
+            raise ConfigurationError(f"{self._who}: the API key has characters in it that no key has, such as blanks.")
+        return text
+
+    def _noted(self, key: str) -> str:
+        """Remembers a key, to mask it; the one before, too, since a request may still have it."""
+        self._latest = key
+        if len(key) >= _SHORTEST_MASKED and key not in self._noted_keys:
+            self._noted_keys = (*self._noted_keys, key)[-2:]
+        return key
+
+    def _masked(self, value: Any) -> Any:
+        """The value itself if the key is not in it."""
+        if isinstance(value, str):
+            masked = self.mask(value)
+            return masked if masked != value else value
+        if type(value) in (list, tuple):
+            masked = type(value)(map(self._masked, value))
+            return value if all(map(_is, masked, value)) else masked
+        if type(value) is dict:
+            by_name = {name: self._masked(one) for name, one in value.items()}
+            return value if all(map(_is, by_name.values(), value.values())) else by_name
+        return value
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that led to it."""
+    left: list[Any] = [error]
+    seen: set[int] = set()
+    while left:
+        link = left.pop()
+        if isinstance(link, BaseException) and id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            parts = getattr(link, "exceptions", None)  # of a group
+            left += [link.__cause__, link.__context__, *(parts if isinstance(parts, tuple) else ())]
+
+
+def _mask_headers(request: Any) -> None:
+    headers = getattr(request, "headers", None)
+    for name in _HEADERS:
+        with suppress(Exception):
+            if headers is not None and name in headers:
+                headers[name] = MASK
+
+
+def _level_of_the_user() -> int:
+    """The ``stacklevel`` of a warning by the calling function that names the first code outside of Headrace."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 1
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("headrace."):
+        frame, level = frame.f_back, level + 1
+    return level

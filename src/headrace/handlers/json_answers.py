@@ -1,0 +1,106 @@
+"""Answers of language models that are to be JSON of a certain shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.files import open_uri
+
+__all__ = ["InvalidAnswerError", "JsonSchema"]
+
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\s*```", re.DOTALL)
+_LONGEST = 300
+"""Characters of what is wrong with an answer."""
+
+
+class InvalidAnswerError(ValueError):
+    """A model or its endpoint answered with something else than it was asked for."""
+
+
+class JsonSchema:
+    """Reads answers that must fit a JSON schema.
+
+    Args:
+        schema: the schema, or the path or URI of a file with it.
+        who: the handler's class, for errors.
+        extra: of Headrace, which brings the validator.
+
+    Raises:
+        ConfigurationError: it is no schema.
+        MissingExtraError: the package jsonschema is not installed.
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, schema: Mapping[str, Any] | str | os.PathLike[str], who: str, extra: str) -> None:
+        with extra_required(extra):
+            import jsonschema  # noqa: PLC0415 - only handlers with a schema need it
+
+        self._who = who
+        self.schema: dict[str, Any] = _read(schema, who)
+        try:
+            jsonschema.validators.validator_for(self.schema).check_schema(self.schema)
+        except jsonschema.SchemaError as error:
+            raise ConfigurationError(f"{who}: json_schema is no JSON schema: {_shortened(error.message)}") from None
+
+    def read(self, answer: str) -> Any:
+        """The value in an answer; a fence of Markdown around it is ignored.
+
+        Raises:
+            InvalidAnswerError: it is no JSON, or does not fit the schema; says what is wrong.
+            ConfigurationError: the schema refers to another that cannot be found.
+        """
+        import jsonschema  # noqa: PLC0415 - as above
+        import referencing  # noqa: PLC0415 - as above
+
+        fenced = _FENCED.fullmatch(answer.strip())
+        try:
+            value = json.loads(fenced[1] if fenced else answer, parse_constant=_refuse)
+        except ValueError as error:
+            raise InvalidAnswerError(f"the answer is no JSON: {error}") from None
+        # The registry is empty, so that a reference to another place fetches nothing.
+        validator = jsonschema.validators.validator_for(self.schema)(self.schema, registry=referencing.Registry())
+        try:
+            worst = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        except referencing.exceptions.Unresolvable as error:
+            raise ConfigurationError(
+                f"{self._who}: json_schema refers to {error.ref!r}, which is not in it; put it under '$defs'."
+            ) from None
+        if worst is not None:
+            message = _shortened(worst.message)
+            raise InvalidAnswerError(f"the answer does not fit the schema: at {worst.json_path}, {message}")
+        return value
+
+    def complaint(self, error: BaseException) -> str:
+        """What to tell a model whose answer was wrong."""
+        return (
+            f"This cannot be used: {error}. Answer again, with nothing but JSON that fits this schema: "
+            f"{json.dumps(self.schema)}"
+        )
+
+
+def _read(schema: Mapping[str, Any] | str | os.PathLike[str], who: str) -> dict[str, Any]:
+    if isinstance(schema, str | os.PathLike):
+        with open_uri(os.fspath(schema)) as file:
+            try:
+                schema = json.loads(file.read())
+            except ValueError as error:
+                raise ConfigurationError(f"{who}: the file of json_schema is no JSON: {error}") from None
+    if not isinstance(schema, Mapping):
+        raise ConfigurationError(
+            f"{who}: json_schema must be a dict, such as {{'type': 'object'}}, or the path of a file with one, not "
+            f"{schema!r:.80}."
+        )
+    return dict(schema)
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no value of JSON")
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."

@@ -1,0 +1,313 @@
+"""Asks models behind OpenAI's API, or one that is compatible with it, with OpenAI's client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from headrace.core.errors import PredictionCountError, extra_required
+from headrace.core.remote import ElementFailure
+from headrace.core.result import PredictionResult
+from headrace.core.secrets import ApiKey, KeySource
+from headrace.handlers.cards import CARDS
+from headrace.handlers.json_answers import JsonSchema
+from headrace.handlers.prompts import Prompts
+from headrace.handlers.text_endpoints import (
+    ChatHandler,
+    ModelReply,
+    TextEndpointHandler,
+    answers_of,
+    checked_url,
+    refuse_unfit,
+)
+
+with extra_required("openai"):
+    import openai
+    from openai.resources.chat.completions import AsyncCompletions as Chat
+    from openai.resources.completions import AsyncCompletions as Completions
+    from openai.resources.embeddings import AsyncEmbeddings as Embeddings
+
+__all__ = ["OpenAIChatModelHandler", "OpenAICompletionsModelHandler", "OpenAIEmbeddingsModelHandler"]
+
+_KEY = "OPENAI_API_KEY"
+_NO_KEY = "none"
+"""What servers are sent that need no key; the client wants one."""
+_MOST_TEXTS = 64
+"""Texts in a request for embeddings."""
+_UNFIT = (400, 413, 422)
+"""What endpoints say of a text that is too long."""
+
+
+class _OpenAIHandler(TextEndpointHandler[openai.AsyncOpenAI]):
+    """Makes the client, for each kind of request."""
+
+    _url: str | None
+    _create: ClassVar[Any]
+    """The client's method."""
+    _ours: ClassVar[tuple[str, ...]]
+    """The arguments of it that the handler sets."""
+
+    def create_client(self) -> openai.AsyncOpenAI:
+        """Makes the client, which retries nothing: Headrace does.
+
+        A subclass may make another, such as ``openai.AsyncAzureOpenAI(max_retries=0)``.
+
+        Raises:
+            ConfigurationError: there is no key.
+        """
+        key = self._api_key
+        if callable(key.given):
+
+            async def current() -> str:
+                return key.required()
+
+            return openai.AsyncOpenAI(api_key=current, base_url=self._url, max_retries=0)
+        needs_none = self._url or os.environ.get("OPENAI_BASE_URL")
+        value = key.value() or _NO_KEY if needs_none else key.required()
+        return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Refuses arguments that OpenAI's client does not know, or that the handler sets.
+
+        Raises:
+            ConfigurationError: there is one.
+        """
+        refuse_unfit(type(self).__qualname__, self._create, inference_args, self._ours)
+
+
+class OpenAIChatModelHandler(_OpenAIHandler, ChatHandler[openai.AsyncOpenAI]):
+    """Asks a chat model: an example is a prompt, a conversation or, with ``prompt``, a row; the answer is a text.
+
+    A conversation is a list of messages, ``{"role": "user", "content": "..."}``. With ``json_schema`` the prediction is
+    the value in the answer. An answer that does not fit is sent back once, with what is wrong.
+
+    ``inference_args`` are those of OpenAI's ``chat.completions.create``: ``temperature``, ``max_completion_tokens``,
+    and what only your server knows in ``extra_body``. The endpoint may be any that is compatible.
+
+    Args:
+        model_name: of the model, such as ``"gpt-4o-mini"``.
+        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``. Braces that are
+            meant are doubled.
+        system: the first message of conversations that do not begin with one of their own.
+        json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
+        full_answer: whether predictions are OpenAI's ``ChatCompletion``, with logprobs, finish reason and tokens.
+        url: of the API, up to ``/v1``. None: ``OPENAI_BASE_URL`` in the worker's environment, else OpenAI's.
+        api_key: the key, or a function that returns it. None: ``OPENAI_API_KEY`` in the worker's environment. A server
+            at another URL may need none.
+        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        MissingExtraError: a schema needs the package jsonschema.
+        OSError: the file of the schema cannot be opened.
+    """
+
+    card = CARDS["openai_inference.OpenAIChatModelHandler"]
+    _create = Chat.create
+    _ours = ("model", "messages", "stream")
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        prompt: str | None = None,
+        system: str | None = None,
+        json_schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        full_answer: bool = False,
+        url: str | None = None,
+        api_key: KeySource = None,
+        **options: Any,
+    ) -> None:
+        who = type(self).__qualname__
+        schema = None if json_schema is None else JsonSchema(json_schema, who, "openai")
+        prompts = Prompts(who, prompt, system)
+        self._url = checked_url(who, url, "/chat/completions")
+        key = ApiKey(api_key, _KEY, who)
+        super().__init__(model_name, key, prompts, schema=schema, full_answer=full_answer, options=options)
+
+    async def _send(
+        self, client: openai.AsyncOpenAI, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
+    ) -> ModelReply:
+        first: list[dict[str, Any]] = [] if system is None else [{"role": "system", "content": system}]
+        shape = {} if self._schema is None else {"response_format": _response_format(self._schema.schema)}
+        all_args: Any = {"model": self.model_name, "messages": [*first, *messages], **shape, **args}
+        answer = await client.chat.completions.create(**all_args)
+        if not getattr(answer, "choices", None):
+            raise self._unreadable(answer, "chat completion")
+        usage = answer.usage
+        self._used(getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0))
+        message, ended = answer.choices[0].message, answer.choices[0].finish_reason
+        refusal = getattr(message, "refusal", None)
+        why_none = f"the model refused: {refusal}" if refusal else f"the answer has no text; it ended with {ended!r}"
+        return ModelReply(message.content, answer, why_none, ended == "length")
+
+
+def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+class OpenAICompletionsModelHandler(_OpenAIHandler):
+    """Continues prompts, with models that are no chat models: an example is a text or, with ``prompt``, a row.
+
+    The prediction is the text that follows. ``inference_args`` are those of OpenAI's ``completions.create``.
+
+    Args:
+        model_name: of the model, as the server knows it.
+        prompt: this and the other arguments are those of ``OpenAIChatModelHandler``.
+        full_answer: whether predictions are OpenAI's ``Completion``.
+        url: of the API, up to ``/v1``.
+        api_key: the key, or a function that returns it.
+        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
+
+    card = CARDS["openai_inference.OpenAICompletionsModelHandler"]
+    _create = Completions.create
+    _ours = ("model", "prompt", "stream")
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        prompt: str | None = None,
+        full_answer: bool = False,
+        url: str | None = None,
+        api_key: KeySource = None,
+        **options: Any,
+    ) -> None:
+        who = type(self).__qualname__
+        self._prompts = Prompts(who, prompt)
+        self._full_answer = full_answer
+        self._url = checked_url(who, url, "/completions")
+        super().__init__(model_name, ApiKey(api_key, _KEY, who), 1, options)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> str:
+        """The prompt of a row.
+
+        Raises:
+            ValueError: it is not clear which column is the prompt, or the column is missing or empty.
+        """
+        return self._prompts.text_from_row(row)
+
+    async def request(
+        self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """Asks for each example.
+
+        Raises:
+            EndpointError: no request can succeed.
+            openai.OpenAIError: this one failed.
+        """
+        args = inference_args or {}
+        return await answers_of(batch, lambda example: self._predict(example, model, args))
+
+    async def _predict(self, example: Any, client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> Any:
+        try:
+            prompt = self._prompts.text(example)
+        except (TypeError, ValueError) as error:
+            return ElementFailure(error)
+        answer = await self._ask(lambda: self._send(client, prompt, args), lambda: self._send(client, "Hi", args))
+        return PredictionResult(example, answer if self._full_answer else answer.choices[0].text, self.model_name)
+
+    async def _send(self, client: openai.AsyncOpenAI, prompt: str, args: Mapping[str, Any]) -> Any:
+        all_args: Any = {"model": self.model_name, "prompt": prompt, **args}
+        answer = await client.completions.create(**all_args)
+        if not getattr(answer, "choices", None):
+            raise self._unreadable(answer, "completion")
+        self._used(getattr(answer.usage, "prompt_tokens", 0), getattr(answer.usage, "completion_tokens", 0))
+        return answer
+
+
+class OpenAIEmbeddingsModelHandler(_OpenAIHandler):
+    """Embeds texts: an example is a text or, with ``prompt``, a row; its prediction is a list of floats.
+
+    A request has up to 64 texts; ``max_batch_size`` is another limit. If the endpoint refuses one for what is in it,
+    such as a text that is too long, halves of it are sent until the texts at fault are alone. Refused requests are not
+    billed. ``inference_args`` are those of OpenAI's ``embeddings.create``, such as ``dimensions``.
+
+    Args:
+        model_name: of the model, such as ``"text-embedding-3-small"``.
+        prompt: makes the text of a row: ``"{title}: {body}"``; this and the other arguments are those of
+            ``OpenAIChatModelHandler``.
+        url: of the API, up to ``/v1``.
+        api_key: the key, or a function that returns it.
+        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
+
+    card = CARDS["openai_inference.OpenAIEmbeddingsModelHandler"]
+    _create = Embeddings.create
+    _ours = ("model", "input")
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        prompt: str | None = None,
+        url: str | None = None,
+        api_key: KeySource = None,
+        **options: Any,
+    ) -> None:
+        who = type(self).__qualname__
+        self._prompts = Prompts(who, prompt)
+        self._url = checked_url(who, url, "/embeddings")
+        super().__init__(model_name, ApiKey(api_key, _KEY, who), _MOST_TEXTS, options)
+
+    def example_from_row(self, row: Mapping[str, Any]) -> str:
+        """The text of a row.
+
+        Raises:
+            ValueError: it is not clear which column is the text, or the column is missing or empty.
+        """
+        return self._prompts.text_from_row(row)
+
+    async def request(
+        self, batch: Sequence[Any], model: openai.AsyncOpenAI, inference_args: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """Embeds a batch with one request, if nothing in it is refused.
+
+        Raises:
+            EndpointError: no request can succeed.
+            openai.OpenAIError: this one failed.
+        """
+        found: dict[int, Any] = {}
+        texts: dict[int, str] = {}
+        for place, example in enumerate(batch):
+            try:
+                texts[place] = self._prompts.text(example)
+            except (TypeError, ValueError) as error:
+                found[place] = ElementFailure(error)
+        if texts:
+            vectors = await self._embed(list(texts.values()), model, inference_args or {})
+            found |= zip(texts, vectors, strict=True)
+        return [
+            one if isinstance(one, ElementFailure) else PredictionResult(example, one, self.model_name)
+            for example, one in ((example, found[place]) for place, example in enumerate(batch))
+        ]
+
+    async def _embed(self, texts: list[str], client: openai.AsyncOpenAI, args: Mapping[str, Any]) -> list[Any]:
+        """A vector for each text; an ElementFailure in the place of one that the endpoint refuses."""
+        try:
+            return await self._ask(lambda: self._send(client, texts, args), lambda: self._send(client, ["Hi"], args))
+        except openai.APIStatusError as error:
+            if error.status_code not in _UNFIT:
+                raise
+            if len(texts) == 1:
+                return [ElementFailure(error)]
+        half = len(texts) // 2
+        return [*await self._embed(texts[:half], client, args), *await self._embed(texts[half:], client, args)]
+
+    async def _send(self, client: openai.AsyncOpenAI, texts: list[str], args: Mapping[str, Any]) -> list[Any]:
+        all_args: Any = {"model": self.model_name, "input": texts, **args}
+        answer = await client.embeddings.create(**all_args)
+        if not getattr(answer, "data", None):
+            raise self._unreadable(answer, "list of embeddings")
+        self._used(getattr(answer.usage, "prompt_tokens", 0))
+        if len(answer.data) != len(texts):
+            raise PredictionCountError(f"the endpoint answered {len(texts)} texts with {len(answer.data)} embeddings.")
+        return [one.embedding for one in sorted(answer.data, key=lambda one: one.index or 0)]

@@ -1,0 +1,159 @@
+"""What a language model is asked: prompts and conversations, made of examples and of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any
+
+from headrace.core.errors import ConfigurationError
+
+__all__ = ["Prompts"]
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+_COLUMN = "messages"
+"""The column of a row that holds a conversation."""
+_SHOWN = 80
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Makes prompts and conversations of examples.
+
+    Args:
+        who: the handler's class, for errors.
+        template: a prompt with the names of columns in braces, "Classify: {text}"; None: examples are prompts, or
+            conversations. As in ``str.format``, braces that are meant are doubled.
+        system: the first message of conversations that do not begin with one of their own; None: none.
+
+    Raises:
+        ConfigurationError: the template is none.
+    """
+
+    who: str
+    template: str | None = None
+    system: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.system is not None and not isinstance(self.system, str):
+            raise ConfigurationError(f"{self.who}: system must be a text, not {self.system!r:.80}.")
+        if self.template is not None and not self.columns:
+            raise ConfigurationError(
+                f"{self.who}: prompt must name a column of each row in braces, such as 'Classify: {{text}}', and "
+                f"{self.template!r:.80} does not. Leave prompt out if examples are prompts."
+            )
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the template names."""
+        try:
+            fields = [name for _, name, _, _ in Formatter().parse(self.template or "") if name is not None]
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"{self.who}: prompt is no template: {error}. Double the braces that are meant: '{{{{' and '}}}}'."
+            ) from None
+        columns = [re.split(r"[.\[]", name)[0] for name in fields]
+        if any(not column or column.isdigit() for column in columns):
+            raise ConfigurationError(
+                f"{self.who}: braces in prompt must hold the name of a column, as '{{text}}'; double those that are "
+                "meant: '{{' and '}}'."
+            )
+        return columns
+
+    def text(self, example: Any) -> str:
+        """The prompt of an example: of a text itself, of a row what the template makes of it.
+
+        Raises:
+            TypeError: the example is neither, or a row and there is no template.
+            ValueError: a column of the template is missing, or empty.
+        """
+        if isinstance(example, str):
+            return example
+        if not isinstance(example, Mapping):
+            raise TypeError(f"an example must be a text, or a row with prompt=, not {_shown(example)}.")
+        if self.template is None:
+            raise TypeError(
+                f"the example is a row ({', '.join(map(str, example))}); give {self.who} prompt='... {{column}} ...', "
+                "which makes a prompt of it."
+            )
+        return self._rendered(example)
+
+    def conversation(self, example: Any) -> tuple[str | None, list[dict[str, Any]]]:
+        """The system message, if there is one, and the other messages.
+
+        Raises:
+            TypeError: the example is no prompt, row or conversation.
+            ValueError: it has no messages, or as for ``text``.
+        """
+        if isinstance(example, str | Mapping) or not isinstance(example, Sequence):
+            return self.system, [{"role": "user", "content": self.text(example)}]
+        messages = [_as_message(one) for one in example]
+        system = self.system
+        if messages and messages[0]["role"] == "system":
+            system = messages.pop(0)["content"]
+        if not messages:
+            raise ValueError("the conversation has no messages to answer.")
+        return system, messages
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """A prompt, or a conversation: a column for each message, named as its role, or one column "messages".
+
+        Raises:
+            ValueError: it is not clear which column is the prompt, or it is missing or empty.
+        """
+        if self.template is not None:
+            return self._rendered(row)
+        if isinstance(row.get(_COLUMN), list):
+            return row[_COLUMN]
+        if len(row) > 1 and set(row) <= set(_ROLES):
+            return [{"role": role, "content": _as_text(role, text)} for role, text in row.items() if text is not None]
+        return self.text_from_row(row)
+
+    def text_from_row(self, row: Mapping[str, Any]) -> str:
+        """A prompt: what the template makes of the row, or its only column.
+
+        Raises:
+            ValueError: there are several columns, or the value is no text.
+        """
+        if self.template is not None:
+            return self._rendered(row)
+        if len(row) != 1:
+            raise ValueError(
+                f"choose one column with the prompt (--columns, in Python columns=) of {', '.join(map(str, row))}, or "
+                "make the prompt of several: --prompt '... {column} ...'."
+            )
+        ((column, value),) = row.items()
+        return _as_text(column, value)
+
+    def _rendered(self, row: Mapping[str, Any]) -> str:
+        for column in self.columns:
+            if column not in row:
+                raise ValueError(f"the prompt needs a column {column!r}; the row has {', '.join(map(str, row))}.")
+            if row[column] is None:
+                raise ValueError(f"column {column!r}, which the prompt needs, is empty.")
+        return (self.template or "").format_map(row)
+
+
+def _as_text(column: Any, value: Any) -> str:
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"column {column!r} holds {_shown(value)}, which is no text.")
+    return value
+
+
+def _as_message(message: Any) -> dict[str, Any]:
+    """A message as a dict, of a dict or of an object such as vLLM's ``OpenAIChatMessage``."""
+    if isinstance(message, Mapping):
+        plain = dict(message)
+    else:
+        plain = {name: getattr(message, name) for name in ("role", "content") if hasattr(message, name)}
+    if "role" not in plain:
+        raise TypeError(f"a message must be a dict with 'role' and 'content', not {_shown(message)}.")
+    return plain
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:_SHOWN]

@@ -1,0 +1,298 @@
+"""What handlers have in common that ask a language model behind an endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from headrace.core.errors import ConfigurationError, EndpointError, as_type_name
+from headrace.core.handler import ModelHandler, ModelT
+from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
+from headrace.core.result import PredictionResult
+from headrace.core.secrets import ApiKey
+from headrace.core.spelling import did_you_mean
+from headrace.core.usage import report_usage
+from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
+from headrace.handlers.prompts import Prompts
+
+__all__ = ["ChatHandler", "ModelReply", "TextEndpointHandler", "answers_of", "as_answer", "checked_url", "refuse_unfit"]
+
+AnswerT = TypeVar("AnswerT")
+
+_FOR_ALL = frozenset(
+    {
+        "account_deactivated",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "insufficient_quota",
+        "model_not_found",
+        "unknown_parameter",
+        "unsupported_parameter",
+    }
+)
+"""Codes of errors that concern every request. An empty account, too, is a 429 to some, and waiting does not fill it."""
+_UNPAID = 402
+_EMPTY = "credit balance is too low"
+"""What Anthropic says of an account, with a 400."""
+_BAD = (400, 413, 422)
+"""Either the example or the arguments are at fault."""
+_WRONG = (401, 403, 404)
+_PASSING = (408, 409, 425, 429)
+
+
+class TextEndpointHandler(RemoteModelHandler[Any, PredictionResult, ModelT]):
+    """Sends requests about texts; knows which errors concern one example, and which all of them.
+
+    Args:
+        model_name: of the model, as the endpoint knows it.
+        api_key: where the key comes from.
+        size: examples in a request, unless the options say otherwise.
+        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
+    """
+
+    def __init__(self, model_name: str, api_key: ApiKey, size: int, options: Mapping[str, Any]) -> None:
+        remote = inspect.signature(RemoteModelHandler.__init__).parameters.keys() & options.keys()
+        super().__init__(**{name: options[name] for name in remote})
+        others = {name: value for name, value in options.items() if name not in remote}
+        fewest = others.get("min_batch_size") or 1
+        ModelHandler.__init__(self, **{"max_batch_size": max(size, fewest), **others})
+        if not isinstance(model_name, str) or not model_name:
+            raise ConfigurationError(f"{type(self).__qualname__}: model_name must name a model, not {model_name!r}.")
+        self.model_name = model_name
+        self._api_key = api_key
+        self._has_worked = False
+        """Whether the endpoint has answered anything in this process."""
+
+    async def _ask(self, send: Callable[[], Awaitable[AnswerT]], probe: Callable[[], Awaitable[object]]) -> AnswerT:
+        """The answer to a request.
+
+        A 400 to the first request may concern its example or all of them. A second request, the ``probe``, tells: it
+        has the same arguments, and a prompt at which nothing can be wrong.
+
+        Raises:
+            EndpointError: no request can succeed.
+            Exception: this one failed. The key is in none of them.
+        """
+        try:
+            answer = await send()
+        except Exception as error:
+            self._api_key.mask_error(error)
+            _explain(error)
+            if await self._concerns_all(error, probe):
+                raise self._refusal(f"{as_type_name(error)}: {error}") from error
+            raise
+        self._has_worked = True
+        return answer
+
+    async def _concerns_all(self, error: Exception, probe: Callable[[], Awaitable[object]]) -> bool:
+        status = _status(error)
+        is_empty = status == _UNPAID or (status in _BAD and _EMPTY in str(error))
+        if is_empty or getattr(error, "code", None) in _FOR_ALL:
+            return True
+        if self._has_worked or status not in _BAD:
+            return False
+        try:
+            await probe()
+        except Exception as again:
+            return _status(again) in _BAD
+        self._has_worked = True
+        return False
+
+    def _refusal(self, reason: str) -> EndpointError:
+        return EndpointError(
+            f"{type(self).__qualname__}: the endpoint refuses every request: {reason}. Check the arguments of the "
+            "request, the model's name, the URL and the account."
+        )
+
+    def _used(self, tokens_in: Any, tokens_out: Any = 0) -> None:
+        """Reports tokens, of which some endpoints say nothing."""
+        report_usage(self.model_name, input_tokens=tokens_in or 0, output_tokens=tokens_out or 0)
+
+    def _unreadable(self, answer: Any, wanted: str) -> Exception:
+        """The error about an answer that is something else than was wanted."""
+        found = self._api_key.mask(answer if isinstance(answer, str) else repr(answer))
+        said = f"the endpoint answered with no {wanted}: {found[:200]!r}"
+        if isinstance(answer, str) and not self._has_worked:  # such as the page of a web site
+            return self._refusal(f"{said}; its URL may lack an ending, such as /v1")
+        return InvalidAnswerError(said)
+
+
+class ModelReply(NamedTuple):
+    """What a model answered."""
+
+    text: str | None
+    """None: nothing, or a call of a tool."""
+    full: Any
+    """The client's object."""
+    why_none: str = "the answer has no text"
+    cut_off: bool = False
+    """Whether the limit of tokens ended it."""
+
+
+class ChatHandler(TextEndpointHandler[ModelT]):
+    """Asks chat models: one request for each example, and another where an answer has to be repaired."""
+
+    def __init__(
+        self,
+        model_name: str,
+        api_key: ApiKey,
+        prompts: Prompts,
+        *,
+        schema: JsonSchema | None,
+        full_answer: bool,
+        options: Mapping[str, Any],
+    ) -> None:
+        super().__init__(model_name, api_key, 1, options)
+        self._prompts = prompts
+        self._schema = schema
+        self._full_answer = full_answer
+
+    @abstractmethod
+    async def _send(
+        self, client: ModelT, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
+    ) -> ModelReply:
+        """Sends one request, and reports what it used."""
+
+    async def request(
+        self, batch: Sequence[Any], model: ModelT, inference_args: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """Asks for each example; a wrong one costs the others nothing.
+
+        Raises:
+            EndpointError: no request can succeed.
+            Exception: whatever the client raises.
+        """
+        args = inference_args or {}
+        return await answers_of(batch, lambda example: self._predict(example, model, args))
+
+    def example_from_row(self, row: Mapping[str, Any]) -> Any:
+        """The prompt of a row, or its conversation.
+
+        Raises:
+            ValueError: it is not clear which column is the prompt, or the column is missing or empty.
+        """
+        return self._prompts.example_from_row(row)
+
+    async def _predict(self, example: Any, client: ModelT, args: Mapping[str, Any]) -> Any:
+        try:
+            system, messages = self._prompts.conversation(example)
+        except (TypeError, ValueError) as error:
+            return ElementFailure(error)
+        reply = await self._asked(client, system, messages, args)
+        value = self._value(reply)
+        if isinstance(value, ElementFailure) and self._schema is not None and reply.text is not None:
+            if reply.cut_off:  # the next one would be, too
+                return value
+            told = self._schema.complaint(value.error)
+            mended = [{"role": "assistant", "content": reply.text}, {"role": "user", "content": told}]
+            reply = await self._asked(client, system, [*messages, *mended], args)
+            value = self._value(reply)
+        return value if isinstance(value, ElementFailure) else PredictionResult(example, value, self.model_name)
+
+    async def _asked(
+        self, client: ModelT, system: str | None, messages: list[dict[str, Any]], args: Mapping[str, Any]
+    ) -> ModelReply:
+        trivial = [{"role": "user", "content": "Hi"}]
+        return await self._ask(
+            lambda: self._send(client, system, messages, args), lambda: self._send(client, None, trivial, args)
+        )
+
+    def _value(self, reply: ModelReply) -> Any:
+        """What is to be predicted; an ElementFailure if it is not in the answer."""
+        if self._schema is None and self._full_answer:
+            return reply.full
+        if reply.text is None:
+            return ElementFailure(InvalidAnswerError(reply.why_none))
+        if self._schema is None:
+            return reply.text
+        try:
+            value = self._schema.read(reply.text)
+        except InvalidAnswerError as error:
+            cut_off = InvalidAnswerError(f"{error}; the limit of tokens cut it off")
+            return ElementFailure(cut_off if reply.cut_off else error)
+        return reply.full if self._full_answer else value
+
+
+async def answers_of(examples: Sequence[Any], answer: Callable[[Any], Awaitable[Any]]) -> list[Any]:
+    """The answers for examples that are asked for side by side; of several, an error stands for its own example.
+
+    Raises:
+        Exception: the error of the only example, or one that concerns all of them.
+    """
+    if len(examples) == 1:
+        return [await answer(examples[0])]
+    found = await asyncio.gather(*map(answer, examples), return_exceptions=True)
+    return [as_answer(one) if isinstance(one, BaseException) else one for one in found]
+
+
+def as_answer(error: BaseException) -> ElementFailure | ElementRetry:
+    """What stands for one of several examples whose request failed.
+
+    Raises:
+        Exception: the error, if it concerns all of them.
+    """
+    status = _status(error)
+    if not isinstance(error, Exception) or isinstance(error, EndpointError | ConfigurationError) or status in _WRONG:
+        raise error
+    is_final = status is not None and 400 <= status < 500 and status not in _PASSING
+    return ElementFailure(error) if is_final else ElementRetry(error)
+
+
+def checked_url(who: str, url: str | None, ending: str) -> str | None:
+    """The URL under which an API is.
+
+    Args:
+        who: the handler's class, for errors.
+        url: as the user gave it.
+        ending: what requests append; people copy it, too.
+
+    Raises:
+        ConfigurationError: it is no URL of HTTP.
+    """
+    if url is None:
+        return None
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(f"{who}: url must be that of an API, such as http://localhost:8000/v1, not {url!r}.")
+    return url.rstrip("/").removesuffix(ending)
+
+
+def refuse_unfit(who: str, create: Any, args: Mapping[str, Any] | None, ours: Collection[str]) -> None:
+    """Refuses arguments of a request that the client does not know, or that the handler sets.
+
+    Args:
+        who: the handler's class, for errors.
+        create: the client's method.
+        args: the ``inference_args``.
+        ours: what the handler sets.
+
+    Raises:
+        ConfigurationError: names the argument, and the one that is most likely meant.
+    """
+    known = inspect.signature(create).parameters
+    for name in args or ():
+        if name in ours:
+            raise ConfigurationError(f"{who}: inference_args must not have {name!r}; the handler sets it.")
+        if name not in known:
+            raise ConfigurationError(
+                f"{who}: inference_args have {name!r}, which the client does not know{did_you_mean(name, known)} What "
+                f"only your endpoint knows goes into extra_body={{{name!r}: ...}}."
+            )
+
+
+def _status(error: BaseException) -> int | None:
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def _explain(error: BaseException) -> None:
+    """Lets an error of a connection say why: its text is "Connection error.", and the reason is in its cause."""
+    root = error
+    while (cause := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
+        root = getattr(cause, "exceptions", (cause,))[0]  # of several addresses, the first says enough
+    if root is not error and _status(error) is None and hasattr(error, "request") and str(root) not in str(error):
+        error.args = (f"{error} {as_type_name(root)}: {root}",)

@@ -1,0 +1,136 @@
+"""API keys are read where they are needed, and nobody else reads them."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from types import SimpleNamespace
+
+import pytest
+
+from headrace import ConfigurationError
+from headrace.core import secrets
+from headrace.core.secrets import ApiKey
+
+KEY = "sk-0123456789"
+OTHER = "sk-9876543210"
+IN_PICKLE = pytest.mark.filterwarnings("ignore:.*in the pickle of the pipeline")
+
+
+class FakeRequest:
+    def __init__(self):
+        self.headers = {"authorization": f"Bearer {KEY}", "accept": "*/*"}
+
+
+class ServerError(Exception):
+    """As clients raise it: with its request and the body of the answer."""
+
+    def __init__(self, message):
+        super().__init__(message)
+        self.message = message
+        self.body = {"error": {"message": message, "tried": [KEY, 3]}, "code": 401}
+        self.request = FakeRequest()
+
+
+def from_environment(monkeypatch, key=KEY):
+    monkeypatch.setenv("SOME_API_KEY", key)
+    return ApiKey(None, "SOME_API_KEY", "Some")
+
+
+def test_key_is_read_from_the_environment_when_it_is_needed(monkeypatch):
+    key = ApiKey(None, "SOME_API_KEY", "Some")
+    assert key.value() is None
+    monkeypatch.setenv("SOME_API_KEY", f"{KEY}\n")
+    assert key.value() == key.required() == KEY
+
+
+def test_missing_key_is_an_error_that_says_where_to_put_it():
+    with pytest.raises(ConfigurationError, match="Some has no API key: set SOME_API_KEY in the environment"):
+        ApiKey(None, "SOME_API_KEY", "Some").required()
+
+
+def test_key_as_text_warns_at_the_users_line_that_it_is_in_the_pickle():
+    with pytest.warns(UserWarning, match="Leave api_key out and set SOME_API_KEY") as caught:
+        key = ApiKey(KEY, "SOME_API_KEY", "Some")
+    assert caught[0].filename == __file__
+    assert key.value() == pickle.loads(pickle.dumps(key)).value() == key.given == KEY
+
+
+def test_function_is_called_where_the_key_is_needed_and_once_a_minute(monkeypatch):
+    times, keys = iter([0.0, 0.0, 1.0, 59.0, 60.0, 60.0]), iter([KEY, OTHER])
+    monkeypatch.setattr(secrets, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        key = ApiKey(lambda: next(keys), "SOME_API_KEY", "Some")
+    assert [key.value() for _ in range(4)] == [KEY, KEY, KEY, OTHER]
+    assert key.mask(f"{KEY}, then {OTHER}") == "***, then ***"
+
+
+def give_key():
+    return KEY
+
+
+def test_key_of_a_function_is_not_in_the_pickle():
+    key = ApiKey(give_key, "SOME_API_KEY", "Some")
+    assert key.value() == KEY
+    assert KEY.encode() not in pickle.dumps(key)
+    assert pickle.loads(pickle.dumps(key)).value() == KEY
+
+
+def test_key_of_the_environment_is_not_in_the_pickle(monkeypatch):
+    key = from_environment(monkeypatch)
+    assert key.value() == KEY
+    assert KEY.encode() not in pickle.dumps(key)
+
+
+@IN_PICKLE
+@pytest.mark.parametrize("given", [KEY, None, give_key])
+def test_repr_hides_the_key(given, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", KEY)
+    key = ApiKey(given, "SOME_API_KEY", "Some")
+    key.value()
+    assert KEY not in repr(key)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "api_key must be a text, or a function that returns one, not a int"),
+        ("", "the API key is empty"),
+        (" \n", "the API key is empty"),
+        ("sk two", "the API key has characters in it that no key has"),
+        ("sk-ü", "the API key has characters in it that no key has"),
+    ],
+)
+def test_unfit_keys_are_refused_at_construction(given, said):
+    with pytest.raises(ConfigurationError, match=f"Some: {said}"):
+        ApiKey(given, "SOME_API_KEY", "Some")
+
+
+def test_function_that_returns_no_text_is_an_error_when_called():
+    with pytest.raises(ConfigurationError, match="the API key is a NoneType, and must be a text"):
+        ApiKey(lambda: None, "SOME_API_KEY", "Some").value()
+
+
+def test_errors_lose_the_key_everywhere(monkeypatch):
+    key = from_environment(monkeypatch)
+    error = ServerError(f"wrong key: {KEY}!")
+    error.__cause__ = ValueError(KEY)
+    key.mask_error(error)
+    assert (str(error), error.message, str(error.__cause__)) == ("wrong key: ***!", "wrong key: ***!", "***")
+    assert error.body == {"error": {"message": "wrong key: ***!", "tried": ["***", 3]}, "code": 401}
+    assert error.request.headers == {"authorization": "***", "accept": "*/*"}
+
+
+def test_errors_without_the_key_keep_their_values(monkeypatch):
+    key = from_environment(monkeypatch)
+    error = ServerError("no such model")
+    error.body = body = {"error": ["no such model"]}
+    key.mask_error(error)
+    assert error.args == ("no such model",)
+    assert error.body is body
+
+
+def test_texts_too_short_for_a_key_are_not_masked(monkeypatch):
+    key = from_environment(monkeypatch, "x")
+    assert key.mask("an example") == "an example"

@@ -1,0 +1,251 @@
+"""What can go wrong between a remote handler and its endpoint, with OpenAI's client and with the HTTP client below it.
+
+A server on localhost does it; each element comes out once, as a prediction or as a dead letter.
+"""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+from headrace import EndpointError, PredictionCountError, RemoteModelHandler, RetryConfig, predict
+from headrace.core.events import BatchRetried
+from headrace.handlers.openai_inference import OpenAIChatModelHandler, OpenAIEmbeddingsModelHandler
+from http_endpoint import Answer, events_and_outcomes, failures_among, serving
+from openai_endpoint import completion, prompts_of, refusing, self_signed, speaking
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+LARGE = 100_000_000
+
+
+class HttpHandler(RemoteModelHandler):
+    """As users write it, with an asynchronous client of HTTP."""
+
+    def __init__(self, model_name, url, **options):
+        super().__init__(**options)
+        self.url = url
+
+    def create_client(self):
+        return openai.DefaultAsyncHttpxClient(timeout=60)
+
+    async def request(self, batch, model, inference_args=None):
+        (text,) = batch
+        asked = {"model": "m", "messages": [{"role": "user", "content": text}]}
+        answer = await model.post(f"{self.url}/chat/completions", json=asked)
+        answer.raise_for_status()
+        return [answer.json()["choices"][0]["message"]["content"]]
+
+    def batch_elements_kwargs(self):
+        return {"max_batch_size": 1}
+
+
+BOTH = pytest.mark.parametrize("kind", [OpenAIChatModelHandler, HttpHandler])
+
+
+@pytest.fixture(autouse=True)
+def _key_in_the_environment(monkeypatch, requests_end):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+
+
+def once(answer):
+    return speaking(fault=lambda asked, before: None if before else answer)
+
+
+def for_prompt(prompt, answer):
+    return speaking(fault=lambda asked, before: answer if prompt in prompts_of(asked) else None)
+
+
+def always(answer):
+    return lambda asked, before: answer
+
+
+def texts_of(outcomes):
+    return sorted(getattr(one, "inference", one) for one in outcomes)
+
+
+def chain(error):
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def asking(kind, url, examples, **options):
+    return events_and_outcomes(kind("m", url=f"{url}v1", num_retries=2), examples, **options)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fault",
+    [
+        refusing(429, headers={"Retry-After": "0.05"}),
+        refusing(429, headers={"retry-after-ms": "50"}),
+        refusing(429),
+        refusing(500),
+        refusing(503),
+        refusing(529),
+        Answer(503, b"<html>Bad gateway</html>", {"Content-Type": "text/html"}),
+        Answer(cut=True),
+        completion("a")._replace(cut_body=True),
+        Answer(body=b'{"choices": [{"mess'),
+        Answer(body=b"\xff\xfe\x00garbage"),
+        Answer(body=b""),
+    ],
+    ids=[
+        "429-after",
+        "429-after-ms",
+        "429",
+        "500",
+        "503",
+        "529",
+        "503-html",
+        "cut",
+        "cut-body",
+        "garbage",
+        "bytes",
+        "empty",
+    ],
+)
+def test_fault_that_passes_costs_a_retry_and_no_element(kind, fault):
+    with serving(once(fault)) as server:
+        events, outcomes = asking(kind, server.url, ["a", "b", "c"])
+        assert len(server.requests) == 4
+    assert texts_of(outcomes) == ["A", "B", "C"]
+    assert len(events.of(BatchRetried)) == 1
+
+
+@pytest.mark.large
+@BOTH
+@pytest.mark.parametrize(
+    "slow",
+    [Answer(delay=60), completion("b")._replace(pause=60)],
+    ids=["first-byte", "body"],
+)
+def test_answer_that_is_too_slow_costs_its_element(kind, slow):
+    with serving(for_prompt("b", slow)) as server:
+        _, outcomes = asking(kind, server.url, ["a", "b", "c"], timeout_secs=3)
+    (failure,) = failures_among(outcomes)
+    assert failure.element == "b"
+    assert isinstance(failure.error, TimeoutError)
+    assert texts_of(one for one in outcomes if one is not failure) == ["A", "C"]
+
+
+@BOTH
+def test_answer_that_is_slow_is_waited_for(kind):
+    with serving(once(completion("A")._replace(delay=0.2, pause=0.2))) as server:
+        _, outcomes = asking(kind, server.url, ["a", "b"])
+        assert len(server.requests) == 2
+    assert texts_of(outcomes) == ["A", "B"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fault",
+    [refusing(500), Answer(cut=True), completion("b")._replace(cut_body=True), Answer(body=b'{"choices": ')],
+    ids=["500", "cut", "cut-body", "garbage"],
+)
+def test_fault_that_stays_costs_its_element(kind, fault):
+    with serving(for_prompt("b", fault)) as server:
+        _, outcomes = asking(kind, server.url, ["a", "b", "c"])
+        assert sum("b" in prompts_of(asked) for asked in server.requests) == 3
+    (failure,) = failures_among(outcomes)
+    assert (failure.element, failure.attempts) == ("b", 3)
+    assert texts_of(one for one in outcomes if one is not failure) == ["A", "C"]
+
+
+def test_connection_that_is_cut_is_named_in_the_dead_letter():
+    with serving(always(Answer(cut=True))) as server:
+        _, (failure,) = asking(OpenAIChatModelHandler, server.url, ["a"])
+    assert "Connection error. " in str(failure.error)
+    assert "disconnected" in str(failure.error)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@BOTH
+def test_server_that_stays_away_fails_what_waited_for_too_long(kind, host):
+    with serving() as server:
+        url = server.url.replace("127.0.0.1", host)
+    _, outcomes = asking(kind, url, ["a", "b"], retry=RetryConfig(timeout_secs=0.2))
+    assert len(failures_among(outcomes)) == 2
+
+
+@BOTH
+def test_server_that_comes_late_is_waited_for_by_a_name_of_several_addresses(kind):
+    with serving() as server:
+        address, url = server.server_address, server.url.replace("127.0.0.1", "localhost")
+    handler = kind("m", url=f"{url}v1", num_retries=0)
+    with ThreadPoolExecutor(1) as one:
+        found = one.submit(list, predict(handler, ["a", "b"]))
+        with serving(speaking(), address=address):
+            assert texts_of(found.result(60)) == ["A", "B"]
+
+
+@BOTH
+def test_host_that_does_not_exist_fails_what_waited_for_too_long(kind):
+    _, outcomes = asking(kind, "http://no-such-host.invalid/", ["a", "b"], retry=RetryConfig(timeout_secs=0.2))
+    failures = failures_among(outcomes)
+    assert len(failures) == 2
+    assert all(any(isinstance(link, socket.gaierror) for link in chain(failure.error)) for failure in failures)
+
+
+@BOTH
+def test_server_without_tls_is_one_error(kind):
+    with serving(speaking()) as server, pytest.raises(EndpointError, match="the endpoint refused the first request"):
+        list(predict(kind("m", url=f"{server.url}v1".replace("http", "https")), ["a"] * 9, on_failure="yield"))
+
+
+@BOTH
+def test_certificate_that_nobody_trusts_is_one_error(kind, tmp_path):
+    with serving(speaking(), tls=self_signed(tmp_path)) as server:
+        with pytest.raises(EndpointError, match="CERTIFICATE_VERIFY_FAILED"):
+            list(predict(kind("m", url=f"{server.url}v1"), ["a"] * 9, on_failure="yield"))
+        assert server.requests == []
+
+
+@BOTH
+def test_redirect_is_followed(kind):
+    elsewhere = Answer(307, b"", {"Location": "/v2/chat/completions"})
+    with serving(once(elsewhere)) as server:
+        _, outcomes = asking(kind, server.url, ["a"])
+        assert server.paths == ["/v1/chat/completions", "/v2/chat/completions"]
+    assert texts_of(outcomes) == ["A"]
+
+
+@BOTH
+def test_redirect_in_a_circle_ends_as_a_dead_letter(kind):
+    circle = Answer(307, b"", {"Location": "/v1/chat/completions"})
+    with serving(for_prompt("b", circle)) as server:
+        _, outcomes = asking(kind, server.url, ["a", "b"])
+    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_wrong_count_is_no_retry(count):
+    data = [{"object": "embedding", "index": n, "embedding": [1.0]} for n in range(count)]
+    wrong = Answer(body={"object": "list", "model": "m", "data": data, "usage": None})
+    with serving(always(wrong)) as server:
+        handler = OpenAIEmbeddingsModelHandler("m", url=f"{server.url}v1", min_batch_size=2, num_retries=2)
+        _, outcomes = events_and_outcomes(handler, ["a", "b"])
+        assert len(server.requests) == 1
+    assert [type(failure.error) for failure in failures_among(outcomes)] == [PredictionCountError] * 2
+
+
+@pytest.mark.large
+@BOTH
+def test_answer_of_100_megabytes_is_an_answer(kind):
+    with serving(for_prompt("b", completion("x" * LARGE))) as server:
+        _, outcomes = asking(kind, server.url, ["a", "b"])
+    assert sorted(map(len, texts_of(outcomes))) == [1, LARGE]
+
+
+@pytest.mark.large
+@BOTH
+def test_garbage_of_100_megabytes_costs_its_element(kind):
+    with serving(for_prompt("b", Answer(body=b"[" * LARGE))) as server:
+        _, outcomes = asking(kind, server.url, ["a", "b"])
+    (failure,) = failures_among(outcomes)
+    assert failure.element == "b"
+    assert len(str(failure)) < 10_000

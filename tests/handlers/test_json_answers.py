@@ -1,0 +1,133 @@
+"""Answers that are to be JSON are read, validated, and sent back once if they are wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from headrace import ConfigurationError, MissingExtraError, predict
+from headrace.core.events import UsageReported
+from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
+from headrace.handlers.openai_inference import OpenAIChatModelHandler
+from http_endpoint import events_and_outcomes, failures_among, serving
+from openai_endpoint import completion, speaking
+
+SCHEMA = {"type": "object", "properties": {"label": {"enum": ["good", "bad"]}}, "required": ["label"]}
+GOOD = '{"label": "good"}'
+
+
+@pytest.fixture(autouse=True)
+def _key_in_the_environment(monkeypatch, requests_end):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
+
+
+def handler_at(server, **options):
+    return OpenAIChatModelHandler("m", url=f"{server.url}v1", json_schema=SCHEMA, **options)
+
+
+@pytest.mark.parametrize("answer", [GOOD, f" {GOOD}\n", f"```json\n{GOOD}\n```", f"```\n{GOOD}\n```\n"])
+def test_answer_that_fits_is_its_value(answer):
+    assert JsonSchema(SCHEMA, "H", "openai").read(answer) == {"label": "good"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("good", "the answer is no JSON: Expecting value"),
+        ("", "the answer is no JSON"),
+        ('{"label": NaN}', "NaN is no value of JSON"),
+        ('{"label": "fair"}', r"does not fit the schema: at \$.label, 'fair' is not one of"),
+        ("{}", "does not fit the schema: at .*'label' is a required property"),
+        ('{"label": "%s"}' % ("x" * 1000), r"is not one of|x\.\.\.$"),
+    ],
+)
+def test_answer_that_does_not_fit_says_where(answer, said):
+    with pytest.raises(InvalidAnswerError, match=said) as caught:
+        JsonSchema(SCHEMA, "H", "openai").read(answer)
+    assert len(str(caught.value)) < 400
+
+
+def test_schema_may_be_in_a_file(tmp_path):
+    (tmp_path / "label.json").write_text(json.dumps(SCHEMA))
+    assert JsonSchema(str(tmp_path / "label.json"), "H", "openai").schema == SCHEMA
+    assert JsonSchema(tmp_path / "label.json", "H", "openai").schema == SCHEMA
+
+
+def test_schemas_that_are_none_are_refused(tmp_path):
+    (tmp_path / "broken.json").write_text("{")
+    for given, said in (
+        ({"type": "objekt"}, "json_schema is no JSON schema: 'objekt'"),
+        ([], "json_schema must be a dict"),
+        (tmp_path / "broken.json", "the file of json_schema is no JSON"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            JsonSchema(given, "H", "openai")
+
+
+def test_missing_validator_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(MissingExtraError, match=r"jsonschema is not installed; install the extra 'openai' with: pip"):
+        OpenAIChatModelHandler("m", json_schema=SCHEMA)
+
+
+def test_reference_to_another_place_is_not_followed():
+    with serving(lambda asked, before: completion("{}")) as server:
+        schema = JsonSchema({"$ref": f"{server.url}schema.json"}, "H", "openai")
+        with pytest.raises(ConfigurationError, match=r"json_schema refers to .*which is not in it"):
+            schema.read("{}")
+        assert server.requests == []
+
+
+def test_values_are_predictions_and_the_endpoint_is_told_the_schema():
+    with serving(speaking(lambda prompt: GOOD)) as server:
+        assert [one.inference for one in predict(handler_at(server), ["a"])] == [{"label": "good"}]
+        (asked,) = server.requests
+    assert asked["response_format"] == {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+
+
+def test_response_format_may_be_another():
+    with serving(speaking(lambda prompt: GOOD)) as server:
+        args = {"response_format": {"type": "json_object"}}
+        assert [one.inference for one in predict(handler_at(server), ["a"], inference_args=args)] == [{"label": "good"}]
+        assert server.requests[0]["response_format"] == {"type": "json_object"}
+
+
+def repaired(prompt):
+    return GOOD if "cannot be used" in prompt else "the label is good"
+
+
+def test_answer_that_does_not_fit_is_sent_back_with_the_reason():
+    with serving(speaking(repaired)) as server:
+        events, outcomes = events_and_outcomes(handler_at(server, system="be brief"), ["a"])
+        first, second = [asked["messages"] for asked in server.requests]
+    assert [one.inference for one in outcomes] == [{"label": "good"}]
+    assert second[:-2] == first
+    assert second[-2] == {"role": "assistant", "content": "the label is good"}
+    assert "the answer is no JSON" in second[-1]["content"]
+    assert json.dumps(SCHEMA) in second[-1]["content"]
+    assert events.of(UsageReported) == [UsageReported("m", 7, 3)] * 2
+
+
+def test_second_wrong_answer_is_a_dead_letter():
+    with serving(speaking(lambda prompt: GOOD if prompt == "b" else "no")) as server:
+        _, outcomes = events_and_outcomes(handler_at(server), ["a", "b"])
+        assert len(server.requests) == 3
+    (failure,) = failures_among(outcomes)
+    assert (failure.element, failure.attempts) == ("a", 1)
+    assert isinstance(failure.error, InvalidAnswerError)
+
+
+def test_answer_that_was_cut_off_is_not_sent_back():
+    with serving(lambda asked, before: completion('{"label": "go', finish="length")) as server:
+        _, outcomes = events_and_outcomes(handler_at(server), ["a"])
+        assert len(server.requests) == 1
+    (failure,) = failures_among(outcomes)
+    assert str(failure.error).endswith("the limit of tokens cut it off")
+
+
+def test_full_answers_are_validated_too():
+    with serving(speaking(repaired)) as server:
+        (result,) = predict(handler_at(server, full_answer=True), ["a"])
+    assert result.inference.choices[0].message.content == GOOD

@@ -1,0 +1,332 @@
+"""OpenAI's client asks a server on localhost that speaks its API."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+
+import openai
+import pytest
+from openai._constants import DEFAULT_CONNECTION_LIMITS
+
+from headrace import ConfigurationError, EndpointError, KeyedModelHandler, PredictionResult, predict
+from headrace.core.events import UsageReported
+from headrace.handlers.openai_inference import (
+    OpenAIChatModelHandler,
+    OpenAICompletionsModelHandler,
+    OpenAIEmbeddingsModelHandler,
+)
+from headrace.testing import HandlerContract
+from http_endpoint import Answer, events_and_outcomes, failures_among, serving
+from openai_endpoint import completion, prompts_of, refusing, speaking, vector_of
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+KEY = "sk-of-the-environment"
+ALL = pytest.mark.parametrize(
+    "kind", [OpenAIChatModelHandler, OpenAICompletionsModelHandler, OpenAIEmbeddingsModelHandler]
+)
+TEXTUAL = pytest.mark.parametrize("kind", [OpenAIChatModelHandler, OpenAICompletionsModelHandler])
+
+
+@pytest.fixture(autouse=True)
+def _key_in_the_environment(monkeypatch, requests_end):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
+@pytest.fixture
+def server():
+    with serving(speaking()) as server:
+        yield server
+
+
+def at(server):
+    return f"{server.url}v1"
+
+
+def refuses(prompt, answer):
+    """A fault: requests with this prompt get this answer."""
+    return lambda asked, before: answer if prompt in prompts_of(asked) else None
+
+
+class Unpooled:
+    """Keeps no connection: the suite asks from one event loop after the other."""
+
+    def create_client(self):
+        limits = type(DEFAULT_CONNECTION_LIMITS)(max_keepalive_connections=0)
+        transport = openai.DefaultAsyncHttpxClient(limits=limits)
+        client = openai.AsyncOpenAI(base_url=self._url, max_retries=0, http_client=transport)
+        client.close = lambda: None  # a transform would, and the suite goes on with it
+        return client
+
+
+class UnpooledChat(Unpooled, OpenAIChatModelHandler):
+    pass
+
+
+class UnpooledCompletions(Unpooled, OpenAICompletionsModelHandler):
+    pass
+
+
+class UnpooledEmbeddings(Unpooled, OpenAIEmbeddingsModelHandler):
+    pass
+
+
+class OnTexts(HandlerContract):
+    def examples(self):
+        return ["a", "bb", "ccc", "dddd", "eeeee"]
+
+    def bad_example(self):
+        return 13
+
+
+@pytest.mark.large
+class TestChat(OnTexts):
+    def handler(self, server):
+        return UnpooledChat("m", url=at(server), num_retries=0)
+
+
+@pytest.mark.large
+class TestCompletions(OnTexts):
+    def handler(self, server):
+        return UnpooledCompletions("m", url=at(server), num_retries=0)
+
+
+@pytest.mark.large
+class TestEmbeddings(OnTexts):
+    def handler(self, server):
+        return UnpooledEmbeddings("m", url=at(server), num_retries=0)
+
+
+@TEXTUAL
+def test_texts_are_answered_in_their_order(kind, server):
+    results = list(predict(kind("some-model", url=at(server)), ["a", "b", "c"]))
+    assert results == [PredictionResult(text, text.upper(), "some-model") for text in "abc"]
+    assert {asked["model"] for asked in server.requests} == {"some-model"}
+    assert {headers["authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
+
+
+def test_embeddings_are_lists_of_floats_of_many_texts_in_a_request(server):
+    handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=3)
+    results = list(predict(handler, ["a", "bb", "ccc"], inference_args={"dimensions": 2}))
+    assert [result.inference for result in results] == [vector_of(text) for text in ("a", "bb", "ccc")]
+    (asked,) = server.requests
+    assert (asked["input"], asked["dimensions"]) == (["a", "bb", "ccc"], 2)
+
+
+@ALL
+def test_rows_are_asked_with_a_template(kind, server):
+    handler = kind("m", url=at(server), prompt="{n} times {{{word}}}")
+    list(predict(handler, [{"n": 2, "word": "yes"}]))
+    assert prompts_of(server.requests[0]) == ["2 times {yes}"]
+
+
+def test_conversations_keep_their_messages_and_get_the_system_message(server):
+    @dataclass
+    class Message:
+        role: str
+        content: str
+
+    handler = OpenAIChatModelHandler("m", url=at(server), system="be brief")
+    user = {"role": "user", "content": "b"}
+    own = {"role": "system", "content": "be long"}
+    list(predict(handler, ["a", [user], [Message("user", "c")], [own, user]]))
+    asked = [[(one["role"], one["content"]) for one in request["messages"]] for request in server.requests]
+    brief = ("system", "be brief")
+    assert sorted(asked) == sorted(
+        [
+            [brief, ("user", "a")],
+            [brief, ("user", "b")],
+            [brief, ("user", "c")],
+            [("system", "be long"), ("user", "b")],
+        ]
+    )
+
+
+@TEXTUAL
+def test_full_answers_are_those_of_the_client(kind, server):
+    (result,) = predict(kind("m", url=at(server), full_answer=True), ["a"])
+    assert result.inference.usage.prompt_tokens == 7
+
+
+@TEXTUAL
+def test_inference_args_are_those_of_the_client(kind, server):
+    list(predict(kind("m", url=at(server)), ["a"], inference_args={"max_tokens": 5, "extra_body": {"top_k": 3}}))
+    assert (server.requests[0]["max_tokens"], server.requests[0]["top_k"]) == (5, 3)
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ({"temprature": 1}, "'temprature', which the client does not know"),
+        ({"model": "other"}, "inference_args must not have 'model'; the handler sets it"),
+    ],
+)
+def test_unknown_inference_args_are_refused_before_any_request(kind, args, said, server):
+    with pytest.raises(ConfigurationError, match=said):
+        predict(kind("m", url=at(server)), ["a"], inference_args=args)
+    assert server.requests == []
+
+
+def test_tokens_are_reported_for_every_answer(server):
+    events, _ = events_and_outcomes(OpenAIChatModelHandler("m", url=at(server)), ["a", "b"])
+    assert events.of(UsageReported) == [UsageReported("m", 7, 3)] * 2
+    events, _ = events_and_outcomes(OpenAIEmbeddingsModelHandler("m", url=at(server)), ["a"])
+    assert events.of(UsageReported) == [UsageReported("m", 5, 0)]
+
+
+@TEXTUAL
+def test_prompt_that_is_too_long_is_its_own_dead_letter(kind, server):
+    long = "x" * 1001
+    _, outcomes = events_and_outcomes(kind("m", url=at(server)), [long, "a", "b"])
+    (failure,) = failures_among(outcomes)
+    assert (failure.element, failure.attempts) == (long, 1)
+    assert "maximum context length is 1000, and you gave 1001" in str(failure.error)
+    assert sum(long in prompts_of(asked) for asked in server.requests) == 1
+
+
+def test_texts_that_are_too_long_cost_the_others_of_their_request_nothing(server):
+    texts = [f"{n}" * 600 for n in range(9)] + ["17" * 600, "x" * 600]
+    handler = OpenAIEmbeddingsModelHandler("m", url=at(server), min_batch_size=11)
+    _, outcomes = events_and_outcomes(handler, texts)
+    (failure,) = failures_among(outcomes)
+    assert failure.element == "17" * 600
+    assert len(outcomes) == 11
+    answered = [text for asked in server.requests for text in asked["input"] if texts[9] not in asked["input"]]
+    assert sorted(text for text in answered if text != "Hi") == sorted(texts[:9] + texts[10:])
+
+
+@ALL
+@pytest.mark.parametrize("example", [13, None, {"text": "a"}, {"text": None}, [], [{"content": "a"}]])
+def test_what_is_no_example_is_its_own_dead_letter_and_not_asked(kind, example, server):
+    _, outcomes = events_and_outcomes(kind("m", url=at(server)), ["a", example])
+    (failure,) = failures_among(outcomes)
+    assert (failure.element, failure.attempts) == (example, 1)
+    assert sum(map(len, map(prompts_of, server.requests))) == 1
+
+
+@ALL
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        refusing(401, f"wrong key {KEY}"),
+        refusing(404, "no such model"),
+        refusing(402, "pay first"),
+        refusing(429, "pay first", "insufficient_quota"),
+        refusing(400, "no such parameter", "unsupported_parameter"),
+        refusing(400, "temperature must not be 7"),
+    ],
+    ids=lambda refusal: str(refusal.status),
+)
+def test_what_concerns_all_is_one_error_at_the_first_request(kind, refusal):
+    with serving(lambda asked, before: refusal) as server:
+        with pytest.raises(EndpointError, match=refusal.body["error"]["message"].replace(KEY, r"\*\*\*")):
+            list(predict(kind("m", url=at(server)), ["a"] * 100, on_failure="yield"))
+        assert len(server.requests) <= 2
+
+
+def test_bad_request_at_first_is_that_elements_if_another_prompt_is_answered():
+    with serving(speaking(fault=refuses("a", refusing(400, "we do not like it")))) as server:
+        _, outcomes = events_and_outcomes(OpenAIChatModelHandler("m", url=at(server)), ["a", "b", "a"])
+        assert [prompts_of(asked)[-1] for asked in server.requests].count("Hi") == 1
+    assert [failure.element for failure in failures_among(outcomes)] == ["a", "a"]
+
+
+@TEXTUAL
+def test_page_of_a_web_site_is_one_error(kind):
+    page = Answer(body=b"<html>Welcome</html>", headers={"Content-Type": "text/html"})
+    with serving(lambda asked, before: page) as server, pytest.raises(EndpointError, match=r"Welcome.*such as /v1"):
+        list(predict(kind("m", url=server.url), ["a", "b"], on_failure="yield"))
+
+
+def test_refusal_of_the_model_is_a_dead_letter_with_its_words():
+    said = completion(None, refusal="I'd rather not.")
+    with serving(speaking(fault=refuses("a", said))) as server:
+        _, outcomes = events_and_outcomes(OpenAIChatModelHandler("m", url=at(server)), ["a", "b"])
+    (failure,) = failures_among(outcomes)
+    assert str(failure.error) == "the model refused: I'd rather not."
+
+
+@ALL
+def test_keys_are_in_no_dead_letter_and_no_pickle(kind):
+    with serving(speaking(fault=refuses("b", refusing(400, f"we got {KEY}")))) as server:
+        handler = kind("m", url=at(server))
+        _, outcomes = events_and_outcomes(handler, ["a", "b"])
+    (failure,) = failures_among(outcomes)
+    assert "we got ***" in str(failure.error)
+    assert KEY not in f"{failure} {failure.record} {failure.error!r} {failure.error.body}"
+    assert failure.error.request.headers["authorization"] == "***"
+    assert KEY.encode() not in pickle.dumps(handler)
+
+
+def test_key_given_as_text_is_sent_with_a_warning(server):
+    with pytest.warns(UserWarning, match="OpenAIChatModelHandler: the API key is in the pickle"):
+        handler = OpenAIChatModelHandler("m", url=at(server), api_key="sk-given-here")
+    list(predict(handler, ["a"]))
+    assert server.headers[0]["authorization"] == "Bearer sk-given-here"
+    assert "sk-given-here" not in repr(vars(handler))
+
+
+def test_key_of_a_function_is_asked_for_in_the_worker(server):
+    handler = OpenAIChatModelHandler("m", url=at(server), api_key=lambda: "sk-of-a-function")
+    list(predict(handler, ["a"]))
+    assert server.headers[0]["authorization"] == "Bearer sk-of-a-function"
+
+
+def test_server_of_the_users_own_needs_no_key(server, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert [one.inference for one in predict(OpenAIChatModelHandler("m", url=at(server)), ["a"])] == ["A"]
+
+
+def test_missing_key_is_one_error_that_says_where_it_is_looked_for(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with pytest.raises(ConfigurationError, match="OpenAIChatModelHandler has no API key: set OPENAI_API_KEY"):
+        list(predict(OpenAIChatModelHandler("m"), ["a", "b"], on_failure="yield"))
+
+
+def test_url_of_the_environment_is_used(server, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", at(server))
+    assert [one.inference for one in predict(OpenAIChatModelHandler("m"), ["a"])] == ["A"]
+
+
+def test_url_may_be_that_of_the_requests(server):
+    handler = OpenAIChatModelHandler("m", url=f"{at(server)}/chat/completions")
+    list(predict(handler, ["a"]))
+    assert server.paths == ["/v1/chat/completions"]
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"model_name": ""}, "model_name must name a model, not ''"),
+        ({"url": "localhost:8000"}, "url must be that of an API, such as http://localhost:8000/v1"),
+        ({"prompt": "no column"}, "prompt must name a column of each row in braces"),
+        ({"prompt": "a {"}, "prompt is no template: .* Double the braces"),
+        ({"prompt": "a {}"}, "braces in prompt must hold the name of a column"),
+        ({"api_key": 3}, "api_key must be a text, or a function that returns one"),
+        ({"promt": "a {b}"}, "has no argument 'promt'; did you mean 'prompt'"),
+        ({"timeout": 3}, "timeout"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_construction(kind, arguments, said):
+    with pytest.raises(ConfigurationError, match=said):
+        kind(**{"model_name": "m", **arguments})
+
+
+def test_options_of_all_handlers_are_accepted(server):
+    handler = OpenAIChatModelHandler("m", url=at(server), num_retries=1, max_batch_size=2, min_batch_size=2)
+    with_faults = speaking(fault=refuses("b", refusing(400, "we do not like b")))
+    with serving(with_faults) as server:
+        handler = OpenAIChatModelHandler("m", url=at(server), num_retries=1, min_batch_size=3)
+        assert handler.batch_elements_kwargs() == {"min_batch_size": 3, "max_batch_size": 3}
+        _, outcomes = events_and_outcomes(handler, ["a", "b", "c"])
+    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
+
+
+def test_keys_select_models(server):
+    handler = KeyedModelHandler(OpenAIChatModelHandler("m", url=at(server)))
+    ((key, result),) = predict(handler, [("k", "a")])
+    assert (key, result.inference) == ("k", "A")

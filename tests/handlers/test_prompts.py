@@ -1,0 +1,90 @@
+"""Prompts and conversations are made of texts, of rows, and of messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.handlers.prompts import Prompts
+
+USER = {"role": "user", "content": "b"}
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "prompt"),
+    [
+        ("{a}", {"a": "x"}, "x"),
+        ("{a}: {b:.1f} {{c}}", {"a": 1, "b": 2.25}, "1: 2.2 {c}"),
+        ("{a[b]} {c!r}", {"a": {"b": "x"}, "c": "y"}, "x 'y'"),
+    ],
+)
+def test_template_makes_the_prompt_of_a_row(template, row, prompt):
+    assert Prompts("H", template).text(row) == prompt
+    assert Prompts("H", template).example_from_row(row) == prompt
+    assert Prompts("H", template).text_from_row(row) == prompt
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [({"b": 1}, "the prompt needs a column 'a'; the row has b"), ({"a": None}, "column 'a', .* is empty")],
+)
+def test_missing_and_empty_columns_are_named(row, said):
+    with pytest.raises(ValueError, match=said):
+        Prompts("H", "{a}").text(row)
+
+
+@pytest.mark.parametrize(
+    ("example", "conversation"),
+    [
+        ("a", ("s", [{"role": "user", "content": "a"}])),
+        ({"x": "a"}, ("s", [{"role": "user", "content": "<a>"}])),
+        ([USER], ("s", [USER])),
+        ((USER,), ("s", [USER])),
+        ([{"role": "system", "content": "own"}, USER], ("own", [USER])),
+    ],
+)
+def test_conversations_are_made_of_every_sort_of_example(example, conversation):
+    assert Prompts("H", "<{x}>", "s").conversation(example) == conversation
+
+
+@pytest.mark.parametrize(
+    ("example", "error", "said"),
+    [
+        (3, TypeError, "an example must be a text, or a row with prompt=, not 3"),
+        ({"x": 1}, TypeError, r"the example is a row \(x\); give H prompt="),
+        (["a"], TypeError, "a message must be a dict with 'role' and 'content', not 'a'"),
+        ([], ValueError, "the conversation has no messages to answer"),
+        ([{"role": "system", "content": "s"}], ValueError, "no messages to answer"),
+    ],
+)
+def test_what_is_no_example_is_named(example, error, said):
+    with pytest.raises(error, match=said):
+        Prompts("H").conversation(example)
+
+
+@pytest.mark.parametrize(
+    ("row", "example"),
+    [
+        ({"any": "a"}, "a"),
+        ({"any": 7}, "7"),
+        ({"system": "s", "user": "b"}, [{"role": "system", "content": "s"}, USER]),
+        ({"system": None, "user": "b"}, [USER]),
+        ({"messages": [USER]}, [USER]),
+        ({"messages": [USER], "id": 3}, [USER]),
+        ({"messages": "a"}, "a"),
+    ],
+)
+def test_rows_become_prompts_and_conversations(row, example):
+    assert Prompts("H").example_from_row(row) == example
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"a": "x", "b": "y"}, "choose one column with the prompt .*--columns.* of a, b"),
+        ({"a": None}, "column 'a' holds None, which is no text"),
+        ({"user": ["x"], "system": "s"}, "column 'user' holds .* no text"),
+    ],
+)
+def test_rows_of_which_no_prompt_can_be_made_are_named(row, said):
+    with pytest.raises(ValueError, match=said):
+        Prompts("H").example_from_row(row)
