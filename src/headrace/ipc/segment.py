@@ -30,16 +30,16 @@ class Segment:
 
     def __init__(self, name: int, file: int, size: int) -> None:
         self.name = name
-        self.file = file
         self.size = size
+        self.file = -1
         try:
             self._map = mmap.mmap(file, size)
+            self.memory = memoryview(self._map)
         except BaseException:
-            self.file = -1
             os.close(file)
             raise
+        self.file = file
         self._block_type = ctypes.c_char * size
-        self.memory = memoryview(self._map)
 
     @classmethod
     def create(cls, name: int, size: int) -> Segment:
@@ -64,12 +64,17 @@ class Segment:
 
     def close(self) -> None:
         """Closes the file; the memory is unmapped once nothing lent refers to it. Deletion does the same."""
-        if self.file >= 0:
+        file, self.file = self.file, -1
+        if file < 0:
+            return
+        try:
             self.memory.release()
             del self._map
-            os.close(self.file)
-            self.file = -1
+        finally:
+            self._close_file(file)
 
+    _close_file = staticmethod(os.close)
+    """As the interpreter exits, it may delete segments after the module's own ``os``."""
     __del__ = close
 
 
