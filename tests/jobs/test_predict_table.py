@@ -113,6 +113,8 @@ def test_prediction_that_arrow_cannot_hold_fails_alone():
         (pandas.DataFrame({"error": [1]}), {}, "has a column 'error', which predict_table adds; rename it"),
         (TABLES[0], {"on_failure": "yield"}, "on_failure must be 'raise' or 'mark', not 'yield'"),
         (TABLES[0], {"columns": "m"}, "no column 'm'"),
+        (TABLES[0], {"batch_size": 4}, "predict_table has no argument 'batch_size': use max_batch_size=... of the mod"),
+        (TABLES[0], {"ordered": False}, "predict_table has no argument 'ordered'; it has batching, "),
     ],
 )
 def test_mistakes_are_refused(table, options, message):

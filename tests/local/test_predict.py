@@ -85,6 +85,22 @@ def test_wrong_arguments_are_refused_at_once():
         predict(Doubler(), [], retry=3)
 
 
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("batch_size", r": use max_batch_size=\.\.\. of the model handler"),
+        ("max_batch_size", ": it belongs to the model handler"),
+        ("threshold", r": it belongs to RunInference\(\.\.\.\)\.with_exception_handling"),
+        ("metrics_namespace", ": it belongs to RunInference"),
+        ("timeuot", r"; did you mean 'timeout'\?"),
+        ("zzz", "; it has batching, columns, "),
+    ],
+)
+def test_unknown_arguments_are_refused_with_the_cure(name, cure):
+    with pytest.raises(ConfigurationError, match=f"^predict has no argument {name!r}{cure}"):
+        predict(Doubler(), [1], **{name: 1})
+
+
 def test_failures_are_raised_by_default():
     with pytest.raises(ValueError, match="bad"):
         list(predict(Doubler(), [1, "bad"]))

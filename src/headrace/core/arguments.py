@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from typing import ParamSpec, TypeVar
 
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.core.spelling import nearest
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _DEAD_LETTERS = ("exc_class", "threshold", "use_subprocess")
 _OF_BOTH = ("batching", "inference_args", "isolate", "placement", "retry")
@@ -74,6 +79,21 @@ def constructor_arguments(cls: type) -> set[str]:
     found = {one.name: one for init in inits for one in inspect.signature(init).parameters.values()}
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {name for name, one in found.items() if one.kind not in variadic} - {"self"}
+
+
+def refusing_unknown(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorates a function: keyword arguments that it does not have raise ``unknown_arguments`` of those it has."""
+    parameters = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        unknown = [name for name in kwargs if name not in parameters]
+        if unknown:
+            known = [one.name for one in parameters.values() if one.kind is one.KEYWORD_ONLY]
+            raise unknown_arguments(function.__name__, unknown, known)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def _advice(name: str, known: list[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 from headrace.core.answer import SKIP, is_of_columns
+from headrace.core.arguments import refusing_unknown
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import DeadLetter, Failure
@@ -18,6 +19,7 @@ TableT = TypeVar("TableT")
 _ADDED = (*RESERVED, "outcome", "error")
 
 
+@refusing_unknown
 def predict_table(
     handler: Any,
     table: TableT,
@@ -43,7 +45,7 @@ def predict_table(
     Args:
         handler: a model handler, Headrace's or Beam's.
         table: a ``pandas.DataFrame``, ``pyarrow.Table`` or ``pyarrow.RecordBatch``; what is returned is one, too.
-        columns: what the handler sees; of a single column it sees the value. None: all.
+        columns: those that the handler sees, a single one as its bare values. None: all.
         key: the column of the key, for a handler of keyed examples.
         inference_args: extra arguments for the model's call.
         on_failure: ``"raise"``: raises the first exception; ``"mark"``: a row that fails says so in its columns.

@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from headrace.core.answer import SKIP, is_of_columns
+from headrace.core.arguments import refusing_unknown
 from headrace.core.config import BatchingConfig, RetryConfig
 from headrace.core.declared_type import PredictingHandler
 from headrace.core.errors import ConfigurationError
@@ -72,6 +73,7 @@ def predict(
     on_failure: Literal["yield"],
     **options: Unpack[PredictOptions],
 ) -> Iterator[PredictionT | Failure]: ...
+@refusing_unknown
 def predict(
     handler: Any,
     iterable: Iterable[Any],
@@ -92,9 +94,9 @@ def predict(
     Args:
         handler: a model handler, Headrace's or Beam's.
         iterable: the elements; read only as far as the next batch needs (a few batches further with hosts or threads).
-            Of a data frame or an Arrow table, the rows: the handler sees of them what it would see of a file's.
-        columns: of a table, what the handler sees; of a single column it sees the value. None: all.
-        key: of a table, the column of the key, for a handler of keyed examples; predictions come without it.
+            The elements of a data frame or an Arrow table are its rows, which the handler sees as it sees a file's.
+        columns: the columns of a table that the handler sees, a single one as its bare values. None: all.
+        key: the column of a table that holds the key, for a handler of keyed examples; predictions come without it.
         inference_args: extra arguments for the model's call.
         ordered: whether predictions keep the order of the elements; they never do if an element holds many rows.
         on_failure: ``"raise"``: raises the first exception; ``"yield"``: yields a Failure in place of each bad element.
