@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 
 import pytest
 
@@ -15,9 +16,11 @@ def install(tmp_path, monkeypatch):
     """Installs a distribution ``words``, which only has metadata."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def build(*requires):
+    def build(*requires, origin=None):
         folder = tmp_path / "words-1.0.dist-info"
         folder.mkdir()
+        if origin is not None:
+            (folder / "direct_url.json").write_text(json.dumps(origin))
         lines = ["Metadata-Version: 2.1", "Name: words", "Version: 1.0", *(f"Requires-Dist: {one}" for one in requires)]
         (folder / "METADATA").write_text("\n".join(lines))
         importlib.invalidate_caches()
@@ -39,6 +42,30 @@ def test_command_installs_the_requirements_and_not_the_distribution(install):
 
 def test_command_without_metadata_installs_the_package():
     assert extras.install_command("a", "x", "words-that-nobody-installed") == 'pip install "a"'
+
+
+@pytest.mark.parametrize(
+    ("origin", "address"),
+    [
+        (None, ""),
+        ({"url": "file:///home/words", "dir_info": {"editable": True}}, "file:///home/words"),
+        (
+            {"url": "https://host/words.whl", "archive_info": {}},
+            "https://host/words.whl",
+        ),
+        (
+            {"url": "https://host/w.git", "vcs_info": {"vcs": "git", "commit_id": "c0ffee"}, "subdirectory": "python"},
+            "git+https://host/w.git@c0ffee#subdirectory=python",
+        ),
+    ],
+)
+def test_address_is_what_pip_was_given(install, origin, address):
+    install(origin=origin)
+    assert extras.address("words") == address
+
+
+def test_address_of_what_is_not_installed_is_unknown():
+    assert extras.address("words-that-nobody-installed") is None
 
 
 def test_our_own_extras_have_requirements():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
+from headrace.core.extras import address
 from headrace.migrate.findings import Finding
 
 _DEPENDENCIES = re.compile(
@@ -14,6 +15,8 @@ _DEPENDENCIES = re.compile(
 _BEAM = re.compile(r"apache[-_]beam\b")
 _HEADRACE = re.compile(r"\bheadrace\b(?:\[([\w\s,.-]*)\])?")
 _YAML_STEP = re.compile(r"^[\s-]*type:\s*['\"]?(RunInference|MLTransform|AnomalyDetection)\b", re.MULTILINE)
+
+_ELSEWHERE = "the URL of a wheel, or of a Git repository: git+https://..."
 
 
 def is_of_interest(path: PurePath) -> bool:
@@ -43,8 +46,19 @@ def findings_about(path: PurePath, text: str, extras: set[str] | None) -> list[F
 def _about_dependencies(text: str, line: int, needed: set[str]) -> list[Finding]:
     named = list(_HEADRACE.finditer(text))
     there = {extra.strip() for found in named for extra in (found[1] or "").split(",")}
-    missing = sorted(needed - there)
-    if named and not missing:
-        return []
-    requirement = f"headrace[{','.join(missing)}]" if missing else "headrace"
-    return [Finding(line, 0, f"lists apache-beam: add {requirement}, which the code that was moved imports.")]
+    missing = ",".join(sorted(needed - there))
+    if named:
+        message = f"lists headrace without extras that the moved code needs: headrace[{missing}]."
+        return [Finding(line, 0, message)] if missing else []
+    requirement = _with_address(f"headrace[{missing}]" if missing else "headrace")
+    return [Finding(line, 0, f"lists apache-beam: add {requirement}; the moved code imports it.")]
+
+
+def _with_address(requirement: str) -> str:
+    """The requirement as pip can resolve it: Headrace is on no public package index."""
+    where = address()
+    if where is None:
+        return f"'{requirement} @ ADDRESS', where ADDRESS is {_ELSEWHERE}"
+    if not where:
+        return requirement
+    return f"'{requirement} @ {where}'" + (f" (on other machines: {_ELSEWHERE})" if where.startswith("file:") else "")
