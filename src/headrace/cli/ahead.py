@@ -11,7 +11,7 @@ from headrace.cli.options import RetryArgs, RunArgs
 
 @contextmanager
 def importing_ahead(args: RunArgs | RetryArgs) -> Iterator[None]:
-    """Within it a fork server that imports the handler's module waits for the run, if the run is going to need one."""
+    """While the context is open, a fork server imports the handler's module, if the run is going to need one."""
     from headrace.hosts.system import why_no_hosts  # noqa: PLC0415 - the other commands need no hosts
 
     is_isolated = (args.isolate or args.timeout is not None) and not args.placement and not args.runner

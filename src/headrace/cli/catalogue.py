@@ -22,13 +22,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.cli.handlers import GROUP
 from headrace.core.card import HandlerCard
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.core.extras import install_command, requirements
 from headrace.handlers.cards import CARDS
 
-GROUP = "headrace.handlers"
-OURS = f"{GROUP}."
+OURS = "headrace.handlers."
+"""The package of Headrace's own handlers."""
 
 _UNSAID = "-"
 _WIDE = 120

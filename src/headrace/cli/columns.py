@@ -17,7 +17,7 @@ def choose(option: str, asked: Iterable[str] | None, columns: Sequence[str]) -> 
     Args:
         option: for messages.
         asked: each a list separated by commas; None: nothing was asked for.
-        columns: that there are; empty where there are no rows to tell, and then names are believed.
+        columns: of the input; empty if it has no rows, and then any name is accepted.
 
     Returns:
         Each column once; None if nothing was asked for.
@@ -66,7 +66,7 @@ def listed(columns: Sequence[str]) -> str:
 
 
 def why_unexpected(columns: Sequence[str]) -> str:
-    """A sentence about what may be wrong with the file if these are not the columns that were expected; or none."""
+    """A sentence about what may be wrong with a file whose columns are unexpected; empty if nothing looks wrong."""
     if len(columns) == 1:
         found = next((mark for mark in ";\t|" if mark in columns[0]), None)
         option = "$'\\t'" if found == "\t" else f"'{found}'"

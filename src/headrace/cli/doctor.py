@@ -1,4 +1,4 @@
-"""``headrace doctor``: what Headrace runs on this machine, and what a handler needs on it."""
+"""``headrace doctor``: what Headrace runs on this machine, and what a handler needs here."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _batching(handler: Any, args: DoctorArgs) -> Any:
 
 def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]:
     """A handler of rows, its batching, and the rows, as in ``headrace run``."""
-    from headrace.cli.columns import choose  # noqa: PLC0415 - only where there are rows
+    from headrace.cli.columns import choose, one_of  # noqa: PLC0415 - only where there are rows
     from headrace.jobs import files, reading  # noqa: PLC0415 - as above
     from headrace.rows.examples import Examples, batching_over_rows, over_rows  # noqa: PLC0415 - as above
 
@@ -123,9 +123,9 @@ def _over_rows(handler: Any, args: DoctorArgs) -> tuple[Any, Any, Iterator[Any]]
     sources = files.match([args.rows], args.file_format and args.file_format.value, args.delimiter)
     head = reading.infer_schema(sources)
     text = choose("--text-columns", args.text_columns, head.columns) or ()
-    key = choose("--key", [args.key] if args.key else None, head.columns)
-    examples = Examples(choose("--columns", args.columns, head.columns), head.columns, key[0] if key else None)
-    numbers = {name: kind for name, kind in head.numbers.items() if name not in text}
+    key = one_of("--key", args.key or None, head.columns)
+    examples = Examples(choose("--columns", args.columns, head.columns), head.columns, key)
+    numbers = head.numbers_without(text)
     sizes = {} if args.max_batch_size is None else {"max_batch_size": args.max_batch_size}
     rows = (row for source in sources for row in reading.read_rows(source, numbers))
     return over_rows(handler, examples), batching_over_rows(handler, sizes), rows

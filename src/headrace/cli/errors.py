@@ -16,16 +16,16 @@ from rich.console import Console
 from headrace.core.spelling import nearest
 
 _NOISY = ("apache_beam", "apitools", "oauth2client")
-"""Beam and its libraries, whose log and warnings mean little to who runs files."""
+"""Beam and its libraries: their log and warnings mean little to someone who runs files."""
 _FROM_WORKERS = os.path.join("fn_api_runner", "worker_handlers.py")
-"""Of Beam: what logs again, as text, the records of worker processes."""
+"""The file of Beam that logs the records of worker processes again, as text."""
 _MISSING = {
     "--handler": "name one that `headrace handlers` lists, or your own as package.module:factory.",
     "--output": "name the file for the predictions, for example --output predictions.jsonl.",
     "INPUT": "name at least one file or glob, or - for standard input.",
     "DEAD_LETTERS": "name at least one file of dead letters.",
 }
-"""What to do about each argument without which a command cannot do."""
+"""What to do about each required argument that is missing."""
 
 
 def report_error(console: Console, message: str, level: str = "error") -> None:
@@ -54,7 +54,7 @@ def usage_error(error: Any, words: Sequence[str]) -> str:
 
 
 def _plainly(message: str, words: Sequence[str]) -> str:
-    """A message about a wrong value, with that value and without the vocabulary of the library that checks it."""
+    """A message about a wrong value, with that value, and without the words of the library that checks it."""
     found = re.match(r"(Invalid value for '(--[\w-]+)'): Input should be a valid (\w+)", message)
     if found is None:
         return message.replace(": Value error, ", ": ", 1)
@@ -113,7 +113,7 @@ def _is_noise(path: str) -> bool:
 
 
 def _of_worker(record: logging.LogRecord) -> str:
-    """The message of a record of a worker process that is not Beam's own; empty of any other.
+    """The message of a worker process's record that is not Beam's own; empty for any other.
 
     Beam logs it as the text of a protocol buffer, in which bytes that are not ASCII are escaped.
     """

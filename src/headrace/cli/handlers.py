@@ -16,7 +16,8 @@ from typing import Any
 from headrace.core.errors import ConfigurationError, MissingExtraError, as_type_name
 from headrace.core.spelling import did_you_mean, nearest, no_file
 
-_GROUP = "headrace.handlers"
+GROUP = "headrace.handlers"
+"""The entry points that are handlers."""
 
 
 def make_handler(
@@ -71,14 +72,14 @@ def parse_arguments(option: str, pairs: Iterable[str] | None) -> dict[str, Any]:
 
 def handler_names() -> list[str]:
     """The names of the installed handlers."""
-    return sorted({entry.name for entry in importlib.metadata.entry_points(group=_GROUP)})
+    return sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
 
 
 def factory_place(name: str) -> tuple[str, str] | None:
     """The module and the name in it of the factory that a command line names; None if there is no such handler."""
     if ":" in name:
         return _parted(name)
-    entries = [entry for entry in importlib.metadata.entry_points(group=_GROUP) if entry.name == name]
+    entries = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.name == name]
     return _parted(entries[0].value) if entries else None
 
 
@@ -154,8 +155,7 @@ def _model_argument(
     model: str,
     arguments: dict[str, Any],
 ) -> dict[str, Any]:
-    named = parameters.get(getattr(factory, "model_parameter", "model"))
-    taken = named or next(iter(parameters.values()), None)
+    taken = _parameter_of_model(factory, parameters)
     if taken is None or taken.kind in (taken.VAR_POSITIONAL, taken.VAR_KEYWORD, taken.POSITIONAL_ONLY):
         raise ConfigurationError(f"{name} has no parameter for --model; leave --model out.")
     if taken.name in arguments:
@@ -178,6 +178,14 @@ def _refuse_named(
         raise ConfigurationError(f"--{argument} and --handler-arg {argument} are the same; give one of them.")
 
 
+def _parameter_of_model(
+    factory: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
+) -> inspect.Parameter | None:
+    """The parameter that ``--model`` sets: the one that the factory names, else its first; None: it has none."""
+    named = parameters.get(getattr(factory, "model_parameter", "model"))
+    return named or next(iter(parameters.values()), None)
+
+
 def _as_member(parameter: inspect.Parameter | None, value: Any) -> Any:
     """The member that a text names, if the parameter's default is a member of an enumeration."""
     default = parameter.default if parameter is not None else None
@@ -196,8 +204,7 @@ def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) ->
     except (TypeError, ValueError):
         return
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    for_model = getattr(factory, "model_parameter", "model")
-    for_model = for_model if for_model in parameters else next(iter(parameters), None)
+    of_model = _parameter_of_model(factory, parameters)
     for argument in arguments:
         if argument not in parameters and not takes_any:
             known = ", ".join(parameters) or "nothing"
@@ -210,7 +217,7 @@ def _check(name: str, factory: Callable[..., Any], arguments: dict[str, Any]) ->
         )
         if is_needed and parameter.name not in arguments:
             option = f"--handler-arg {parameter.name}=VALUE"
-            if parameter.name == for_model:
+            if parameter is of_model:
                 option = f"--model, where the model is (its parameter {parameter.name!r})"
             raise ConfigurationError(f"{name} needs {option}.")
 

@@ -1,4 +1,4 @@
-"""What is most likely meant by words that are out of place, and wrong when no row has a prediction."""
+"""What words that are out of place most likely mean, and what is most likely wrong when no row has a prediction."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ _TAKES = {
     "sentence": "a folder of SentenceTransformer.save, or an id on the hub",
 }
 """What the handlers load, by the beginning of their names."""
-
-
 _INSTEAD = {
     "--input": "name the files without an option: headrace run FILE ...",
     "--batch-size": "write --max-batch-size, and --min-batch-size for the fewest",
@@ -43,16 +41,16 @@ _INSTEAD = {
     "--workers": "processes are Beam's: --direct_num_workers=4 --direct_running_mode=multi_processing",
     "--limit": "give it fewer rows: head -n 100 FILE | headrace run - --format csv",
 }
-"""What to do in place of options that others have."""
+"""What to do in place of options that other tools have."""
 
 
 def misplaced(words: Sequence[str], columns: Sequence[str] | None, *, has_pairs: bool) -> str | None:
     """What to do about a word among the inputs that is most likely no input; None if there is none.
 
     Args:
-        words: inputs and options of others.
-        columns: what ``--columns`` was given; a second name behind it, after a blank, is an input.
-        has_pairs: whether an option was given that takes key=value; the same holds for a second pair.
+        words: inputs and options of Beam's.
+        columns: what ``--columns`` was given; a second name after a blank is taken for an input.
+        has_pairs: whether an option was given that takes key=value; a second pair is taken for an input, too.
     """
     for word in words:
         option = word.partition("=")[0]

@@ -120,8 +120,8 @@ _COMMANDS: dict[Any, Callable[[Any, float | None], int]] = {
     HandlersArgs: lambda args, _: list_handlers(args),
     MigrateArgs: lambda args, _: migrate(args),
 }
-"""What runs each command, given its options and when it was called if that was not with its process. To typer a
-command is the dataclass of its options."""
+"""What runs each command, given its options and when it was called (None: with the process). To typer a command is the
+dataclass of its options."""
 
 _WITH_OPTIONS_OF_BEAM = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("run", help=_RUN, context_settings=_WITH_OPTIONS_OF_BEAM)(RunArgs)

@@ -30,7 +30,9 @@ def run_migrate(args: MigrateArgs) -> int:
 
     files = migrate_files(args.paths)
     changed = [file for file in files if file.is_changed]
-    failed = _write(changed) if args.write else _show(changed, names_only=args.check)
+    failed = _write(changed) if args.write else 0
+    if not args.write:
+        _show(changed, names_only=args.check)
     count = _report_findings(files)
     typer.echo(_summary(args, len(changed) - failed, count), err=True)
     if failed or (args.check and changed):
@@ -53,10 +55,9 @@ def _write(files: Sequence[MigratedFile]) -> int:
     return failed
 
 
-def _show(files: Sequence[MigratedFile], *, names_only: bool) -> int:
+def _show(files: Sequence[MigratedFile], *, names_only: bool) -> None:
     for file in files:
         typer.echo(f"would change {file.path}" if names_only else file.diff(), nl=names_only)
-    return 0
 
 
 def _report_findings(files: Sequence[MigratedFile]) -> int:

@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 0.1
 _EVERY_SECONDS = 30.0
 _BAR_CHARACTERS = 20
 _SURE_SECONDS = 2.0
-"""How long rows must have come out before they tell how long the others take."""
+"""How long rows must have come out before the time left is estimated."""
 
 Share = Callable[[int], float | None]
 """From the number of rows that are done to the share of the input that they are, from 0 to 1; None: nobody knows."""
@@ -52,7 +52,7 @@ class JobProgress:
 
     Args:
         totals: what the job has counted.
-        share: tells the share of the input.
+        share: tells which share of the input is done.
         clock: seconds.
         started: when the command did, on that clock; None: now.
         at_first: what the job does while nothing is counted.
@@ -93,7 +93,7 @@ class JobProgress:
                 due += every
 
     def text(self, between: str) -> str:
-        """The figures, with so much between them."""
+        """The figures, separated by ``between``."""
         totals, now = self._totals, self._clock()
         elapsed = _duration(now - self._started)
         rows = rows_done(totals)

@@ -23,13 +23,15 @@ def decisive(
     keep: Sequence[str] | None,
     text: Sequence[str],
 ) -> dict[str, Any]:
-    """By the names that the user knows; batch sizes, workers, placement, time limits, keys and the runner may change.
+    """The values that decide, by the user's names for them.
+
+    Batch sizes, workers, placement, time limits, keys and the runner may change.
 
     Args:
-        args: of the command line.
-        sources: the files that it means.
-        columns: those that it chose for the model.
-        keep: those that it chose for the output.
+        args: the command line.
+        sources: the files that it names.
+        columns: those that it chooses for the model.
+        keep: those that it chooses for the output.
         text: the columns of CSV files that stay text.
     """
     arguments = {"--model": args.model} if args.model is not None else {}
@@ -51,11 +53,11 @@ def decisive(
 
 
 def _stamp(value: Any) -> Any:
-    """Of a value that names a file: what tells whether it is still the same; None of any other.
+    """What tells whether the file that a value names is still the same; None for any other value.
 
-    None of a folder, too, whose time changes with whatever is kept there by the way, as a cache.
+    None for a folder, too: its time changes with whatever is cached there.
     """
-    from headrace.jobs.files import stamp  # noqa: PLC0415 - importing Beam takes seconds, which --help need not
+    from headrace.jobs.files import stamp  # noqa: PLC0415 - as in headrace.cli.run
 
     if not isinstance(value, str) or os.path.isdir(value):
         return None

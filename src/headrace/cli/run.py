@@ -101,7 +101,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
             output=args.output,
             dead_letters=args.dead_letters,
             examples=examples,
-            numbers={name: kind for name, kind in head.numbers.items() if name not in text},
+            numbers=head.numbers_without(text),
             keep=keep,
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
             batch_sizes={name: size for name, size in sizes.items() if size is not None},

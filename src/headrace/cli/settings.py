@@ -1,7 +1,7 @@
 """``headrace.toml``: options that one would repeat, in a table for each command.
 
-Their names are those of the command line without its dashes. They are defaults: what the command line says holds. To
-the rest of the program they are as if they had been typed.
+Their names are those of the command line without dashes. They are defaults, which the command line overrides; for the
+rest of the program they are as if they had been typed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Leaves out, of what Beam's worker processes print, what only developers of Beam need.
+"""Filters what Beam's worker processes print.
 
-They write to this process's standard error whatever is logged in them, from INFO on. A handler's warnings, prints and
-crashes among it matter.
+They write all that is logged in them, from INFO on, to this process's standard error. Most of it is for developers of
+Beam; a handler's warnings, prints and crashes are for the user.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Job:
 
     @property
     def reserved(self) -> tuple[str, ...]:
-        """Columns that no row may have, since the output uses them; none if the input columns to output were chosen."""
+        """Columns that no row may have, since the output adds them; none if the columns to keep were chosen."""
         return RESERVED if self.keep is None else ()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -34,6 +34,10 @@ class InputSchema(NamedTuple):
     """From the header, the schema or the first row; empty if there are no rows."""
     numbers: dict[str, type]
     """The number columns of CSV files: int or float."""
+
+    def numbers_without(self, text: Collection[str]) -> dict[str, type]:
+        """The number columns, but for those that are to stay text."""
+        return {name: kind for name, kind in self.numbers.items() if name not in text}
 
 
 def infer_schema(sources: Iterable[Source]) -> InputSchema:

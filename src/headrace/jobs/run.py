@@ -57,7 +57,7 @@ class Run:
         self._threshold = job.threshold
         self._sources = job.sources
         self.columns = job.examples.all_columns if job.examples.columns is None else job.examples.columns
-        """What the model sees of a row, as far as that is known."""
+        """What the model sees of a row, as far as is known."""
         self.output = (
             Output(job.output, job.dead_letters)
             if job.resume is None
