@@ -68,7 +68,7 @@ FOUND = {
     "a pickle": (f"{BASE}pickle.load(f)\n", (2, 1, NOTE, "a handler of Beam's that was pickled stays Beam's")),
     "an embedding": (
         "from apache_beam.ml.transforms.embeddings.huggingface import X\nimport apache_beam.ml.inference.base as b\n",
-        (1, 1, NOTE, "MLTransform of Beam's stays; where it runs a model it uses Beam's RunInference."),
+        (1, 1, NOTE, "Beam's MLTransform stays; where it runs a model, it uses Beam's RunInference."),
     ),
     "what is no Python": (
         "from apache_beam.ml.inference import base\nprint 1\n",

@@ -22,9 +22,9 @@ _UNPICKLING = matchers.Call(
 )
 _PICKLED = "a handler of Beam's that was pickled stays Beam's: pickle it anew."
 _OF_BOTH = "RunInferenceDLQ"
-"""Whose objects are of Beam's class, too."""
-_ROOMS = {"transforms": "MLTransform", "anomaly": "AnomalyDetection", "rag": "Embeddings for RAG"}
-"""Packages of ``apache_beam.ml`` that run inference themselves."""
+"""A class whose objects are instances of Beam's, too."""
+_RUN_INFERENCE = {"transforms": "MLTransform", "anomaly": "AnomalyDetection", "rag": "Embeddings for RAG"}
+"""Packages of ``apache_beam.ml`` that run inference themselves, and what users call them."""
 
 
 class Adviser:
@@ -64,13 +64,13 @@ class Adviser:
         return any(local in {one.local for one in use.bindings} for use in self._imports.uses)
 
     def _uses_that_stay(self) -> Iterator[Finding]:
-        told = set()
+        seen = set()
         for use in self._imports.uses:
             if not self._rewriting.stays(use) or len(use.bindings[0].path) > 4:
                 continue
             path = use.path[:5]
-            if path not in told and use.node is not None:
-                told.add(path)
+            if path not in seen and use.node is not None:
+                seen.add(path)
                 yield self._about(use.node, _staying(path), needs_person=_is_private_class(path))
 
     def _texts(self) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ class Adviser:
                 message = f"{name}(..., {use.path[-1]}) is False for objects of the handlers that stay Beam's."
                 yield self._about(use.node, message, if_beam_stays=True)
             elif module_for(use.path[3]):
-                message = f"{name}(..., {use.path[-1]}) is about a class of Beam's: no object of Headrace's is one."
+                message = f"{name}(..., {use.path[-1]}) is about a class of Beam's, which no object of Headrace's has."
                 yield self._about(use.node, message)
 
     def _lookup(self, name: str, call: libcst.Call) -> Iterator[Finding]:
@@ -123,8 +123,9 @@ class Adviser:
         for statement in self._imports.statements:
             module = statement.module if isinstance(statement, libcst.ImportFrom) else statement.names[0].name
             dotted = self._module.code_for_node(module).split(".") if module else []
-            if tuple(dotted[:2]) == INFERENCE[:2] and len(dotted) > 2 and dotted[2] in _ROOMS:
-                message = f"{_ROOMS[dotted[2]]} of Beam's stays; where it runs a model it uses Beam's RunInference."
+            if tuple(dotted[:2]) == INFERENCE[:2] and len(dotted) > 2 and dotted[2] in _RUN_INFERENCE:
+                name = _RUN_INFERENCE[dotted[2]]
+                message = f"Beam's {name} stays; where it runs a model, it uses Beam's RunInference."
                 yield self._about(statement, message, needs_person=False)
 
     def _about(

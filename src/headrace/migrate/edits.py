@@ -44,7 +44,7 @@ class Editor:
         self._is_taken = imports.is_taken("headrace")
         """Whether the file uses the name ``headrace`` for something else."""
         self._there: dict[libcst.CSTNode, set[str]] = {}
-        """By block, the modules that an ``import`` statement of it names and that stay, or that an edit adds."""
+        """By block: the modules that its ``import`` statements name, those that edits add included."""
 
     def edits(self) -> list[Edit]:
         """The edits of import statements, and of chains of attributes."""

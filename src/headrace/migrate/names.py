@@ -20,7 +20,7 @@ _OF_BASE = ("", "base", "utils")
 """Modules of Beam's package, and the package itself, whose public names ``headrace.beam`` has."""
 
 REMOTE = "RemoteModelHandler"
-"""Stays Beam's: Headrace's calls the client from several threads, and only a person knows whether it allows that."""
+"""Stays Beam's: Headrace's calls the client from several threads, and only a person can tell whether that is safe."""
 
 
 class Counterpart(NamedTuple):
