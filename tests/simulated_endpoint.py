@@ -8,7 +8,9 @@ import math
 import random
 from bisect import bisect_left
 
-from headrace.failures.concurrency import ConcurrencyLimit, Verdict
+from headrace.failures.concurrency import ConcurrencyLimit
+from headrace.failures.endpoint_board import Board, Memory
+from headrace.failures.refusals import Verdict
 
 LATENCY = 0.05
 _THERE = 0.0005
@@ -56,11 +58,15 @@ class Simulation:
 
     Args:
         quota: ``accepts(now)``; None: there is none.
-        clients: how many.
+        clients: how many, each on a machine of its own.
+        processes: how many clients share a machine, and so a limit.
+        joins: when each process begins; by default at once.
+        dies: when the last process is killed.
         latency: of a request that nothing waits for, in seconds; takes a random generator.
         workers: how many requests the endpoint works on at a time; the others queue.
         outage: from when until when nobody listens.
         retry_after: what a refusal asks for, in seconds.
+        tokens: what a request takes; takes a random generator.
     """
 
     def __init__(
@@ -68,28 +74,44 @@ class Simulation:
         quota=None,
         *,
         clients=1,
+        processes=1,
+        joins=(),
+        dies=math.inf,
         latency=lambda rng: LATENCY,
         workers=0,
         outage=(0, 0),
         retry_after=0.0,
         most=1000,
+        tokens=lambda rng: 0,
+        **options,
     ):
         self._rng = random.Random(7)
         self._quota, self._latency, self._outage, self._retry_after = quota, latency, outage, retry_after
+        self._tokens = tokens
         self._free = [0.0] * workers
         self._events, self._numbers = [], itertools.count()
-        self.limits = [ConcurrencyLimit(0.0, most=most, jitter=self._rng.random) for _ in range(clients)]
-        self._wakes = [math.inf] * clients
+        self._joins = joins or [0.0] * (clients * processes)
+        self._dies = dies
+        memories = [Memory() if processes > 1 else None for _ in range(clients)]
+        self._new = lambda client, now: ConcurrencyLimit(
+            now, most=most, jitter=self._rng.random, board=Board(now, memories[client // processes]), **options
+        )
+        self.limits = [None] * (clients * processes)
+        self._wakes = [math.inf] * (clients * processes)
+        self.by_client = [0] * (clients * processes)
         self.accepted, self.refused, self.unheard, self.latencies = [], [], [], []
 
     def run(self, seconds):
         for client in range(len(self.limits)):
-            self._push(0.0, client, None)
+            self._push(self._joins[client], client, None)
         while self._events[0][0] < seconds:
             now, _, client, answer = heapq.heappop(self._events)
+            if client == len(self.limits) - 1 and now >= self._dies:
+                continue
+            self.limits[client] = self.limits[client] or self._new(client, now)
             if answer is not None:
-                started, reply, retry_after = answer
-                self.limits[client].finished(now, started, reply, retry_after=retry_after)
+                started, reply, retry_after, tokens = answer
+                self.limits[client].finished(now, started, reply, retry_after=retry_after, tokens=tokens)
             self._pump(client, now)
         return self
 
@@ -106,8 +128,8 @@ class Simulation:
 
     def _pump(self, client, now):
         limit = self.limits[client]
-        while (wait := limit.wait(now)) == 0:
-            limit.started(now)
+        left, wait = limit.take(now, 1000)
+        for _ in range(left):
             self._request(client, now)
         wake = now + max(wait, 1e-4)
         if wake < math.inf and not now < self._wakes[client] <= wake:
@@ -117,15 +139,16 @@ class Simulation:
     def _request(self, client, now):
         if self._outage[0] <= now < self._outage[1]:
             self.unheard.append(now)
-            self._push(now + _THERE, client, (now, Verdict.UNAVAILABLE, 0.0))
+            self._push(now + _THERE, client, (now, Verdict.UNAVAILABLE, 0.0, 0))
         elif self._quota is not None and not self._quota.accepts(now):
             self.refused.append(now)
-            self._push(now + LATENCY, client, (now, Verdict.REFUSED, self._retry_after))
+            self._push(now + LATENCY, client, (now, Verdict.REFUSED, self._retry_after, 0))
         else:
             end = self._end(now, self._latency(self._rng))
             self.accepted.append(now)
+            self.by_client[client] += 1
             self.latencies.append(end - now)
-            self._push(end, client, (now, Verdict.ANSWERED, 0.0))
+            self._push(end, client, (now, Verdict.ANSWERED, 0.0, self._tokens(self._rng)))
 
     def _end(self, now, seconds):
         if not self._free:

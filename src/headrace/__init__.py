@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         MaybeKeyedModelHandler,
     )
     from headrace.core.lengths import text_length
+    from headrace.core.rate_limits import report_rate_limit
     from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
     from headrace.core.result import ErrorRecord, Failure, ModelMetadata, PredictionResult, Stage
     from headrace.core.sources import with_sources
@@ -78,6 +79,7 @@ _HOME = {
     "UnsupportedError": "core.errors",
     "predict": "local.predict",
     "predict_table": "jobs.predict_table",
+    "report_rate_limit": "core.rate_limits",
     "report_usage": "core.usage",
     "text_length": "core.lengths",
     "with_sources": "core.sources",
@@ -120,6 +122,7 @@ __all__ = [
     "UnsupportedError",
     "predict",
     "predict_table",
+    "report_rate_limit",
     "report_usage",
     "text_length",
     "with_sources",

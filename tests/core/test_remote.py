@@ -38,6 +38,10 @@ def test_methods_that_headrace_calls_cannot_be_overridden(method, instead):
         ({"num_retries": -1}, "num_retries must be an int"),
         ({"retry_filter": True}, "retry_filter must be a function"),
         ({"rate_limiter": 5}, "rate_limiter must have a method allow"),
+        ({"requests_per_minute": 0}, "requests_per_minute must be a positive number, or None for no limit, not 0"),
+        ({"requests_per_minute": "60"}, "requests_per_minute must be a positive number"),
+        ({"tokens_per_minute": float("inf")}, "tokens_per_minute must be a positive number"),
+        ({"tokens_per_minute": True}, "tokens_per_minute must be a positive number"),
     ],
 )
 def test_wrong_arguments_are_refused(options, problem):

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 import statistics
+from contextlib import contextmanager
 
 import pytest
 
-from headrace.failures.concurrency import ConcurrencyLimit, Verdict
+from headrace.failures.concurrency import ConcurrencyLimit
+from headrace.failures.endpoint_board import Board, Memory
+from headrace.failures.rate_headers import Allowance
+from headrace.failures.refusals import Verdict
 from simulated_endpoint import LATENCY, Simulation, TokenBucket, Windows, steps
 
 
 def quota_of(value):
     return steps((0, value))
+
+
+def small_bucket(quota):
+    """Holds what a tenth of a second brings."""
+    return TokenBucket(quota, burst=0.1)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +41,45 @@ def test_quota_is_used_and_hardly_overrun(quota, each, clients, seconds):
     assert found.share_refused < 0.02
 
 
-@pytest.mark.parametrize("quota", [TokenBucket, Windows])
-def test_quota_that_changes_is_followed_within_five_seconds(quota):
-    found = Simulation(quota(steps((0, 1000), (6, 200), (12, 1000)))).run(19)
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize(("quota", "each", "seconds"), [(small_bucket, 1000, 20), (small_bucket, 200, 40)])
+def test_quota_is_used_and_hardly_overrun_by_the_processes_of_a_machine(quota, each, seconds, processes):
+    found = Simulation(quota(quota_of(each)), processes=processes).run(seconds)
+    assert found.rate(0, seconds) >= 0.95 * each
+    assert found.share_refused < 0.02
+    assert min(found.by_client) > 0.5 * len(found.accepted) / processes / 2
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_quota_in_windows_is_used_by_the_processes_of_a_machine(processes):
+    found = Simulation(Windows(quota_of(200)), processes=processes).run(60)
+    assert found.rate(0, 60) >= 0.95 * 200
+    assert found.share_refused < 0.04
+
+
+def test_quota_is_shared_by_machines_that_know_nothing_of_each_other():
+    found = Simulation(small_bucket(quota_of(200)), clients=2, processes=2).run(40)
+    assert found.rate(0, 40) >= 0.95 * 200
+    assert found.share_refused < 0.02
+    assert min(sum(found.by_client[:2]), sum(found.by_client[2:])) >= 0.25 * len(found.accepted)
+
+
+@pytest.mark.parametrize(
+    ("quota", "processes", "refused"),
+    [(TokenBucket, 1, 0.05), (Windows, 1, 0.07), (small_bucket, 1, 0.02), (small_bucket, 2, 0.02)],
+)
+def test_quota_that_changes_is_followed_within_five_seconds(quota, processes, refused):
+    found = Simulation(quota(steps((0, 1000), (6, 200), (12, 1000))), processes=processes).run(19)
     assert 0.9 * 200 <= found.rate(11, 12) <= 1.1 * 200
     assert found.rate(17, 19) >= 0.9 * 1000
-    assert found.share_refused < 0.07
+    assert found.share_refused < refused
+
+
+def test_process_that_is_killed_leaves_its_part_to_the_others():
+    found = Simulation(small_bucket(quota_of(200)), processes=2, dies=10).run(20)
+    assert found.rate(10, 20) >= 0.95 * 200
+    found = Simulation(workers=16, processes=2, dies=10).run(20)
+    assert found.rate(13, 20) >= 0.95 * 16 / LATENCY
 
 
 def test_quota_of_a_few_requests_a_minute_is_used():
@@ -59,6 +101,15 @@ def test_endpoint_that_queues_is_kept_busy_without_a_long_queue(workers):
     assert statistics.mean(found.latencies) < 2.5 * LATENCY
 
 
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("workers", [3, 16])
+def test_endpoint_that_queues_has_no_long_queue_of_several_processes(workers, processes):
+    """Those that come later do not take its queue for its latency."""
+    found = Simulation(workers=workers, processes=processes, joins=[3.0 * each for each in range(processes)]).run(25)
+    assert found.rate(0, 25) >= 0.95 * workers / LATENCY
+    assert statistics.mean(found.latencies) < 2.5 * LATENCY
+
+
 def test_endpoint_that_queues_and_answers_unevenly_is_kept_busy():
     found = Simulation(workers=10, latency=lambda rng: rng.lognormvariate(-2, 1)).run(100)
     alone = math.exp(-1.5)
@@ -71,8 +122,9 @@ def test_latencies_that_only_differ_do_not_hold_back():
     assert found.limits[0].limit == 100
 
 
-def test_outage_is_probed_once_a_second_and_over_within_two():
-    found = Simulation(TokenBucket(quota_of(1000)), outage=(4, 34)).run(38)
+@pytest.mark.parametrize("processes", [1, 4])
+def test_outage_is_probed_once_a_second_and_over_within_two(processes):
+    found = Simulation(TokenBucket(quota_of(1000)), outage=(4, 34), processes=processes).run(38)
     gaps = [later - earlier for earlier, later in zip(found.unheard, found.unheard[1:], strict=False) if earlier > 5]
     assert min(gaps) >= 1
     assert found.rate(36, 38) >= 0.95 * 1000
@@ -110,6 +162,52 @@ def test_delay_that_the_endpoint_names_is_obeyed_by_all_if_it_refuses_all():
         limit.finished(0.1, 0.0, Verdict.REFUSED, retry_after=30.0)
     assert limit.wait(0.1) == 30
     assert limit.is_throttled(0.1)
+
+
+def test_process_whose_connection_fails_does_not_stop_the_others():
+    memory = Memory()
+    bad, good = (ConcurrencyLimit(0.0, board=Board(0.0, memory), jitter=lambda: 0.0) for _ in range(2))
+    for now in (0.1, 0.2, 0.3, 0.4, 0.5):
+        bad.started(now)
+        bad.finished(now, now, Verdict.UNAVAILABLE)
+        good.started(now)
+        good.finished(now, now, Verdict.ANSWERED)
+    assert (bad.outage_began, bad.wait(0.5)) == (0.5, 1)
+    assert (good.outage_began, good.wait(0.5)) == (None, 0)
+
+
+def test_outage_that_one_process_finds_over_is_over_for_all():
+    memory = Memory()
+    one, other = (ConcurrencyLimit(0.0, board=Board(0.0, memory), jitter=lambda: 0.0) for _ in range(2))
+    for _ in range(5):
+        one.started(0.0)
+        one.finished(0.1, 0.0, Verdict.UNAVAILABLE)
+    assert other.take(0.2, 1) == (0, 0.25)
+    assert one.take(1.1, 1)[0] == 1
+    one.finished(1.15, 1.1, Verdict.ANSWERED)
+    assert other.take(1.2, 1)[0] == 1
+
+
+def test_request_waits_while_nothing_is_left_of_a_limit():
+    limit = ConcurrencyLimit(0.0)
+    limit.told(1.0, [Allowance(False, 1, 60.0, 60)])
+    assert limit.wait(1.0) == 0
+    limit.told(1.0, [Allowance(False, 0, 30.0, None)])
+    assert limit.wait(1.0) == 30
+    limit.told(1.0, [Allowance(False, 0, 86400.0, None)])
+    assert limit.wait(1.0) == 60
+
+
+def test_turn_that_another_process_never_gives_back_is_not_waited_for():
+    class Taken(Board):
+        @contextmanager
+        def turn(self):
+            yield False
+
+    memory = Memory()
+    _, limit = Board(0.0, memory), ConcurrencyLimit(0.0, board=Taken(0.0, memory))
+    tries = [limit.take(0.001 * each, 1)[0] for each in range(60)]
+    assert tries.index(1) == 49
 
 
 def test_requests_that_fail_by_themselves_teach_nothing():

@@ -11,7 +11,7 @@ import pytest
 
 from headrace import ElementRetry, PredictionCountError
 from headrace.core.remote import always_retry
-from headrace.failures.concurrency import Verdict
+from headrace.failures.refusals import Verdict
 from headrace.failures.replies import RetryTokens, concerns_all, judge, judge_element, retry_after
 
 

@@ -25,6 +25,11 @@ class Registry(Generic[KeyT, ValueT]):
         """Whether an object has users."""
         return key in self._open
 
+    def values(self) -> list[ValueT]:
+        """The objects that have users."""
+        with self.lock:
+            return [value for value, _ in self._open.values()]
+
     def open(self, key: KeyT, make: Callable[[], ValueT]) -> ValueT:
         """The object, from ``make`` for its first user; call ``close`` once for each call."""
         with self.lock:

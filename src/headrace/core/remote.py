@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import random
 import time
 from abc import ABC, abstractmethod
@@ -16,6 +17,11 @@ from headrace.core.errors import ConfigurationError, RateLimitExceeded
 from headrace.core.handler import ExampleT, ModelHandler, ModelT, PredictionT
 
 _LONGEST_PAUSE_SECS = 20.0
+HOW_TO_SEND = {
+    *("namespace", "num_retries", "throttle_delay_secs", "retry_filter", "window_ms", "bucket_ms", "overload_ratio"),
+    *("rate_limiter", "requests_per_minute", "tokens_per_minute"),
+}
+"""Attributes of remote handlers that say nothing about where requests go."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,9 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         overload_ratio: not used.
         rate_limiter: an object with ``allow(hits_added)``, called before each request, on several threads at a time. If
             it returns False, the request fails with RateLimitExceeded, and is retried as after other failures.
+        requests_per_minute: no more leave from all processes of a machine, spread evenly; None: no such limit.
+        tokens_per_minute: as many as the handler reports with ``headrace.report_usage``, from all processes of a
+            machine; None: no such limit.
     """
 
     def __init__(
@@ -93,6 +102,8 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         bucket_ms: int = 1000,
         overload_ratio: float = 2,
         rate_limiter: Any = None,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(num_retries, int) or num_retries < 0:
@@ -109,12 +120,21 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         self.bucket_ms = bucket_ms
         self.overload_ratio = overload_ratio
         self.rate_limiter = rate_limiter
+        self.requests_per_minute = _checked_rate("requests_per_minute", requests_per_minute)
+        self.tokens_per_minute = _checked_rate("tokens_per_minute", tokens_per_minute)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for method, instead in (("load_model", "create_client"), ("run_inference", "request")):
             if getattr(cls, method) is not getattr(RemoteModelHandler, method):
                 raise TypeError(f"Cannot override RemoteModelHandler.{method}, implement {instead} instead.")
+
+    def quota_name(self) -> str | None:
+        """Names the quota that requests count against: handlers with the same name share one limit on a machine.
+
+        None, the default: those of the same class with the same attributes, such as a URL and a model, share one.
+        """
+        return None
 
     @abstractmethod
     def create_client(self) -> ModelT | Awaitable[ModelT]:
@@ -176,6 +196,13 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
         """
         if self.rate_limiter is not None and not self.rate_limiter.allow(hits_added=hits):
             raise RateLimitExceeded("the rate limiter refused a request.")
+
+
+def _checked_rate(name: str, given: float | None) -> float | None:
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is not None and not (is_number and 0 < given < math.inf):
+        raise ConfigurationError(f"{name} must be a positive number, or None for no limit, not {given!r}.")
+    return given
 
 
 async def _awaited(answer: Awaitable[Any]) -> Any:

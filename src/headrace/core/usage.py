@@ -64,3 +64,15 @@ def context_reporting_to(sink: UsageSink) -> contextvars.Context:
     context = contextvars.copy_context()
     context.run(_sink.set, sink)
     return context
+
+
+def usage_goes_to_also(sink: UsageSink) -> None:
+    """From now on, reports in the current context go to ``sink`` as well."""
+    before = _sink.get()
+
+    def both(used: UsageReported) -> None:
+        sink(used)
+        if before is not None:
+            before(used)
+
+    _sink.set(both)

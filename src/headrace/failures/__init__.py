@@ -14,8 +14,13 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
        v
     search     halves a batch until bad elements stand alone, or tries a few; those that overrun --> isolate_fatal
 
-    concurrency    how many requests to an endpoint may be in flight, and how fast they may follow each other;
-                   '--> latency    how many it answers side by side
+    concurrency    how many requests to an endpoint may be in flight, and how fast they may follow each other
+       |--> latency          how many it answers side by side         |
+       |--> quota            how many a second it accepts             |--> endpoint_board   what the processes of a
+       |--> minute_budget    how many a minute the user allows        |                     machine know together
+       |--> refusals         how it is probed while it answers none   |
+       '--> rate_headers     what it says is left
+    replies        what the error of a request says
     load_policy    what follows a load that fails        (for sessions, fork servers and the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)
 """

@@ -4,156 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable
-from enum import Enum, auto
+from collections.abc import Callable, Iterable, Sequence
 
+from headrace.failures.endpoint_board import Board, Member, OwnBreaker
 from headrace.failures.latency import LatencyLimit
+from headrace.failures.minute_budget import MinuteBudget
+from headrace.failures.quota import QuotaRate
+from headrace.failures.rate_headers import Allowance
+from headrace.failures.refusals import RefusalBreaker, Verdict
 
-
-class Verdict(Enum):
-    """What an endpoint's answer to a request says about the endpoint."""
-
-    ANSWERED = auto()
-    """It did the work."""
-    REFUSED = auto()
-    """It has had enough requests for now: HTTP 429."""
-    UNAVAILABLE = auto()
-    """It does not work: nobody listens, or HTTP 503."""
-    NOTHING = auto()
-    """Nothing: the request was cancelled, or failed for a reason of its own."""
-
-
-class QuotaRate:
-    """How many requests a second to send to an endpoint that refuses some.
-
-    Unlimited until the first refusal. Then the rate at which the endpoint has lately accepted requests is the estimate
-    ``q`` of its quota, and ``t`` seconds later the rate is ``q * (0.97 + exp((t - 4) / 0.8))``: 2 % below the quota at
-    once, 5 % above it after two seconds, four times as much after five, until the next refusal. Where requests are
-    rare, the unit is not a second but the time of 20 of them.
-    """
-
-    _BELOW = 0.03
-    _PROBING = 4.0, 0.8
-    """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
-    _LARGEST_CUT = 0.5
-    _UNIT = 20
-    """How many requests have to fit into the unit of time."""
-    _LAG_SECS = 0.02
-    """How far sending may be behind its schedule and still catch up."""
-
-    def __init__(self, now: float) -> None:
-        self._began = now
-        self._quota = math.inf
-        self._cut_at = self._known_since = -math.inf
-        self._accepts = True
-        """Whether anything has been accepted since ``_known_since``."""
-        self._accepted: deque[float] = deque()
-        self._next = now
-
-    def wait(self, now: float) -> float:
-        """Seconds until the next request may leave."""
-        return max(0.0, self._next - now)
-
-    def started(self, now: float) -> None:
-        """A request has left."""
-        rate = self._rate(now)
-        if math.isfinite(rate):
-            self._next = max(self._next, now - max(self._LAG_SECS, 1 / rate)) + 1 / rate
-
-    def answered(self, now: float) -> None:
-        """A request was accepted."""
-        self._accepted.append(now)
-        self._accepts = True
-        while self._accepted[0] < now - self._unit():
-            self._accepted.popleft()
-
-    def refused(self, now: float, started: float) -> None:
-        """A request that left at ``started`` was refused; one that left before the last cut teaches nothing new."""
-        if started < self._known_since or not self._accepts:
-            return
-        rate, measured = self._rate(now), self._measured(now)
-        self._quota = measured if math.isinf(rate) else min(rate, max(measured, self._LARGEST_CUT * rate))
-        self._cut_at = self._next = now
-        self.hold(now)
-
-    def hold(self, now: float) -> None:
-        """Refusals of what has left so far teach nothing new, nor do others while nothing is accepted at all."""
-        self._known_since, self._accepts = now, False
-
-    def _unit(self) -> float:
-        """Seconds over which to measure and to grow."""
-        return max(1.0, self._UNIT / self._quota)
-
-    def _rate(self, now: float) -> float:
-        if math.isinf(self._quota):
-            return self._quota
-        twice, growth = self._PROBING
-        since = min((now - self._cut_at) / self._unit(), 2 * twice)
-        probing = self._quota * (1 - self._BELOW + math.exp((since - twice) / growth))
-        return min(probing, max(self._quota, 2 * self._measured(now)))
-
-    def _measured(self, now: float) -> float:
-        """Requests accepted a second, lately: since the last cut, or in the later half of all time if that is short."""
-        since = max(self._cut_at, now - self._unit(), (self._began + now) / 2)
-        count = len(self._accepted) - bisect_left(self._accepted, since)
-        return max(1, count) / max(0.02, now - since)
-
-
-class RefusalBreaker:
-    """Stops all requests but a few probes while an endpoint refuses everything or does not work at all.
-
-    An outage is probed once a second. A quota that is used up may be over sooner: those pauses begin with 30 ms and
-    double up to a second. A pause lasts as long as the endpoint asks for (Retry-After). The first answer ends it.
-
-    Args:
-        jitter: returns random numbers in [0, 1), so that the clients of an endpoint do not return all at once.
-    """
-
-    _IN_A_ROW = 5
-    _FIRST_SECS = 0.03
-    _LONGEST_SECS = 1.0
-
-    def __init__(self, jitter: Callable[[], float]) -> None:
-        self._jitter = jitter
-        self._refusals = 0
-        self._pauses = 0
-        self._began = -math.inf
-        """When the current pause began."""
-        self._until = -math.inf
-        self.opened: float | None = None
-        """Since when the endpoint has answered nothing; None: it answers."""
-
-    def wait(self, now: float) -> float:
-        """Seconds until the next request may leave."""
-        return 0.0 if self.opened is None else max(0.0, self._until - now)
-
-    def started(self, now: float) -> None:
-        """A request has left; if it is a probe, the next one waits, even if this one is never answered."""
-        if self.opened is not None:
-            self._until = now + self._jittered(self._LONGEST_SECS)
-
-    def answered(self) -> None:
-        """The endpoint works."""
-        self._refusals = self._pauses = 0
-        self.opened = None
-
-    def refused(self, now: float, started: float, reply: Verdict, retry_after: float) -> bool:
-        """Counts a refusal; returns whether a pause begins. The answers to what left before the pause do not count."""
-        self._refusals += 1
-        if self._refusals < self._IN_A_ROW or (self.opened is not None and started < self._began):
-            return False
-        secs = min(self._FIRST_SECS * 2**self._pauses, self._LONGEST_SECS)
-        if reply is Verdict.UNAVAILABLE:
-            secs = self._LONGEST_SECS
-        self._pauses += 1
-        self._began, self._until = now, now + max(retry_after, self._jittered(secs))
-        self.opened = now if self.opened is None else self.opened
-        return True
-
-    def _jittered(self, secs: float) -> float:
-        return secs * (1 + 0.2 * self._jitter())
+_MOST_TURNS_MISSED = 50
+"""After so many tries in vain a member goes ahead without a turn: the one that has it may be stopped."""
 
 
 class ConcurrencyLimit:
@@ -163,50 +24,164 @@ class ConcurrencyLimit:
 
         LatencyLimit     how many in flight    from latencies
         QuotaRate        how many a second     from refusals
+        MinuteBudget     how many a minute     from the user
         RefusalBreaker   nothing but probes    while all are refused
+
+    What they find out is on a ``Board``, which the processes of a machine share. So the limit is one for all of them:
+    each may have a fair part of it in flight, and what the others do not use.
 
     Args:
         now: the time.
-        most: at most this many are ever in flight.
+        most: at most this many are ever in flight from one process.
         jitter: returns random numbers in [0, 1).
+        board: by default, nobody else sends requests to this endpoint.
+        requests_per_minute: the user's; None: unknown.
+        tokens_per_minute: the user's; None: unknown.
     """
 
-    def __init__(self, now: float, *, most: int = 1000, jitter: Callable[[], float] = random.random) -> None:
-        self._latency = LatencyLimit(most)
-        self._quota = QuotaRate(now)
-        self._breaker = RefusalBreaker(jitter)
+    _LONGEST_HOLD_SECS = 60.0
+    _LOOK_SECS = 0.004
+    """How soon to look again for what other processes have left; 20 ms later it would be lost."""
+    _OUTAGE_LOOK_SECS = 0.25
+    """How soon to look again whether another process has found that an outage is over."""
+
+    def __init__(
+        self,
+        now: float,
+        *,
+        most: int = 1000,
+        jitter: Callable[[], float] = random.random,
+        board: Board | None = None,
+        requests_per_minute: float | None = None,
+        tokens_per_minute: float | None = None,
+    ) -> None:
+        self.board = board or Board(now)
+        self._most = most
+        self._latency = LatencyLimit(self.board, most)
+        self._quota = QuotaRate(now, self.board)
+        self._budget: MinuteBudget | None = None
+        if requests_per_minute is not None or tokens_per_minute is not None:
+            self._budget = MinuteBudget(self.board, requests_per_minute, tokens_per_minute)
+        self._breaker = RefusalBreaker(self.board, jitter)
+        self._own = OwnBreaker()
+        """For outages that others do not have: of this process's connection."""
+        self._own_breaker = RefusalBreaker(self._own, jitter)
         self._restarted = -math.inf
+        self._turns_missed = 0
         self.in_flight = 0
         """How many requests are in flight, but for those that left before the last outage and may never end."""
 
     @property
     def limit(self) -> int:
         """How many requests may be in flight."""
-        return int(self._latency.value)
+        return int(self.board.state.limit)
 
     @property
     def outage_began(self) -> float | None:
         """Since when the endpoint has answered nothing; None: it answers."""
-        return self._breaker.opened
+        return self.board.breaker.opened_at or self._own.breaker.opened_at or None
+
+    def take(self, now: float, waiting: int) -> tuple[int, float]:
+        """Lets requests leave.
+
+        Args:
+            now: the time.
+            waiting: how many want to.
+
+        Returns:
+            How many of them leave now, and seconds until the next one may; infinite: not before another is finished.
+        """
+        self._forget()
+        if not waiting:
+            self.board.wait_for_turn(now, waits=False)
+            self.board.show(now, self.in_flight, 0)
+            return 0, math.inf
+        others = self.board.others(now)
+        left, wait = self._take_in_turn(now, waiting, others) if others else self._take(now, waiting)
+        self.board.show(now, self.in_flight, waiting - left)
+        return left, wait
 
     def wait(self, now: float) -> float:
         """Seconds until the next request may leave; infinite: not before another one is finished."""
-        if self._breaker.opened is not None:
-            return self._breaker.wait(now)
-        return math.inf if self.in_flight >= self.limit else self._quota.wait(now)
+        if self.outage_began is not None:
+            return self._probes_wait(now)
+        if self.in_flight >= self._most or self.in_flight >= int(self.board.state.limit):
+            return math.inf
+        return self._pause(now)
+
+    def _take(self, now: float, waiting: int) -> tuple[int, float]:
+        left, wait = 0, 0.0
+        while left < waiting and (wait := self.wait(now)) == 0:
+            self.started(now)
+            left += 1
+        return left, wait
+
+    def _take_in_turn(self, now: float, waiting: int, others: Sequence[Member]) -> tuple[int, float]:
+        """As ``_take``, beside other processes, which tell nobody what they leave: it has to be looked for."""
+        part = min(self._most, self._part(others))
+        is_free = self.outage_began is None and self.in_flight < part
+        self.board.wait_for_turn(now, waits=is_free and self._pause(now) > 0)
+        wait = self._pause(now) if self.outage_began is None else self._probes_wait(now)
+        if self.outage_began is not None and wait > 0:
+            return 0, min(wait, self._OUTAGE_LOOK_SECS)  # another process may find out that it is over
+        if wait > 0 or (self.outage_began is None and not is_free):
+            return 0, max(wait, self._LOOK_SECS)
+        with self.board.turn() as is_mine:
+            self._turns_missed = 0 if is_mine else self._turns_missed + 1
+            if 0 < self._turns_missed < _MOST_TURNS_MISSED:
+                return 0, self._LOOK_SECS
+            if self.outage_began is not None:
+                return self._take(now, min(waiting, 1))
+            left = 0
+            while left < min(waiting, part) and self._may_go(now, part):
+                self.started(now)
+                self.board.own.turns += 1
+                left += 1
+        return left, max(self._pause(now), self._LOOK_SECS)
+
+    def _may_go(self, now: float, part: int) -> bool:
+        return self.in_flight < part and self._pause(now) == 0 and not self.board.is_ahead(now)
+
+    def _probes_wait(self, now: float) -> float:
+        wait = max(self._breaker.wait(now), self._own_breaker.wait(now))
+        return wait if self._budget is None else max(wait, self._budget.wait(now))
+
+    def _forget(self) -> None:
+        """Forgets requests that left before the endpoint was gone: they may never end."""
+        gone_at = self.board.breaker.gone_at
+        if gone_at and gone_at > self._restarted:
+            self._restarted, self.in_flight = gone_at, 0
+
+    def _pause(self, now: float) -> float:
+        """Seconds until the next request may leave, however many are in flight."""
+        state = self.board.state
+        until = max(now, state.next_at, state.held_until)
+        return until - now if self._budget is None else max(until - now, self._budget.wait(now))
+
+    def _part(self, others: Sequence[Member]) -> int:
+        """How many of all requests in flight may be this process's: a fair part, and what others do not want."""
+        fair = self.board.state.limit / (1 + len(others))
+        wanted = sum(max(one.in_flight, min(fair, one.in_flight + one.waiting)) for one in others)
+        return max(1, int(fair), int(self.board.state.limit - wanted))
 
     def is_throttled(self, now: float) -> bool:
         """Whether a request would have to wait because the endpoint refuses some, not because many are in flight."""
-        return max(self._breaker.wait(now), self._quota.wait(now)) > 0
+        return max(self._probes_wait(now), self._pause(now)) > 0
 
     def started(self, now: float) -> None:
         """A request has left."""
         self.in_flight += 1
-        self._latency.started(now, self.in_flight)
+        self._latency.started(now, self.in_flight + self.board.in_flight_of_others(now))
         self._quota.started(now)
-        self._breaker.started(now)
+        if self._budget is not None:
+            self._budget.started(now)
+        if self.outage_began is not None:
+            self._breaker.started(now)
+            self._own_breaker.started(now)
 
-    def finished(self, now: float, started: float, reply: Verdict, *, retry_after: float = 0.0, size: int = 1) -> None:
+    def finished(
+        self, now: float, started: float, reply: Verdict, *, retry_after: float = 0.0, size: int = 1, tokens: int = 0
+    ) -> None:
         """A request is over.
 
         Args:
@@ -215,22 +190,34 @@ class ConcurrencyLimit:
             reply: what its answer says about the endpoint.
             retry_after: how long the endpoint asked to wait, in seconds; 0: it did not.
             size: the number of elements in the request.
+            tokens: how many it took; 0: unknown.
         """
         self._latency.finished(now, started, size, answered=reply is Verdict.ANSWERED)
+        if self._budget is not None:
+            self._budget.finished(tokens)
         if reply is Verdict.ANSWERED:
-            self._quota.answered(now)
+            self._quota.answered(now, started)
             self._breaker.answered()
+            self._own_breaker.answered()
         elif reply is not Verdict.NOTHING:
             self._refused(now, started, reply, retry_after)
         if started > self._restarted:
             self.in_flight -= 1
 
+    def told(self, now: float, allowed: Iterable[Allowance]) -> None:
+        """Learns from what the endpoint says is left: nothing leaves before there is enough for one more request."""
+        for one in allowed:
+            needed = max(1.0, self.board.state.tokens) if one.counts_tokens else 1.0
+            until = now + min(one.wait(needed), self._LONGEST_HOLD_SECS)
+            self.board.state.held_until = max(self.board.state.held_until, until)
+
     def _refused(self, now: float, started: float, reply: Verdict, retry_after: float) -> None:
+        was_open = bool(self.board.breaker.opened_at)
         if reply is Verdict.REFUSED:
             self._quota.refused(now, started)
-        if not self._breaker.refused(now, started, reply, retry_after):
-            return
-        self._quota.hold(now)
-        if reply is Verdict.UNAVAILABLE:
-            self._latency.restart(now)
+        elif self._own_breaker.refused(now, started, reply, retry_after):
             self._restarted, self.in_flight = now, 0
+        if self._breaker.refused(now, started, reply, retry_after):
+            self._quota.hold()
+            if reply is Verdict.UNAVAILABLE and not was_open:
+                self._latency.restart(now)

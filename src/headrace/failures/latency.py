@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from headrace.failures.endpoint_board import Board
+
 
 class _Round:
     """The latencies of requests that left one after the other: of all, since those that end first are the short ones.
@@ -21,7 +23,7 @@ class _Round:
     """A round waits for its answers until this many times its size have come: what is missing then may hang."""
 
     def __init__(self, began: float, size: float) -> None:
-        self._began = began
+        self.began = began
         self._size = math.ceil(size)
         self._last = math.inf
         """When the last one left."""
@@ -52,7 +54,7 @@ class _Round:
     def finished(self, now: float, started: float, *, answered: bool) -> None:
         """A request is over."""
         self._answers += 1
-        if self._began <= started <= self._last:
+        if self.began <= started <= self._last:
             self._ended += 1
             if answered:
                 self._add(now - started)
@@ -85,7 +87,8 @@ class LatencyLimit:
     than half of the limit says nothing about it.
 
     Args:
-        most: the limit's upper bound.
+        board: where the members of a machine keep the limit.
+        most: the limit's upper bound for each of them.
     """
 
     _TOLERANCE = 1.5
@@ -96,25 +99,21 @@ class LatencyLimit:
     _BETWEEN_LOOKS = 50
     """Rounds between two that measure the endpoint with a third of the requests."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, board: Board, most: int) -> None:
+        self._board = board
         self._most = most
-        self._size_class = 0
-        self.restart(-math.inf)
+        self._round = _Round(board.state.turned_at, self._part(board.state.turned_at))
 
     def restart(self, now: float) -> None:
         """Begins again with a single request: the endpoint is not what it was."""
-        self.value = 1.0
-        self._calm = self._CALM
-        """For how many rounds in a row latency has not risen."""
-        self._alone = 0.0
-        """The mean latency in seconds when little waits; 0: not known yet."""
-        self._rounds = 0
-        self._full = 0.0
-        """The limit to go back to after a look; 0: this is no look."""
-        self._round = _Round(now, 1)
+        state = self._board.state
+        state.limit, state.calm = 1.0, self._CALM
+        state.alone = state.rounds = state.full = 0.0
+        self._turn(now)
 
     def started(self, now: float, in_flight: int) -> None:
         """A request has left; ``in_flight`` counts it, too."""
+        self._keep_up(now)
         self._round.started(now, in_flight)
 
     def finished(self, now: float, started: float, size: int, *, answered: bool) -> None:
@@ -126,41 +125,62 @@ class LatencyLimit:
             size: the number of elements in the request; larger requests may take longer.
             answered: whether the endpoint did the work.
         """
-        if answered and size.bit_length() != self._size_class:
-            self._size_class, self._alone = size.bit_length(), 0.0
-            self.value, self._full = self._full or self.value, 0.0
-            self._round = _Round(started, self.value)
+        self._keep_up(now)
+        state = self._board.state
+        if answered and size.bit_length() != state.size_class:
+            state.size_class, state.alone = size.bit_length(), 0.0
+            state.limit, state.full = state.full or state.limit, 0.0
+            self._turn(started)
             self._round.started(started, 1)
         self._round.finished(now, started, answered=answered)
         if self._round.is_over:
             self._end_round(now)
 
+    def _keep_up(self, now: float) -> None:
+        """Begins a round anew if another process has ended one since: each round of all of them counts once."""
+        if self._board.state.turned_at > self._round.began:
+            self._round = _Round(self._board.state.turned_at, self._part(now))
+
+    def _turn(self, now: float) -> None:
+        self._board.state.turned_at = now
+        self._round = _Round(now, self._part(now))
+
+    def _part(self, now: float) -> float:
+        """How many of a round's requests are this process's."""
+        return self._board.state.limit / (1 + len(self._board.others(now)))
+
     def _end_round(self, now: float) -> None:
-        used, mean = self._round.in_flight >= self.value / 2, self._round.mean
-        if not self._alone:  # the first answers count as undisturbed, though the limit grows meanwhile
+        state, mean = self._board.state, self._round.mean
+        used = self._round.in_flight >= state.limit / 2
+        if not state.alone:  # the first answers count as undisturbed, though the limit grows meanwhile
             if used and mean:
-                self.value = min(self._GROWTH * self.value + 0.5, self._most)
-            self._round.go_on(self.value)
+                state.limit = min(self._GROWTH * state.limit + 0.5, self._bound(now))
+            self._round.go_on(self._part(now))
             if not self._round.is_precise():
                 return
-            self._alone = mean
+            state.alone = mean
         elif not self._round.is_precise():
-            self._round.go_on(self.value)
+            self._round.go_on(self._part(now))
             return
-        elif self._full:
-            self.value, self._full, self._alone = self._full, 0.0, mean
+        elif state.full:
+            state.limit, state.full, state.alone = state.full, 0.0, mean
         elif used:
-            self._adapt(mean)
-        self._round = _Round(now, self.value)
+            self._adapt(mean, self._bound(now))
+        self._turn(now)
 
-    def _adapt(self, latency: float) -> None:
-        if latency < self._alone:
-            self._alone += 0.2 * (latency - self._alone)
-        gradient = min(1.0, self._TOLERANCE * self._alone / latency)
-        self._calm = self._calm + 1 if gradient == 1 else 0
-        steady = max(0.5, gradient) * self.value + math.sqrt(self.value) / 2
-        grown = self._GROWTH * self.value + self._STEP if self._calm >= self._CALM else 0.0
-        self.value = max(1.0, min(max(steady, grown), self._most))
-        self._rounds += 1
-        if self._rounds % self._BETWEEN_LOOKS == 0 and self.value > 3:
-            self._full, self.value = self.value, self.value / 3
+    def _bound(self, now: float) -> int:
+        """The most requests that all processes may have in flight."""
+        return self._most * (1 + len(self._board.others(now)))
+
+    def _adapt(self, latency: float, bound: int) -> None:
+        state = self._board.state
+        if latency < state.alone:
+            state.alone += 0.2 * (latency - state.alone)
+        gradient = min(1.0, self._TOLERANCE * state.alone / latency)
+        state.calm = state.calm + 1 if gradient == 1 else 0
+        steady = max(0.5, gradient) * state.limit + math.sqrt(state.limit) / 2
+        grown = self._GROWTH * state.limit + self._STEP if state.calm >= self._CALM else 0.0
+        state.limit = max(1.0, min(max(steady, grown), bound))
+        state.rounds += 1
+        if state.rounds % self._BETWEEN_LOOKS == 0 and state.limit > 3:
+            state.full, state.limit = state.limit, state.limit / 3

@@ -8,11 +8,14 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError
+from headrace.core.rate_limits import lower_case
 from headrace.core.remote import ElementRetry
-from headrace.failures.concurrency import Verdict
+from headrace.failures.rate_headers import allowances
+from headrace.failures.refusals import Verdict
 from headrace.failures.retry import statuses_of
 
 _REFUSED = {429, "RESOURCE_EXHAUSTED"}
@@ -99,21 +102,28 @@ def _is_untrusted(error: BaseException) -> bool:
 def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.time) -> float:
     """How long the endpoint asked to wait, in seconds, from the headers of its answer; 0: it did not.
 
+    Without Retry-After, that is until there is something left of a rate limit that is used up.
+
     Args:
         error: as clients raise it: its headers are its own, or those of its ``response``.
         wall_clock: returns seconds since 1970.
     """
-    for headers in (getattr(getattr(error, "response", None), "headers", None), getattr(error, "headers", None)):
-        try:
-            found = {str(name).lower(): str(value) for name, value in dict(headers or {}).items()}
-        except (TypeError, ValueError):
-            continue
-        if "retry-after-ms" in found:
-            return _seconds(found["retry-after-ms"], wall_clock) / 1000
-        if "retry-after" in found:
-            return _seconds(found["retry-after"], wall_clock)
+    used_up = 0.0
+    for headers in headers_of(error):
+        if "retry-after-ms" in headers:
+            return _seconds(headers["retry-after-ms"], wall_clock) / 1000
+        if "retry-after" in headers:
+            return _seconds(headers["retry-after"], wall_clock)
+        used_up = max((one.wait(1) for one in allowances(headers, wall_clock)), default=used_up)
     own = getattr(error, "retry_after", None)
-    return float(own) if isinstance(own, int | float) and 0 < own < math.inf else 0.0
+    return float(own) if isinstance(own, int | float) and 0 < own < math.inf else used_up
+
+
+def headers_of(error: BaseException) -> Iterator[dict[str, str]]:
+    """The headers of the answer that an error holds, by their names in lower case."""
+    for headers in (getattr(getattr(error, "response", None), "headers", None), getattr(error, "headers", None)):
+        with suppress(TypeError, ValueError):
+            yield lower_case(headers or {})
 
 
 def _seconds(value: str, wall_clock: Callable[[], float]) -> float:

@@ -1,4 +1,4 @@
-"""One copy of each model for all of a user's processes on a machine, kept by a manager process.
+"""One copy of each model for all of a user's processes on a machine, kept by a manager process; one limit for requests.
 
 ::
 
@@ -17,6 +17,8 @@
                  who launches it
 
     status       in any process: reads managers, hosts and leftovers for ``headrace doctor``, and cleans up
+
+    limit_file   in worker processes, without a manager: the board of an endpoint's limit, in the runtime directory
 
 A client holds its lease for as long as its connection to the manager is open.
 """

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from headrace.machine.runtime_directory import DIRECTORY_VARIABLE, SOCKET, address, secure_directory, unusable
+from headrace.machine.runtime_directory import DIRECTORY_VARIABLE, SOCKET, address, is_at, secure_directory, unusable
 
 _LOCK = ".lock"
 _WAITING_CLIENTS = 128
@@ -89,7 +89,7 @@ class ManagerEndpoint:
         if self._is_removed:
             return
         self._is_removed = True
-        if _is_at(self._lock, _lock_path(self._directory, self._name)):  # else both files are another manager's by now
+        if is_at(self._lock, _lock_path(self._directory, self._name)):  # else both files are another manager's by now
             _remove(address(self._directory, self._name), _lock_path(self._directory, self._name))
         self._disconnect_backlog()
         self.leave()
@@ -208,7 +208,7 @@ def _locked(path: str) -> int | None:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         undo.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(lock, path):  # a manager may have removed the file between open and flock: then the lock is void
+        if is_at(lock, path):  # a manager may have removed the file between open and flock: then the lock is void
             undo.pop_all()
             return lock
     return None
@@ -258,14 +258,6 @@ def _pause(deadline: float, message: str) -> None:
 
 def _lock_path(directory: str, name: str) -> str:
     return os.path.join(directory, name + _LOCK)
-
-
-def _is_at(file: int, path: str) -> bool:
-    """Whether the path still names the open file."""
-    try:
-        return os.path.samestat(os.fstat(file), os.lstat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _remove(*paths: str) -> None:

@@ -95,3 +95,11 @@ def unusable(directory: str, reason: str, instead: str, cure: str = "") -> Confi
 def address(directory: str, name: str) -> str:
     """The path of an endpoint's socket."""
     return os.path.join(directory, name + SOCKET)
+
+
+def is_at(file: int, path: str) -> bool:
+    """Whether the path still names the open file."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except FileNotFoundError:
+        return False

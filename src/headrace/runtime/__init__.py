@@ -12,7 +12,8 @@ adapters (beam/, local/, jobs/)
         BackgroundExecutor (background.py: the same on a second thread, where that is faster)
         HostExecutor       (host_executor.py)   ->  hosted_models.py  = messages.py =>  request_handler.py in the host:
                                                                               Worker and steps.py
-        RequestExecutor    (request_executor.py) -> endpoint.py on event_loop.py (endpoint_calls.py, endpoints.py)
+        RequestExecutor    (request_executor.py) -> endpoint.py on event_loop.py (endpoint_calls.py, sender.py,
+                                                                              small_bundles.py, endpoints.py)
     switching_worker.py, refresh.py, refresh_policy.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles;

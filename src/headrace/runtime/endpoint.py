@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import logging
 import math
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
-from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.errors import EndpointError, as_type_name
-from headrace.core.events import HandlerMetric
 from headrace.core.remote import ElementRetry, pause_before_retry
-from headrace.failures.concurrency import ConcurrencyLimit, Verdict
+from headrace.failures.concurrency import ConcurrencyLimit
+from headrace.failures.endpoint_board import Board
+from headrace.failures.refusals import Verdict
 from headrace.failures.replies import Judgement, RetryTokens, concerns_all, judge, judge_element
 from headrace.runtime.endpoint_calls import Delivery, EndpointCall, Rules
-from headrace.runtime.engine_metrics import EngineMetrics
-from headrace.runtime.event_loop import Ended, EventLoop
+from headrace.runtime.event_loop import EventLoop
+from headrace.runtime.sender import Sender, Told
+from headrace.runtime.small_bundles import SmallBundles
 
 _MOST_TASKS, _MOST_THREADS = 1000, 256
 """How many requests may be in flight if they run in the event loop, and on threads."""
@@ -28,6 +26,10 @@ _WAITING = 8
 _REFUSED_SECS, _UNAVAILABLE_SECS = 20.0, 1.0
 """The longest pause of a single request that an endpoint refuses, or cannot take; before, it doubles from 0.1 s."""
 _SHORTEST_WAIT_SECS = 0.001
+_SHOWN_SECS = 0.5
+"""How often an endpoint that has requests shows the machine's other processes that it is there."""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Endpoint:
@@ -42,19 +44,27 @@ class Endpoint:
     Args:
         event_loop: on whose thread everything here happens.
         rules: how requests are sent.
+        board: shared with the machine's other processes; None: with nobody.
     """
 
-    def __init__(self, event_loop: EventLoop, rules: Rules) -> None:
+    def __init__(self, event_loop: EventLoop, rules: Rules, board: Board | None = None) -> None:
         self._event_loop = event_loop
         self._loop = event_loop.loop
         self._rules = rules
         most = _MOST_TASKS if rules.sends_async else _MOST_THREADS
-        self._limit = ConcurrencyLimit(self._loop.time(), most=most)
+        self._limit = ConcurrencyLimit(
+            self._loop.time(),
+            most=most,
+            board=board,
+            requests_per_minute=rules.requests_per_minute,
+            tokens_per_minute=rules.tokens_per_minute,
+        )
+        self._sender = Sender(event_loop, rules)
         self._tokens = RetryTokens()
-        self._recorders = EngineMetrics()
         self._waiting: deque[EndpointCall] = deque()
         self._tasks: dict[EndpointCall, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._shows: asyncio.TimerHandle | None = None
         self._first: EndpointCall | None = None
         """The first one goes alone, with all its tries: it shows whether the endpoint works at all."""
         self._first_is_over = False
@@ -63,11 +73,19 @@ class Endpoint:
         """Of the endpoint, while it answers nothing."""
         self._throttled = 0.0
         self._throttled_since: float | None = None
+        self._has_missed_tokens = False
+        self.small_bundles = SmallBundles(rules.who)
 
     @property
     def room(self) -> int:
         """How many batches a bundle may have here at a time."""
         return 2 * self._limit.limit + _WAITING
+
+    @property
+    def could_send_more(self) -> bool:
+        """Whether the endpoint takes more requests than there are."""
+        limit = self._limit
+        return not self._waiting and limit.in_flight < limit.limit and not limit.is_throttled(self._loop.time())
 
     def throttled_secs(self) -> float:
         """For how long requests have waited because the endpoint refuses some, or all, in seconds."""
@@ -81,6 +99,12 @@ class Endpoint:
     def cancel_abandoned(self) -> None:
         """Forgets calls whose bundle was abandoned. A blocking request that is in flight goes on unheard."""
         self._event_loop.call(self._drop)
+
+    def close(self) -> None:
+        """Leaves the machine's other processes their part; call it on the loop's thread."""
+        if self._shows is not None:
+            self._shows.cancel()
+        self._limit.board.close()
 
     def _drop(self) -> None:
         for call, task in self._tasks.items():
@@ -112,33 +136,48 @@ class Endpoint:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._waiting and (self._first_is_over or self._first in (None, self._waiting[0])):
-            wait = self._limit.wait(now)
-            if wait > 0:
-                if math.isfinite(wait):
-                    self._timer = self._loop.call_later(max(wait, _SHORTEST_WAIT_SECS), self._pump)
-                break
+        ready = self._ready()
+        left, wait = self._limit.take(now, ready)
+        for _ in range(left):
             self._start(self._waiting.popleft(), now)
+        if left < ready and math.isfinite(wait):
+            self._timer = self._loop.call_later(max(wait, _SHORTEST_WAIT_SECS), self._pump)
         self._note_throttling(now)
+        self._show_again()
+
+    def _ready(self) -> int:
+        """How many of those that wait may leave as far as the first one is concerned."""
+        if self._first_is_over:
+            return len(self._waiting)
+        return int(bool(self._waiting) and self._first in (None, self._waiting[0]))
+
+    def _show_again(self) -> None:
+        if self._limit.board.is_shared and self._shows is None and (self._tasks or self._waiting):
+            self._shows = self._loop.call_later(_SHOWN_SECS, self._show)
+
+    def _show(self) -> None:
+        self._shows = None
+        self._pump()
 
     def _start(self, call: EndpointCall, now: float) -> None:
-        self._limit.started(now)
         self._first = call if self._first is None else self._first
         self._tasks[call] = call.context.run(self._loop.create_task, self._perform(call, now))
 
     async def _perform(self, call: EndpointCall, started: float) -> None:
+        told = Told.in_this_task()
         try:
-            ended, in_time = await self._try_in_time(call)
+            ended, in_time = await self._sender.try_in_time(call)
         except asyncio.CancelledError:
-            self._finish(call, started, Verdict.NOTHING, 0.0)
+            self._finish(call, started, Verdict.NOTHING, 0.0, told)
             raise
         seconds = self._loop.time() - started
         if ended.error is None:
-            self._answered(call, started, ended.result, seconds)
+            self._answered(call, started, ended.result, told, seconds)
             return
         judgement = judge(ended.error, self._rules.retry_filter)
         judgement = judgement if in_time else judgement._replace(retries=False)  # it may have been billed
-        self._finish(call, started, judgement.verdict, judgement.delay_secs, ended.error)
+        told.learn_from(ended.error)
+        self._finish(call, started, judgement.verdict, judgement.delay_secs, told, error=ended.error)
         if not self._sends_again(call, ended.error, judgement):
             self._fail(call, ended.error, seconds)
 
@@ -162,91 +201,33 @@ class Endpoint:
         started: float,
         verdict: Verdict,
         delay_secs: float,
+        told: Told,
+        *,
         error: BaseException | None = None,
     ) -> None:
         del self._tasks[call]
         self._last_error = error
-        size = call.batch.total
-        self._limit.finished(self._loop.time(), started, verdict, retry_after=delay_secs, size=size)
+        now, size, tokens = self._loop.time(), call.batch.total, told.tokens
+        self._limit.finished(now, started, verdict, retry_after=delay_secs, size=size, tokens=tokens)
+        self._limit.told(now, told.allowances)
+        if verdict is Verdict.ANSWERED and not tokens:
+            self._miss_tokens()
         self._loop.call_soon(self._pump)  # when what is sent again waits, too
 
-    async def _try_in_time(self, call: EndpointCall) -> tuple[Ended, bool]:
-        """The end of one try, and whether it came in time."""
-        limit = self._rules.timeout_secs
-        if limit is None:
-            return await self._try(call), True
-        task = asyncio.ensure_future(self._try(call))
-        try:
-            done, _ = await asyncio.wait({task}, timeout=limit)
-        finally:
-            task.cancel()  # no effect once it has ended
-        if done:
-            return task.result(), True
-        return Ended(error=TimeoutError(f"{self._rules.who} took longer than {limit:g} s.")), False
+    def _miss_tokens(self) -> None:
+        if self._rules.tokens_per_minute is not None and not self._has_missed_tokens:
+            self._has_missed_tokens = True
+            _LOGGER.warning(
+                "%s does not report what requests use, so tokens_per_minute has no effect: call headrace.report_usage "
+                "in it.",
+                self._rules.who,
+            )
 
-    async def _try(self, call: EndpointCall) -> Ended:
-        rules, examples = self._rules, call.examples if self._rules.prebatched else list(call.examples)
-        try:
-            if not rules.sends_async:
-                ended = await self._event_loop.in_thread(partial(self._send, call, examples))
-            else:
-                ended = await self._permitted(call)
-                ended = ended if ended.error is not None else Ended(rules.send(examples, call.client))
-            if ended.error is None and inspect.isawaitable(ended.result):
-                ended = Ended(await ended.result)
-            return Ended(self._checked(ended.result, call)) if ended.error is None else ended
-        except asyncio.CancelledError as error:
-            if call.inbox.abandoned:
-                raise
-            return Ended(error=error)
-        except BaseException as error:
-            return Ended(error=error)
-
-    async def _permitted(self, call: EndpointCall) -> Ended:
-        if self._rules.ask_rate_limiter is None:
-            return Ended()
-        return await self._event_loop.in_thread(partial(self._ask_rate_limiter, call))
-
-    def _ask_rate_limiter(self, call: EndpointCall) -> None:
-        if self._rules.ask_rate_limiter is not None:
-            has_length = hasattr(call.examples, "__len__")  # an element that is a batch may have none
-            with self._recording(call):
-                self._rules.ask_rate_limiter(len(call.examples) if has_length else 1)
-
-    def _send(self, call: EndpointCall, examples: Any) -> Any:
-        """Sends a request on a thread of its own; consumes a lazy answer there."""
-        self._ask_rate_limiter(call)
-        with self._recording(call):
-            answer = self._rules.send(examples, call.client)
-            return answer if inspect.isawaitable(answer) else self._checked(answer, call)
-
-    @contextmanager
-    def _recording(self, call: EndpointCall) -> Iterator[None]:
-        """Keeps what is counted with an engine's metrics on this thread: the bundle's thread counts it."""
-        records: list[HandlerMetric] = []
-        try:
-            with self._recorders.recording(process_wide=False) as records:
-                yield
-        finally:
-            call.records += records
-
-    def _checked(self, answer: Any, call: EndpointCall) -> list[Any]:
-        """The predictions in an answer.
-
-        Raises:
-            PredictionCountError: the handler returned anything but a prediction for each example.
-        """
-        size = None if self._rules.prebatched else call.batch.total
-        predictions = answer if type(answer) is list else predictions_of(answer, self._rules.who, size)
-        if size is not None and len(predictions) != size:
-            raise wrong_count(self._rules.who, size, len(predictions))
-        return predictions
-
-    def _answered(self, call: EndpointCall, started: float, predictions: list[Any], seconds: float) -> None:
+    def _answered(self, call: EndpointCall, started: float, predictions: list[Any], told: Told, seconds: float) -> None:
         """Delivers predictions; sends again what the handler says is to be requested again."""
         again = [place for place, one in enumerate(predictions) if type(one) is ElementRetry]
         if not again:
-            self._finish(call, started, Verdict.ANSWERED, 0.0)
+            self._finish(call, started, Verdict.ANSWERED, 0.0, told)
             self._has_worked = True
             self._tokens.succeeded()
             self._deliver(call, predictions, None, seconds)
@@ -254,7 +235,7 @@ class Endpoint:
         worst = max(map(judge_element, (predictions[place] for place in again)), key=_urgency)
         error: BaseException = predictions[again[0]].error
         verdict = Verdict.ANSWERED if worst.verdict is Verdict.NOTHING else worst.verdict
-        self._finish(call, started, verdict, worst.delay_secs, error)
+        self._finish(call, started, verdict, worst.delay_secs, told, error=error)
         rest = call
         if not self._rules.prebatched and len(again) < len(predictions):
             rest, taken = call.part(again), set(again)

@@ -35,6 +35,8 @@ class Rules(NamedTuple):
     """How long after its first failure a request may be sent again."""
     timeout_secs: float | None
     """How long one try may take; None: no limit."""
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
 
 
 def rules_of(spec: SessionSpec, handler: Any) -> Rules:
@@ -52,6 +54,8 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         retry_filter=handler.retry_filter if is_remote else partial(is_retryable, config=spec.retry),
         patience_secs=spec.retry.timeout_secs,
         timeout_secs=spec.timeout_secs,
+        requests_per_minute=getattr(handler, "requests_per_minute", None),
+        tokens_per_minute=getattr(handler, "tokens_per_minute", None),
     )
 
 

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Awaitable
 from typing import Any
 
+from headrace.failures.endpoint_board import Board
+from headrace.hosts.system import why_no_hosts
 from headrace.runtime.endpoint import Endpoint
 from headrace.runtime.endpoint_calls import rules_of
 from headrace.runtime.event_loop import EventLoop, close_loop, open_loop
@@ -34,7 +36,7 @@ class Endpoints:
         with self._lock:
             if name not in self._endpoints:
                 rules = rules_of(self._spec, self._spec.plan.models[name])
-                self._endpoints[name] = Endpoint(event_loop, rules)
+                self._endpoints[name] = Endpoint(event_loop, rules, _board_of(dict(self._spec.quota_names).get(name)))
             return self._endpoints[name]
 
     def resolved(self, model: Any) -> Any:
@@ -47,6 +49,9 @@ class Endpoints:
     def close(self) -> None:
         """Ends the use of the event loop."""
         if self._process == os.getpid() and self._loop is not None:
+            for endpoint in self._endpoints.values():
+                self._loop.call(endpoint.close)
+            self._endpoints.clear()
             self._loop = None
             close_loop()
 
@@ -63,6 +68,15 @@ class Endpoints:
         self._lock = threading.Lock()
         self._loop = None
         self._endpoints: dict[Any, Endpoint] = {}
+
+
+def _board_of(quota_name: str | None) -> Board | None:
+    """Where the machine's processes keep what they find out about an endpoint; None: it is this process's affair."""
+    if quota_name is None or why_no_hosts() is not None:
+        return None
+    from headrace.machine.limit_file import shared_board  # noqa: PLC0415 - the system has what this module needs
+
+    return shared_board(quota_name)
 
 
 async def _awaited(model: Awaitable[Any]) -> Any:

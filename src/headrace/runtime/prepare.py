@@ -14,6 +14,7 @@ from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig, S
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.plan import Plan, make_plan
+from headrace.runtime.quota_names import quota_names
 from headrace.runtime.spec import SessionSpec
 
 Placement = Scope | PlacementConfig | None
@@ -55,6 +56,7 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
         retry=request.retry or RetryConfig(),
         origin=origin,
         linger_secs=config.linger_secs,
+        quota_names=quota_names(plan),
     )
     spec = _shared(spec, config.scope)
     return _isolated_or_not(spec, request, isolate=request.isolate or config.isolate)

@@ -70,6 +70,7 @@ class RequestExecutor:
         self._inbox = Inbox()
         self._calls: set[EndpointCall] = set()
         """On their way."""
+        self._sent = 0
         self._used: dict[str, Endpoint] = {}
         """By the namespace of their metric."""
 
@@ -90,6 +91,7 @@ class RequestExecutor:
         call = EndpointCall(name, batch, keys, examples, client, self._inbox, context)
         endpoint = self._endpoint(name)
         self._calls.add(call)
+        self._sent += 1
         endpoint.submit(call)
         outcomes: list[Outcome] = []
         while (delivery := self._next(wait=len(self._calls) >= endpoint.room)) is not None:
@@ -98,6 +100,8 @@ class RequestExecutor:
 
     def collect(self) -> Iterator[Outcome]:
         """Waits for the requests on their way; yields their outcomes as they come."""
+        for endpoint in self._used.values():
+            endpoint.small_bundles.note(self._sent, could_send_more=endpoint.could_send_more)
         while self._calls and (delivery := self._next(wait=True)) is not None:
             yield from self._settle(delivery)
 

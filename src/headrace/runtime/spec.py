@@ -68,6 +68,8 @@ class SessionSpec:
     """Whether an earlier step gathers elements across bundles; what arrives together may then share a batch."""
     watch: FileWatch | None = None
     """How to look for newer model files, if at all."""
+    quota_names: tuple[tuple[Any, str], ...] = ()
+    """Models, and the quotas that their requests count against."""
 
     @property
     def is_hosted_or_shared(self) -> bool:

@@ -1,0 +1,247 @@
+"""What the processes of a machine know about an endpoint together: numbers in one piece of memory, a row for each."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
+
+MEMBERS = 128
+"""How many may share a board; further ones take the rows of those that have been silent for longest."""
+_ALIVE_SECS = 2.0
+"""For how long a member counts after it was last seen: a killed one gives back what it held after this time."""
+_FORGOTTEN_SECS = 60.0
+"""After how long without any member what was found out about the endpoint is no longer believed."""
+_LOOK_SECS = 0.002
+"""For how long what was read of the other members is good enough."""
+_AHEAD = 16
+"""How many turns a member may be ahead of another one: those between two looks of a slow one."""
+
+
+class BreakerState(ctypes.Structure):
+    """How an endpoint that answers nothing is probed. Times are in seconds."""
+
+    _NAMES = ("in_a_row", "pauses", "paused_at", "paused_until", "opened_at", "gone_at")
+    _fields_: ClassVar = [(name, ctypes.c_double) for name in _NAMES]
+
+    in_a_row: float
+    """How many requests in a row nobody took."""
+    pauses: float
+    """How many pauses there have been since it answered."""
+    paused_at: float
+    """When the current pause began."""
+    paused_until: float
+    opened_at: float
+    """Since when the endpoint has answered nothing; 0: it answers."""
+    gone_at: float
+    """When it was last found not to work at all; 0: never."""
+
+
+class OwnBreaker:
+    """Keeps what no other process sees."""
+
+    def __init__(self) -> None:
+        self.breaker = BreakerState()
+
+
+class EndpointState(ctypes.Structure):
+    """What was found out about the endpoint. Times are in seconds, of a clock that all members share."""
+
+    _NAMES = (
+        *("is_known", "members", "quota", "cut_at", "known_since", "accepts", "next_at"),
+        *("limit", "calm", "alone", "rounds", "full", "size_class", "turned_at"),
+        *("held_until", "request_at", "token_at", "tokens"),
+    )
+    _fields_: ClassVar = [(name, ctypes.c_double) for name in _NAMES]
+
+    is_known: float
+    """Whether any of the others means anything."""
+    members: float
+    """How many rows of members have ever been in use."""
+    quota: float
+    """Requests a second that the endpoint accepts; infinite: it has refused none."""
+    cut_at: float
+    """When the quota was last lowered."""
+    known_since: float
+    """Refusals of requests that left before teach nothing new."""
+    accepts: float
+    """Whether anything has been accepted since the last cut or pause."""
+    next_at: float
+    """When the next request may leave, if the quota is finite."""
+    limit: float
+    """How many requests may be in flight."""
+    calm: float
+    """For how many rounds in a row latency has not risen."""
+    alone: float
+    """The mean latency in seconds when little waits; 0: not known yet."""
+    rounds: float
+    full: float
+    """The limit to go back to after a look; 0: this is no look."""
+    size_class: float
+    """The bit length of the number of elements in a request."""
+    turned_at: float
+    """When the last round ended."""
+    held_until: float
+    """No request leaves before, since the endpoint has said that it would refuse it."""
+    request_at: float
+    """When the next request may leave by ``requests_per_minute``."""
+    token_at: float
+    """When the next request may leave by ``tokens_per_minute``."""
+    tokens: float
+    """The mean number of tokens of a request; 0: not known yet."""
+
+
+class Member(ctypes.Structure):
+    """What a process shows the others. It alone writes its row."""
+
+    _NAMES = ("owner", "seen", "accepted", "in_flight", "waiting", "turns", "is_paced", "unused")
+    _fields_: ClassVar = [(name, ctypes.c_double) for name in _NAMES]
+
+    owner: float
+    """Identifies it; 0: the row is free."""
+    seen: float
+    """When it was last there."""
+    accepted: float
+    """How many requests of this row's processes the endpoint has accepted; never goes back."""
+    in_flight: float
+    waiting: float
+    turns: float
+    """How many requests have left while others waited, too."""
+    is_paced: float
+    """Whether its requests wait for their time, and for nothing else."""
+
+
+class Memory(ctypes.Structure):
+    """Everything on a board; at first all 0."""
+
+    _fields_: ClassVar = [("state", EndpointState), ("breaker", BreakerState), ("members", Member * MEMBERS)]
+
+    state: EndpointState
+    breaker: BreakerState
+    members: Sequence[Member]
+
+
+LAYOUT = repr([BreakerState._NAMES, EndpointState._NAMES, Member._NAMES, MEMBERS])
+"""Processes with another one cannot share a board."""
+
+
+class Board:
+    """A member's view of the board. Not thread-safe; of several processes, each has one over the same memory.
+
+    Plain numbers, which each process reads and writes without a lock: two that write at the same time overwrite what
+    they have found out with nearly the same. Only what is used up, the time of the next request, is taken in turns.
+
+    Args:
+        now: the time.
+        memory: shared with the other members; None: with nobody.
+    """
+
+    own: Member
+
+    def __init__(self, now: float, memory: Memory | None = None) -> None:
+        self.is_shared = memory is not None
+        """Whether there may be other members."""
+        self._attach(Memory() if memory is None else memory)
+        self._token = random.random() + 1.0  # noqa: S311 - tells members apart
+        self._looked_at = -math.inf
+        self._others: list[Member] = []
+        self._accepted_by_others = 0.0
+        self._join(now)
+
+    def turn(self) -> AbstractContextManager[bool]:
+        """A context in which no other member takes what is used up; its value says whether that is so."""
+        return nullcontext(True)
+
+    def others(self, now: float) -> list[Member]:
+        """The other members that use the endpoint now."""
+        if self.is_shared and not 0 <= now - self._looked_at < _LOOK_SECS:
+            self._look(now)
+        return self._others
+
+    def accepted(self, now: float) -> float:
+        """How many requests the endpoint has accepted from all members ever."""
+        self.others(now)
+        return self.own.accepted + self._accepted_by_others
+
+    def in_flight_of_others(self, now: float) -> int:
+        """How many requests of the other members are in flight."""
+        others = self.others(now)
+        return int(sum(one.in_flight for one in others)) if others else 0
+
+    def show(self, now: float, in_flight: int, waiting: int) -> None:
+        """Shows what this member has; call it now and then while it has any requests, or it counts as gone."""
+        own = self.own
+        if own.owner != self._token:  # it was silent for so long that its row is another's now
+            self._join(now)
+            own = self.own
+        own.seen, own.in_flight, own.waiting = now, in_flight, waiting
+
+    def is_ahead(self, now: float) -> bool:
+        """Whether it is another member's turn: one that waits for nothing else has had too few."""
+        paced = [one.turns for one in self.others(now) if one.is_paced]
+        return bool(paced) and self.own.turns > min(paced) + _AHEAD
+
+    def wait_for_turn(self, now: float, *, waits: bool) -> None:
+        """Shows whether this member waits for its time; if it has just come, it has missed no turns."""
+        if waits == self.own.is_paced:
+            return
+        if waits:
+            paced = [one.turns for one in self.others(now) if one.is_paced]
+            self.own.turns = max(self.own.turns, min(paced, default=0.0))
+        self.own.is_paced = waits
+
+    def close(self) -> None:
+        """Leaves the board, and its memory alone; what is found out from now on is no other member's."""
+        if self.own.owner == self._token:
+            self.own.in_flight = self.own.waiting = self.own.is_paced = self.own.owner = 0.0
+        self.is_shared, self._others = False, []
+        copy = Memory()
+        ctypes.memmove(ctypes.byref(copy), ctypes.byref(self._memory), ctypes.sizeof(Memory))
+        self._attach(copy)
+        self.own = self._memory.members[0]
+
+    def _attach(self, memory: Memory) -> None:
+        self._memory = memory
+        self.state, self.breaker = memory.state, memory.breaker
+
+    def _join(self, now: float) -> None:
+        with self.turn():
+            rows = self._rows(MEMBERS if self.is_shared else 1)
+            seen = max((one.seen for one in rows), default=0.0)
+            if not self.state.is_known or abs(now - seen) > _FORGOTTEN_SECS:
+                self._forget()
+            place, self.own = min(enumerate(rows), key=_preference)
+            self.own.owner, self.own.seen = self._token, now
+            self.own.in_flight = self.own.waiting = self.own.is_paced = 0.0
+            self.state.members = max(self.state.members, place + 1)
+        self._look(now)
+
+    def _forget(self) -> None:
+        """Forgets what was found out, but not the rows of members."""
+        state, members = self.state, self.state.members
+        for whole in (state, self.breaker):
+            ctypes.memset(ctypes.byref(whole), 0, ctypes.sizeof(whole))
+        state.members, state.is_known = members, 1.0
+        state.quota, state.cut_at, state.known_since = math.inf, -math.inf, -math.inf
+        state.accepts, state.limit, state.calm, state.turned_at = 1.0, 1.0, math.inf, -math.inf
+
+    def _rows(self, count: int) -> list[Member]:
+        return list(self._memory.members[:count])
+
+    def _look(self, now: float) -> None:
+        self._looked_at = now
+        if self.state.members == 1 and self.own.owner == self._token:
+            self._others, self._accepted_by_others = [], 0.0
+            return
+        rows = [one for one in self._rows(int(self.state.members)) if one.owner != self._token]
+        self._others = [one for one in rows if one.owner and abs(now - one.seen) < _ALIVE_SECS]
+        self._accepted_by_others = sum(one.accepted for one in rows)
+
+
+def _preference(row: tuple[int, Member]) -> tuple[bool, float]:
+    """Sorts the first free row to the front, then those whose members have been silent for longest."""
+    place, member = row
+    return bool(member.owner), member.seen if member.owner else place

@@ -1,0 +1,170 @@
+"""How fast requests to an endpoint may follow each other, found from those that it refuses."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import deque
+from operator import itemgetter
+
+from headrace.failures.endpoint_board import Board
+
+LAG_SECS = 0.02
+"""How far sending may be behind its schedule and still catch up."""
+
+
+class QuotaRate:
+    """How many requests a second to send to an endpoint that refuses some.
+
+    Unlimited until the first refusal. Then the rate at which the endpoint has lately accepted requests is the estimate
+    ``q`` of its quota, and ``t`` seconds later the rate is ``q * (0.97 + exp((t - 4) / 0.8))``: 2 % below the quota at
+    once, 5 % above it after two seconds, four times as much after five, until the next refusal. Where requests are
+    rare, the unit is not a second but the time of 20 of them.
+
+    That estimate looks back over a second, and the quota may just have been lowered, or a reserve used up. So what
+    becomes of the requests that left between the first that was refused and the news of it is counted, too: if much
+    less of it is accepted, that is the quota.
+
+    Args:
+        now: the time.
+        board: where the members of a machine keep what they have found out.
+    """
+
+    _BELOW = 0.03
+    _PROBING = 4.0, 0.8
+    """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
+    _LARGEST_CUT = 0.5
+    _UNIT = 20
+    """How many requests have to fit into the unit of time."""
+
+    def __init__(self, now: float, board: Board) -> None:
+        self._board = board
+        self._began = now
+        self._totals = deque([(now, board.accepted(now), 0)])
+        """Times, how many requests of all members had been accepted then, and how many of this one since it came."""
+        self._settling: _Settling | None = None
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next request may leave."""
+        return max(0.0, self._board.state.next_at - now)
+
+    def started(self, now: float) -> None:
+        """A request has left."""
+        rate = self._rate(now)
+        if math.isfinite(rate):
+            state = self._board.state
+            state.next_at = max(state.next_at, now - max(LAG_SECS, 1 / rate)) + 1 / rate
+
+    def answered(self, now: float, started: float) -> None:
+        """A request was accepted."""
+        board, totals = self._board, self._totals
+        board.own.accepted += 1
+        board.state.accepts = 1.0
+        totals.append((now, board.accepted(now), totals[-1][2] + 1))
+        first = now - self._unit()
+        while totals[1][0] < first:
+            totals.popleft()
+        if self._settling is not None:
+            self._settle(self._settling, now, started, accepted=True)
+
+    def refused(self, now: float, started: float) -> None:
+        """A request that left at ``started`` was refused; if that was before the last cut, it teaches nothing new."""
+        if self._settling is not None:
+            self._settle(self._settling, now, started, accepted=False)
+        state = self._board.state
+        if started <= state.known_since or not state.accepts:
+            return
+        rate, (measured, own) = self._rate(now), self._measured(now)
+        cut = measured if math.isinf(rate) else min(rate, max(measured, self._LARGEST_CUT * rate))
+        state.quota = cut
+        state.cut_at = state.next_at = state.known_since = now
+        self.hold()
+        # What has left without a rate left all at once, as answers came: only what follows shows what is accepted.
+        first, until = (started, now) if math.isfinite(rate) else (now, 2 * now - started)
+        self._settling = _Settling(first, until, own / measured)
+
+    def hold(self) -> None:
+        """Refusals teach nothing new before anything is accepted again."""
+        self._board.state.accepts = 0.0
+
+    def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:
+        """Learns from what left before the last cut and after the first refusal."""
+        is_over = started > settling.until
+        if not is_over:
+            settling.count(started, accepted=accepted)
+        found, state = settling.quota(is_over=is_over), self._board.state
+        if found < settling.MUCH_LESS * state.quota:
+            state.quota, state.known_since = found, now
+        if is_over:
+            self._settling = None
+
+    def _unit(self) -> float:
+        """Seconds over which to measure and to grow."""
+        return max(1.0, self._UNIT / self._board.state.quota)
+
+    def _rate(self, now: float) -> float:
+        state = self._board.state
+        quota = state.quota
+        if math.isinf(quota):
+            return quota
+        twice, growth = self._PROBING
+        since = min((now - state.cut_at) / self._unit(), 2 * twice)
+        probing = quota * (1 - self._BELOW + math.exp((since - twice) / growth))
+        return min(probing, max(quota, 2 * self._measured(now)[0]))
+
+    def _measured(self, now: float) -> tuple[float, float]:
+        """Requests accepted a second, from all members and from this one, lately.
+
+        That is since the last cut, or in the later half of all time if that is short.
+        """
+        since = max(self._board.state.cut_at, now - self._unit(), (self._began + now) / 2)
+        before = self._totals[max(0, bisect_left(self._totals, since, key=itemgetter(0)) - 1)]
+        all_members = self._board.accepted(now) - before[1]
+        own = self._totals[-1][2] - before[2]
+        seconds = max(0.02, now - since)
+        return max(1, all_members) / seconds, max(1, own) / seconds
+
+
+class _Settling:
+    """What became of the requests that left from ``first`` until the news that this one was refused.
+
+    Args:
+        first: when the first one left, which was refused.
+        until: when that was known.
+        share: how much of all accepted requests are this member's.
+    """
+
+    MUCH_LESS = 0.75
+    _FEWEST = 8
+    """Refusals that tell enough."""
+    _MIXED = 4
+    """Changes from accepted to refused, or back."""
+
+    def __init__(self, first: float, until: float, share: float) -> None:
+        self.until = until
+        self._first = self._last = first
+        self._share = share
+        self._accepted = self._refused = self._switches = 0
+        self._accepted_last = False
+
+    def count(self, started: float, *, accepted: bool) -> None:
+        """One of them is over."""
+        if started < self._first:
+            return
+        self._last = max(self._last, started)
+        self._switches += accepted != self._accepted_last
+        self._accepted_last = accepted
+        self._accepted += accepted
+        self._refused += not accepted
+
+    def quota(self, *, is_over: bool) -> float:
+        """What was accepted a second, or a little more; infinite: too little is known.
+
+        Where those that are refused are not mixed with those that are accepted, a quota is renewed now and then: how
+        long that takes is more than can be seen here.
+        """
+        seconds = self._last - self._first
+        if self._switches < self._MIXED or self._refused < self._FEWEST or seconds <= 0:
+            return math.inf
+        spread = math.sqrt(self._accepted) * (1 if is_over else 2)
+        return (self._accepted + spread) / seconds / self._share

@@ -1,0 +1,133 @@
+"""Sends one request: in the event loop or on a thread, in time, with what its handler reports meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from headrace.core.answer import predictions_of, wrong_count
+from headrace.core.events import HandlerMetric, UsageReported
+from headrace.core.rate_limits import headers_go_to
+from headrace.core.usage import usage_goes_to_also
+from headrace.failures.rate_headers import Allowance, allowances
+from headrace.failures.replies import headers_of
+from headrace.runtime.endpoint_calls import EndpointCall, Rules
+from headrace.runtime.engine_metrics import EngineMetrics
+from headrace.runtime.event_loop import Ended, EventLoop
+
+
+class Told:
+    """What a handler has reported during one request."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.allowances: list[Allowance] = []
+
+    @classmethod
+    def in_this_task(cls) -> Told:
+        """That of the current task, from now on."""
+        told = cls()
+        usage_goes_to_also(told._used)
+        headers_go_to(told._answered)
+        return told
+
+    def learn_from(self, error: BaseException) -> None:
+        """Adds the headers of the answer that the error holds."""
+        for headers in headers_of(error):
+            self._answered(headers)
+
+    def _used(self, used: UsageReported) -> None:
+        self.tokens += used.input_tokens + used.output_tokens
+
+    def _answered(self, headers: dict[str, str]) -> None:
+        self.allowances += allowances(headers)
+
+
+class Sender:
+    """Sends the requests for one model.
+
+    Args:
+        event_loop: on whose thread asynchronous requests run.
+        rules: how requests are sent.
+    """
+
+    def __init__(self, event_loop: EventLoop, rules: Rules) -> None:
+        self._event_loop = event_loop
+        self._rules = rules
+        self._recorders = EngineMetrics()
+
+    async def try_in_time(self, call: EndpointCall) -> tuple[Ended, bool]:
+        """The end of one try, and whether it came in time."""
+        limit = self._rules.timeout_secs
+        if limit is None:
+            return await self._try(call), True
+        task = asyncio.ensure_future(self._try(call))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=limit)
+        finally:
+            task.cancel()  # no effect once it has ended
+        if done:
+            return task.result(), True
+        return Ended(error=TimeoutError(f"{self._rules.who} took longer than {limit:g} s.")), False
+
+    async def _try(self, call: EndpointCall) -> Ended:
+        rules, examples = self._rules, call.examples if self._rules.prebatched else list(call.examples)
+        try:
+            if not rules.sends_async:
+                ended = await self._event_loop.in_thread(partial(self._send, call, examples))
+            else:
+                ended = await self._permitted(call)
+                ended = ended if ended.error is not None else Ended(rules.send(examples, call.client))
+            if ended.error is None and inspect.isawaitable(ended.result):
+                ended = Ended(await ended.result)
+            return Ended(self._checked(ended.result, call)) if ended.error is None else ended
+        except asyncio.CancelledError as error:
+            if call.inbox.abandoned:
+                raise
+            return Ended(error=error)
+        except BaseException as error:
+            return Ended(error=error)
+
+    async def _permitted(self, call: EndpointCall) -> Ended:
+        if self._rules.ask_rate_limiter is None:
+            return Ended()
+        return await self._event_loop.in_thread(partial(self._ask_rate_limiter, call))
+
+    def _ask_rate_limiter(self, call: EndpointCall) -> None:
+        if self._rules.ask_rate_limiter is not None:
+            has_length = hasattr(call.examples, "__len__")  # an element that is a batch may have none
+            with self._recording(call):
+                self._rules.ask_rate_limiter(len(call.examples) if has_length else 1)
+
+    def _send(self, call: EndpointCall, examples: Any) -> Any:
+        """Sends a request on a thread of its own; consumes a lazy answer there."""
+        self._ask_rate_limiter(call)
+        with self._recording(call):
+            answer = self._rules.send(examples, call.client)
+            return answer if inspect.isawaitable(answer) else self._checked(answer, call)
+
+    @contextmanager
+    def _recording(self, call: EndpointCall) -> Iterator[None]:
+        """Keeps what is counted with an engine's metrics on this thread: the bundle's thread counts it."""
+        records: list[HandlerMetric] = []
+        try:
+            with self._recorders.recording(process_wide=False) as records:
+                yield
+        finally:
+            call.records += records
+
+    def _checked(self, answer: Any, call: EndpointCall) -> list[Any]:
+        """The predictions in an answer.
+
+        Raises:
+            PredictionCountError: the handler returned anything but a prediction for each example.
+        """
+        size = None if self._rules.prebatched else call.batch.total
+        predictions = answer if type(answer) is list else predictions_of(answer, self._rules.who, size)
+        if size is not None and len(predictions) != size:
+            raise wrong_count(self._rules.who, size, len(predictions))
+        return predictions

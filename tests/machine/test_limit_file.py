@@ -1,0 +1,150 @@
+"""The file through which the processes of a machine share a limit: found by name, and gone with its last user."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.machine.limit_file import shared_board
+
+MEMBER = """
+import sys, time
+from headrace.machine.limit_file import shared_board
+board = shared_board(sys.argv[1])
+board.state.quota = 7.0
+board.show(time.monotonic(), in_flight=3, waiting=4)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def board(directory, close_later):
+    return lambda name="a": close_later(shared_board(name))
+
+
+@pytest.fixture
+def member(popen):
+    """Starts another process that shares the named board; it leaves when its standard input is closed."""
+
+    def start(name="a"):
+        process = popen([sys.executable, "-c", MEMBER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "there\n"
+        return process
+
+    return start
+
+
+def files(directory):
+    return [path.name for path in Path(directory).glob("*.limit")]
+
+
+def others(board, later=0.01):
+    return board.others(time.monotonic() + later)
+
+
+def test_boards_of_one_quota_are_one(board):
+    one, other = board(), board()
+    one.state.quota = 5.0
+    assert other.state.quota == 5.0
+    assert len(others(one)) == len(others(other)) == 1
+
+
+def test_boards_of_other_quotas_are_others(board, directory):
+    one, other = board("a"), board("b")
+    one.state.quota = 5.0
+    assert other.state.quota != 5.0
+    assert len(files(directory)) == 2
+
+
+def test_other_process_shares_the_board(board, member):
+    process = member()
+    mine = board()
+    assert mine.state.quota == 7.0
+    assert [one.in_flight for one in others(mine)] == [3]
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_file_is_gone_with_its_last_user(board, directory):
+    one, other = shared_board("a"), shared_board("a")
+    one.close()
+    assert len(files(directory)) == 1
+    other.close()
+    assert not os.path.exists(directory)
+
+
+def test_file_stays_while_another_process_uses_it(member, directory):
+    process = member()
+    shared_board("a").close()
+    assert len(files(directory)) == 1
+    process.communicate()
+    assert not os.path.exists(directory)
+
+
+def test_process_that_ends_without_leaving_removes_the_file(member, directory):
+    """As engines do: they close few of their sessions."""
+    member().communicate()
+    assert not os.path.exists(directory)
+
+
+def test_file_of_a_killed_process_is_removed_by_the_next(member, directory):
+    process = member()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(files(directory)) == 1
+    shared_board("b").close()
+    assert not os.path.exists(directory)
+
+
+def test_killed_process_counts_no_more(board, member):
+    mine, process = board(), member()
+    assert len(others(mine)) == 1
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert others(mine, later=3) == []
+
+
+def test_only_one_process_has_the_turn(board, popen):
+    mine = board()
+    other = "import sys\nfrom headrace.machine.limit_file import shared_board\nwith shared_board('a').turn() as got:\n"
+    command = [sys.executable, "-c", f"{other}    sys.exit(got)"]
+    with mine.turn() as is_mine:
+        assert is_mine
+        assert popen(command).wait() == 0
+    assert popen(command).wait() == 1
+
+
+def test_closed_board_is_of_use_to_its_process_alone(board):
+    mine, other = board(), shared_board("a")
+    other.close()
+    other.state.quota = 5.0
+    other.show(1.0, in_flight=1, waiting=0)
+    with other.turn() as is_mine:
+        assert is_mine
+    other.close()
+    assert mine.state.quota != 5.0
+
+
+def test_directory_that_cannot_be_used_leaves_each_process_its_own_limit(directory, caplog, monkeypatch):
+    Path(directory, "file").touch()
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", f"{directory}/file")
+    with caplog.at_level("INFO"):
+        assert not shared_board("a").is_shared
+    assert "Each process finds out for itself" in caplog.text
+
+
+def test_forked_child_has_a_board_of_its_own(board):
+    mine = board()
+    child = os.fork()
+    if not child:
+        theirs = shared_board("a")
+        os._exit(theirs.own.owner == mine.own.owner or len(others(theirs)) != 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(others(mine)) == 1

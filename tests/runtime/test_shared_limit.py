@@ -1,0 +1,106 @@
+"""Endpoints obey what the user and the endpoint say, together with others, and say what keeps them from being busy."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from headrace import RemoteModelHandler, predict, report_rate_limit, report_usage
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, prepare
+from http_endpoint import Answer, AsyncRemote, Remote, once, serving
+from toys import run
+
+pytestmark = pytest.mark.usefixtures("requests_end", "directory")
+
+BOTH = pytest.mark.parametrize("kind", [Remote, AsyncRemote])
+
+
+class Telling(RemoteModelHandler):
+    """Reports what a function of the example says, and notes when requests leave."""
+
+    def __init__(self, tell=lambda example: None, **options):
+        super().__init__(**options)
+        self.tell = tell
+        self.times = []
+
+    def create_client(self):
+        return None
+
+    def request(self, batch, model, inference_args=None):
+        self.times.append(time.monotonic())
+        self.tell(batch[0])
+        return batch
+
+    def batch_elements_kwargs(self):
+        return {"max_batch_size": 1}
+
+
+class AsyncTelling(Telling):
+    async def request(self, batch, model, inference_args=None):
+        return super().request(batch, model)
+
+
+TELLING = pytest.mark.parametrize("kind", [Telling, AsyncTelling])
+
+
+@TELLING
+def test_requests_per_minute_are_obeyed(kind):
+    handler = kind(requests_per_minute=1200)
+    assert list(predict(handler, range(5))) == list(range(5))
+    assert handler.times[-1] - handler.times[0] >= 3 * 0.05
+
+
+@TELLING
+def test_tokens_per_minute_are_obeyed(kind):
+    handler = kind(lambda _: report_usage("m", input_tokens=3, output_tokens=2), tokens_per_minute=6000)
+    assert list(predict(handler, range(5))) == list(range(5))
+    assert handler.times[-1] - handler.times[0] >= 3 * 0.05
+
+
+def test_tokens_per_minute_without_usage_is_a_warning_once(caplog):
+    list(predict(Telling(tokens_per_minute=6000), range(5)))
+    assert caplog.text.count("does not report what requests use, so tokens_per_minute has no effect") == 1
+
+
+@TELLING
+def test_rate_limit_that_the_handler_reports_is_obeyed(kind):
+    def tell(example):
+        if example == 0:
+            report_rate_limit({"X-RateLimit-Remaining-Requests": "0", "X-RateLimit-Reset-Requests": "300ms"})
+
+    handler = kind(tell)
+    assert list(predict(handler, range(3))) == [0, 1, 2]
+    assert handler.times[1] - handler.times[0] >= 0.3
+
+
+@BOTH
+def test_rate_limit_in_the_headers_of_an_error_is_obeyed(kind):
+    headers = {"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "0.3"}
+    with serving(once(Answer(429, headers=headers))) as server:
+        began = time.monotonic()
+        assert list(predict(kind(server.url), [1, 2])) == [2, 4]
+        assert time.monotonic() - began >= 0.3
+
+
+def test_transforms_that_ask_one_endpoint_share_its_limit(close_later):
+    handlers = Telling(requests_per_minute=1200), Telling(requests_per_minute=1200)
+    workers = [close_later(open_worker(prepare(handler, InferenceRequest()))) for handler in handlers]
+    assert [run(worker, [1]) for worker in (*workers, *workers)] == [[1]] * 4
+    times = sorted(handlers[0].times + handlers[1].times)
+    assert times[-1] - times[0] >= 2 * 0.05
+
+
+def test_bundles_of_one_request_are_a_warning_once(caplog, close_later):
+    worker = close_later(open_worker(prepare(Telling(), InferenceRequest())))
+    for example in range(120):
+        assert run(worker, [example]) == [example]
+    assert caplog.text.count("the endpoint would take more requests at a time than it gets") == 1
+
+
+def test_bundles_of_several_requests_are_no_warning(caplog, close_later):
+    worker = close_later(open_worker(prepare(Telling(), InferenceRequest())))
+    for _ in range(120):
+        run(worker, range(3))
+    assert "would take more requests" not in caplog.text
