@@ -1,5 +1,6 @@
 """The summary reports the outcome of a run."""
 
+import dataclasses
 import io
 from types import SimpleNamespace
 
@@ -43,6 +44,11 @@ def shown(**options):
 def test_the_summary_has_a_line_for_each_count():
     assert summary(COUNTED, TOTALS, SECONDS) == LINES
     assert ("rows/s", "0") in summary(COUNTED, TOTALS, Seconds(1.0, 0.0, 0.0, 0.0))
+
+
+def test_the_summary_says_how_many_rows_the_fallback_answered():
+    lines = summary(COUNTED, dataclasses.replace(TOTALS, from_fallback=3), SECONDS)
+    assert lines[1:3] == [("predictions", "1,998"), ("  by the fallback", "3")]
 
 
 def test_rows_of_earlier_runs_do_not_count_in_the_rate():

@@ -55,6 +55,7 @@ CLASSES = [
     for module, name in errors_within(SOURCE)
 ]
 EXAMPLES = {
+    "FallbackError": errors.FallbackError(ValueError("bad"), KeyError("worse")),
     "HostStartError": errors.HostStartError("a model", "its memory is short.", ["Traceback", "a line"]),
     "MissingExtraError": errors.MissingExtraError("torch", "pytorch"),
     "ModelMemoryError": errors.ModelMemoryError("a model", "it needs 3 GB."),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace import RetryConfig
 from headrace.core.result import Caught
-from headrace.failures.breaker import CALLS, HOSTS, TIMEOUTS, CircuitBreaker, Probing
+from headrace.failures.breaker import CALLS, HOSTS, TIMEOUTS, CircuitBreaker, ProbeSchedule, Probing
 from headrace.failures.recovery import RecoveryPolicy, recover
 from headrace.failures.retry import RetryBudget
 from headrace.testing import FakeClock
@@ -121,3 +121,15 @@ def test_calls_spent_on_a_dead_model_are_bounded(size):
     batches = 300
     calls, _ = simulated(1.0, size, 5 * size, rows=batches * size)
     assert calls - batches <= CALLS.at_first + CALLS.later * batches
+
+
+def test_probes_pause_for_a_second_and_for_nine_times_as_long_as_they_took():
+    schedule = ProbeSchedule()
+    assert schedule.begins(5.0)
+    assert not schedule.begins(1000.0)  # the first one is not over
+    schedule.ended(5.05)
+    assert not schedule.begins(6.0)
+    assert schedule.begins(6.1)
+    schedule.ended(8.1)
+    assert not schedule.begins(26.0)
+    assert schedule.begins(26.2)

@@ -30,6 +30,9 @@ _ERROR = typehints.Tuple[type, str, typehints.List[str]]
 _BEAMS_MODULE = "apache_beam.ml.inference.base"
 
 
+_INFERENCE = Operation(Stage.INFERENCE, 0)
+
+
 class ElementTypes(NamedTuple):
     """Beam's type hints for the elements of a RunInference."""
 
@@ -71,8 +74,13 @@ getattr(typehints.typehints, "_KNOWN_PRIMITIVE_TYPES", {})[ErrorRecord] = ErrorE
 """So that functions that are annotated with an ErrorRecord take one: Beam does not see that the class is a tuple's."""
 
 
-def infer_element_types(plan: Plan, given: beam.PCollection) -> ElementTypes:
+def infer_element_types(plan: Plan, given: beam.PCollection, fallback: Plan | None = None) -> ElementTypes:
     """The element types of a plan's inputs and outputs; pre- and postprocessing functions count as ``beam.Map`` does.
+
+    Args:
+        plan: what runs.
+        given: its input.
+        fallback: what runs where that fails.
 
     Raises:
         TypeCheckError: a function is annotated for other elements than those that come to it. What the handler declares
@@ -86,8 +94,10 @@ def infer_element_types(plan: Plan, given: beam.PCollection) -> ElementTypes:
         _refuse_mismatch(function, "preprocessing", current, given)
         inputs[Operation(Stage.PREPROCESSING, index)] = current
         current = _mapped(function, current)
-    inputs[Operation(Stage.INFERENCE, 0)] = current
+    inputs[_INFERENCE] = current
     predictions = current = _prediction_type(plan, current)
+    if fallback is not None:
+        predictions = current = typehints.Union[predictions, _type_from_fallback(fallback, inputs[_INFERENCE])]
     inferred: Any = typehints.Any
     for index, function in enumerate(plan.postprocess):
         _refuse_mismatch(function, "postprocessing", inferred, given)
@@ -161,6 +171,16 @@ def _prediction_type(plan: Plan, example: Any) -> Any:
     if plan.keyed or (maybe_keyed and _is_pair(example)):
         return typehints.Tuple[example.tuple_types[0] if _is_pair(example) else typehints.Any, prediction]
     return typehints.Any if maybe_keyed and not _is_no_tuple(example) else prediction
+
+
+def _type_from_fallback(plan: Plan, example: Any) -> Any:
+    """The type of a fallback's predictions, which its own functions may change."""
+    for function in plan.preprocess:
+        example = _mapped(function, example)
+    prediction = _prediction_type(plan, example)
+    for function in plan.postprocess:
+        prediction = _mapped(function, prediction)
+    return prediction
 
 
 def _is_pair(example: Any) -> bool:

@@ -101,7 +101,7 @@ def _gather(
             window. None: all wait together, and the output is in the global window.
     """
     pcoll.pipeline.options.view_as(DebugOptions).add_experiment(_NEVER_SPLIT)  # other runners ignore it
-    hints = spec.plan.handler.get_resource_hints()  # steps with different hints are never fused
+    hints = spec.resource_hints  # steps with different hints are never fused
     everywhere = Windowing(GlobalWindows())  # in their own windows a runner would drop late elements
     chunk = ParDoInto(ChunkDoFn(spec.plan, coder, window_coder), everywhere)
     wait = ParDoInto(BufferDoFn(spec, window_coder), everywhere if window_coder is None else pcoll.windowing)

@@ -31,3 +31,4 @@ class InferenceOptions(WatchOptions, total=False):
     batching: BatchingConfig | None
     retry: RetryConfig | None
     isolate: bool
+    fallback: Any

@@ -60,6 +60,8 @@ class RunInference(
             3 attempts within 45 seconds. Retries come before any other recovery.
         isolate: whether the model lives in a host: a process of its own beside each worker process, which may hang,
             crash or run out of memory without harm; preprocessing and postprocessing run there, too.
+        fallback: another handler, for elements that the first one's model could not do, and for all while it does
+            nothing but fail. It gets what the model got, and its predictions are postprocessed like the model's.
         model_metadata_pcoll: model refresh: each element a ModelMetadata, or with models by key a list of
             KeyModelPathMapping. The older model serves until the newer one is loaded; bounded input waits for it.
         watch_model_pattern: a path or URI, with ``*``, ``?`` and ``[...]``. The newest matching file is the newer
@@ -107,6 +109,7 @@ class RunInference(
         batching: BatchingConfig | None = None,
         retry: RetryConfig | None = None,
         isolate: bool = False,
+        fallback: Any = None,
         **kwargs: Unpack[WatchOptions],
     ) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ class RunInference(
         self._arguments = inference_args if isinstance(inference_args, AsSideInput) else None
         fixed = inference_args if self._arguments is None else None
         request = InferenceRequest(
-            fixed, placement, batching, retry, isolate, model_identifier=model_identifier, clock=clock
+            fixed, placement, batching, retry, isolate, None, model_identifier, clock, fallback=fallback
         )
         self._spec = _watching(prepare(model_handler, request), watch_model_pattern, more)
         self._handler = model_handler
@@ -217,7 +220,7 @@ class RunInference(
         gathered, pardo = build_inference_step(
             pcoll, spec, self._metrics_namespace, updates, self._arguments, counts=checks
         )
-        pardo = pardo.with_resource_hints(**self._spec.plan.handler.get_resource_hints())
+        pardo = pardo.with_resource_hints(**self._spec.resource_hints)
         if self._threshold is None and self._monitoring_transform is None and not self._with_skipped:
             values = gathered | "BeamML_RunInference" >> pardo
             values.element_type = types.values
@@ -234,7 +237,8 @@ class RunInference(
         return self._requested(outputs._replace(values=for_batch_consumers(outputs.values)), types)
 
     def _element_types(self, pcoll: beam.PCollection) -> ElementTypes:
-        types = infer_element_types(self._spec.plan, pcoll)
+        fallback = self._spec.fallback
+        types = infer_element_types(self._spec.plan, pcoll, fallback.plan if fallback else None)
         if not self._values_are_hinted:
             return types
         return types._replace(values=self.get_type_hints().simple_output_type(self.label))

@@ -164,6 +164,23 @@ class JobArgs(ModelArgs):
             "COLUMN",
         ),
     ] = None
+    fallback: Annotated[
+        str | None,
+        _option(
+            "--fallback",
+            _MODEL,
+            "Another handler, for rows that the first one's model could not do.",
+            "NAME",
+            autocompletion=_handlers_like,
+        ),
+    ] = None
+    fallback_model: Annotated[
+        str | None, _option("--fallback-model", _MODEL, "Where the fallback's model is, like --model.", "URI")
+    ] = None
+    fallback_args: Annotated[
+        list[str] | None,
+        _option("--fallback-arg", _MODEL, "A parameter of the fallback, like --handler-arg. Repeatable.", "KEY=VALUE"),
+    ] = None
     placement: Annotated[
         PlacementName | None,
         _option(

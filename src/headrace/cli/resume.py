@@ -34,9 +34,15 @@ def decisive(
         keep: those that it chooses for the output.
         text: the columns of CSV files that stay text.
     """
-    arguments = {"--model": args.model} if args.model is not None else {}
+    arguments: dict[str, Any] = {"--model": args.model} if args.model is not None else {}
     arguments |= {f"--{name}": value for name in NAMED if (value := getattr(args, name)) is not None}
-    for option, pairs in (("--handler-arg", args.handler_args), ("--inference-arg", args.inference_args)):
+    if args.fallback is not None:
+        arguments |= {"--fallback": args.fallback, "--fallback-model": args.fallback_model}
+    for option, pairs in (
+        ("--handler-arg", args.handler_args),
+        ("--inference-arg", args.inference_args),
+        ("--fallback-arg", args.fallback_args),
+    ):
         given = parse_arguments(option, pairs).items()
         arguments |= {f"{option} {name}": value for name, value in given if name not in SECRET_ARGUMENTS}
     return {

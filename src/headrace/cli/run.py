@@ -16,7 +16,7 @@ from rich.console import Console
 from headrace.cli.ahead import importing_ahead
 from headrace.cli.columns import choose, one_of
 from headrace.cli.errors import console_logging, report_error
-from headrace.cli.handlers import make_handler, parse_arguments
+from headrace.cli.handlers import make_fallback, make_handler, parse_arguments
 from headrace.cli.hints import about_columns, about_model, misplaced
 from headrace.cli.options import NAMED, RetryArgs, RunArgs, option_names
 from headrace.cli.progress import STARTING, JobProgress, wait
@@ -78,12 +78,10 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
     wrong = misplaced(args.arguments, args.columns, has_pairs=bool(args.handler_args or args.inference_args))
     if wrong is not None:
         raise ConfigurationError(wrong)
-    inputs = run.without_options(args.arguments, option_names(type(args)))
-    if not inputs:
-        name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
-        raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
+    inputs = _given_inputs(args)
     named = {name: value for name in NAMED if (value := getattr(args, name)) is not None}
     handler = make_handler(args.handler, parse_arguments("--handler-arg", args.handler_args), args.model, named)
+    fallback = make_fallback(args.fallback, parse_arguments("--fallback-arg", args.fallback_args), args.fallback_model)
     sources, head, text = _inputs(args, inputs)
     key = one_of("--key", args.key or None, head.columns)
     length = one_of("--length-column", args.length_column, head.columns)
@@ -93,10 +91,10 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
     if columns == ():
         raise ConfigurationError("--columns names no column; leave it out if the model is to see all of them.")
     examples = Examples(columns, head.columns, key)
-    sizes = {"min_batch_size": args.min_batch_size, "max_batch_size": args.max_batch_size}
     return run.Run(
         Job(
             handler=handler,
+            fallback=fallback,
             sources=sources,
             output=args.output,
             dead_letters=args.dead_letters,
@@ -104,7 +102,7 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
             numbers=head.numbers_without(text),
             keep=keep,
             inference_args=parse_arguments("--inference-arg", args.inference_args) or None,
-            batch_sizes={name: size for name, size in sizes.items() if size is not None},
+            batch_sizes=_batch_sizes(args),
             length_column=length,
             placement=args.placement.value if args.placement else None,
             isolate=args.isolate,
@@ -115,6 +113,21 @@ def _prepare(args: RunArgs | RetryArgs) -> Any:
             options=tuple(args.arguments) if len(inputs) < len(args.arguments) else (),
         )
     )
+
+
+def _given_inputs(args: RunArgs | RetryArgs) -> tuple[str, ...]:
+    from headrace.jobs import run  # noqa: PLC0415 - as above
+
+    inputs = run.without_options(args.arguments, option_names(type(args)))
+    if not inputs:
+        name = "DEAD_LETTERS" if isinstance(args, RetryArgs) else "INPUT"
+        raise ConfigurationError(f"no {name} is given; name at least one file or glob.")
+    return inputs
+
+
+def _batch_sizes(args: RunArgs | RetryArgs) -> dict[str, int]:
+    sizes = {"min_batch_size": args.min_batch_size, "max_batch_size": args.max_batch_size}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def _inputs(args: RunArgs | RetryArgs, paths: Sequence[str]) -> tuple[Any, Any, tuple[str, ...]]:

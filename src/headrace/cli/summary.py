@@ -52,6 +52,7 @@ def summary(counted: Counted, totals: Totals, seconds: Seconds) -> list[Line]:
         ("rows", f"{counted.rows:,}"),
         *([("  done before", f"{counted.earlier:,}")] if counted.earlier else []),
         ("predictions", f"{counted.predictions:,}"),
+        *([("  by the fallback", f"{totals.from_fallback:,}")] if totals.from_fallback else []),
         ("dead letters", f"{sum(counted.dead_letters.values()):,}"),
         *_by_cause(counted.dead_letters),
         *([("skipped", f"{counted.skipped:,}")] if counted.skipped else []),

@@ -53,6 +53,22 @@ def mark_skips(predictions: list[Any]) -> list[Any]:
     return SomeSkipped(plain) if any(one is SKIP for one in plain) else predictions
 
 
+def signed(predictions: list[Any], answerer: str) -> list[Any]:
+    """Predictions with ``answerer`` as their ``model_id``, where they are Headrace's or Beam's results without one.
+
+    That includes results with a key, from a handler that pairs them itself.
+    """
+    return [_signed(one, answerer) for one in predictions]
+
+
+def _signed(prediction: Any, answerer: str) -> Any:
+    kind: Any = type(prediction)
+    if kind is tuple and len(prediction) == 2:
+        return prediction[0], _signed(prediction[1], answerer)
+    is_unsigned = _is_result(kind) and getattr(prediction, "model_id", answerer) is None
+    return prediction._replace(model_id=answerer) if is_unsigned else prediction
+
+
 @lru_cache(maxsize=64)
 def _is_result(kind: Any) -> bool:
     """Whether it is a class of results, Headrace's or Beam's."""

@@ -11,6 +11,7 @@
     ├── ModelMemoryError (MemoryError)        the machine has no room for a model
     ├── DeviceLostError (RuntimeError)        no call on a device can succeed any more in this process
     ├── EndpointError (RuntimeError)          a remote endpoint accepts no request: a wrong key, URL or model
+    ├── FallbackError (RuntimeError)          a model and its fallback both failed
     └── HostError (RuntimeError)              about the process in which an isolated model lives
         ├── HostStartError                    it cannot be started
         └── HostDiedError                     it died while it worked
@@ -143,6 +144,22 @@ class EndpointError(HeadraceError, RuntimeError):
             "permissions, the URL and the model's name."
         )
         super().__init__(handler if reason is None else text)
+
+
+class FallbackError(HeadraceError, RuntimeError):
+    """A model and its fallback both failed.
+
+    Attributes:
+        first: what the model raised; None if the error was made from its text.
+        fallback: what its fallback raised.
+    """
+
+    def __init__(self, first: BaseException | str, fallback: BaseException | None = None) -> None:
+        """Names both errors; without a second one, the first argument is the whole text."""
+        self.first = first if isinstance(first, BaseException) else None
+        self.fallback = fallback
+        both = (f"{as_type_name(one)}: {one}" for one in (self.first, fallback) if one is not None)
+        super().__init__(first if fallback is None else "; the fallback failed, too: ".join(both))
 
 
 class HostError(HeadraceError, RuntimeError):

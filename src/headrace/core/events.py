@@ -7,6 +7,9 @@ from typing import Any, Literal, Protocol
 
 from headrace.core.result import Stage
 
+FALLBACK = "fallback"
+"""The name of a fallback's only model; those by key are called this, a dash, and their own name."""
+
 
 @dataclass(frozen=True)
 class ModelLoaded:

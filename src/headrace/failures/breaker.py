@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import NamedTuple
 
@@ -75,3 +76,33 @@ class CircuitBreaker:
             first = int(self._probed * _GOLDEN % 1 * size)
             self._probed += count
         return sorted((first + size * number // count) % size for number in range(count))
+
+
+class ProbeSchedule:
+    """When to try a model whose breaker is open, while a fallback answers in its place. Thread-safe.
+
+    Tries begin at most once a second, one at a time, and take at most a tenth of the time: a model that hangs is tried
+    less often than one that raises. Pure: the time is a parameter, in seconds.
+    """
+
+    _SHORTEST_PAUSE_SECS = 1.0
+    _PAUSE = 9
+    """How many times as long as a try the pause after it lasts, at least."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._began = 0.0
+        self._due = -math.inf
+
+    def begins(self, now: float) -> bool:
+        """Whether the caller is to try the model now; ``ended`` has to follow."""
+        with self._lock:
+            if now < self._due:
+                return False
+            self._began, self._due = now, math.inf
+            return True
+
+    def ended(self, now: float) -> None:
+        """The try is over."""
+        with self._lock:
+            self._due = now + max(self._SHORTEST_PAUSE_SECS, self._PAUSE * (now - self._began))

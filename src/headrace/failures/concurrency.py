@@ -81,6 +81,11 @@ class ConcurrencyLimit:
         """Since when the endpoint has answered nothing; None: it answers."""
         return self.board.breaker.opened_at or self._own.breaker.opened_at or None
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the endpoint answers nothing because it does not work, rather than since it refuses all."""
+        return any(0 < one.opened_at <= one.gone_at for one in (self.board.breaker, self._own.breaker))
+
     def take(self, now: float, waiting: int) -> tuple[int, float]:
         """Lets requests leave.
 

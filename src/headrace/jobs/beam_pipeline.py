@@ -7,6 +7,7 @@ are. Each bundle writes its own parts; only their names are gathered.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from headrace.beam.dofn import SessionDoFn
 from headrace.beam.runner import bound_to
 from headrace.core.errors import ConfigurationError
+from headrace.core.events import FALLBACK
 from headrace.core.spelling import nearest
 from headrace.jobs.files import Source
 from headrace.jobs.job import Job
@@ -31,6 +33,7 @@ from headrace.jobs.steps import RunSteps, refuse_if_cancelled
 from headrace.metrics.totals import Totals
 from headrace.runtime.spec import SessionSpec
 
+_OF_FALLBACK = re.compile(rf"{FALLBACK}(-.+)?-_num_inferences")
 _EMBEDDED = (None, "FnApiRunner")
 """The runners in this process."""
 
@@ -153,7 +156,7 @@ def _build(pipeline: beam.Pipeline, job: Job, steps: RunSteps, folder: str, mani
     _ = (
         pipeline
         | "Files" >> beam.Create(sources, reshuffle=_has_many_workers(job))
-        | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**job.handler.get_resource_hints())
+        | "Run" >> beam.ParDo(_RunSources(steps, spec)).with_resource_hints(**spec.resource_hints)
         | "Parts" >> beam.CombineGlobally(ToListCombineFn())
         | "Manifest" >> beam.Map(_write_manifest, folder, manifest)
     )
@@ -176,6 +179,7 @@ def _totals(result: Any) -> Totals:
     memory = figures.get("model_byte_size")
     return Totals(
         predictions=counters.get("num_inferences", 0),
+        from_fallback=sum(count for name, count in counters.items() if _OF_FALLBACK.fullmatch(name)),
         batches=batches.count if batches else 0,
         failed_batches=counters.get("failed_batches_counter", 0),
         skipped=counters.get("skipped_elements_counter", 0),

@@ -26,6 +26,8 @@ class Job:
     """The types of the number columns in CSV files."""
     keep: tuple[str, ...] | None = None
     """The input columns to output; None: all."""
+    fallback: Any = None
+    """The handler for rows that the first one's model could not do, if any."""
     inference_args: dict[str, Any] | None = None
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     """``min_batch_size`` and ``max_batch_size``, in place of the handler's."""

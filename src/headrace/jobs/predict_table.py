@@ -16,6 +16,8 @@ from headrace.rows.frames import names_of
 from headrace.runtime.prepare import InferenceRequest, Placement
 
 TableT = TypeVar("TableT")
+_AS_OF_PREDICT = {"raise": "raise", "mark": "yield"}
+"""What ``predict`` calls the ways to treat a failure."""
 _ADDED = (*RESERVED, "outcome", "error")
 
 
@@ -33,6 +35,7 @@ def predict_table(
     retry: RetryConfig | None = None,
     isolate: bool = False,
     timeout: float | None = None,
+    fallback: Any = None,
 ) -> TableT:
     """The table with its predictions: its rows and columns as they are, and four columns more.
 
@@ -54,14 +57,14 @@ def predict_table(
         retry: repeats a model call that failed for a transient reason.
         isolate: whether the model lives in a process of its own.
         timeout: the longest that one operation may take, in seconds; implies ``isolate``.
+        fallback: another handler, for rows that the first one's model could not do.
 
     Raises:
         ConfigurationError: an argument is wrong, or the table has one of these columns already.
     """
     _refuse_mistakes(table, on_failure)
-    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout)
-    caught = "yield" if on_failure == "mark" else "raise"
-    answers = predict_each(handler, table, request, columns=columns, key=key, on_failure=caught)
+    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback=fallback)
+    answers = predict_each(handler, table, request, columns=columns, key=key, on_failure=_AS_OF_PREDICT[on_failure])
     found: TableT = _with_columns(table, _added(answers), raises=on_failure == "raise")
     return found
 

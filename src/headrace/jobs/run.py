@@ -209,7 +209,7 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
     examples, names = job.examples, None
     if job.length_column is not None:
         batching = batching.sorted_by(LengthOfTag())
-    elif job.columnar and examples.key is None and takes_columns(job.handler):
+    elif job.columnar and examples.key is None and job.fallback is None and takes_columns(job.handler):
         names = examples.all_columns if examples.columns is None else examples.columns
         names = names if fits_columns(job.sources, job.numbers, names) else None
     if names is not None:
@@ -222,6 +222,7 @@ def _steps(job: Job, folder: str) -> tuple[RunSteps, bool]:
         placement=job.placement,
         isolate=job.isolate,
         timeout_secs=job.timeout,
+        fallback=job.fallback,
     )
     resume = job.resume is not None
     steps = RunSteps(

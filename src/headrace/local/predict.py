@@ -39,6 +39,7 @@ class PredictOptions(TypedDict, total=False):
     retry: RetryConfig | None
     isolate: bool
     timeout: float | None
+    fallback: Any
 
 
 @overload
@@ -88,6 +89,7 @@ def predict(
     retry: RetryConfig | None = None,
     isolate: bool = False,
     timeout: float | None = None,
+    fallback: Any = None,
 ) -> Iterator[Any]:
     """Predicts for each element of ``iterable``, lazily, exactly as ``headrace.beam.RunInference`` would.
 
@@ -105,6 +107,7 @@ def predict(
         retry: retries a model call after a transient error; by default 3 attempts within 45 seconds.
         isolate: whether the model lives in a host: a process of its own, which may hang, crash or run out of memory.
         timeout: the longest that one operation, or loading the model, may take, in seconds; implies ``isolate``.
+        fallback: another handler, for elements that the first one's model could not do.
 
     Returns:
         An iterator over predictions (and Failures); skipped elements (``headrace.SKIP``) yield nothing. It loads the
@@ -113,11 +116,8 @@ def predict(
     Raises:
         ConfigurationError: at once, if an argument is wrong.
     """
-    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout)
-    handler, elements = _elements(handler, iterable, columns, key, batching)
-    spec = _prepared(handler, request, on_failure)
-    is_ordered = ordered and not spec.plan.has_rows_in_elements
-    return _ordered(spec, elements, skipped=False) if is_ordered else _as_finished(spec, elements)
+    request = InferenceRequest(inference_args, placement, batching, retry, isolate, timeout, fallback=fallback)
+    return _predictions(handler, iterable, request, (columns, key), ordered=ordered, on_failure=on_failure)
 
 
 def predict_each(
@@ -132,6 +132,21 @@ def predict_each(
     """As ``predict`` for the rows of a table, in order, with ``SKIP`` for each that is skipped."""
     handler, elements = _elements(handler, table, columns, key, request.batching)
     return _ordered(_prepared(handler, request, on_failure), elements, skipped=True)
+
+
+def _predictions(
+    handler: Any,
+    iterable: Iterable[Any],
+    request: InferenceRequest,
+    columns: tuple[Any, Any],
+    *,
+    ordered: bool,
+    on_failure: str,
+) -> Iterator[Any]:
+    handler, elements = _elements(handler, iterable, *columns, request.batching)
+    spec = _prepared(handler, request, on_failure)
+    is_ordered = ordered and not spec.plan.has_rows_in_elements
+    return _ordered(spec, elements, skipped=False) if is_ordered else _as_finished(spec, elements)
 
 
 def _prepared(handler: Any, request: InferenceRequest, on_failure: str) -> SessionSpec:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.errors import as_type_name
 from headrace.core.events import (
+    FALLBACK,
     BatchCompleted,
     BatchFailed,
     ElementFailed,
@@ -24,6 +25,8 @@ class Totals:
 
     predictions: int = 0
     """Examples that a model answered."""
+    from_fallback: int = 0
+    """Those of them that a fallback answered."""
     batches: int = 0
     failed_batches: int = 0
     model_seconds: float = 0.0
@@ -56,6 +59,7 @@ class Totals:
         with self._lock:
             if isinstance(event, BatchCompleted):
                 self.predictions += event.examples
+                self.from_fallback += event.examples if event.model.partition("-")[0] == FALLBACK else 0
                 self.batches += 1
                 self.model_seconds += event.seconds
             elif isinstance(event, BatchFailed):

@@ -14,6 +14,7 @@ adapters (beam/, local/, jobs/)
                                                                               Worker and steps.py
         RequestExecutor    (request_executor.py) -> endpoint.py on event_loop.py (endpoint_calls.py, sender.py,
                                                                               small_bundles.py, endpoints.py)
+    fallback.py, fallback_plan.py   a second worker, for what the first one's models cannot do
     switching_worker.py, refresh.py, refresh_policy.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers; cross_bundle.py: batches across bundles;

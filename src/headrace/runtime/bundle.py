@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from headrace.batching.batcher import Batcher
 from headrace.core.events import Observer
-from headrace.core.result import Caught, Outcome, Predictions, Stage
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Stage
+from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, queues_for
@@ -150,16 +151,29 @@ class Bundle:
         return [*self._executor.submit(name, batch), *self._executor.collect()]
 
 
+def raise_uncaught(failure: Failure, spec: SessionSpec, error: BaseException) -> Failure:
+    """The failure, unless the session has a fallback, and so catches more than the user does.
+
+    Raises:
+        BaseException: the failure's own error, if the user does not catch ``error``.
+    """
+    if spec.caught_by_user is not None and not isinstance(error, spec.caught_by_user):
+        raise with_traceback_of(*failure.caught)
+    return failure
+
+
 class PreprocessFirst:
     """Has elements preprocessed in batches before a bundle queues them; used by one thread.
 
     Args:
+        spec: of the thread's worker.
         preprocessor: its predictions are preprocessed elements.
         batcher: forms its batches.
         bundle: receives preprocessed elements.
     """
 
-    def __init__(self, preprocessor: Executor, batcher: Batcher, bundle: Bundle) -> None:
+    def __init__(self, spec: SessionSpec, preprocessor: Executor, batcher: Batcher, bundle: AnyBundle) -> None:
+        self._spec = spec
         self._preprocessor = preprocessor
         self._batcher = batcher
         self._bundle = bundle
@@ -179,7 +193,7 @@ class PreprocessFirst:
     def _hand_on(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         for outcome in outcomes:
             if not isinstance(outcome, Predictions):
-                yield outcome
+                yield raise_uncaught(outcome, self._spec, outcome.error) if isinstance(outcome, Failure) else outcome
                 continue
             for element, tag in zip(outcome.values, outcome.tags, strict=True):
                 yield from self._bundle.add(element, tag)

@@ -141,7 +141,10 @@ class Endpoint:
         for _ in range(left):
             self._start(self._waiting.popleft(), now)
         if left < ready and math.isfinite(wait):
-            self._timer = self._loop.call_later(max(wait, _SHORTEST_WAIT_SECS), self._pump)
+            wait = max(min(wait, self._patience(now)), _SHORTEST_WAIT_SECS)
+            self._timer = self._loop.call_later(wait, self._pump)
+        if self._waiting and self._patience(now) <= 0:
+            self._give_up_on(list(self._waiting))
         self._note_throttling(now)
         self._show_again()
 
@@ -158,6 +161,13 @@ class Endpoint:
     def _show(self) -> None:
         self._shows = None
         self._pump()
+
+    def _patience(self, now: float) -> float:
+        """Seconds until what waits is left to a fallback. A quota may be free again soon, an outage is one at once."""
+        began = self._limit.outage_began
+        if began is None or not self._rules.has_fallback:
+            return math.inf
+        return 0.0 if self._limit.is_gone else began + self._rules.patience_secs - now
 
     def _start(self, call: EndpointCall, now: float) -> None:
         self._first = call if self._first is None else self._first
@@ -250,9 +260,12 @@ class Endpoint:
         if not judgement.retries or call.inbox.abandoned:
             return False
         now = self._loop.time()
+        if self._patience(now) <= 0:
+            return False
         if math.isinf(call.deadline):
             call.deadline = now + self._rules.patience_secs
-        call.deadline += judgement.delay_secs  # the endpoint's wish is not the request's fault
+        if not self._rules.has_fallback:
+            call.deadline += judgement.delay_secs  # the endpoint's wish is not the request's fault
         if judgement.waits:
             call.refusals += 1
             longest = _REFUSED_SECS if judgement.verdict is Verdict.REFUSED else _UNAVAILABLE_SECS
@@ -284,8 +297,10 @@ class Endpoint:
     def _give_up_on_late(self, now: float, outage_began: float) -> None:
         """Fails what has waited for too long for an endpoint that answers nothing."""
         patience = self._rules.patience_secs
-        late = [c for c in self._waiting if now > min(c.deadline, max(c.queued, outage_began) + patience)]
-        for call in late:
+        self._give_up_on([c for c in self._waiting if now > min(c.deadline, max(c.queued, outage_began) + patience)])
+
+    def _give_up_on(self, calls: list[EndpointCall]) -> None:
+        for call in calls:
             self._waiting.remove(call)
             self._deliver(call, [], self._last_error or TimeoutError(f"{self._rules.who}: no answer."), 0.0)
 

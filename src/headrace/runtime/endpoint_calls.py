@@ -37,6 +37,8 @@ class Rules(NamedTuple):
     """How long one try may take; None: no limit."""
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
+    has_fallback: bool = False
+    """Whether requests that would have to wait for an endpoint that answers nothing are better given up."""
 
 
 def rules_of(spec: SessionSpec, handler: Any) -> Rules:
@@ -56,6 +58,7 @@ def rules_of(spec: SessionSpec, handler: Any) -> Rules:
         timeout_secs=spec.timeout_secs,
         requests_per_minute=getattr(handler, "requests_per_minute", None),
         tokens_per_minute=getattr(handler, "tokens_per_minute", None),
+        has_fallback=spec.plan.role == "first",
     )
 
 

@@ -325,9 +325,10 @@ class HostExecutor:
 
 
 def preprocesses_first(spec: SessionSpec) -> bool:
-    """Whether elements go to the host twice: preprocessed they decide which batch they belong to."""
+    """Whether elements go to the host twice: preprocessed they decide their batch, or may have to go to a fallback."""
     plan = spec.plan
-    return bool(plan.preprocess) and spec.isolated and plan.looks_at_elements and not plan.prebatched
+    decide = plan.looks_at_elements and not plan.prebatched
+    return bool(plan.preprocess) and spec.isolated and (decide or plan.role == "first")
 
 
 def _as_own_skips(task: _Task, skipped: Skipped) -> Skipped:

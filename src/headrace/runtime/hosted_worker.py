@@ -14,7 +14,7 @@ from headrace.failures.load_policy import load_error
 from headrace.hosts.pending import Pending
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.exceptions import with_traceback_of
-from headrace.runtime.bundle import AnyBundle, Bundle, Executor, PreprocessFirst
+from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
 from headrace.runtime.devices import check_device
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.hosted_models import HostedModels
@@ -40,14 +40,13 @@ class HostedWorker(AnyWorker):
     def bundle(self, observer: Observer) -> AnyBundle:
         """A new bundle, whose batches run in the hosts; ``observer`` receives their events."""
         check_device(self.spec)  # pre- and postprocessing may use it in this process
-        executor = partial(self._executor, observer)
-        bundle = Bundle(self.spec, self.session, executor(), observer, self._join())
+        bundle = self._bundle(observer, self._executor)
         if not preprocesses_first(self.spec):
             return bundle
         config = self.plan.batching
         most = 1 if config.columnar else min(_PREPROCESSED_TOGETHER, config.max_batch_size)  # more would not pay
         batcher = Batcher(lambda: most, most, max_bytes=config.lookahead_bytes)
-        return PreprocessFirst(executor(infers=False), batcher, bundle)
+        return PreprocessFirst(self.spec, self._executor(observer, infers=False), batcher, bundle)
 
     def ready(self) -> None:
         """Waits until the only model is loaded.

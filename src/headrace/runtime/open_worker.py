@@ -8,12 +8,25 @@ from headrace.runtime.worker import AnyWorker, Worker
 
 
 def open_worker(spec: SessionSpec, metrics_namespace: str | None = None) -> AnyWorker:
-    """A new worker for this thread, of the kind that the spec asks for.
+    """A new worker for this thread, of the kind that the spec asks for, with that of the fallback if there is one.
 
     Raises:
         Exception: the model cannot be loaded. The first bundle of an isolated model raises that, and that no host can
             be started, in place of this function.
     """
+    fallback = spec.of_fallback()
+    if fallback is None:
+        return _open(spec, metrics_namespace)
+    worker = _open(spec.catching_for_fallback(), metrics_namespace)
+    try:
+        worker.fallback = _open(fallback, metrics_namespace)
+    except BaseException:
+        worker.close()
+        raise
+    return worker
+
+
+def _open(spec: SessionSpec, metrics_namespace: str | None) -> AnyWorker:
     if not spec.is_hosted_or_shared:
         return Worker(spec, metrics_namespace)
     # Imported late: not every system has what these modules need.

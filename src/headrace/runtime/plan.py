@@ -7,10 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from headrace.core.config import OF_THE_TRANSFORM, BatchingConfig
 from headrace.core.errors import ConfigurationError
+from headrace.core.events import FALLBACK
 from headrace.core.handler import bare
 from headrace.core.keyed import KeyedModelHandler
 from headrace.core.lengths import OfExample, OfExampleIfAny
@@ -32,6 +33,9 @@ _MAPPINGS = frozenset(("models", "own_batching", "refreshed"))
 
 _MEASURES = {"length_fn", "bucket_boundaries", "element_size_fn", "max_batch_weight"}
 """Options that say how to measure elements."""
+
+
+Role = Literal["", "first", "fallback"]
 
 
 class Refreshed(NamedTuple):
@@ -68,6 +72,8 @@ class Plan:
     """Batching options of keyed models, in place of ``batching``."""
     refreshed: Mapping[Any, Refreshed] = field(default_factory=dict)
     """Models that have replaced those that the handlers were created with."""
+    role: Role = ""
+    """Which of the two this is, where there is a fallback."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Mappings as pairs: MLTransform writes transforms as JSON, whose keys are strings, and names may be None."""
@@ -102,7 +108,8 @@ class Plan:
     @property
     def reorders(self) -> bool:
         """Whether the elements of one model come out in another order, since they are sorted, or run side by side."""
-        return (self.batching.sorts or bool(self.concurrent)) and not self.routed
+        is_mixed = self.batching.sorts or bool(self.concurrent) or self.role == "first"
+        return is_mixed and not self.routed
 
     @property
     def has_rows_in_elements(self) -> bool:
@@ -116,6 +123,8 @@ class Plan:
 
     def label(self, model: Any) -> str:
         """The model's name in metrics; empty if there is only one."""
+        if self.role == "fallback":
+            return f"{FALLBACK}-{model}" if self.routed else FALLBACK
         if not self.routed:
             return ""
         return f"{model}-{self.refreshed[model].name}" if model in self.refreshed else str(model)
@@ -163,6 +172,10 @@ class Plan:
             element[0] if is_keyed else None,
             element if is_source else source,
         )
+
+    def answerer(self, model: Any) -> str:
+        """Who answers, for predictions that do not say so themselves: a path, or a name."""
+        return self._model_id(model) or type(self.models[model]).__qualname__
 
     def _model_id(self, model: Any) -> str | None:
         handler = self.models.get(model)

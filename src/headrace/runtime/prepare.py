@@ -13,7 +13,8 @@ from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig, Scope
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
 from headrace.hosts.system import why_no_hosts
-from headrace.runtime.plan import Plan, make_plan
+from headrace.runtime.fallback_plan import fitted_handler, fitted_plan
+from headrace.runtime.plan import Plan, Role, make_plan
 from headrace.runtime.quota_names import quota_names
 from headrace.runtime.spec import SessionSpec
 
@@ -32,6 +33,7 @@ class InferenceRequest:
     timeout_secs: float | None = None
     model_identifier: str | None = None
     clock: Clock | None = None
+    fallback: Any = None
 
 
 def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
@@ -41,9 +43,16 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
         ConfigurationError: an option is wrong or not available; the message says what to do.
         Exception: the handler refuses the inference arguments.
     """
+    if request.fallback is None:
+        return _prepared(handler, request)
+    spec = _prepared(handler, request, "first")
+    return replace(spec, fallback=_prepared_fallback(handler, spec.plan, request))
+
+
+def _prepared(handler: Any, request: InferenceRequest, role: Role = "") -> SessionSpec:
     _refuse_mistyped(handler, request)
     handler.validate_inference_args(request.inference_args)
-    plan = make_plan(handler, request.batching)
+    plan = replace(make_plan(handler, request.batching), role=role)
     _refuse_columns(plan)
     config = _config(request.placement)
     origin = uuid.uuid4().hex
@@ -58,17 +67,59 @@ def prepare(handler: Any, request: InferenceRequest) -> SessionSpec:
         linger_secs=config.linger_secs,
         quota_names=quota_names(plan),
     )
-    spec = _shared(spec, config.scope)
-    return _isolated_or_not(spec, request, isolate=request.isolate or config.isolate)
+    return isolated(_shared(spec, config.scope), request.timeout_secs, isolate=request.isolate or config.isolate)
 
 
-def isolated(spec: SessionSpec, timeout_secs: float | None = None) -> SessionSpec:
+def _prepared_fallback(first: Any, plan: Plan, request: InferenceRequest) -> SessionSpec:
+    """The spec of the fallback, with the options of the request; those of batching are its handler's own."""
+    handler, name = request.fallback, request.model_identifier
+    own = replace(request, batching=None, model_identifier=f"{name}\0fallback" if name else None)
+    try:
+        _refuse_mistyped(handler, own)
+        fitted = fitted_handler(handler, first, plan)
+        spec = _prepared(fitted, own, "fallback")
+        return replace(spec, plan=fitted_plan(spec.plan, handler, fitted))
+    except ConfigurationError as error:
+        raise type(error)(f"fallback: {error}") from error
+
+
+def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: bool = True) -> SessionSpec:
     """The spec with its models in a host, where an operation that takes longer than ``timeout_secs`` is killed.
+
+    Requests need no host: the timeout is that of a request. The same holds for a fallback.
+
+    Args:
+        spec: to be changed.
+        timeout_secs: the longest that one operation may take; None: no limit.
+        isolate: whether models without a timeout are in a host, too.
 
     Raises:
         ConfigurationError: the timeout is wrong, the system cannot run hosts, or the handler cannot be pickled.
     """
     timeout_secs = _checked_timeout(timeout_secs)
+    if spec.fallback is not None:
+        spec = replace(spec, fallback=isolated(spec.fallback, timeout_secs, isolate=isolate))
+    concurrent = spec.plan.concurrent
+    if not concurrent:
+        return _in_hosts(spec, timeout_secs) if isolate or timeout_secs is not None else spec
+    if len(concurrent) == len(spec.plan.models):
+        if isolate and not spec.plan.role:
+            warnings.warn(
+                f"{spec.plan.name} sends requests, which run in the worker's own process: isolate has no effect.",
+                NotYetHonouredWarning,
+                stacklevel=4,
+            )
+        return replace(spec, timeout_secs=timeout_secs)
+    if isolate or timeout_secs is not None:
+        names = ", ".join(sorted(map(repr, concurrent)))
+        raise ConfigurationError(
+            f"isolate and timeout keep models in a process of their own, while {names} send requests from this one; "
+            "give the models that send requests a transform of their own."
+        )
+    return spec
+
+
+def _in_hosts(spec: SessionSpec, timeout_secs: float | None) -> SessionSpec:
     reason = why_no_hosts()
     if reason is not None:
         raise ConfigurationError(
@@ -159,28 +210,6 @@ def _refuse_mistyped(handler: Any, request: InferenceRequest) -> None:
         raise ConfigurationError(f"batching must be a BatchingConfig, not {request.batching!r}.")
     if not isinstance(request.retry, RetryConfig | None):
         raise ConfigurationError(f"retry must be a RetryConfig, not {request.retry!r}.")
-
-
-def _isolated_or_not(spec: SessionSpec, request: InferenceRequest, *, isolate: bool) -> SessionSpec:
-    """The spec with its models in a host, if that is asked for and they are no requests, which need none."""
-    concurrent = spec.plan.concurrent
-    if not concurrent:
-        return isolated(spec, request.timeout_secs) if isolate or request.timeout_secs is not None else spec
-    if len(concurrent) == len(spec.plan.models):
-        if isolate:
-            warnings.warn(
-                f"{spec.plan.name} sends requests, which run in the worker's own process: isolate has no effect.",
-                NotYetHonouredWarning,
-                stacklevel=4,
-            )
-        return replace(spec, timeout_secs=_checked_timeout(request.timeout_secs))
-    if isolate or request.timeout_secs is not None:
-        names = ", ".join(sorted(map(repr, concurrent)))
-        raise ConfigurationError(
-            f"isolate and timeout keep models in a process of their own, while {names} send requests from this one; "
-            "give the models that send requests a transform of their own."
-        )
-    return spec
 
 
 def _refuse_columns(plan: Plan) -> None:

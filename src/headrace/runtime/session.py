@@ -20,7 +20,7 @@ from headrace.core.errors import ModelMemoryError
 from headrace.core.events import Event, ModelLoaded, Observer
 from headrace.core.model_cache import ModelCache, Slot
 from headrace.core.registry import Registry
-from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.breaker import CircuitBreaker, ProbeSchedule
 from headrace.failures.device import device_loss
 from headrace.failures.load_policy import LoadPolicy
 from headrace.failures.retry import RetryBudget
@@ -64,6 +64,7 @@ class SessionModel:
         cache_key: its name in the model cache.
         sizes: determines the sizes of its batches.
         breaker: whether its batches fail in a row.
+        probing: when to try it while they do, and a fallback answers in its place.
         loads: whether it may be loaded now.
     """
 
@@ -73,6 +74,7 @@ class SessionModel:
         self.sizes = sizes
         self._learns_from_weights = spec.plan.batching_of(name).learns_from_weights
         self.breaker = CircuitBreaker()
+        self.probing = ProbeSchedule()
         self.loads = LoadPolicy(spec.clock.time_ns)
 
     def size_of(self, batch: Batch | ColumnarBatch) -> float:
@@ -250,7 +252,8 @@ class _Sessions:
 
     def __init__(self) -> None:
         self._open: Registry[str, InferenceSession] = Registry()
-        self._lingering: InferenceSession | None = None
+        self._lingering: dict[str, InferenceSession] = {}
+        """By the name in the spec: that of one transform, and that of its fallback."""
 
     def open(self, spec: SessionSpec) -> InferenceSession:
         """The process's session for a spec; close it once for each call."""
@@ -266,27 +269,27 @@ class _Sessions:
         with self._open.lock:
             if self._open.close(session.spec.identity) is None:
                 return
+            ending: InferenceSession | None = session
             if linger:
-                self._end_lingering()
-                self._lingering = session
-            else:
-                session.close()
+                self._end_others(session.spec)
+                ending = self._lingering.pop(session.spec.transform, None)
+                self._lingering[session.spec.transform] = session
+            if ending is not None:
+                ending.close()
 
     def _resume(self, spec: SessionSpec) -> InferenceSession | None:
-        session = self._lingering
         # A new transform ends the lingering one; another version of the same transform leaves it alone.
-        if session is None or session.spec.transform != spec.transform:
-            self._end_lingering()
+        self._end_others(spec)
+        session = self._lingering.get(spec.transform)
+        if session is None or session.spec.identity != spec.identity:
             return None
-        if session.spec.identity != spec.identity:
-            return None
-        self._lingering = None
-        return session
+        return self._lingering.pop(spec.transform)
 
-    def _end_lingering(self) -> None:
-        if self._lingering is not None:
-            self._lingering.close()
-            self._lingering = None
+    def _end_others(self, spec: SessionSpec) -> None:
+        for name, session in list(self._lingering.items()):
+            if not session.spec.is_of_same_transform(spec):
+                del self._lingering[name]
+                session.close()
 
 
 _SESSIONS = _Sessions()

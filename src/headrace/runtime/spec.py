@@ -10,6 +10,9 @@ from headrace.core.clock import Clock
 from headrace.core.config import RetryConfig
 from headrace.runtime.plan import Plan
 
+_OF_FALLBACK = "\0fallback"
+"""Ends the name of a fallback's transform."""
+
 
 class ModelUpdate(NamedTuple):
     """An announcement of a newer model."""
@@ -44,6 +47,8 @@ class SessionSpec:
     inference_args: dict[str, Any] | None = None
     caught: type[BaseException] | tuple[type[BaseException], ...] = ()
     """Exceptions that become failures; all others are raised."""
+    caught_by_user: type[BaseException] | tuple[type[BaseException], ...] | None = None
+    """Which of the failures of a session with a fallback are not raised in the end; None: all."""
     retry: RetryConfig = field(default_factory=RetryConfig)
     """Which transient failures to retry, and how."""
     isolated: bool = False
@@ -70,6 +75,8 @@ class SessionSpec:
     """How to look for newer model files, if at all."""
     quota_names: tuple[tuple[Any, str], ...] = ()
     """Models, and the quotas that their requests count against."""
+    fallback: SessionSpec | None = None
+    """The session for elements that the models of this one cannot do; ``of_fallback`` completes it."""
 
     @property
     def is_hosted_or_shared(self) -> bool:
@@ -79,6 +86,12 @@ class SessionSpec:
     def copies_of(self, name: Any) -> int:
         """The number of hosts of a model that lives in hosts; a model with more than one always does."""
         return max(1, self.plan.models[name].model_copies()) if self.plan.routed else self.copies
+
+    @property
+    def resource_hints(self) -> dict[str, Any]:
+        """Beam's hints for the transform: the handler's, and those of its fallback that do not contradict them."""
+        more = {} if self.fallback is None else self.fallback.plan.handler.get_resource_hints()
+        return {**more, **self.plan.handler.get_resource_hints()}
 
     @property
     def identity(self) -> str:
@@ -93,4 +106,29 @@ class SessionSpec:
 
     def for_host(self) -> SessionSpec:
         """The spec for use inside a host."""
-        return replace(self, isolated=False, shared=frozenset(), automatic=False, watch=None)
+        return replace(self, isolated=False, shared=frozenset(), automatic=False, watch=None, fallback=None)
+
+    def catching_for_fallback(self) -> SessionSpec:
+        """The spec with all exceptions caught; ``raise_uncaught`` raises those that the user does not want caught."""
+        caught = self.caught if isinstance(self.caught, tuple) else (self.caught,)
+        return replace(self, caught=(Exception, *caught), caught_by_user=self.caught)
+
+    def of_fallback(self) -> SessionSpec | None:
+        """The spec of the fallback's session, with what it has in common with this one."""
+        own = self.fallback
+        if own is None:
+            return None
+        return replace(
+            own,
+            plan=replace(own.plan, postprocess=(*own.plan.postprocess, *self.plan.postprocess)),
+            transform=f"{self.transform}{_OF_FALLBACK}",
+            inference_args=self.inference_args,
+            caught=self.caught,
+            linger_secs=self.linger_secs,
+            pipeline=self.pipeline,
+            branch=self.branch,
+        ).catching_for_fallback()
+
+    def is_of_same_transform(self, other: SessionSpec) -> bool:
+        """Whether both belong to one transform: as versions of its models, or as model and fallback."""
+        return self.transform.removesuffix(_OF_FALLBACK) == other.transform.removesuffix(_OF_FALLBACK)

@@ -83,7 +83,8 @@ class SwitchingWorker:
             Exception: the handler refuses the arguments, or the initial model cannot be loaded.
         """
         if arguments is not AS_IN_SPEC:
-            self._spec.plan.handler.validate_inference_args(arguments)
+            for spec in filter(None, (self._spec, self._spec.fallback)):
+                spec.plan.handler.validate_inference_args(arguments)
         if self._spec.isolated:  # one host at a time; elsewhere the next session takes the model over
             self.close()
         models = self._open_models(partial(_with_arguments, self._fresh, arguments, branch))

@@ -15,6 +15,7 @@ from headrace.core.answer import (
     no_columns,
     no_skips,
     predictions_of,
+    signed,
     wrong_count,
 )
 from headrace.core.events import BatchCompleted, Observer
@@ -27,6 +28,7 @@ from headrace.runtime.background import BackgroundExecutor, BackgroundThread
 from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
 from headrace.runtime.cross_bundle import BundleSlot
 from headrace.runtime.devices import catches, check_device
+from headrace.runtime.fallback import BypassExecutor, FallbackBundle, WithoutFailures
 from headrace.runtime.model_source import Loaded, ModelProxy, Path
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.request_executor import RequestExecutor, RoutedExecutor, Throttling
@@ -52,6 +54,8 @@ class AnyWorker(ABC):
         self.handler_reports: bool = self.plan.handler.override_metrics(self.namespace)
         """Whether the handler reports metrics itself."""
         self.session: InferenceSession = open_session(spec)
+        self.fallback: AnyWorker | None = None
+        """Has the models for elements that this one's cannot do; closed together with this one."""
         self._slot: BundleSlot | None = None
         try:
             self._load_first()
@@ -63,6 +67,8 @@ class AnyWorker(ABC):
         """Releases the models; with ``linger``, only once another transform opens a session."""
         self._leave()
         close_session(self.session, linger=linger)
+        if self.fallback is not None:
+            self.fallback.close(linger=linger and not self.fallback.spec.shared)
 
     @abstractmethod
     def ready(self) -> None:
@@ -91,6 +97,16 @@ class AnyWorker(ABC):
         Raises:
             DeviceLostError: this process has lost the device of its models.
         """
+
+    def _bundle(self, observer: Observer, make_executor: Callable[[Observer], Executor]) -> AnyBundle:
+        """A bundle of preprocessed elements; what its models cannot do goes to the fallback, if there is one."""
+        if self.fallback is None:
+            return Bundle(self.spec, self.session, make_executor(observer), observer, self._join())
+        failures_left_out = WithoutFailures(observer)
+        executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session)
+        bundle = Bundle(self.spec, self.session, executor, failures_left_out, self._join())
+        functions_of_its_own = len(self.fallback.plan.postprocess) - len(self.plan.postprocess)
+        return FallbackBundle(bundle, self.fallback.bundle(observer), self.spec, functions_of_its_own)
 
     def _join(self) -> BundleSlot | None:
         """Opens a new bundle's slot for batching across bundles, if that is on; abandons the previous bundle's."""
@@ -128,11 +144,11 @@ class Worker(AnyWorker):
     _throttling: Throttling
     _background: BackgroundThread
 
-    def bundle(self, observer: Observer) -> Bundle:
+    def bundle(self, observer: Observer) -> AnyBundle:
         """A new bundle that runs in this process; ``observer`` receives its events."""
         check_device(self.spec)
         self._background.clear()
-        return Bundle(self.spec, self.session, self._executor(observer), observer, self._join())
+        return self._bundle(observer, self._executor)
 
     def _executor(self, observer: Observer) -> Executor:
         concurrent = self.plan.concurrent
@@ -233,6 +249,8 @@ class Worker(AnyWorker):
         self, name: Any, elements: Sequence[Any], keys: Sequence[Any] | None, predictions: list[Any], seconds: float
     ) -> tuple[list[Any], BatchCompleted]:
         """The predictions of a call, with keys if elements have some, skips marked; and the event."""
+        if self.plan.role:
+            predictions = signed(predictions, self.plan.answerer(name))
         predictions = mark_skips(predictions)
         if keys is not None:
             predictions = with_keys(keys, predictions)

@@ -1,0 +1,154 @@
+"""Hands elements that a model cannot do to its fallback, whose outcomes count as the model's.
+
+::
+
+    add -> Bundle -> BypassExecutor -> executor of the model        AnyBundle of the fallback
+              |            (its breaker is open: failures at once)       ^           |
+              '--- FallbackBundle: failures of inference ----------------'           '--> outcomes
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from headrace.core.errors import FallbackError
+from headrace.core.events import ElementFailed, Event, Observer
+from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
+from headrace.runtime.bundle import AnyBundle, Executor, raise_uncaught
+from headrace.runtime.queues import AnyBatch
+from headrace.runtime.session import InferenceSession
+from headrace.runtime.spec import SessionSpec
+
+_NOT_TRIED = RuntimeError("not tried, since nothing but failures has come from the model lately")
+_AND_THEN = "\nThe fallback failed, too:\n\n"
+
+
+class FallbackBundle:
+    """A bundle of a model with a fallback; used by one thread.
+
+    Failures of inference become elements of the fallback's bundle, with the failure as their tag; so if that fails,
+    too, both errors are at hand. The fallback's own functions are part of its inference, seen from outside.
+
+    Args:
+        first: of the model.
+        fallback: of the fallback.
+        spec: of the model's session.
+        own: how many of the fallback's postprocessing functions are its own, and not the model's, too.
+    """
+
+    def __init__(self, first: AnyBundle, fallback: AnyBundle, spec: SessionSpec, own: int) -> None:
+        self._first = first
+        self._fallback = fallback
+        self._spec = spec
+        self._own = own
+
+    def add(self, element: Any, tag: Any) -> Sequence[Outcome]:
+        """As ``Bundle.add``."""
+        outcomes = self._first.add(element, tag)
+        if all(isinstance(outcome, Predictions) for outcome in outcomes):
+            return outcomes
+        return [one for outcome in outcomes for one in self._settled(outcome)]
+
+    def finish(self) -> Iterator[Outcome]:
+        """As ``Bundle.finish``."""
+        for outcome in self._first.finish():
+            yield from self._settled(outcome)
+        for outcome in self._fallback.finish():
+            yield self._answered(outcome)
+
+    def _settled(self, outcome: Outcome) -> Iterable[Outcome]:
+        """The outcome, unless its element goes to the fallback; then those of the fallback that are ready."""
+        if not isinstance(outcome, Failure):
+            return [outcome]
+        if outcome.stage is not Stage.INFERENCE:
+            return [raise_uncaught(outcome, self._spec, outcome.error)]
+        # Not map(), which a StopIteration raised by user code would end silently.
+        return [self._answered(one) for one in self._fallback.add(outcome.element, outcome)]
+
+    def _answered(self, outcome: Outcome) -> Outcome:
+        """An outcome of the fallback, as one of the transform."""
+        if isinstance(outcome, Predictions):
+            return Predictions([failure.tag for failure in outcome.tags], outcome.values)
+        stage, index = Stage.INFERENCE, 0
+        if outcome.stage is Stage.POSTPROCESSING and outcome.index >= self._own:
+            stage, index = outcome.stage, outcome.index - self._own
+        if isinstance(outcome, Skipped):
+            is_inside = stage is Stage.INFERENCE
+            elements = [failure.element for failure in outcome.tags] if is_inside else outcome.elements
+            return Skipped(stage, index, [failure.tag for failure in outcome.tags], elements)
+        first: Failure = outcome.tag
+        if stage is Stage.POSTPROCESSING:
+            failure = replace(outcome, tag=first.tag, index=index)
+        else:
+            failure = replace(
+                first, caught=_both(first.caught, outcome.caught), attempts=first.attempts + outcome.attempts
+            )
+        return raise_uncaught(failure, self._spec, outcome.error)
+
+
+class BypassExecutor:
+    """An executor that passes batches on to another one, but for most of those whose model's circuit breaker is open.
+
+    Those fail at once, so that the fallback takes them; from time to time one is tried, to see whether the model works
+    again. Endpoints do the same for requests.
+
+    Args:
+        executor: runs the others.
+        spec: of the session.
+        session: knows the breakers.
+    """
+
+    def __init__(self, executor: Executor, spec: SessionSpec, session: InferenceSession) -> None:
+        self.preprocess_here = executor.preprocess_here
+        self.collect = executor.collect
+        self._executor = executor
+        self._plan = spec.plan
+        self._concurrent = spec.plan.concurrent
+        self._clock = spec.clock
+        self._session = session
+
+    def submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
+        """As ``Executor.submit``."""
+        model = self._session.models[name]
+        if name in self._concurrent or not model.breaker.is_open:
+            return self._executor.submit(name, batch)
+        if not model.probing.begins(self._now()):
+            return self._passed_on(name, batch)
+        try:
+            return [*self._executor.submit(name, batch), *self._executor.collect()]
+        finally:
+            model.probing.ended(self._now())
+
+    def _passed_on(self, name: Any, batch: AnyBatch) -> list[Outcome]:
+        caught, pairs = Caught(_NOT_TRIED, []), zip(batch.elements, batch.tags, strict=True)
+        failure = self._plan.failure
+        return [failure(tag, Stage.INFERENCE, 0, one, caught, model=name, attempts=0) for one, tag in pairs]
+
+    def _now(self) -> float:
+        return self._clock.time_ns() / 1e9
+
+
+class WithoutFailures:
+    """An observer that forwards events, but for failures of inference: the element may still get a prediction.
+
+    Args:
+        observer: receives the others.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def on_event(self, event: Event) -> None:
+        """Forwards the event."""
+        if not isinstance(event, ElementFailed) or event.stage is not Stage.INFERENCE:
+            self._observer.on_event(event)
+
+
+def _both(first: Caught, fallback: Caught) -> Caught:
+    """The error of an element that both failed, with both tracebacks."""
+    error = FallbackError(first.error, fallback.error)
+    lines = [*first.lines, _AND_THEN, *fallback.lines, "\n", *traceback.format_exception_only(error)]
+    return Caught(error, lines)

@@ -1,0 +1,115 @@
+"""A fallback in a pipeline: outputs keep their elements' windows, dead letters name both errors, metrics say who."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import pytest
+from apache_beam import typehints
+
+from headrace.beam import ModelHandler, ModelMetadata, PredictionResult, RunInference
+from pipelines import by_second
+from toys import Acting, Poisoned, each, refuse
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+
+class Squares(ModelHandler):
+    """Of numbers that are not multiples of ``no_multiples_of``."""
+
+    def __init__(self, no_multiples_of, **options):
+        super().__init__(**options)
+        self.no_multiples_of = no_multiples_of
+        self.path = "old"
+
+    def load_model(self):
+        return self.path
+
+    def update_model_path(self, model_path=None):
+        self.path = model_path or self.path
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(example % self.no_multiples_of == 0 for example in batch):
+            raise ValueError("a multiple")
+        return [PredictionResult(one, one**2 * (inference_args or {}).get("by", 1), model) for one in batch]
+
+
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [({}, {}), ({}, {"max_batch_duration_secs": 1}), ({"isolate": True}, {}), ({"placement": "machine"}, {})],
+)
+def test_answers_of_the_fallback_keep_their_windows(run, place, options):
+    elements = by_second(run, "Elements", [(n, n) for n in range(1, 31)])
+    infer = RunInference(Squares(3, max_batch_size=4, **options), fallback=Squares(5), **place)
+    good, bad = elements | infer.with_exception_handling()
+    letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element, error[1]))
+    found, failed = run.collect(good=good, letters=letters)
+    expected = [(n, n**2, n, n // 10 * 10) for n in range(1, 31) if n % 15]
+    assert sorted((one.example, one.inference, time, span[0]) for one, time, span in found) == expected
+    assert sorted((one[0], time, span[0]) for one, time, span in failed) == [([15], 15, 10), ([30], 30, 30)]
+    assert all("ValueError: a multiple; the fallback failed, too" in one[1] for one, _, _ in failed)
+    metrics = run.metrics()
+    assert metrics["RunInference", "num_inferences"] == 28
+    assert metrics["RunInference", "fallback-_num_inferences"] == 8
+
+
+def test_failure_fails_the_pipeline_where_nothing_is_caught(run):
+    with pytest.raises(Exception, match="the fallback failed, too: KeyError: -1"):
+        run.values(good=run.create([1, -1]) | RunInference(Poisoned(), fallback=Acting(each(refuse(-1)))))
+
+
+def test_fallback_stays_when_the_model_is_refreshed(run):
+    updates = run.pipeline | "Updates" >> beam.Create([ModelMetadata("new", "new")])
+    infer = RunInference(Squares(3), fallback=Squares(5), model_metadata_pcoll=updates)
+    found = run.values(good=run.create(range(1, 5)) | infer)
+    assert sorted(found) == [(1, 1, "new"), (2, 4, "new"), (3, 9, "old"), (4, 16, "new")]
+
+
+def test_arguments_from_a_side_input_are_those_of_both(run):
+    arguments = beam.pvalue.AsDict(run.pipeline | "Arguments" >> beam.Create([("by", 10)]))
+    infer = RunInference(Squares(3), fallback=Squares(5), inference_args=arguments)
+    found = run.values(good=run.create(range(1, 4)) | infer)
+    assert sorted(one.inference for one in found) == [10, 40, 90]
+
+
+def test_predictions_that_are_monitored_include_those_of_the_fallback(run):
+    monitored = {}
+
+    @beam.ptransform_fn
+    def monitor(pcoll):
+        monitored["pcoll"] = pcoll
+        return pcoll
+
+    handler = Squares(3).with_postprocess_fn(lambda result: -result.inference)
+    values = run.create(range(1, 4)) | RunInference(handler, fallback=Squares(5), monitoring_transform=monitor())
+    found, seen = run.values(values=values, seen=monitored["pcoll"])
+    assert sorted(found) == [-9, -4, -1]
+    assert sorted(one.inference for one in seen) == [1, 4, 9]
+
+
+def test_threshold_counts_only_what_both_failed(run):
+    infer = RunInference(Squares(2), fallback=Squares(6)).with_exception_handling(threshold=0.2)
+    good, _ = run.create(range(1, 13)) | infer
+    assert len(run.values(good=good)) == 10
+
+
+class Words(ModelHandler[int, str, None]):
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return list(map(str, batch))
+
+
+class Numbers(ModelHandler[int, int, None]):
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return list(batch)
+
+
+def test_values_may_be_of_either_type(run):
+    numbers = run.create([1, 2])
+    assert (numbers | "Both" >> RunInference(Numbers(), fallback=Words())).element_type == typehints.Union[int, str]
+    adapted = Words().with_postprocess_fn(int)
+    assert (numbers | "Same" >> RunInference(Numbers(), fallback=adapted)).element_type is int

@@ -1,0 +1,106 @@
+"""A fallback that cannot fit is an error at construction, with the cure; one that fits shares what it has to."""
+
+from __future__ import annotations
+
+import pickle
+
+import cloudpickle
+import pytest
+
+from headrace import BatchingConfig, ConfigurationError, KeyedModelHandler, MaybeKeyedModelHandler, predict
+from headrace.runtime.prepare import InferenceRequest, isolated, prepare
+from headrace.runtime.spec import SessionSpec
+from headrace.testing import DoublingHandler
+from http_endpoint import Remote
+from toys import Acting, DeviceLosingColumns
+
+HANDLER = Acting()
+COLUMNAR = BatchingConfig(columnar=True)
+
+
+def prepared(handler, fallback, **options) -> SessionSpec:
+    return prepare(handler, InferenceRequest(fallback=fallback, **options))
+
+
+@pytest.mark.parametrize(
+    ("handler", "fallback", "options", "said"),
+    [
+        (HANDLER, HANDLER, {}, "it is the handler itself"),
+        (HANDLER, [Acting()], {}, "is no model handler"),
+        (HANDLER, Acting, {}, "is no model handler"),
+        (HANDLER, Acting(max_batch_size=0), {}, "max_batch_size must be at least 1"),
+        (HANDLER, KeyedModelHandler(Acting()), {}, "leave KeyedModelHandler out"),
+        (MaybeKeyedModelHandler(HANDLER), KeyedModelHandler(Acting()), {}, "leave KeyedModelHandler out"),
+        (MaybeKeyedModelHandler(HANDLER), Acting().with_preprocess_fn(abs), {}, "put MaybeKeyedModelHandler around it"),
+        (HANDLER, Acting().with_no_batching(), {}, "batches for the fallback only"),
+        (HANDLER.with_no_batching(), Acting(), {}, "batches for the handler only"),
+        (DeviceLosingColumns(), Acting(), {"batching": COLUMNAR}, "does not go together with BatchingConfig"),
+        (HANDLER, Acting(act=(one for one in ())), {"isolate": True}, "act"),
+    ],
+    ids=["itself", "list", "class", "size", "keys", "maybe", "functions", "batches", "no-batches", "columns", "file"],
+)
+def test_fallback_that_does_not_fit_is_refused(handler, fallback, options, said):
+    with pytest.raises(ConfigurationError, match=r"^fallback: ") as caught:
+        prepared(handler, fallback, **options)
+    assert said in str(caught.value)
+
+
+def test_arguments_are_checked_by_both_handlers():
+    class Picky(DoublingHandler):
+        def validate_inference_args(self, inference_args):
+            raise ValueError("no arguments, please")
+
+    with pytest.raises(ValueError, match="no arguments, please"):
+        prepared(HANDLER, Picky(), inference_args={"by": 2})
+
+
+def test_fallback_is_another_transform_that_shares_what_belongs_to_both():
+    spec = prepared(HANDLER.with_postprocess_fn(str), Acting().with_postprocess_fn(abs), inference_args={"by": 2})
+    own = spec.of_fallback()
+    assert own.plan.postprocess == (abs, str)
+    assert own.inference_args == {"by": 2}
+    assert own.identity != spec.identity
+    assert own.cache_name != spec.cache_name
+    assert own.is_of_same_transform(spec)
+    assert not own.is_of_same_transform(prepared(HANDLER, Acting()))
+    assert pickle.loads(cloudpickle.dumps(spec)).fallback.plan.role == "fallback"
+    assert spec.for_host().fallback is None
+
+
+def test_fallback_with_a_shared_identifier_has_one_of_its_own():
+    one, other = (prepared(HANDLER, Acting(), model_identifier="same") for _ in range(2))
+    assert one.of_fallback().cache_name == other.of_fallback().cache_name != one.cache_name
+
+
+def test_batching_of_the_request_is_not_that_of_the_fallback():
+    fallback = Acting(max_batch_size=3, max_batch_duration_secs=5)
+    own = prepared(HANDLER, fallback, batching=BatchingConfig(max_batch_size=2)).fallback
+    assert own.plan.batching.max_batch_size == 3
+    assert not own.plan.may_wait
+
+
+@pytest.mark.parametrize("fallback", [Remote("http://localhost"), Acting()], ids=["remote", "local"])
+@pytest.mark.parametrize("first", [Remote("http://localhost"), Acting()], ids=["remote", "local"])
+def test_time_limit_is_that_of_each_of_the_two(first, fallback):
+    for spec in (
+        prepared(first, fallback, timeout_secs=3, isolate=True),
+        isolated(prepared(first, fallback), 3),
+    ):
+        assert [one.timeout_secs for one in (spec, spec.fallback)] == [3, 3]
+        assert spec.isolated == isinstance(first, Acting)
+        assert spec.fallback.isolated == isinstance(fallback, Acting)
+
+
+def test_resource_hints_are_those_of_both():
+    class Hinting(Acting):
+        def get_resource_hints(self):
+            return self.hints
+
+    first, fallback = Hinting(), Hinting()
+    first.hints, fallback.hints = {"min_ram": "1GB"}, {"min_ram": "2GB", "accelerator": "gpu"}
+    assert prepared(first, fallback).resource_hints == {"min_ram": "1GB", "accelerator": "gpu"}
+
+
+def test_predict_refuses_at_once():
+    with pytest.raises(ConfigurationError, match="fallback: it is the handler itself"):
+        predict(HANDLER, [1], fallback=HANDLER)

@@ -1,0 +1,116 @@
+"""Endpoints with a fallback: what they cannot answer goes there, all of it while they are down, and no longer."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headrace import EndpointError, FallbackError, RetryConfig, predict
+from headrace.core.result import Failure
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from http_endpoint import Answer, AsyncRemote, Remote, for_example, for_first, serving
+from toys import Acting, each, refuse, run
+from waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
+
+BOTH = pytest.mark.parametrize("kind", [Remote, AsyncRemote])
+
+
+def negative(batch):
+    return [-one for one in batch]
+
+
+def worker_for(handler, fallback, close_later, **options):
+    spec = prepare(handler, InferenceRequest(fallback=fallback, **options))
+    return close_later(open_worker(catching(spec, Exception)))
+
+
+@pytest.fixture
+def nobody():
+    """A URL where nobody listens."""
+    with serving() as server:
+        return server.url
+
+
+@BOTH
+def test_elements_that_an_endpoint_refuses_for_good_go_to_a_local_model(kind):
+    with serving(for_example(3, Answer(400))) as server:
+        assert list(predict(kind(server.url), range(5), fallback=Acting(negative))) == [0, 2, 4, -3, 8]
+        assert sorted(server.requests) == [[0], [1], [2], [3], [4]]
+
+
+@BOTH
+def test_elements_that_a_local_model_cannot_do_go_to_an_endpoint(kind):
+    with serving() as server:
+        handler = Acting(each(refuse(3)), max_batch_size=2)
+        assert list(predict(handler, range(5), fallback=kind(server.url))) == [0, 1, 2, 6, 4]
+        assert server.requests == [[3]]
+
+
+@BOTH
+def test_second_endpoint_answers_for_one_that_is_not_there(kind, nobody):
+    with serving() as server:
+        assert list(predict(kind(nobody), range(200), fallback=kind(server.url))) == [2 * n for n in range(200)]
+
+
+def test_isolated_model_answers_for_an_endpoint(nobody):
+    found = predict(Remote(nobody), range(5), fallback=Acting(negative), isolate=True, timeout=60)
+    assert list(found) == [0, -1, -2, -3, -4]
+
+
+@BOTH
+def test_endpoint_that_is_down_is_only_probed_and_used_again_when_it_is_back(kind, close_later):
+    is_down = threading.Event()
+    is_down.set()
+    with serving(lambda examples, before: Answer(503 if is_down.is_set() else 200)) as server:
+        worker = worker_for(kind(server.url), Acting(negative, max_batch_size=7), close_later)
+        assert sorted(run(worker, range(1, 1000))) == [*range(-999, 0)]
+        assert len(server.requests) < 100
+        is_down.clear()
+        assert wait_until(lambda: run(worker, [1]) == [2])
+        assert sorted(run(worker, range(1, 100))) == [2 * n for n in range(1, 100)]
+
+
+@BOTH
+def test_endpoint_that_refuses_for_a_moment_is_waited_for(kind):
+    with serving(for_first(10, Answer(429))) as server:
+        assert list(predict(kind(server.url), range(50), fallback=Acting(negative))) == [2 * n for n in range(50)]
+
+
+@BOTH
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "600"}])
+def test_endpoint_that_goes_on_refusing_is_replaced(kind, headers):
+    with serving(lambda *_: Answer(429, headers=headers)) as server:
+        found = predict(kind(server.url), range(50), fallback=Acting(negative), retry=RetryConfig(timeout_secs=0.3))
+        assert list(found) == [-n for n in range(50)]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_wrong_key_url_or_model_is_an_error_although_there_is_a_fallback(status):
+    with serving(lambda *_: Answer(status)) as server:
+        with pytest.raises(EndpointError, match="refused the first request"):
+            list(predict(Remote(server.url), range(5), fallback=Acting(negative), on_failure="yield"))
+        with pytest.raises(EndpointError, match="refused the first request"):
+            list(predict(Acting(each(refuse(1))), range(5), fallback=Remote(server.url), on_failure="yield"))
+
+
+def test_element_that_two_endpoints_fail_is_one_dead_letter(nobody):
+    with serving(for_example(3, Answer(400))) as server:
+        *good, failure = sorted(
+            predict(Remote(nobody), range(5), fallback=Remote(server.url), on_failure="yield"),
+            key=lambda one: isinstance(one, Failure),
+        )
+    assert sorted(good) == [0, 2, 4, 8]
+    assert type(failure.error) is FallbackError
+    assert "refused" in str(failure.error)
+    assert "status 400" in str(failure.error)
+
+
+def test_request_that_takes_too_long_is_answered_by_the_fallback():
+    with serving(for_example(3, Answer(delay=120))) as server, serving() as other:
+        handler, fallback = Remote(server.url), AsyncRemote(other.url).with_postprocess_fn(abs)
+        assert list(predict(handler, range(-1, 5), fallback=fallback, timeout=2)) == [-2, 0, 2, 4, 6, 8]
+        assert other.requests == [[3]]
