@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import apache_beam as beam
+import pytest
 
+from headrace import NotYetHonouredWarning
 from headrace.beam import ElementFailure, KeyedModelHandler, RemoteModelHandler, RunInference
 
 
@@ -19,7 +21,7 @@ class Length(RemoteModelHandler[str, int, str]):
         return [len(text) if text else ElementFailure(ValueError("empty")) for text in batch]
 
     def batch_elements_kwargs(self):
-        return {"max_batch_size": 2}
+        return {"min_batch_size": 2, "max_batch_size": 2}
 
 
 def test_remote_handler_runs_in_a_pipeline(run):
@@ -30,3 +32,25 @@ def test_remote_handler_runs_in_a_pipeline(run):
     assert sorted(found) == [(n, n % 5) for n in range(50) if n % 5]
     assert sorted(failed) == [((n, ""), "ValueError('empty')") for n in range(0, 50, 5)]
     assert run.metrics()["RunInference", "num_inferences"] == 40
+
+
+class Stuck(Length):
+    async def request(self, batch, model, inference_args=None):
+        if "" in batch:
+            await asyncio.Event().wait()
+        return await super().request(batch, model, inference_args)
+
+
+def test_time_limit_of_a_remote_handler_is_that_of_a_request(run):
+    infer = RunInference(Stuck()).with_exception_handling(timeout=0.5)
+    assert not infer._spec.isolated
+    good, bad = run.create(["a", "bb", "", "ccc"]) | infer
+    letters = bad.failed_inferences | beam.MapTuple(lambda element, error: (element, error[0]))
+    found, failed = run.values(good=good, letters=letters)
+    assert sorted(found) == [1, 2]
+    assert sorted(failed) == [([""], TimeoutError), (["ccc"], TimeoutError)]
+
+
+def test_host_for_a_remote_handler_is_not_needed():
+    with pytest.warns(NotYetHonouredWarning, match="isolate has no effect"):
+        RunInference(Length()).with_exception_handling(use_subprocess=True)

@@ -228,3 +228,17 @@ def test_larger_requests_are_not_taken_for_a_slower_endpoint():
             for _ in range(limit.in_flight):
                 limit.finished(now, started, Verdict.ANSWERED, size=size)
     assert limit.limit == 64
+
+
+@pytest.mark.parametrize(("reply", "is_gone"), [(Verdict.UNAVAILABLE, True), (Verdict.REFUSED, False)])
+def test_endpoint_that_is_gone_differs_from_one_that_refuses(reply, is_gone):
+    limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
+    for second in range(1, 6):
+        assert not limit.is_gone
+        limit.started(second)
+        limit.finished(second, second, reply)
+    assert limit.outage_began == 5
+    assert limit.is_gone == is_gone
+    limit.started(7)
+    limit.finished(7, 7, Verdict.ANSWERED)
+    assert not limit.is_gone

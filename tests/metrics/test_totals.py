@@ -44,3 +44,10 @@ def test_usage_adds_up_by_model():
     for event in UsageReported("a", 3, 2, cost=0.5), UsageReported("b", 1, 0), UsageReported("a", 1, 1, cost=0.25):
         totals.on_event(event)
     assert totals.usage == {"a": UsageReported("a", 4, 3, 2, 0.75), "b": UsageReported("b", 1, 0)}
+
+
+def test_what_a_fallback_answers_is_counted_on_its_own():
+    totals = Totals()
+    for model, examples in (("", 10), ("fallback", 3), ("fallback-key", 2), ("key", 4)):
+        totals.on_event(BatchCompleted(model, examples, 0, 0.1))
+    assert (totals.predictions, totals.from_fallback) == (19, 5)

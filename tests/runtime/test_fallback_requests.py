@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from headrace import EndpointError, FallbackError, RetryConfig, predict
+from headrace import (
+    ElementFailure,
+    ElementRetry,
+    EndpointError,
+    FallbackError,
+    RemoteModelHandler,
+    RetryConfig,
+    predict,
+)
 from headrace.core.result import Failure
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
@@ -114,3 +125,49 @@ def test_request_that_takes_too_long_is_answered_by_the_fallback():
         handler, fallback = Remote(server.url), AsyncRemote(other.url).with_postprocess_fn(abs)
         assert list(predict(handler, range(-1, 5), fallback=fallback, timeout=2)) == [-2, 0, 2, 4, 6, 8]
         assert other.requests == [[3]]
+
+
+class Told(RemoteModelHandler):
+    """Treats each example as its place in a list says."""
+
+    def __init__(self, what, size, added):
+        super().__init__(num_retries=1)
+        self.what = what
+        self.size = size
+        self.added = added
+
+    def create_client(self):
+        return None
+
+    async def request(self, batch, model, inference_args=None):
+        await asyncio.sleep(0)
+        if any(self.what[one] == "raises" for one in batch):
+            raise ValueError("raised")
+        return [self.answer(one) for one in batch]
+
+    def answer(self, example):
+        what = self.what[example]
+        if what == "fails":
+            return ElementFailure(KeyError("failed"))
+        return ElementRetry(OSError("busy")) if what == "retried" else example + self.added
+
+    def batch_elements_kwargs(self):
+        return {"min_batch_size": self.size, "max_batch_size": self.size}
+
+
+FATES = st.lists(st.sampled_from(["answered", "answered", "raises", "fails", "retried"]), min_size=12, max_size=12)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(FATES, FATES, st.integers(1, 4), st.integers(1, 4))
+def test_nothing_is_lost_whatever_two_endpoints_answer(is_local, fates, others, size, other_size):
+    fallback = Acting(each(refuse(3)), max_batch_size=2) if is_local else Told(others, other_size, 2000)
+    outcomes = list(predict(Told(fates, size, 1000), range(12), fallback=fallback, on_failure="yield"))
+    assert len(outcomes) == 12
+    for place, outcome in enumerate(outcomes):
+        if isinstance(outcome, Failure):
+            assert (outcome.element, type(outcome.error)) == (place, FallbackError)
+        else:
+            assert outcome % 1000 == place
+            assert outcome < 1000 or (fates if outcome < 2000 else others)[place] == "answered"

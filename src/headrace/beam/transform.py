@@ -172,7 +172,7 @@ class RunInference(
             raise ConfigurationError(f"threshold must be a share of the elements, from 0 to 1, not {threshold!r}.")
         self._spec = catching(self._spec, exc_class)
         if use_subprocess or timeout is not None:
-            self._spec = isolated(self._spec, timeout)
+            self._spec = isolated(self._spec, timeout, isolate=use_subprocess)
         self._threshold = threshold
         return self
 

@@ -107,7 +107,7 @@ def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: b
             warnings.warn(
                 f"{spec.plan.name} sends requests, which run in the worker's own process: isolate has no effect.",
                 NotYetHonouredWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return replace(spec, timeout_secs=timeout_secs)
     if isolate or timeout_secs is not None:

@@ -1,0 +1,84 @@
+"""A model and its fallback in threads and across workers: each is loaded once, and what fails is nobody else's."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from headrace import BatchingConfig
+from headrace.core.result import Failure
+from headrace.runtime.open_worker import open_worker
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.testing import DoublingHandler, LoadCountingHandler, PoisonHandler
+from toys import Acting, Poisoned, run
+
+
+class Picky(LoadCountingHandler):
+    """Refuses some examples."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        if any(example < 0 for example in batch):
+            raise ValueError("negative")
+        return [model(example) for example in batch]
+
+
+def loaded_by(*handlers):
+    return [handler.loads for handler in handlers]
+
+
+def test_both_models_are_loaded_once_for_all_threads(opened):
+    first, fallback = Picky(), LoadCountingHandler()
+    spec = prepare(first, InferenceRequest(fallback=fallback))
+    workers = [opened(spec) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda worker: run(worker, [1, -1]), workers))
+    assert all(one[0] == 2 and one[1].inference == -2 for one in found)
+    assert loaded_by(first, fallback) == [1, 1]
+
+
+def test_both_models_linger_until_another_transform_opens():
+    first, fallback = Picky(), LoadCountingHandler()
+    spec = prepare(first, InferenceRequest(fallback=fallback))
+    for _ in range(3):
+        worker = open_worker(spec)
+        run(worker, [1, -1])
+        worker.close(linger=True)
+    assert loaded_by(first, fallback) == [1, 1]
+    open_worker(prepare(DoublingHandler(), InferenceRequest())).close()
+    open_worker(spec).close()
+    assert loaded_by(first, fallback) == [2, 2]
+
+
+def test_other_version_of_a_model_shares_the_fallback(opened):
+    first, fallback = Picky(), LoadCountingHandler()
+    spec = prepare(first, InferenceRequest(fallback=fallback))
+    opened(spec)
+    opened(replace(spec, branch="other arguments"))
+    opened(replace(spec, plan=replace(spec.plan, refreshed={})))
+    assert loaded_by(first, fallback) == [1, 1]
+
+
+@pytest.mark.parametrize("place", [{}, {"isolate": True}])
+def test_worker_whose_fallback_cannot_be_loaded_leaves_nothing(place, opened):
+    def load():
+        raise FileNotFoundError("no such model")
+
+    spec = prepare(Acting(), InferenceRequest(fallback=Acting(load=load), **place))
+    with pytest.raises(FileNotFoundError):
+        run(opened(spec), [1])
+
+
+def test_bundles_that_share_batches_keep_their_failures_to_themselves(opened):
+    batching = BatchingConfig(min_batch_size=64, max_batch_size=64, max_batch_duration_secs=0.2)
+    spec = prepare(Poisoned(), InferenceRequest(batching=batching, fallback=PoisonHandler(-13)))
+    workers = [opened(catching(spec, Exception)) for _ in range(4)]
+    elements = [[place, -place - 1, -13][: 3 if place == 3 else 2] for place in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(run, workers, elements))
+    for place, outcomes in enumerate(found):
+        (failed,) = [one.element for one in outcomes if isinstance(one, Failure)] or [None]
+        assert failed == (-13 if place == 3 else None)
+        good = [getattr(one, "inference", one) for one in outcomes if not isinstance(one, Failure)]
+        assert sorted(good) == [2 * (-place - 1), place + 100]
