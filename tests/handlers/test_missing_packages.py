@@ -10,6 +10,7 @@ import pytest
 from headrace.core.extras import install_command, requirements
 
 MISSING = {
+    "anthropic_inference": ["anthropic: anthropic"],
     "huggingface_inference": ["torch: huggingface", "transformers: huggingface"],
     "numpy_arrays": ["numpy: onnx"],
     "onnx_inference": ["numpy: onnx", "onnxruntime: onnx"],
@@ -29,7 +30,14 @@ MISSING = {
 }
 """By module: packages, and the extras that bring them."""
 NEEDED = [(module, *line.split(": ")) for module, lines in MISSING.items() for line in lines]
-QUICK = ("numpy_arrays", "onnx_inference", "openai_inference", "sklearn_inference", "tensorrt_inference")
+QUICK = (
+    "anthropic_inference",
+    "numpy_arrays",
+    "onnx_inference",
+    "openai_inference",
+    "sklearn_inference",
+    "tensorrt_inference",
+)
 
 WITHOUT = """
 import sys

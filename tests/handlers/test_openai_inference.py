@@ -5,9 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 
-import openai
 import pytest
-from openai._constants import DEFAULT_CONNECTION_LIMITS
 
 from headrace import ConfigurationError, EndpointError, KeyedModelHandler, PredictionResult, predict
 from headrace.core.events import UsageReported
@@ -51,14 +49,15 @@ def refuses(prompt, answer):
 
 
 class Unpooled:
-    """Keeps no connection: the suite asks from one event loop after the other."""
+    """A client for each request: the suite asks from one event loop after the other."""
 
     def create_client(self):
-        limits = type(DEFAULT_CONNECTION_LIMITS)(max_keepalive_connections=0)
-        transport = openai.DefaultAsyncHttpxClient(limits=limits)
-        client = openai.AsyncOpenAI(base_url=self._url, max_retries=0, http_client=transport)
-        client.close = lambda: None  # a transform would, and the suite goes on with it
-        return client
+        return "of each request"
+
+    async def request(self, batch, model, inference_args=None):
+        assert model == "of each request"
+        async with super().create_client() as client:
+            return await super().request(batch, client, inference_args)
 
 
 class UnpooledChat(Unpooled, OpenAIChatModelHandler):

@@ -16,6 +16,7 @@ _SAID_OF_ROW = f"{_SAID_OF_ROWS}; of a single row, that alone"
 
 _ONE_HOST = "in one host"
 _ENDPOINT = "at the endpoint"
+_ANSWERED = "the answer: a text or, with `json_schema`, what is in it"
 _ASKED = "a prompt, a conversation or, with `prompt`, a row"
 _SERVER = "in one host, which runs the server: they are the server's"
 _SKLEARN = "mapped; trees and forests copy their nodes in each process"
@@ -24,6 +25,10 @@ _TRANSFORMERS = "mapped on the CPU; on a GPU, or several, in one host"
 _EMBEDDER = "mapped on the CPU; on a GPU, in one host"
 
 CARDS = {
+    "anthropic_inference.AnthropicChatModelHandler": HandlerCard(_ASKED, _ANSWERED, _ENDPOINT, "safe", "anthropic"),
+    "anthropic_inference.AnthropicModelHandler": HandlerCard(
+        "what its `request_fn` takes", "what its `request_fn` returns", _ENDPOINT, "safe", "anthropic"
+    ),
     "huggingface_inference.HuggingFaceModelHandlerKeyedTensor": HandlerCard(
         _KEYED, _OUTPUTS, _TRANSFORMERS, "safe", "huggingface"
     ),
@@ -40,9 +45,7 @@ CARDS = {
     "onnx_inference.OnnxModelHandlerNumpy": HandlerCard(
         _ARRAY, "its row of the model's first output", _ONE_HOST, "safe", "onnx"
     ),
-    "openai_inference.OpenAIChatModelHandler": HandlerCard(
-        _ASKED, "the answer: a text or, with `json_schema`, what is in it", _ENDPOINT, "safe", "openai"
-    ),
+    "openai_inference.OpenAIChatModelHandler": HandlerCard(_ASKED, _ANSWERED, _ENDPOINT, "safe", "openai"),
     "openai_inference.OpenAICompletionsModelHandler": HandlerCard(
         "a prompt or, with `prompt`, a row", "the text that follows", _ENDPOINT, "safe", "openai"
     ),

@@ -192,12 +192,18 @@ class Endpoint:
             self._fail(call, ended.error, seconds)
 
     def _fail(self, call: EndpointCall, error: BaseException, seconds: float) -> None:
-        """Delivers an error; if nothing has ever worked, and nothing will, it is that of all the bundle's calls."""
-        if self._has_worked or not concerns_all(error):
+        """Delivers an error; if nothing has ever worked, and nothing will, it is that of all the bundle's calls.
+
+        So is an EndpointError of the handler's own, at any time: it knows its endpoint.
+        """
+        if isinstance(error, EndpointError):
+            refusal = error
+        elif self._has_worked or not concerns_all(error):
             self._deliver(call, [], error, seconds)
             return
-        refusal = EndpointError(self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}")
-        refusal.__cause__ = error
+        else:
+            refusal = EndpointError(self._rules.who.partition(".")[0], f"{as_type_name(error)}: {error}")
+            refusal.__cause__ = error
         call.inbox.refusal = refusal
         refused = [call, *(one for one in self._waiting if one.inbox is call.inbox)]
         self._waiting = deque(one for one in self._waiting if one.inbox is not call.inbox)

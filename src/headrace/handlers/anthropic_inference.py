@@ -1,0 +1,304 @@
+"""Asks Anthropic's models: a handler with the arguments of Beam's, and one that makes the requests itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from headrace.core.answer import predictions_of, wrong_count
+from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.handler import ModelHandler
+from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
+from headrace.core.result import PredictionResult
+from headrace.core.secrets import ApiKey, KeySource
+from headrace.core.usage import report_usage
+from headrace.handlers.cards import CARDS
+from headrace.handlers.json_answers import JsonSchema
+from headrace.handlers.prompts import Prompts
+from headrace.handlers.text_endpoints import ChatHandler, ModelReply, as_answer, checked_url, refuse_unfit
+
+with extra_required("anthropic"):
+    import anthropic
+    from anthropic import Anthropic, APIStatusError
+    from anthropic.resources.messages import AsyncMessages
+
+__all__ = ["AnthropicChatModelHandler", "AnthropicModelHandler", "message_from_conversation", "message_from_string"]
+
+_KEY = "ANTHROPIC_API_KEY"
+_MAX_TOKENS = 1024
+
+
+def _retry_on_appropriate_error(exception: Exception) -> bool:
+    """Beam's filter: 429, and what is the server's fault."""
+    if not isinstance(exception, APIStatusError):
+        return False
+    return bool(exception.status_code == 429 or exception.status_code >= 500)
+
+
+def message_from_string(
+    model_name: str, batch: Sequence[str], client: Any, inference_args: dict[str, Any]
+) -> list[Any]:
+    """Beam's function for prompts: the answer to each, asked for one after the other.
+
+    Args:
+        model_name: of the model.
+        batch: prompts.
+        client: ``anthropic.Anthropic``.
+        inference_args: those of ``messages.create``; ``max_tokens`` is 1024 if it is not among them.
+
+    Returns:
+        Anthropic's ``Message`` for each; of several, an error in the place of one that failed.
+    """
+    return _asked(model_name, [[{"role": "user", "content": prompt}] for prompt in batch], client, inference_args)
+
+
+def message_from_conversation(
+    model_name: str, batch: Sequence[list[dict[str, str]]], client: Any, inference_args: dict[str, Any]
+) -> list[Any]:
+    """Beam's function for conversations, which are lists of messages; else as ``message_from_string``."""
+    return _asked(model_name, batch, client, inference_args)
+
+
+def _asked(model_name: str, conversations: Sequence[Any], client: Any, args: Mapping[str, Any]) -> list[Any]:
+    answers: list[Any] = []
+    for messages in conversations:
+        try:
+            answer = client.messages.create(model=model_name, messages=messages, **{"max_tokens": _MAX_TOKENS, **args})
+        except Exception as error:
+            if len(conversations) == 1:
+                raise
+            answer = as_answer(error)
+        answers.append(answer)
+    return answers
+
+
+class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]):
+    """Hands batches to a function that asks Claude, as Beam's handler does; the prediction is what it returns.
+
+    Requests run on threads. ``AnthropicChatModelHandler`` needs no function, and its predictions are texts.
+
+    Args:
+        model_name: of the model, such as ``"claude-haiku-4-5"``.
+        request_fn: returns an answer for each example, given the model's name, the batch, the client and a dict of
+            arguments: ``message_from_string``, ``message_from_conversation``, or your own.
+        api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
+        system: the system message of all requests, unless ``inference_args`` have one.
+        output_config: Anthropic's argument of that name for all requests, unless ``inference_args`` have it.
+        min_batch_size: this and the following are those of ``headrace.ModelHandler``; without any, each example is a
+            batch of its own.
+        max_batch_size: never exceeded.
+        max_batch_duration_secs: longest time, in seconds, that an element waits for others across bundles.
+        max_batch_weight: largest sum of ``element_size_fn`` in a batch.
+        element_size_fn: the weight of an element.
+        kwargs: those of ``headrace.RemoteModelHandler``, and ``env_vars``.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+    """
+
+    card = CARDS["anthropic_inference.AnthropicModelHandler"]
+
+    def __init__(
+        self,
+        model_name: str,
+        request_fn: Callable[[str, Sequence[Any], Anthropic, dict[str, Any]], Any],
+        api_key: KeySource = None,
+        *,
+        system: str | list[dict[str, str]] | None = None,
+        output_config: dict[str, Any] | None = None,
+        min_batch_size: int | None = None,
+        max_batch_size: int | None = None,
+        max_batch_duration_secs: int | None = None,
+        max_batch_weight: int | None = None,
+        element_size_fn: Callable[[Any], int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        options = {
+            "min_batch_size": min_batch_size,
+            "max_batch_size": max_batch_size,
+            "max_batch_duration_secs": max_batch_duration_secs,
+            "max_batch_weight": max_batch_weight,
+            "element_size_fn": element_size_fn,
+        }
+        if all(value is None for value in options.values()):
+            options["max_batch_size"] = 1
+        env_vars = kwargs.pop("env_vars", {})
+        super().__init__(namespace="AnthropicModelHandler", retry_filter=_retry_on_appropriate_error, **kwargs)
+        ModelHandler.__init__(self, env_vars=env_vars, **options)  # type: ignore[arg-type]
+        if not callable(request_fn):
+            raise ConfigurationError(
+                "AnthropicModelHandler: request_fn must be a function, such as message_from_string of "
+                f"headrace.handlers.anthropic_inference, not {request_fn!r:.80}."
+            )
+        self._api_key = ApiKey(api_key, _KEY, "AnthropicModelHandler")
+        self.model_name = model_name
+        self.request_fn = request_fn
+        self.system = system
+        self.output_config = output_config
+
+    @property
+    def api_key(self) -> KeySource:
+        """What the handler was given."""
+        return self._api_key.given
+
+    def create_client(self) -> Anthropic:
+        """Makes the client, which retries nothing: Headrace does.
+
+        Raises:
+            ConfigurationError: there is no key.
+        """
+        client = Anthropic(api_key=self._api_key.required()) if self._api_key.given is not None else Anthropic()
+        client.max_retries = 0
+        _refuse_anonymous(client, self._api_key)
+        return client
+
+    def request(
+        self, batch: Sequence[Any], model: Anthropic, inference_args: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """Calls ``request_fn``; what it returns for an example becomes its prediction.
+
+        Raises:
+            Exception: whatever ``request_fn`` raises, without the key.
+        """
+        ours = {"system": self.system, "output_config": self.output_config}
+        args = {**{name: value for name, value in ours.items() if value is not None}, **(inference_args or {})}
+        try:
+            _renew(model, self._api_key)
+            answers = predictions_of(self.request_fn(self.model_name, batch, model, args), "request_fn", len(batch))
+        except Exception as error:
+            self._api_key.mask_error(error)
+            raise
+        if len(answers) != len(batch):
+            raise wrong_count("request_fn", len(batch), len(answers))
+        return [self._prediction(example, answer) for example, answer in zip(batch, answers, strict=True)]
+
+    def _prediction(self, example: Any, answer: Any) -> Any:
+        if isinstance(answer, ElementFailure | ElementRetry):
+            self._api_key.mask_error(answer.error)
+            return answer
+        _report(self.model_name, answer)
+        return PredictionResult(example, answer, self.model_name)
+
+
+class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
+    """Asks Claude: an example is a prompt, a conversation or, with ``prompt``, a row; the answer is a text.
+
+    A conversation is a list of messages, ``{"role": "user", "content": "..."}``. With ``json_schema`` the prediction is
+    the value in the answer. An answer that does not fit is sent back once, with what is wrong.
+
+    ``inference_args`` are those of Anthropic's ``messages.create``, such as ``thinking``; what only your endpoint knows
+    goes into ``extra_body``.
+
+    Args:
+        model_name: of the model, such as ``"claude-haiku-4-5"``.
+        prompt: makes the prompt of a row, with names of columns in braces: ``"Classify: {text}"``. Braces that are
+            meant are doubled.
+        system: the system message of conversations that do not begin with one of their own.
+        json_schema: what answers must fit: a JSON schema, or the path or URI of a file with it.
+        max_tokens: most tokens of an answer.
+        full_answer: whether predictions are Anthropic's ``Message``, with the reason of its end and tokens.
+        url: of the API. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
+        api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
+        options: those of ``headrace.RemoteModelHandler`` and of ``headrace.ModelHandler``.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        MissingExtraError: a schema needs the package jsonschema.
+        OSError: the file of the schema cannot be opened.
+    """
+
+    card = CARDS["anthropic_inference.AnthropicChatModelHandler"]
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        prompt: str | None = None,
+        system: str | None = None,
+        json_schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        max_tokens: int = _MAX_TOKENS,
+        full_answer: bool = False,
+        url: str | None = None,
+        api_key: KeySource = None,
+        **options: Any,
+    ) -> None:
+        who = type(self).__qualname__
+        schema = None if json_schema is None else JsonSchema(json_schema, who, "anthropic")
+        if not isinstance(max_tokens, int) or max_tokens < 1:
+            raise ConfigurationError(f"{who}: max_tokens must be an int, at least 1, not {max_tokens!r}.")
+        self._max_tokens = max_tokens
+        self._url = checked_url(who, url, "/v1/messages")
+        key = ApiKey(api_key, _KEY, who)
+        prompts = Prompts(who, prompt, system)
+        super().__init__(model_name, key, prompts, schema=schema, full_answer=full_answer, options=options)
+
+    def create_client(self) -> anthropic.AsyncAnthropic:
+        """Makes the client, which retries nothing: Headrace does.
+
+        Raises:
+            ConfigurationError: there is no key.
+        """
+        key = None if self._api_key.given is None else self._api_key.required()
+        client = anthropic.AsyncAnthropic(api_key=key, base_url=self._url, max_retries=0)
+        _refuse_anonymous(client, self._api_key)
+        return client
+
+    def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
+        """Refuses arguments that Anthropic's client does not know, or that the handler sets.
+
+        Raises:
+            ConfigurationError: there is one.
+        """
+        ours = ("model", "messages", "stream", "system")
+        refuse_unfit(type(self).__qualname__, AsyncMessages.create, inference_args, ours)
+
+    async def _send(
+        self,
+        client: anthropic.AsyncAnthropic,
+        system: str | None,
+        messages: list[dict[str, Any]],
+        args: Mapping[str, Any],
+    ) -> ModelReply:
+        given: dict[str, Any] = {"model": self.model_name, "max_tokens": self._max_tokens, "messages": messages}
+        if system is not None:
+            given["system"] = system
+        if self._schema is not None:
+            given["output_config"] = {"format": {"type": "json_schema", "schema": self._schema.schema}}
+        _renew(client, self._api_key)
+        answer = await client.messages.create(**{**given, **args})
+        if getattr(answer, "content", None) is None:
+            raise self._unreadable(answer, "message")
+        _report(self.model_name, answer)
+        texts = [block.text for block in answer.content if block.type == "text"]
+        why_none = f"the answer has no text; it ended with {answer.stop_reason!r}"
+        is_refused = answer.stop_reason == "refusal" and not texts
+        return ModelReply(
+            "".join(texts) if texts else None,
+            answer,
+            "the model refused to answer" if is_refused else why_none,
+            answer.stop_reason == "max_tokens",
+        )
+
+
+def _refuse_anonymous(client: Any, key: ApiKey) -> None:
+    """Refuses a client that has found nothing in its environment by which the endpoint could know it."""
+    if not any(getattr(client, name, None) for name in ("api_key", "auth_token", "credentials")):
+        key.required()
+
+
+def _renew(client: Any, key: ApiKey) -> None:
+    """Gives the client the key of a function, which may have expired."""
+    if callable(key.given):
+        client.api_key = key.required()
+
+
+def _report(model_name: str, answer: Any) -> None:
+    """Reports what an answer used, those of its prompt included that came from a cache, or went there."""
+    usage = getattr(answer, "usage", None)
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    tokens_in = [getattr(usage, name, None) for name in names]
+    tokens_out = getattr(usage, "output_tokens", None)
+    with suppress(TypeError, ConfigurationError):  # a request_fn may return anything
+        report_usage(model_name, input_tokens=sum(one or 0 for one in tokens_in), output_tokens=tokens_out or 0)

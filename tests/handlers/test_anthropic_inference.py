@@ -1,0 +1,283 @@
+"""Anthropic's client asks a server on localhost that speaks its API."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from itertools import count
+
+import pytest
+from apache_beam.ml.inference import anthropic_inference as incumbent
+
+from anthropic_endpoint import message, refusing, speaking
+from headrace import ConfigurationError, EndpointError, PredictionResult, predict
+from headrace.core.events import UsageReported
+from headrace.handlers.anthropic_inference import (
+    AnthropicChatModelHandler,
+    AnthropicModelHandler,
+    message_from_conversation,
+    message_from_string,
+)
+from headrace.testing import HandlerContract
+from http_endpoint import events_and_outcomes, failures_among, serving
+
+pytestmark = pytest.mark.usefixtures("module_travels")
+
+KEY = "sk-ant-of-the-environment"
+SCHEMA = {"type": "object", "properties": {"label": {"enum": ["good", "bad"]}}, "required": ["label"]}
+GOOD = '{"label": "good"}'
+
+
+@pytest.fixture(autouse=True)
+def _key_in_the_environment(monkeypatch, requests_end):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _plain_clients_are_closed(monkeypatch):
+    made, create = [], AnthropicModelHandler.create_client
+
+    def create_client(handler):
+        made.append(create(handler))
+        return made[-1]
+
+    monkeypatch.setattr(AnthropicModelHandler, "create_client", create_client)
+    yield
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def server():
+    with serving(speaking()) as server:
+        yield server
+
+
+class UnpooledChat(AnthropicChatModelHandler):
+    """A client for each request: the suite asks from one event loop after the other."""
+
+    def create_client(self):
+        return "of each request"
+
+    async def request(self, batch, model, inference_args=None):
+        assert model == "of each request"
+        async with super().create_client() as client:
+            return await super().request(batch, client, inference_args)
+
+
+@pytest.mark.large
+class TestChat(HandlerContract):
+    def handler(self, server):
+        return UnpooledChat("m", url=server.url, num_retries=0)
+
+    def examples(self):
+        return ["a", "bb", "ccc", "dddd", "eeeee"]
+
+    def bad_example(self):
+        return 13
+
+
+def test_texts_are_answered_in_their_order(server):
+    handler = AnthropicChatModelHandler("some-model", url=server.url, system="be brief")
+    results = list(predict(handler, ["a", "b", "c"], inference_args={"service_tier": "auto"}))
+    assert results == [PredictionResult(text, text.upper(), "some-model") for text in "abc"]
+    asked = server.requests[0]
+    assert (asked["model"], asked["max_tokens"], asked["system"], asked["service_tier"]) == (
+        "some-model",
+        1024,
+        "be brief",
+        "auto",
+    )
+    assert KEY in str(server.headers[0])
+    assert server.paths[0] == "/v1/messages"
+
+
+def test_tokens_of_caches_are_reported_too(server):
+    events, _ = events_and_outcomes(AnthropicChatModelHandler("m", url=server.url), ["a"])
+    assert events.of(UsageReported) == [UsageReported("m", 9, 3)]
+
+
+def test_conversation_with_a_system_message_of_its_own(server):
+    system, user = {"role": "system", "content": "own"}, {"role": "user", "content": "b"}
+    list(predict(AnthropicChatModelHandler("m", url=server.url, system="be brief"), [[system, user]]))
+    assert (server.requests[0]["system"], server.requests[0]["messages"]) == ("own", [user])
+
+
+def test_rows_are_asked_with_a_template_and_limits_are_the_users(server):
+    handler = AnthropicChatModelHandler("m", url=server.url, prompt="{n} times {word}", max_tokens=7)
+    list(predict(handler, [{"n": 2, "word": "yes"}]))
+    asked = server.requests[0]
+    assert (asked["messages"][0]["content"], asked["max_tokens"]) == ("2 times yes", 7)
+    assert "system" not in asked
+
+
+def test_answer_that_does_not_fit_its_schema_is_sent_back_once():
+    with serving(speaking(lambda prompt: GOOD if "cannot be used" in prompt else "good")) as server:
+        handler = AnthropicChatModelHandler("m", url=server.url, json_schema=SCHEMA)
+        events, outcomes = events_and_outcomes(handler, ["a"])
+        first, second = server.requests
+    assert [one.inference for one in outcomes] == [{"label": "good"}]
+    assert first["output_config"] == {"format": {"type": "json_schema", "schema": SCHEMA}}
+    assert json.dumps(SCHEMA) in second["messages"][-1]["content"]
+    assert len(events.of(UsageReported)) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (message(None, "refusal"), "the model refused to answer"),
+        (message(None, "tool_use"), "it ended with 'tool_use'"),
+        (message('{"lab', "max_tokens"), "the limit of tokens cut it off"),
+    ],
+)
+def test_answers_without_a_value_are_dead_letters(answer, said):
+    with serving(lambda asked, before: answer) as server:
+        handler = AnthropicChatModelHandler("m", url=server.url, json_schema=SCHEMA)
+        _, outcomes = events_and_outcomes(handler, ["a"])
+        assert len(server.requests) == 1
+    (failure,) = failures_among(outcomes)
+    assert said in str(failure.error)
+
+
+def test_full_answers_are_messages(server):
+    (result,) = predict(AnthropicChatModelHandler("m", url=server.url, full_answer=True), ["a"])
+    assert (result.inference.stop_reason, result.inference.content[0].text) == ("end_turn", "A")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+def test_faults_that_pass_cost_a_retry(status):
+    fault = refusing(status, headers={"retry-after": "0.05"})
+    with serving(speaking(fault=lambda asked, before: None if before else fault)) as server:
+        _, outcomes = events_and_outcomes(AnthropicChatModelHandler("m", url=server.url), ["a", "b"])
+        assert len(server.requests) == 3
+    assert sorted(one.inference for one in outcomes) == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        refusing(401, f"invalid x-api-key {KEY}", "authentication_error"),
+        refusing(404, "model: m", "not_found_error"),
+        refusing(402, "pay first", "billing_error"),
+        refusing(400, "Your credit balance is too low"),
+        refusing(400, "max_tokens: 999999999 > 64000"),
+    ],
+    ids=lambda refusal: str(refusal.status),
+)
+def test_what_concerns_all_is_one_error_at_the_first_request(refusal):
+    said = refusal.body["error"]["message"].replace(KEY, r"\*\*\*")
+    with serving(lambda asked, before: refusal) as server:
+        with pytest.raises(EndpointError, match=said):
+            list(predict(AnthropicChatModelHandler("m", url=server.url), ["a"] * 100, on_failure="yield"))
+        assert len(server.requests) <= 2
+
+
+def test_empty_account_stops_a_run_that_has_worked():
+    fault = refusing(400, "Your credit balance is too low")
+    with (
+        serving(speaking(fault=lambda asked, before: fault if before else None)) as server,
+        pytest.raises(EndpointError, match="credit balance is too low"),
+    ):
+        list(predict(AnthropicChatModelHandler("m", url=server.url), ["a"] * 100, on_failure="yield"))
+
+
+def test_prompt_that_is_too_long_is_its_own_dead_letter(server):
+    _, outcomes = events_and_outcomes(AnthropicChatModelHandler("m", url=server.url), ["x" * 1001, "a"])
+    (failure,) = failures_among(outcomes)
+    assert "prompt is too long" in str(failure.error)
+    assert len(outcomes) == 2
+
+
+def test_missing_key_is_one_error(monkeypatch, server):
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    for handler in (AnthropicChatModelHandler("m", url=server.url), AnthropicModelHandler("m", message_from_string)):
+        with pytest.raises(ConfigurationError, match="has no API key: set ANTHROPIC_API_KEY"):
+            list(predict(handler, ["a"], on_failure="yield"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"max_tokens": 0}, "max_tokens must be an int, at least 1"),
+        ({"url": "x"}, "url must be that of an API"),
+        ({"promt": "{a}"}, "did you mean 'prompt'"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_construction(arguments, said):
+    with pytest.raises(ConfigurationError, match=said):
+        AnthropicChatModelHandler("m", **arguments)
+
+
+def test_unknown_inference_args_are_refused_before_any_request(server):
+    with pytest.raises(ConfigurationError, match="did you mean 'thinking'"):
+        predict(AnthropicChatModelHandler("m", url=server.url), ["a"], inference_args={"thinkng": 1})
+
+
+def test_beams_handler_gives_what_its_function_returns(server, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    handler = AnthropicModelHandler("m", message_from_string, system="be brief", output_config={"effort": "low"})
+    events, outcomes = events_and_outcomes(handler, ["a", "b"], inference_args={"max_tokens": 5})
+    assert sorted(one.inference.content[0].text for one in outcomes) == ["A", "B"]
+    assert [one.model_id for one in outcomes] == ["m", "m"]
+    assert {(asked["max_tokens"], asked["system"]) for asked in server.requests} == {(5, "be brief")}
+    assert server.requests[0]["output_config"] == {"effort": "low"}
+    assert events.of(UsageReported) == [UsageReported("m", 9, 3)] * 2
+
+
+def test_beams_handler_takes_conversations_and_batches_of_which_one_may_fail(server, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    user = [{"role": "user", "content": "a"}]
+    long = [{"role": "user", "content": "x" * 1001}]
+    handler = AnthropicModelHandler("m", message_from_conversation, min_batch_size=3, max_batch_size=3)
+    _, outcomes = events_and_outcomes(handler, [user, long, user])
+    (failure,) = failures_among(outcomes)
+    assert failure.element == long
+    assert len(server.requests) == 3
+
+
+def test_keys_are_in_no_dead_letter_and_no_pickle(server, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    server.answer = speaking(fault=lambda asked, before: refusing(400, f"we got {KEY}") if before else None)
+    for handler in (AnthropicChatModelHandler("m"), AnthropicModelHandler("m", message_from_string)):
+        server.requests.clear()
+        _, outcomes = events_and_outcomes(handler, ["a", "b"])
+        (failure,) = failures_among(outcomes)
+        assert KEY not in f"{failure} {failure.record} {failure.error!r} {failure.error.body}"
+        assert "we got ***" in str(failure.error)
+        assert KEY.encode() not in pickle.dumps(handler)
+
+
+def test_key_given_as_text_warns_and_is_sent(server, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    with pytest.warns(UserWarning, match="AnthropicModelHandler: the API key is in the pickle"):
+        handler = AnthropicModelHandler("m", message_from_string, "sk-given-here")
+    list(predict(handler, ["a"]))
+    assert handler.api_key == "sk-given-here"
+    assert "sk-given-here" in str(server.headers[0])
+    assert "sk-given-here" not in repr(vars(handler))
+
+
+def test_key_of_a_function_may_expire(server, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+    monkeypatch.setattr("headrace.core.secrets._KEPT_SECS", 0.0)
+    for make in (
+        AnthropicChatModelHandler,
+        lambda name, **options: AnthropicModelHandler(name, message_from_string, **options),
+    ):
+        keys = (f"sk-number-{n}" for n in count())
+        server.headers.clear()
+        list(predict(make("m", api_key=lambda keys=keys: next(keys)), ["a", "b"]))
+        first, second = (re.search(r"sk-number-\d+", str(headers))[0] for headers in server.headers)
+        assert first != second
+
+
+def test_arguments_are_those_of_beams_handler(accepts_all_of):
+    accepts_all_of(AnthropicModelHandler, incumbent.AnthropicModelHandler, "model_name", "request_fn")
+
+
+def test_function_is_needed():
+    with pytest.raises(ConfigurationError, match="request_fn must be a function, such as message_from_string"):
+        AnthropicModelHandler("m", None)
