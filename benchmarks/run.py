@@ -37,6 +37,7 @@ WORKLOADS = (
     "casualties",
     "bad_rows",
     "remote",
+    "remote_changes",
     "sharing_classifier",
     "sharing_transformer",
     "sharing_loading",

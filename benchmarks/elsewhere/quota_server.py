@@ -1,7 +1,8 @@
 """An HTTP server with a latency and a quota, in a process of its own: ``python -m elsewhere.quota_server QUOTA``.
 
-It prints its port. A POST costs a token of a bucket that holds those of a tenth of a second, or is answered with 429. A
-GET answers with what it has counted.
+QUOTA is requests a second, or several for a quota that changes: ``1000,10:200,20:1000`` is 200 from ten seconds after
+the first request on. A quota of 0 is an outage: requests get 503 at once. It prints its port. A POST costs a token of a
+bucket that holds those of a tenth of a second, or is answered with 429. A GET answers with what it has counted.
 """
 
 from __future__ import annotations
@@ -10,16 +11,26 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 
 LATENCY_SECS = 0.05
 _BURST_SECS = 0.1
+_REASONS = {200: "OK", 429: "Too Many Requests", 503: "Service Unavailable"}
 
 
 class QuotaServer:
-    def __init__(self, quota: float) -> None:
-        self._quota = quota
-        self._tokens, self._at = quota * _BURST_SECS, time.monotonic()
-        self._counts = {"accepted": 0, "refused": 0, "first": 0.0, "last": 0.0}
+    """Answers requests and counts them.
+
+    Args:
+        steps: quotas, and since when they hold, in seconds after the first request.
+    """
+
+    def __init__(self, steps: list[tuple[float, float]]) -> None:
+        self._steps = steps
+        self._tokens, self._at = steps[0][1] * _BURST_SECS, time.monotonic()
+        self._counts: dict[str, float] = {"accepted": 0, "refused": 0, "first": 0.0, "last": 0.0}
+        self._seconds: dict[int, Counter[int]] = {200: Counter(), 429: Counter(), 503: Counter()}
+        """How many requests of each status there were in each second since the first one."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers the requests of one connection."""
@@ -28,10 +39,10 @@ class QuotaServer:
                 lines = head.decode().lower().splitlines()
                 length = next((int(line.split(":")[1]) for line in lines if line.startswith("content-length:")), 0)
                 body = await reader.readexactly(length)
-                status, answer = (200, self._counts) if head.startswith(b"GET") else await self._answer(body)
+                status, answer = (200, self._report()) if head.startswith(b"GET") else await self._answer(body)
                 data = json.dumps(answer).encode()
-                reason = "OK" if status == 200 else "Too Many Requests"
-                writer.write(f"HTTP/1.1 {status} {reason}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+                writer.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Length: {len(data)}\r\n\r\n".encode())
+                writer.write(data)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -39,25 +50,39 @@ class QuotaServer:
             writer.close()
 
     async def _answer(self, body: bytes) -> tuple[int, list[int]]:
-        accepted = self._takes_token()
-        self._counts["accepted" if accepted else "refused"] += 1
-        self._counts["first"] = self._counts["first"] or time.monotonic()
-        await asyncio.sleep(LATENCY_SECS)
-        self._counts["last"] = time.monotonic()
-        return (200, [2 * one for one in json.loads(body)]) if accepted else (429, [])
-
-    def _takes_token(self) -> bool:
         now = time.monotonic()
-        self._tokens = min(self._quota * _BURST_SECS, self._tokens + (now - self._at) * self._quota)
+        self._counts["first"] = self._counts["first"] or now
+        since = now - self._counts["first"]
+        quota = next(quota for begin, quota in reversed(self._steps) if since >= begin)
+        status = 503 if quota == 0 else 200 if self._takes_token(now, quota) else 429
+        self._seconds[status][int(since)] += 1
+        self._counts["accepted"] += status == 200
+        self._counts["refused"] += status == 429
+        if quota:
+            await asyncio.sleep(LATENCY_SECS)
+        self._counts["last"] = time.monotonic()
+        return (200, [2 * one for one in json.loads(body)]) if status == 200 else (status, [])
+
+    def _takes_token(self, now: float, quota: float) -> bool:
+        self._tokens = min(quota * _BURST_SECS, self._tokens + (now - self._at) * quota)
         self._at = now
         if self._tokens < 1:
             return False
         self._tokens -= 1
         return True
 
+    def _report(self) -> dict[str, object]:
+        return {**self._counts, "seconds": self._seconds}
+
+
+def parsed(quota: str) -> list[tuple[float, float]]:
+    """``1000,10:200`` as pairs of seconds and quotas."""
+    pairs = [step.rpartition(":") for step in quota.split(",")]
+    return [(float(since or 0), float(value)) for since, _, value in pairs]
+
 
 async def main() -> None:
-    server = await asyncio.start_server(QuotaServer(float(sys.argv[1])).serve, "127.0.0.1", 0, backlog=1024)
+    server = await asyncio.start_server(QuotaServer(parsed(sys.argv[1])).serve, "127.0.0.1", 0, backlog=1024)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import apache_beam as beam
 from apache_beam.ml.inference import base
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from elsewhere.asking import Async, OnThreads, ask
 from elsewhere.quota_server import LATENCY_SECS
 from goals import Goal, find
 from measure import BEAM, HEADRACE
@@ -29,18 +32,21 @@ ABOUT = f"""\
 A server in a process of its own answers each request after {LATENCY_SECS * 1e3:.0f} ms, and refuses those beyond its
 quota (a token bucket that holds a tenth of a second's) with 429, without Retry-After. Requests have one element. *Of
 the ideal* is the rate of accepted requests, from the first request to the last answer, divided by the quota; a run of
-Headrace takes about half a minute at the ideal rate, one of Beam ten seconds. Beam's `RemoteModelHandler` runs with its
+Headrace takes about half a minute at the ideal rate, one of Beam ten seconds. Several processes share a runtime
+directory, as the workers of a machine do; each has as many elements. Beam's `RemoteModelHandler` runs with its
 defaults, on the FnApiRunner with one thread."""
 
+_HERE = Path(__file__).parents[1]
 _QUOTAS = (1000, 200)
 _SECS = {HEADRACE: 30, BEAM: 10}
 _BEAMS_RATE = 1 / LATENCY_SECS
 _ASYNC, _THREADS = f"{HEADRACE}, async", f"{HEADRACE}, threads"
+_TWO, _FOUR = f"{HEADRACE}, 2 processes", f"{HEADRACE}, 4 processes"
 
 GOALS = [
     goal
     for quota in _QUOTAS
-    for side in (_ASYNC, _THREADS)
+    for side in (_ASYNC, _THREADS, _TWO, _FOUR)
     for goal in (
         Goal(
             f"Quota of {quota}/s, {side}: of the ideal",
@@ -59,9 +65,9 @@ GOALS = [
 def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - needs no files
     """One row for each quota and side."""
     for quota in _QUOTAS[-1:] if quick else _QUOTAS:
-        for side, run in {_ASYNC: predict_async, _THREADS: predict_on_threads, BEAM: run_beam}.items():
+        for side, run in _SIDES.items():
             seconds = 1 if quick else _SECS[BEAM if side == BEAM else HEADRACE]
-            count = int(seconds * (min(quota, _BEAMS_RATE) if side == BEAM else quota))
+            count = int(seconds * (min(quota, _BEAMS_RATE) if side == BEAM else quota)) // 4 * 4
             runs = [measure(run, quota, count) for _ in range(1 if side == BEAM else repeats)]
             shares, refused = (sorted(each) for each in zip(*runs, strict=True))
             middle = len(runs) // 2
@@ -73,23 +79,21 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
             }
 
 
-def measure(run: Callable[[int, int], Sequence[int]], quota: float, count: int) -> tuple[float, float]:
+def measure(run: Callable[[int, int], int], quota: float, count: int) -> tuple[float, float]:
     """The share of the quota that is used, and that of the requests that is refused."""
     with serving(quota) as port:
-        if sorted(run(port, count)) != [2 * n for n in range(count)]:
+        if run(port, count) != count:
             raise AssertionError("predictions are wrong or missing")
-        with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
-            connection.request("GET", "/")
-            counts = json.load(connection.getresponse())
+        counts = counted(port)
     seconds = counts["last"] - counts["first"]
     return counts["accepted"] / seconds / quota, counts["refused"] / (counts["accepted"] + counts["refused"])
 
 
 @contextmanager
-def serving(quota: float) -> Iterator[int]:
-    """The port of a new server."""
+def serving(quota: object) -> Iterator[int]:
+    """The port of a new server; its quota is a number, or steps as it reads them."""
     command = [sys.executable, "-m", "elsewhere.quota_server", str(quota)]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, cwd=_HERE, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             yield int(server.stdout.readline())
@@ -97,71 +101,36 @@ def serving(quota: float) -> Iterator[int]:
             server.kill()
 
 
-class RefusedError(Exception):
-    """As clients raise it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"status {status}")
-        self.status_code = status
-
-
-def ask(connections: threading.local, port: int, batch: Sequence[int]) -> list[int]:
-    """Sends a request over this thread's connection."""
-    connection = getattr(connections, "own", None)
-    if connection is None:
-        connection = connections.own = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("POST", "/", json.dumps(list(batch)))
-    answer = connection.getresponse()
-    found: list[int] = json.load(answer)
-    if answer.status != 200:
-        raise RefusedError(answer.status)
-    return found
+def counted(port: int) -> dict[str, Any]:
+    """What the server has counted."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        connection.request("GET", "/")
+        counts: dict[str, Any] = json.load(connection.getresponse())
+        return counts
 
 
-class _Threads(headrace.RemoteModelHandler[int, int, threading.local]):
-    def __init__(self, port: int) -> None:
-        super().__init__()
-        self.port = port
-
-    def create_client(self) -> threading.local:
-        return threading.local()
-
-    def request(self, batch: Sequence[int], model: threading.local, inference_args: Any = None) -> list[int]:
-        return ask(model, self.port, batch)
-
-    def batch_elements_kwargs(self) -> dict[str, int]:
-        return {"max_batch_size": 1}
-
-
-class Connections:
-    """Idle connections to a server."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-
-    async def ask(self, batch: Sequence[int]) -> list[int]:
-        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self._port)
-        data = json.dumps(list(batch)).encode()
-        writer.write(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
-        head = (await reader.readuntil(b"\r\n\r\n")).split()
-        body = await reader.readexactly(int(head[-1]))
-        self._idle.append((reader, writer))
-        if int(head[1]) != 200:
-            raise RefusedError(int(head[1]))
-        return json.loads(body)
-
-    async def aclose(self) -> None:
-        for _, writer in self._idle:
-            writer.close()
-
-
-class _Async(_Threads):
-    async def create_client(self) -> Connections:
-        return Connections(self.port)
-
-    async def request(self, batch: Sequence[int], model: Connections, inference_args: Any = None) -> list[int]:
-        return await model.ask(batch)
+def run_processes(port: int, count: int, processes: int, patience_secs: int = 60) -> int:
+    """Has processes of one machine ask for ``count`` predictions; returns how many were right."""
+    with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp") as directory:
+        path = os.pathsep.join([str(_HERE), str(Path(headrace.__file__).parents[1])])
+        environment = {**os.environ, "HEADRACE_RUNTIME_DIR": f"{directory}/run", "PYTHONPATH": path}
+        each = count // processes
+        with ExitStack() as stack:
+            workers = []
+            for first in range(0, each * processes, each):
+                command = [sys.executable, "-m", "elsewhere.asking", *map(str, (port, first, each, patience_secs))]
+                worker = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+                )
+                workers.append(stack.enter_context(worker))
+            for worker in workers:
+                assert worker.stdout is not None
+                worker.stdout.readline()
+            for worker in workers:
+                assert worker.stdin is not None
+                worker.stdin.write("go\n")
+                worker.stdin.flush()
+            return sum(int(worker.communicate()[0]) for worker in workers)
 
 
 class _Beams(base.RemoteModelHandler):
@@ -183,23 +152,32 @@ class _Local(threading.local):
     """Supports weak references, which Beam needs."""
 
 
-def predict_async(port: int, count: int) -> list[int]:
-    return list(headrace.predict(_Async(port), range(count)))
+def predict_async(port: int, count: int) -> int:
+    return sum(one == 2 * place for place, one in enumerate(headrace.predict(Async(port), range(count))))
 
 
-def predict_on_threads(port: int, count: int) -> list[int]:
-    return list(headrace.predict(_Threads(port), range(count)))
+def predict_on_threads(port: int, count: int) -> int:
+    return sum(one == 2 * place for place, one in enumerate(headrace.predict(OnThreads(port), range(count))))
 
 
 _found: list[int] = []
 
 
-def run_beam(port: int, count: int) -> list[int]:
+def run_beam(port: int, count: int) -> int:
     _found.clear()
     with beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions()) as pipeline:
         _ = pipeline | beam.Create(range(count), reshuffle=False) | base.RunInference(_Beams(port)) | beam.Map(_keep)
-    return list(_found)
+    return len(set(_found) & {2 * n for n in range(count)})
 
 
 def _keep(prediction: int) -> None:
     _found.append(prediction)
+
+
+_SIDES: dict[str, Callable[[int, int], int]] = {
+    _ASYNC: predict_async,
+    _THREADS: predict_on_threads,
+    _TWO: partial(run_processes, processes=2),
+    _FOUR: partial(run_processes, processes=4),
+    BEAM: run_beam,
+}

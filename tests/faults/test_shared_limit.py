@@ -1,0 +1,119 @@
+"""Worker processes that share a limit for one endpoint: what happens to one of them concerns no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from http_endpoint import Answer, serving
+from waiting import wait_until
+
+pytestmark = pytest.mark.large
+
+COUNT = 300
+APART = 10**5
+
+
+@pytest.fixture
+def runtime(directory):
+    """The runtime directory, which its last user removes."""
+    return Path(directory)
+
+
+@pytest.fixture
+def ask(popen, runtime):
+    """Starts a worker; the elements of each are others."""
+
+    def start(server, number, count=COUNT, *options):
+        program = Path(__file__).with_name("asker.py")
+        command = [sys.executable, program, server.url, number * APART, count, *options]
+        return popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+
+    return start
+
+
+def asked_by(server, number):
+    with server.lock:
+        return sum(example // APART == number for (example,) in server.requests)
+
+
+def assert_right(worker, number, count=COUNT):
+    first = number * APART
+    assert json.loads(worker.communicate(timeout=120)[0]) == [2 * n for n in range(first, first + count)]
+
+
+def slow(examples, before):
+    return Answer(delay=0.02)
+
+
+def test_workers_share_a_limit_without_a_manager_and_leave_nothing(ask, runtime, census):
+    with serving(slow) as server:
+        workers = [ask(server, number) for number in range(3)]
+        assert wait_until(lambda: all(asked_by(server, number) > 10 for number in range(3)))
+        assert len(list(runtime.glob("*.limit"))) == 1
+        assert census.managers() == []
+        for number, worker in enumerate(workers):
+            assert_right(worker, number)
+    assert not runtime.exists()
+
+
+def test_killed_worker_fails_no_other(ask, runtime):
+    """It dies with requests in flight, and perhaps while it had the turn."""
+    with serving(slow) as server:
+        workers = [ask(server, number) for number in range(3)]
+        assert wait_until(lambda: asked_by(server, 0) > 50)
+        os.kill(workers[0].pid, signal.SIGKILL)
+        for number in (1, 2):
+            assert_right(workers[number], number)
+        assert workers[0].wait() == -signal.SIGKILL
+    assert not runtime.exists()
+
+
+def test_stopped_worker_holds_back_no_other(ask, runtime):
+    with serving(slow) as server:
+        workers = [ask(server, number) for number in range(2)]
+        assert wait_until(lambda: all(asked_by(server, number) > 50 for number in range(2)))
+        os.kill(workers[0].pid, signal.SIGSTOP)
+        try:
+            assert_right(workers[1], 1)
+        finally:
+            os.kill(workers[0].pid, signal.SIGCONT)
+        assert_right(workers[0], 0)
+    assert not runtime.exists()
+
+
+def test_all_workers_killed_at_once_do_not_stop_the_next(ask, runtime):
+    """What is left of them is removed by the next."""
+    with serving(slow) as server:
+        workers = [ask(server, number) for number in range(2)]
+        assert wait_until(lambda: all(asked_by(server, number) > 10 for number in range(2)))
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGKILL)
+            worker.wait()
+        assert len(list(runtime.glob("*.limit"))) == 1
+    with serving(slow) as server:
+        assert_right(ask(server, 3), 3)
+    assert not runtime.exists()
+
+
+def test_known_rate_is_that_of_all_workers_and_survives_one_that_is_killed(ask):
+    times = []
+
+    def answer(examples, before):
+        times.append(time.monotonic())
+        return Answer()
+
+    with serving(answer) as server:
+        workers = [ask(server, number, 60, 3000) for number in range(3)]
+        assert wait_until(lambda: asked_by(server, 0) > 10)
+        os.kill(workers[0].pid, signal.SIGKILL)
+        for number in (1, 2):
+            assert_right(workers[number], number, 60)
+    assert len(times) <= 50 * (times[-1] - times[0]) + 5
