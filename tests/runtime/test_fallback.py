@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
 from hypothesis import given
@@ -83,6 +84,23 @@ def test_fallback_may_be_what_is_isolated_and_the_model_not():
 def test_fallback_answers_for_elements_that_kill_the_model():
     found = list(predict(Acting(killed_by(2), max_batch_size=4), [1, 2, 3], fallback=Acting(), isolate=True))
     assert found == [101, 2, 103]
+
+
+def hanging_over(example):
+    """What becomes of a batch: nothing, with this example."""
+
+    def act(batch):
+        if example in batch:
+            threading.Event().wait()
+        return [one + 100 for one in batch]
+
+    return act
+
+
+@pytest.mark.large
+def test_fallback_answers_for_elements_that_hang():
+    handler = Acting(hanging_over(2), max_batch_size=4)
+    assert list(predict(handler, [1, 2, 3], fallback=Acting(each(tenfold)), timeout=3)) == [101, 20, 103]
 
 
 def test_element_that_both_fail_is_one_dead_letter_with_both_errors():

@@ -14,6 +14,8 @@ from headrace import (
     ElementRetry,
     EndpointError,
     FallbackError,
+    KeyedModelHandler,
+    KeyModelMapping,
     RemoteModelHandler,
     RetryConfig,
     predict,
@@ -65,6 +67,22 @@ def test_elements_that_a_local_model_cannot_do_go_to_an_endpoint(kind):
 def test_second_endpoint_answers_for_one_that_is_not_there(kind, nobody):
     with serving() as server:
         assert list(predict(kind(nobody), range(200), fallback=kind(server.url))) == [2 * n for n in range(200)]
+
+
+def test_one_fallback_serves_local_and_remote_models_by_key(nobody):
+    with serving() as server:
+        models = {
+            "gone": Remote(nobody),
+            "there": Remote(server.url),
+            "here": Acting(each(refuse(3)), max_batch_size=2),
+        }
+        handler = KeyedModelHandler([KeyModelMapping([key], model) for key, model in models.items()])
+        elements = [(key, n) for n in range(10) for key in models]
+        found = list(predict(handler, elements, fallback=Acting(negative), placement="process"))
+    by_key = {key: [value for name, value in found if name == key] for key in models}
+    assert by_key["gone"] == [-n for n in range(10)]
+    assert by_key["there"] == [2 * n for n in range(10)]
+    assert by_key["here"] == [-n if n == 3 else n for n in range(10)]
 
 
 def test_isolated_model_answers_for_an_endpoint(nobody):
